@@ -1,0 +1,26 @@
+"""Quire: an LLM inference and serving engine for the machine you have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from quire.core.sampling_params import SamplingParams
+    from quire.llm import LLM, AsyncLLM
+
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that `quire --help` and the planner never pay for the engine's imports.
+    if name in ("LLM", "AsyncLLM"):
+        import quire.llm
+
+        return getattr(quire.llm, name)
+    if name == "SamplingParams":
+        from quire.core.sampling_params import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module 'quire' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Plain data shared by all packages: configuration, requests, outputs, errors; no tensors."""

@@ -1,0 +1,153 @@
+"""Every engine setting with its default, in parts; flags and ``LLM`` keywords are generated from it.
+
+Resolution of ``auto`` and ``None`` lives in :mod:`quire.core.resolve`; nothing edits a config later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from quire.core.errors import ConfigError
+
+
+def option(default: Any, help: str, **extra: Any) -> Any:
+    """Declare a config field: its default, its one-line help and flag details (``metavar``)."""
+    return field(default=default, metadata={"help": help, **extra})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """Which checkpoint, and how its numbers are held."""
+
+    model: str = option("quire-tiny", "folder, hub id, or quire-tiny (embedded)")
+    served_model_name: str | None = option(None, "name clients use; default: the model argument")
+    tokenizer: str | None = option(None, "folder or hub id; default: the model's own")
+    revision: str | None = option(None, "branch, tag or commit of a hub id")
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+        "auto", "element type of the weights; auto keeps the checkpoint's"
+    )
+    max_model_len: int | None = option(
+        None, "longest context in tokens (4k = 4096); default: the model's, or what fits"
+    )
+    generation_config: str = option(
+        "auto", "auto reads the model's sampling defaults, none ignores them"
+    )
+    chat_template: str | None = option(None, "Jinja file used instead of the model's template")
+    max_logprobs: int = option(20, "most alternatives a request may ask for; -1: no limit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """The KV cache: its size, type and sharing."""
+
+    block_size: int = option(16, "tokens per KV block")
+    memory: int | None = option(
+        None, "bytes for weights, scratch and KV together (8GiB); overrides the fraction"
+    )
+    gpu_memory_utilization: float = option(
+        0.9, "fraction of the device's memory (on CPU: of what is free) the engine may use"
+    )
+    kv_cache_memory_bytes: int | None = option(None, "bytes for the KV cache alone")
+    num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
+    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+        "auto", "element type of K and V; auto follows dtype"
+    )
+    enable_prefix_caching: bool = option(True, "reuse KV blocks of equal prefixes")
+    use_cache: bool = option(True, "False recomputes every token each step (for teaching)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOptions:
+    """What runs in a step."""
+
+    max_num_seqs: int = option(128, "most requests running at once")
+    max_num_batched_tokens: int = option(2048, "most tokens computed in a step")
+    enable_chunked_prefill: bool = option(True, "split prompts that exceed the step's budget")
+    long_prefill_token_threshold: int = option(
+        0, "most tokens of one prompt in a step; 0: no limit but the budget"
+    )
+    scheduling_policy: Literal["fcfs", "priority"] = option(
+        "fcfs", "order of waiting requests; priority: lower value first"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelOptions:
+    """Which hardware, and how much of it."""
+
+    device: Literal["auto", "cpu", "reference"] = option(
+        "auto", "backend: cpu (native kernels) or reference (torch)"
+    )
+    threads: int | None = option(None, "compute threads; default: the cores this process may use")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """All settings of one engine.
+
+    Args:
+        seed: Base of the random draws of requests that bring no seed of their own.
+    """
+
+    model: ModelOptions = field(default_factory=ModelOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
+    parallel: ParallelOptions = field(default_factory=ParallelOptions)
+    seed: int = option(0, "base seed of requests that bring none")
+
+    @classmethod
+    def from_keywords(cls, **keywords: Any) -> EngineConfig:
+        """Build from flat keywords (``LLM(...)``, command-line flags).
+
+        Raises:
+            ConfigError: A keyword is not a setting, or a value is out of range.
+        """
+        parts: dict[str, Any] = {}
+        for part, part_class in PARTS.items():
+            own = {f.name for f in fields(part_class)}
+            parts[part] = part_class(**{k: keywords.pop(k) for k in list(keywords) if k in own})
+        if "seed" in keywords:
+            parts["seed"] = keywords.pop("seed")
+        if keywords:
+            names = ", ".join(sorted(keywords))
+            raise ConfigError(
+                f"[config] settings must be known; got {names}. See quire serve --help."
+            )
+        return cls(**parts)
+
+    def __post_init__(self) -> None:
+        at_least_one = {
+            "--block-size": self.cache.block_size,
+            "--max-num-seqs": self.scheduler.max_num_seqs,
+            "--max-num-batched-tokens": self.scheduler.max_num_batched_tokens,
+            "--max-model-len": self.model.max_model_len,
+            "--threads": self.parallel.threads,
+            "--num-gpu-blocks-override": self.cache.num_gpu_blocks_override,
+            "--memory": self.cache.memory,
+            "--kv-cache-memory-bytes": self.cache.kv_cache_memory_bytes,
+        }
+        for flag, value in at_least_one.items():
+            if value is not None and value < 1:
+                raise ConfigError(f"[config] {flag} must be at least 1; got {value}.")
+        fraction = self.cache.gpu_memory_utilization
+        if not 0.0 < fraction <= 1.0:
+            raise ConfigError(
+                f"[config] --gpu-memory-utilization must be in (0, 1]; got {fraction}."
+            )
+        if not self.scheduler.enable_chunked_prefill and self.model.max_model_len is not None:
+            budget = self.scheduler.max_num_batched_tokens
+            if budget < self.model.max_model_len:
+                raise ConfigError(
+                    "[config] without chunked prefill --max-num-batched-tokens must be at least "
+                    f"--max-model-len ({self.model.max_model_len}); got {budget}. Raise it, or keep "
+                    "chunked prefill on."
+                )
+
+
+PARTS: dict[str, type] = {
+    "model": ModelOptions,
+    "cache": CacheOptions,
+    "scheduler": SchedulerOptions,
+    "parallel": ParallelOptions,
+}

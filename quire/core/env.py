@@ -1,0 +1,46 @@
+"""The only place that reads environment variables; every one Quire knows is listed here."""
+
+from __future__ import annotations
+
+import os
+
+from quire.core.errors import ConfigError
+
+VARIABLES = {
+    "QUIRE_CPU_ISA": "highest instruction set used: scalar, avx2, avx512, avx512bf16",
+    "QUIRE_LOG_LEVEL": "debug, info, warning or error",
+    "QUIRE_API_KEY": "key that clients must send",
+}
+
+
+def get(name: str) -> str | None:
+    """Return the value of ``name``, or None when unset or empty.
+
+    Raises:
+        KeyError: ``name`` is not in :data:`VARIABLES`.
+    """
+    if name not in VARIABLES:
+        raise KeyError(name)
+    return os.environ.get(name) or None
+
+
+def cpu_isa() -> str | None:
+    """Return the instruction set ``QUIRE_CPU_ISA`` asks for, or None when it asks for nothing.
+
+    Raises:
+        ConfigError: The value is not an instruction set we know.
+    """
+    value = get("QUIRE_CPU_ISA")
+    known = ("scalar", "avx2", "avx512", "avx512bf16")
+    if value is not None and value not in known:
+        raise ConfigError(f"[env] QUIRE_CPU_ISA must be one of {', '.join(known)}; got {value}.")
+    return value
+
+
+def num_threads() -> int:
+    """Return the compute threads to use by default: ``OMP_NUM_THREADS`` or this process's cores."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return min(int(limit), cores) if limit.isdigit() and int(limit) > 0 else cores

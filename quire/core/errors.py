@@ -1,0 +1,81 @@
+"""Every error Quire raises on purpose; nothing here formats HTTP responses.
+
+QuireError
+├── ConfigError (ValueError)              bad setting; the message names the flag
+├── ModelLoadError
+│   ├── UnsupportedArchitectureError
+│   └── WeightMismatchError
+├── RequestError (ValueError)   -> 400
+│   ├── PromptTooLongError
+│   └── InvalidSamplingParamsError
+├── CapacityError               -> 429 or 503
+├── UnsupportedInputError (ValueError)
+├── NoKernelError
+└── EngineDeadError             -> 503
+
+Messages follow ``[where] rule; got value. What to do.``
+"""
+
+
+class QuireError(Exception):
+    """Root of all errors that Quire raises on purpose."""
+
+
+class ConfigError(QuireError, ValueError):
+    """A setting is wrong or does not fit the machine; the message names the flag."""
+
+
+class ModelLoadError(QuireError):
+    """A checkpoint, tokenizer or configuration cannot be read."""
+
+
+class UnsupportedArchitectureError(ModelLoadError):
+    """The checkpoint names an architecture that is not implemented."""
+
+
+class WeightMismatchError(ModelLoadError):
+    """A tensor of the checkpoint is missing, surplus or has the wrong shape."""
+
+
+class RequestError(QuireError, ValueError):
+    """A request is wrong; it concerns only the caller who sent it.
+
+    Attributes:
+        param: Name of the offending request field, or None.
+    """
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class PromptTooLongError(RequestError):
+    """Prompt plus requested tokens exceed the context length; carries the counts in its text."""
+
+
+class InvalidSamplingParamsError(RequestError):
+    """A sampling parameter is out of range."""
+
+
+class CapacityError(QuireError):
+    """The engine cannot take the request now.
+
+    Attributes:
+        retry_after_seconds: When it is worth trying again, or None when unknown.
+    """
+
+    def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class UnsupportedInputError(QuireError, ValueError):
+    """An op was given shapes or dtypes that it does not take."""
+
+
+class NoKernelError(QuireError):
+    """No implementation serves a spec; the message lists each one's reasons."""
+
+
+class EngineDeadError(QuireError):
+    """The engine has stopped and answers nothing more."""

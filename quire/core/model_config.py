@@ -1,0 +1,97 @@
+"""What a decoder looks like, in our own words; read from ``config.json`` by ``models/``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """Rotary position embedding.
+
+    Attributes:
+        theta: Base of the frequencies.
+        rotary_dim: Leading elements of each head that are rotated.
+        scaling: ``None`` or the checkpoint's scaling parameters with key ``rope_type``
+            (``linear``, ``dynamic``, ``yarn``, ``llama3``).
+    """
+
+    theta: float
+    rotary_dim: int
+    scaling: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoEConfig:
+    """Mixture of experts in place of the MLP.
+
+    Attributes:
+        num_experts: Experts per layer.
+        top_k: Experts used per token.
+        intermediate_size: Width of one expert.
+        renormalize: Whether the chosen experts' weights are scaled to sum to 1.
+    """
+
+    num_experts: int
+    top_k: int
+    intermediate_size: int
+    renormalize: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """A decoder-only transformer as one set of choices; families are values, not classes.
+
+    Attributes:
+        architecture: The checkpoint's name for it, such as ``LlamaForCausalLM``.
+        vocab_size: V.
+        hidden_size: D.
+        num_layers: Decoder layers.
+        num_heads: N query heads.
+        num_kv_heads: K KV heads; divides N.
+        head_dim: H, elements per head; not always D / N.
+        intermediate_size: Width of the MLP.
+        max_position_embeddings: Longest context the checkpoint was made for, in tokens.
+        dtype: Element type the checkpoint was saved in.
+        activation: ``silu``, ``gelu`` or ``gelu_tanh``.
+        gated_mlp: Gate and up projections (Llama) or one projection (GPT-2).
+        norm: ``rms_norm`` or ``layer_norm``.
+        norm_eps: Added inside the norm's root.
+        qkv_bias, output_bias, mlp_bias: Which projections have a bias.
+        qk_norm: RMSNorm on each query and key head before RoPE.
+        rope: None where positions are learned.
+        learned_positions: Rows of the learned position table, or 0.
+        tie_word_embeddings: Output head shares the embedding's weights.
+        sliding_window: Tokens a position sees, itself included; None for all.
+        layer_windows: Per layer, whether the window applies; empty means to all layers.
+        moe: None for a dense MLP.
+        bos_token_id, eos_token_ids: As in the checkpoint's configuration.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_position_embeddings: int
+    dtype: str = "float32"
+    activation: str = "silu"
+    gated_mlp: bool = True
+    norm: str = "rms_norm"
+    norm_eps: float = 1e-5
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    rope: RopeConfig | None = None
+    learned_positions: int = 0
+    tie_word_embeddings: bool = False
+    sliding_window: int | None = None
+    layer_windows: tuple[bool, ...] = ()
+    moe: MoEConfig | None = None
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = field(default=())

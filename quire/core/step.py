@@ -1,0 +1,132 @@
+"""The messages between scheduling and execution: a step's plan and its result; plain data.
+
+``engine`` writes :class:`SchedulerOutput` and reads :class:`StepOutput`; ``runner`` does the
+opposite. The runner keeps each request's tokens and block table, so a plan carries only news.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quire.core.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class NewRequest:
+    """A request the runner has not seen, or one that was preempted and starts over.
+
+    Attributes:
+        request_id: Unique among live requests.
+        token_ids: Prompt, and for a resumed request the output so far behind it.
+        num_prompt_tokens: How many of ``token_ids`` are prompt.
+        params: Sampling settings with ``n`` already expanded (each sequence is a request).
+        seed: Seed of the sequence's random draws, resolved (never None).
+        block_ids: Block table so far.
+        num_computed_tokens: Leading tokens whose KV is already in those blocks.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    params: SamplingParams
+    seed: int
+    block_ids: list[int]
+    num_computed_tokens: int
+
+
+@dataclass(slots=True)
+class Fork:
+    """A sequence that starts as a copy of ``parent_id`` in the step that ends its prompt.
+
+    The child shares the parent's block table, takes its first token from the parent's last
+    logits row with its own seed, and is a request like any other afterwards.
+    """
+
+    parent_id: str
+    child_id: str
+    params: SamplingParams
+    seed: int
+
+
+@dataclass(slots=True)
+class ScheduledRequest:
+    """One request's part of a step.
+
+    Attributes:
+        request_id: A request the runner knows (from ``new_requests`` of this or an earlier plan).
+        num_computed_tokens: Tokens before this step's; the step covers positions
+            ``[num_computed_tokens, num_computed_tokens + num_scheduled_tokens)``.
+        num_scheduled_tokens: Tokens to compute, at least 1.
+        new_block_ids: Appended to the request's block table before the step.
+        samples: Whether the step reaches the last known token, so that a token is sampled.
+    """
+
+    request_id: str
+    num_computed_tokens: int
+    num_scheduled_tokens: int
+    new_block_ids: list[int]
+    samples: bool
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """The plan of one step.
+
+    Attributes:
+        new_requests: Sent once, before the request's first appearance in ``scheduled``.
+        scheduled: Requests of this step in batch order.
+        forks: Sequences that split off at the end of this step; the parent is in ``scheduled``
+            with ``samples`` set.
+        finished_request_ids: Ended or preempted since the last plan; the runner forgets them first.
+        block_copies: ``(source, destination)`` block ids, copied before anything is computed.
+        replaced_blocks: ``(request_id, index, block_id)``: the entry of a block table that changes
+            because a shared block was copied on write.
+    """
+
+    new_requests: list[NewRequest] = field(default_factory=list)
+    scheduled: list[ScheduledRequest] = field(default_factory=list)
+    forks: list[Fork] = field(default_factory=list)
+    finished_request_ids: list[str] = field(default_factory=list)
+    block_copies: list[tuple[int, int]] = field(default_factory=list)
+    replaced_blocks: list[tuple[str, int, int]] = field(default_factory=list)
+
+    @property
+    def num_scheduled_tokens(self) -> int:
+        """Tokens of the whole step."""
+        return sum(request.num_scheduled_tokens for request in self.scheduled)
+
+
+@dataclass(slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position.
+
+    Attributes:
+        token_id: The sampled (or given) token.
+        logprob: Its natural logarithm, from raw logits.
+        rank: Its 1-based rank in the vocabulary.
+        top: ``(token_id, logprob)`` of the most likely tokens, best first.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """The result of one step.
+
+    Attributes:
+        sampled: Request id (of forked children too) to the tokens sampled in this step. One token
+            each today; a list because speculation yields more.
+        logprobs: Request id to one entry per sampled token, for requests that asked.
+        prompt_logprobs: Request id to entries for the prompt positions computed in this step
+            (position ``p``'s entry is about token ``p + 1``), for requests that asked.
+        errors: Request id to the reason why this request alone must end.
+    """
+
+    sampled: dict[str, list[int]] = field(default_factory=dict)
+    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)

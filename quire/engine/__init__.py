@@ -1,0 +1,1 @@
+"""Policy: queueing, scheduling, the KV cache's block tables; no tensors."""

@@ -1,0 +1,32 @@
+"""What the engine needs of execution; ``runner`` offers it without either importing the other."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.step import SchedulerOutput, StepOutput
+
+
+class Executor(Protocol):
+    """Runs plans on a model that is already loaded.
+
+    Attributes:
+        kv_cache_spec: Size of the KV cache's blocks.
+        num_blocks: Blocks in the cache, the null block (id 0) included.
+    """
+
+    kv_cache_spec: KVCacheSpec
+    num_blocks: int
+
+    def execute(self, plan: SchedulerOutput) -> StepOutput:
+        """Compute one step and sample.
+
+        Raises:
+            Exception: The step as a whole failed; nothing of it was kept.
+        """
+        ...
+
+    def shutdown(self) -> None:
+        """Free everything; no call follows."""
+        ...

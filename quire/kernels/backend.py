@@ -1,0 +1,281 @@
+"""What a device must offer: the ops and op objects that layers are built from.
+
+This module owns the protocol and the choice of implementation; each op's exact definition is in
+``kernels/<op>.py``, its meaning in ``kernels/reference``.
+
+T tokens, B requests, N query heads, K KV heads, H head dim, D model dim, V vocabulary.
+Activations are float32 everywhere; indices int32, slots int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels.host_tensor import HostTensor
+
+#: numpy.ndarray on cpu, torch.Tensor on every other device. Layers only call ops, slice, reshape
+#: and read shapes, so they run on either.
+Array = Any
+
+
+class Linear(Protocol):
+    """``y = x @ weight.T + bias`` with weights packed once."""
+
+    in_features: int
+    out_features: int
+    nbytes: int
+
+    def __call__(self, x: Array, out: Array | None = None) -> Array:
+        """Multiply (T, in_features) float32 to (T, out_features) float32.
+
+        Each row's result depends on that row alone, bit for bit, whatever T and the threads.
+        """
+        ...
+
+    def lookup(self, ids: Array, out: Array | None = None) -> Array:
+        """Return weight rows ``ids`` (T,) as (T, in_features) float32: a tied embedding."""
+        ...
+
+
+class KVCache(Protocol):
+    """K and V of all layers, in blocks; block 0 is the null block."""
+
+    spec: KVCacheSpec
+    num_blocks: int
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks ``(source, destination)`` in every layer, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """One layer's attention.
+
+    Attributes:
+        layer: Index into the KV cache.
+        num_heads, num_kv_heads, head_dim: N, K, H.
+        scale: Multiplies the scores.
+        sliding_window: A query sees this many latest positions, itself included; None for all.
+    """
+
+    layer: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    sliding_window: int | None = None
+
+
+class Batch(Protocol):
+    """The fields of ``layers.ForwardBatch`` that attention reads."""
+
+    positions: Array
+    slot_mapping: Array
+    block_tables: Array
+    query_start_loc: Array
+    seq_lens: Array
+
+
+class Attention(Protocol):
+    """Rotate, store and attend for one layer, through block tables."""
+
+    def __call__(self, qkv: Array, batch: Batch, kv_cache: KVCache, out: Array) -> Array:
+        """Write this step's K and V to the cache, then attend.
+
+        Query ``t`` at position ``p`` sees cached positions ``max(0, p - window + 1) .. p``. Each
+        (row, head) reduces over absolute positions in fixed pieces, so the result does not depend
+        on the batch, on how the prompt was cut into steps, or on the number of threads.
+
+        Args:
+            qkv: (T, (N + 2 K) H) float32: queries, keys, values; overwritten by the rotation.
+            batch: The step.
+            kv_cache: Where K and V are.
+            out: (T, N H) float32, written.
+
+        Returns:
+            ``out``.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class SamplingBatch:
+    """Everything that decides the tokens of B rows, as arrays prepared by the caller.
+
+    Attributes:
+        temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty:
+            (B,) float32. Temperature 0 is greedy.
+        top_k: (B,) int32, 0 keeps all.
+        seed: (B,) uint64. position: (B,) int64, index of the output token being drawn. The draw is a
+            function of (seed, position) only.
+        history_ids, history_offsets: flat int32 and (B + 1,) int64: prompt then output tokens of
+            each row, for penalties; empty rows where no penalty applies.
+        num_prompt_tokens: (B,) int32, how many leading history tokens are prompt.
+        bias_ids, bias_values, bias_offsets: flat int32, flat float32, (B + 1,) int64: added to the
+            logits; -inf forbids.
+        allowed_ids, allowed_offsets: flat int32, (B + 1,) int64; an empty row allows all.
+    """
+
+    temperature: Array
+    top_p: Array
+    min_p: Array
+    repetition_penalty: Array
+    presence_penalty: Array
+    frequency_penalty: Array
+    top_k: Array
+    seed: Array
+    position: Array
+    history_ids: Array
+    history_offsets: Array
+    num_prompt_tokens: Array
+    bias_ids: Array
+    bias_values: Array
+    bias_offsets: Array
+    allowed_ids: Array
+    allowed_offsets: Array
+
+
+class Backend(Protocol):
+    """One per device, made once at load. See ``kernels/<op>.py`` for each op's definition."""
+
+    name: str
+
+    # -- memory ------------------------------------------------------------------------------
+    def empty(self, shape: Sequence[int], dtype: str = "float32") -> Array:
+        """Allocate an uninitialised array; not for the hot path."""
+        ...
+
+    def from_numpy(self, array: Any) -> Array:
+        """Return ``array`` on this device (the same object on cpu)."""
+        ...
+
+    def to_numpy(self, array: Array) -> Any:
+        """Return ``array`` as numpy (the same object on cpu)."""
+        ...
+
+    def parameter(self, tensor: HostTensor) -> Array:
+        """Return a small weight (norms, biases, tables) as float32 on this device."""
+        ...
+
+    def kv_cache(self, spec: KVCacheSpec, num_blocks: int) -> KVCache: ...
+
+    # -- op objects --------------------------------------------------------------------------
+    def linear(
+        self, weights: Sequence[HostTensor], biases: Sequence[HostTensor] = (), *, dtype: str
+    ) -> Linear:
+        """Pack (out_i, in) matrices, stacked along the outputs, to be held as ``dtype``."""
+        ...
+
+    def attention(
+        self,
+        spec: AttentionSpec,
+        *,
+        rope: tuple[Array, Array] | None = None,
+        qk_norm: tuple[Array, Array] | None = None,
+        norm_eps: float = 0.0,
+    ) -> Attention:
+        """Make one layer's attention.
+
+        Args:
+            spec: Shapes and window.
+            rope: Cosines and sines, each (max positions, rotary_dim / 2) float32, or None.
+                Element ``i`` of a head rotates with element ``i + rotary_dim / 2`` (NeoX style).
+            qk_norm: RMSNorm weights (H,) for each query and key head, applied before RoPE.
+            norm_eps: Epsilon of that norm.
+        """
+        ...
+
+    # -- plain ops ---------------------------------------------------------------------------
+    def rms_norm(self, x: Array, weight: Array, eps: float, out: Array) -> Array: ...
+
+    def add_rms_norm(
+        self, x: Array, residual: Array, weight: Array, eps: float, out: Array
+    ) -> Array:
+        """``residual += x`` in place, then ``out = rms_norm(residual)``."""
+        ...
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float, out: Array) -> Array: ...
+
+    def add_layer_norm(
+        self, x: Array, residual: Array, weight: Array, bias: Array, eps: float, out: Array
+    ) -> Array: ...
+
+    def gated_activation(self, x: Array, activation: str, out: Array) -> Array:
+        """``out = act(x[:, :M]) * x[:, M:]`` for x (T, 2 M); ``silu``, ``gelu``, ``gelu_tanh``."""
+        ...
+
+    def activation(self, x: Array, activation: str, out: Array) -> Array:
+        """``out = act(x)`` elementwise; ``out`` may be ``x``."""
+        ...
+
+    def add_rows(self, x: Array, table: Array, rows: Array) -> Array:
+        """``x[t] += table[rows[t]]`` in place: learned positions."""
+        ...
+
+    def gather_rows(self, x: Array, rows: Array, out: Array) -> Array:
+        """``out[i] = x[rows[i]]``."""
+        ...
+
+    def route(self, logits: Array, top_k: int, renormalize: bool) -> tuple[Array, Array]:
+        """Softmax over (T, E), keep ``top_k``: ids (T, k) int32 and weights (T, k) float32.
+
+        Equal probabilities go to the lower expert. Best first.
+        """
+        ...
+
+    def experts(
+        self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str
+    ) -> Experts:
+        """Make one layer's mixture of experts from already packed linears."""
+        ...
+
+    # -- sampling ----------------------------------------------------------------------------
+    def sample(self, logits: Array, batch: SamplingBatch) -> Array:
+        """Choose a token for each row of (B, V); (B,) int32. May overwrite ``logits``."""
+        ...
+
+    def token_logprobs(
+        self, logits: Array, token_ids: Array, num_top: int
+    ) -> tuple[Array, Array, Array, Array]:
+        """Log-softmax figures of raw logits (B, V).
+
+        Returns:
+            logprob (B,) float32 and 1-based rank (B,) int32 of ``token_ids`` (B,) int32, and the
+            ``num_top`` best ids (B, num_top) int32 with their logprobs, best first, ties by id.
+        """
+        ...
+
+
+class Experts(Protocol):
+    """Expert MLPs of one layer."""
+
+    def __call__(self, x: Array, ids: Array, weights: Array, out: Array) -> Array:
+        """``out[t] = sum_j weights[t, j] * mlp[ids[t, j]](x[t])``, summed in the order of j."""
+        ...
+
+
+def create_backend(device: str, *, threads: int) -> Backend:
+    """Make the backend for ``device`` (``cpu`` or ``reference``); import it only now.
+
+    Raises:
+        NoKernelError: The backend cannot be used here; the message says what is missing.
+    """
+    from quire.core.errors import NoKernelError
+
+    if device == "cpu":
+        from quire.kernels.cpu.backend import CpuBackend
+
+        return CpuBackend(threads=threads)
+    if device == "reference":
+        try:
+            from quire.kernels.reference.backend import ReferenceBackend
+        except ImportError as error:
+            raise NoKernelError(
+                f"[backend] reference needs torch; got {error}. Install the extra `quantize`."
+            ) from error
+        return ReferenceBackend()
+    raise NoKernelError(f"[backend] device must be cpu or reference; got {device}.")

@@ -1,0 +1,1 @@
+"""CPU implementation: numpy arrays on top of the native kernels."""

@@ -1,0 +1,1 @@
+"""The definition of every op, in plain torch; never optimised."""

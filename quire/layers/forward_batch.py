@@ -1,0 +1,33 @@
+"""One step as arrays: the ragged batch that layers and attention read; nothing about requests.
+
+T tokens of the step, B requests, S longest context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.kernels.backend import Array
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """A step's rows, requests one after another.
+
+    Attributes:
+        input_ids: (T,) int32.
+        positions: (T,) int32, absolute position of each token.
+        slot_mapping: (T,) int64, where each token's KV goes; -1 writes nowhere.
+        block_tables: (B, max_blocks) int32, padded with 0.
+        query_start_loc: (B + 1,) int32, prefix sums of query lengths.
+        seq_lens: (B,) int32, context plus query.
+        logits_indices: (L,) int32, rows whose logits are wanted.
+    """
+
+    input_ids: Array
+    positions: Array
+    slot_mapping: Array
+    block_tables: Array
+    query_start_loc: Array
+    seq_lens: Array
+    logits_indices: Array

@@ -1,0 +1,1 @@
+"""LLM and AsyncLLM: where engine, runner and text are joined."""

@@ -1,0 +1,1 @@
+"""Decoders, their registry and the checkpoint loaders."""

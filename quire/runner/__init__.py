@@ -1,0 +1,1 @@
+"""Execution: a plan in, tokens out; owns the tensors."""

@@ -1,0 +1,1 @@
+"""HTTP server; sees AsyncLLM only."""
