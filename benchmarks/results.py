@@ -1,0 +1,112 @@
+"""How every benchmark here measures and writes: interleaved rounds, medians, spread, one JSON file.
+
+Owns timing statistics and the result file; knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    """Return median, least, greatest and relative spread (interquartile range / median)."""
+    ordered = sorted(seconds)
+    median = statistics.median(ordered)
+    quartiles = statistics.quantiles(ordered, n=4) if len(ordered) > 1 else [median] * 3
+    return {
+        "median": median,
+        "min": ordered[0],
+        "max": ordered[-1],
+        "spread": (quartiles[2] - quartiles[0]) / median if median else 0.0,
+        "repeats": len(ordered),
+    }
+
+
+def interleave(
+    cases: dict[str, Callable[[], Any]], *, warmup: int = 1, repeats: int = 7
+) -> dict[str, dict[str, float]]:
+    """Time the cases in turn, round after round, so that a noisy moment hits all of them.
+
+    Returns:
+        Per case the :func:`summary` of its wall seconds.
+    """
+    times: dict[str, list[float]] = {name: [] for name in cases}
+    for round_index in range(warmup + repeats):
+        for name, run in cases.items():
+            start = time.perf_counter()
+            run()
+            elapsed = time.perf_counter() - start
+            if round_index >= warmup:
+                times[name].append(elapsed)
+    return {name: summary(seconds) for name, seconds in times.items()}
+
+
+def machine() -> dict[str, Any]:
+    """Return what the result was measured on."""
+    model = platform.processor()
+    flags: list[str] = []
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                model = value.strip()
+            if key.strip() == "flags":
+                wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni")
+                flags = [flag for flag in wanted if flag in value.split()]
+    return {
+        "cpu": model,
+        "isa": flags,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load_1m": round(os.getloadavg()[0], 2),
+    }
+
+
+def commit() -> str:
+    """Return the commit measured, with ``+`` behind it when the tree has changes."""
+    root = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    dirty = git("status", "--porcelain", "--untracked-files=no", "--", "../quire", "../native")
+    return git("rev-parse", "--short", "HEAD") + ("+" if dirty else "")
+
+
+def write(name: str, results: Any, **extra: Any) -> Path:
+    """Write ``benchmarks/results/<name>.json`` with machine, commit, command and time."""
+    RESULTS.mkdir(exist_ok=True)
+    document = {
+        "name": name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "command": " ".join(["python", *(_relative(word) for word in sys.argv)]),
+        "machine": machine(),
+        **extra,
+        "results": results,
+    }
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
+
+
+def _relative(word: str) -> str:
+    """Shorten paths below the repository, so that results name no folder of a machine."""
+    root = str(Path(__file__).parent.parent) + os.sep
+    return word.removeprefix(root)
