@@ -28,6 +28,8 @@ class SamplingParams:
         stop: Strings that end the output and are cut from it.
         stop_token_ids: Token ids that end the output.
         bad_words: Strings that are never generated.
+        bad_words_token_ids: Token sequences that are never generated; ``LLM`` and ``AsyncLLM`` add
+            those of ``bad_words``.
         ignore_eos: Go on after an end-of-sequence token.
         max_tokens: Output limit in tokens; None means up to the context length.
         min_tokens: No end-of-sequence or stop before so many tokens.
@@ -56,6 +58,7 @@ class SamplingParams:
     stop: tuple[str, ...] | list[str] | str | None = None
     stop_token_ids: tuple[int, ...] | list[int] | None = None
     bad_words: tuple[str, ...] | list[str] | None = None
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0

@@ -114,6 +114,19 @@ class TokenLogprobs:
 
 
 @dataclass(slots=True)
+class PromptLogprobs:
+    """Log-probabilities of consecutive prompt tokens.
+
+    Attributes:
+        start: Position of the first token that ``entries`` is about; at least 1.
+        entries: One per prompt token from ``start`` on.
+    """
+
+    start: int
+    entries: list[TokenLogprobs]
+
+
+@dataclass(slots=True)
 class StepOutput:
     """The result of one step.
 
@@ -121,12 +134,13 @@ class StepOutput:
         sampled: Request id (of forked children too) to the tokens sampled in this step. One token
             each today; a list because speculation yields more.
         logprobs: Request id to one entry per sampled token, for requests that asked.
-        prompt_logprobs: Request id to entries for the prompt positions computed in this step
-            (position ``p``'s entry is about token ``p + 1``), for requests that asked.
+        prompt_logprobs: Request id to entries about the prompt tokens ``start, start + 1, ...``
+            whose predecessors were computed in this step, for requests that asked. After a
+            preemption entries come again, equal to the first ones.
         errors: Request id to the reason why this request alone must end.
     """
 
     sampled: dict[str, list[int]] = field(default_factory=dict)
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
-    prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
