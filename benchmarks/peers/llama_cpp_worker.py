@@ -33,7 +33,7 @@ class Peer:
         self.batch = ll.llama_batch_init(512, 0, max_seqs)
 
     def decode(self, rows: list[tuple[int, int, int]], logits: bool) -> None:
-        """Run rows of (token, position, sequence); the last row's logits, or all rows', are kept."""
+        """Run rows of (token, position, sequence), keeping all logits or the last row's."""
         batch = self.batch
         batch.n_tokens = len(rows)
         for i, (token, position, sequence) in enumerate(rows):
