@@ -1,6 +1,6 @@
-"""Every engine setting with its default, in parts; flags and ``LLM`` keywords are generated from it.
+"""Every engine setting with its default, in parts; flags and ``LLM`` keywords come from here.
 
-Resolution of ``auto`` and ``None`` lives in :mod:`quire.core.resolve`; nothing edits a config later.
+Resolution of ``auto`` and ``None`` lives in :mod:`quire.core.resolve`; nothing edits a config.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class EngineConfig:
             if budget < self.model.max_model_len:
                 raise ConfigError(
                     "[config] without chunked prefill --max-num-batched-tokens must be at least "
-                    f"--max-model-len ({self.model.max_model_len}); got {budget}. Raise it, or keep "
-                    "chunked prefill on."
+                    f"--max-model-len ({self.model.max_model_len}); got {budget}. Raise it, or "
+                    "keep chunked prefill on."
                 )
 
 

@@ -110,8 +110,8 @@ class SamplingBatch:
         temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty:
             (B,) float32. Temperature 0 is greedy.
         top_k: (B,) int32, 0 keeps all.
-        seed: (B,) uint64. position: (B,) int64, index of the output token being drawn. The draw is a
-            function of (seed, position) only.
+        seed: (B,) uint64. position: (B,) int64, index of the output token being drawn.
+            The draw is a function of (seed, position) only.
         history_ids, history_offsets: flat int32 and (B + 1,) int64: prompt then output tokens of
             each row, for penalties; empty rows where no penalty applies.
         num_prompt_tokens: (B,) int32, how many leading history tokens are prompt.

@@ -1,4 +1,4 @@
-"""The house rules that a machine can judge: sizes, imports at start, stray reads of the environment."""
+"""The house rules that a machine can judge: sizes, imports at start, reads of the environment."""
 
 from __future__ import annotations
 
