@@ -1,0 +1,150 @@
+"""Engine flags, made from the fields of :mod:`quire.core.config`; shared by serve, generate, chat.
+
+A command uses them so::
+
+    @click.command(cls=EngineCommand)
+    @engine_flags
+    @click.option("--port", default=8000)
+    def serve(config: EngineConfig, port: int) -> None: ...
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+from collections.abc import Callable
+from dataclasses import Field, fields
+from fractions import Fraction
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+from click.core import ParameterSource
+
+from quire.core.config import PARTS, EngineConfig
+from quire.core.errors import ConfigError
+
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?)?", re.IGNORECASE)
+_LONG_NO = re.compile(r"--([a-z-]+) / --no-\1")
+
+
+def parse_count(text: str) -> int:
+    """Read a whole number with an optional unit: ``4k`` and ``4KiB`` are 4096, ``4kB`` is 4000.
+
+    Raises:
+        ValueError: Not a number, an unknown unit, or not whole.
+    """
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    number, unit, suffix = match[1], (match[2] or "").lower(), (match[3] or "").lower()
+    value = Fraction(number) * (1000 if suffix == "b" else 1024) ** _POWERS[unit]
+    if value.denominator != 1:
+        raise ValueError(text)
+    return int(value)
+
+
+class CountType(click.ParamType[int | None]):
+    """A whole number with a unit; ``auto`` is None where the setting has no fixed default."""
+
+    name = "N"
+
+    def __init__(self, optional: bool) -> None:
+        self.optional = optional
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        if isinstance(value, int):
+            return value
+        if self.optional and value in ("auto", "-1"):
+            return None
+        try:
+            return parse_count(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number such as 4096, 4k or 8GiB.", param, ctx)
+
+
+class EngineOption(click.Option):
+    """A flag that stands for a config field; shown in a section of its own."""
+
+
+class EngineCommand(click.Command):
+    """A command whose help lists its own options first, then the engine's, one line each."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Engine": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                section = "Engine" if isinstance(param, EngineOption) else "Options"
+                sections[section].append((_LONG_NO.sub(r"--[no-]\1", record[0]), record[1]))
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=38)
+
+
+def config_fields() -> dict[str, tuple[Field[Any], Any]]:
+    """Return every setting by name, with its type; the parts themselves are none."""
+    found: dict[str, tuple[Field[Any], Any]] = {}
+    for owner in (*PARTS.values(), EngineConfig):
+        hints = get_type_hints(owner)
+        for field in fields(owner):
+            if owner is not EngineConfig or field.name not in PARTS:
+                found[field.name] = (field, hints[field.name])
+    return found
+
+
+def _option(field: Field[Any], hint: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the click decorator of one config field."""
+    optional = get_origin(hint) in (Union, types.UnionType)
+    if optional:
+        hint = next(kind for kind in get_args(hint) if kind is not type(None))
+    flag = field.name.replace("_", "-")
+    text = field.metadata["help"]
+    extra: dict[str, Any] = {}
+    if hint is bool:
+        names = f"--{flag}/--no-{flag}"
+    elif get_origin(hint) is Literal:
+        names = f"--{flag}"
+        text += f" ({', '.join(get_args(hint))})"
+        extra = {"type": click.Choice(get_args(hint)), "metavar": "NAME"}
+    else:
+        names = f"--{flag}"
+        extra = {"type": CountType(optional) if hint is int else hint}
+        extra["metavar"] = "TEXT" if hint is str else "N"
+    if field.default is not None:
+        shown = ("on" if field.default else "off") if hint is bool else field.default
+        text += f" [{shown}]"
+    return click.option(
+        field.name, names, cls=EngineOption, default=field.default, help=text, **extra
+    )
+
+
+def engine_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the argument MODEL and all engine flags; it receives them as ``config``.
+
+    A setting that cannot be is misuse (exit code 2) and names its flag.
+    """
+    settings = config_fields()
+
+    @functools.wraps(function)
+    def command(model_argument: str | None, **keywords: Any) -> Any:
+        settings_given = {name: keywords.pop(name) for name in settings}
+        if model_argument is not None:
+            source = click.get_current_context().get_parameter_source("model")
+            if source is not ParameterSource.DEFAULT:
+                raise click.UsageError("MODEL and --model are the same setting; give one.")
+            settings_given["model"] = model_argument
+        try:
+            config = EngineConfig.from_keywords(**settings_given)
+        except ConfigError as error:
+            raise click.UsageError(str(error)) from error
+        return function(config=config, **keywords)
+
+    for field, hint in reversed(list(settings.values())):
+        _option(field, hint)(command)
+    click.argument("model_argument", metavar="[MODEL]", required=False)(command)
+    return command

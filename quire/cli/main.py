@@ -1,0 +1,99 @@
+"""The ``quire`` command: finds the subcommand, turns errors into exit codes; no command's work.
+
+Exit codes: 0 done, 1 failure, 2 misuse, 130 after Ctrl-C. Results go to stdout, the rest to stderr.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from quire.core.errors import QuireError
+
+#: Name -> (where it lives, its line in ``quire --help``, which so imports no command).
+COMMANDS = {
+    "serve": ("quire.cli.serve:serve", "Answer HTTP requests with OpenAI's API."),
+    "generate": ("quire.cli.generate:generate", "Complete prompts and print the text."),
+    "chat": ("quire.cli.chat:chat", "Talk to a model in the terminal."),
+    "pull": ("quire.cli.pull:pull", "Download a model into the hub cache."),
+    "doctor": ("quire.cli.doctor:doctor", "Show what this machine gives Quire, measured."),
+    "completion": ("quire.cli.completion:completion", "Print a shell's completion script."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they run, not when they are listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from quire.cli.version import version_line
+
+        click.echo(version_line())
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print version, commit and instruction set, then exit.",
+)
+def cli() -> None:
+    """Run language models on the machine you have.
+
+    Without MODEL, commands use quire-tiny, the small chat model inside the package.
+    """
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run the command line ``args`` (default: this process's) and return the exit code."""
+    try:
+        result = cli.main(args, prog_name="quire", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("quire: interrupted", err=True)
+        return 130
+    except QuireError as error:
+        click.echo(f"quire: {error}", err=True)
+        return 1
+    except BrokenPipeError:
+        # The reader has gone (`quire generate | head`); the interpreter must not flush into it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Entry point of the ``quire`` script."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()
