@@ -1,0 +1,66 @@
+"""From logits to tokens and their log-probabilities, as plain data; it knows no requests.
+
+L rows of logits, B draws, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.step import TokenLogprobs
+from quire.kernels.backend import Array, Backend, SamplingBatch
+
+IntArray = npt.NDArray[np.int32]
+
+
+class Sampler:
+    """Draws tokens and reads log-probabilities on one backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def finite_rows(self, logits: Array) -> npt.NDArray[np.bool_]:
+        """Return which rows of ``logits`` (L, V) hold neither NaN nor infinity; (L,) bool."""
+        # A sum is finite only if every term is, and costs one pass.
+        with np.errstate(all="ignore"):
+            sums = self._backend.to_numpy(logits.sum(axis=1))
+        finite: npt.NDArray[np.bool_] = np.isfinite(sums)
+        return finite
+
+    def draw(self, logits: Array, batch: SamplingBatch) -> IntArray:
+        """Choose a token for each row of ``logits`` (B, V), which is overwritten; (B,) int32."""
+        tokens: IntArray = self._backend.to_numpy(self._backend.sample(logits, batch))
+        return tokens
+
+    def select(self, logits: Array, rows: IntArray) -> Array:
+        """Copy ``rows`` (B,) of ``logits`` (L, V) to a new (B, V)."""
+        out = self._backend.empty((len(rows), logits.shape[1]))
+        return self._backend.gather_rows(logits, self._backend.from_numpy(rows), out)
+
+    def logprobs(
+        self, logits: Array, token_ids: IntArray, num_top: Sequence[int]
+    ) -> list[TokenLogprobs]:
+        """Describe ``token_ids`` (B,) under raw ``logits`` (B, V).
+
+        Args:
+            logits: Not changed.
+            token_ids: int32.
+            num_top: Per row, how many of the best tokens to list; -1 lists all V.
+        """
+        vocab_size = logits.shape[1]
+        wanted = [vocab_size if k < 0 else min(k, vocab_size) for k in num_top]
+        device = self._backend.from_numpy
+        figures = self._backend.token_logprobs(logits, device(token_ids), max(wanted))
+        logprob, rank, top_ids, top_logprobs = (self._backend.to_numpy(f) for f in figures)
+        return [
+            TokenLogprobs(
+                token_id=int(token_ids[i]),
+                logprob=float(logprob[i]),
+                rank=int(rank[i]),
+                top=list(zip(top_ids[i, :k].tolist(), top_logprobs[i, :k].tolist(), strict=True)),
+            )
+            for i, k in enumerate(wanted)
+        ]

@@ -1,0 +1,91 @@
+"""From a plan to the step's arrays: keeps the live requests' rows and cuts batches out of them.
+
+It computes nothing of the model and draws no tokens. B requests, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire.core.step import NewRequest, ScheduledRequest, SchedulerOutput
+from quire.kernels.backend import Backend
+from quire.layers.forward_batch import ForwardBatch
+from quire.runner.token_table import IntArray, TokenTable
+
+
+class InputBatch:
+    """Turns plans into :class:`ForwardBatch` with a fixed number of numpy calls.
+
+    Args:
+        backend: Where the arrays go.
+        num_rows: Requests expected to live at once.
+        max_model_len: Tokens of the longest request.
+        block_size: Tokens per KV block.
+    """
+
+    def __init__(
+        self, backend: Backend, *, num_rows: int, max_model_len: int, block_size: int
+    ) -> None:
+        self.table = TokenTable(num_rows, -(-max_model_len // block_size) + 1)
+        self._backend = backend
+        self._block_size = block_size
+        self._arange: IntArray = np.arange(4096, dtype=np.int32)
+
+    def add(self, request: NewRequest) -> int:
+        """Take in a request that is new, or resumed after preemption; return its row."""
+        # A preempted request comes back under its own id, in the plan that forgets it or later.
+        self.table.remove(request.request_id)
+        row = self.table.add(request.request_id, request.token_ids, request.num_prompt_tokens)
+        self.table.append_blocks(row, request.block_ids)
+        return row
+
+    def update_blocks(self, plan: SchedulerOutput) -> None:
+        """Apply the plan's news about block tables."""
+        table = self.table
+        for request_id, index, block_id in plan.replaced_blocks:
+            table.block_ids[table.rows[request_id], index] = block_id
+        for request in plan.scheduled:
+            if request.new_block_ids:
+                table.append_blocks(table.rows[request.request_id], request.new_block_ids)
+
+    def build(self, scheduled: Sequence[ScheduledRequest]) -> ForwardBatch:
+        """Lay the step's rows out, requests in the plan's order.
+
+        Args:
+            scheduled: At least one request, all with a row.
+
+        Returns:
+            The step; ``logits_indices`` are the last rows of the requests that sample.
+        """
+        table, block_size = self.table, self._block_size
+        rows = np.array([table.rows[r.request_id] for r in scheduled], np.int32)
+        computed = np.array([r.num_computed_tokens for r in scheduled], np.int32)
+        lengths = np.array([r.num_scheduled_tokens for r in scheduled], np.int32)
+        samples = np.array([r.samples for r in scheduled], np.bool_)
+        query_start_loc = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(lengths, out=query_start_loc[1:])
+        num_tokens = int(query_start_loc[-1])
+        if num_tokens > len(self._arange):
+            self._arange = np.arange(2 * num_tokens, dtype=np.int32)
+        if num_tokens == len(rows):
+            token_rows, positions = rows, computed
+        else:
+            token_rows = np.repeat(rows, lengths)
+            positions = np.repeat(computed - query_start_loc[:-1], lengths)
+            positions += self._arange[:num_tokens]
+        seq_lens = computed + lengths
+        width = -(-int(seq_lens.max()) // block_size)
+        blocks = table.block_ids[token_rows, positions // block_size]
+        slots = blocks.astype(np.int64) * block_size + positions % block_size
+        device = self._backend.from_numpy
+        return ForwardBatch(
+            input_ids=device(table.token_ids[token_rows, positions]),
+            positions=device(positions),
+            slot_mapping=device(slots),
+            block_tables=device(np.ascontiguousarray(table.block_ids[rows, :width])),
+            query_start_loc=device(query_start_loc),
+            seq_lens=device(seq_lens),
+            logits_indices=device(query_start_loc[1:][samples] - 1),
+        )

@@ -1,0 +1,178 @@
+"""Sampling settings of the live requests by row, and the arrays a step samples with.
+
+It owns what the settings mean for the next token (penalty history, bias, forbidden and allowed
+ids); the arithmetic on logits is the backend's ``sample``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.sampling_params import SamplingParams
+from quire.kernels.backend import Backend, SamplingBatch
+from quire.runner.token_table import IntArray, TokenTable
+
+FloatArray = npt.NDArray[np.float32]
+_NO_IDS: IntArray = np.empty(0, np.int32)
+_NO_VALUES: FloatArray = np.empty(0, np.float32)
+_FLOATS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+@dataclass(slots=True)
+class TokenRules:
+    """What a row needs beside plain numbers; most rows have none.
+
+    Attributes:
+        penalized: Whether the penalties read the row's history.
+        bias_ids, bias_values: Constant bias; -inf forbids.
+        allowed_ids: The only ids permitted, or empty.
+        min_tokens: Outputs before which ``stop_ids`` are forbidden.
+        stop_ids: End-of-sequence and stop ids.
+        bad_words: Sequences of at least two ids whose last one is forbidden after the others.
+    """
+
+    penalized: bool
+    bias_ids: IntArray
+    bias_values: FloatArray
+    allowed_ids: IntArray
+    min_tokens: int
+    stop_ids: IntArray
+    bad_words: list[IntArray]
+
+    @classmethod
+    def from_params(cls, params: SamplingParams, eos_token_ids: Sequence[int]) -> TokenRules | None:
+        """Read ``params``; None when plain numbers say everything."""
+        bias = dict(params.logit_bias or {})
+        bias.update({ids[0]: -np.inf for ids in params.bad_words_token_ids if len(ids) == 1})
+        eos = () if params.ignore_eos else tuple(eos_token_ids)
+        rules = cls(
+            penalized=params.repetition_penalty != 1.0
+            or params.presence_penalty != 0.0
+            or params.frequency_penalty != 0.0,
+            bias_ids=np.array(list(bias), np.int32),
+            bias_values=np.array(list(bias.values()), np.float32),
+            allowed_ids=np.unique(np.array(params.allowed_token_ids or (), np.int32)),
+            min_tokens=params.min_tokens,
+            stop_ids=np.unique(np.array(eos + tuple(params.stop_token_ids or ()), np.int32)),
+            bad_words=[np.array(i, np.int32) for i in params.bad_words_token_ids if len(i) > 1],
+        )
+        plain = not (
+            rules.penalized
+            or rules.bias_ids.size
+            or rules.allowed_ids.size
+            or rules.min_tokens
+            or rules.bad_words
+        )
+        return None if plain else rules
+
+    def bias(self, output_ids: IntArray) -> tuple[IntArray, FloatArray]:
+        """Return ids and values added to the logits of the token after ``output_ids``."""
+        forbidden = [
+            word[-1:]
+            for word in self.bad_words
+            if len(output_ids) >= len(word) - 1
+            and np.array_equal(output_ids[len(output_ids) - len(word) + 1 :], word[:-1])
+        ]
+        if len(output_ids) < self.min_tokens:
+            forbidden.append(self.stop_ids)
+        if not forbidden:
+            return self.bias_ids, self.bias_values
+        ids = np.concatenate(forbidden)
+        infinite = np.full(len(ids), -np.inf, np.float32)
+        return np.concatenate([self.bias_ids, ids]), np.concatenate([self.bias_values, infinite])
+
+
+class SamplingState:
+    """Settings of each row of a :class:`TokenTable`, written once per request.
+
+    Args:
+        table: Where the rows' tokens are.
+        eos_token_ids: The model's end-of-sequence ids.
+        backend: Where the arrays of a batch go.
+    """
+
+    def __init__(self, table: TokenTable, eos_token_ids: Sequence[int], backend: Backend) -> None:
+        self._table = table
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._backend = backend
+        rows = len(table.num_tokens)
+        self._floats: FloatArray = np.zeros((len(_FLOATS), rows), np.float32)
+        self._top_k: IntArray = np.zeros(rows, np.int32)
+        self._seed: npt.NDArray[np.uint64] = np.zeros(rows, np.uint64)
+        self._rules: dict[int, TokenRules] = {}
+
+    def set(self, row: int, params: SamplingParams, seed: int) -> None:
+        """Remember the settings of ``row``, whoever had it before."""
+        if row >= len(self._seed):
+            self._grow()
+        self._floats[:, row] = [getattr(params, name) for name in _FLOATS]
+        self._top_k[row] = max(params.top_k, 0)
+        self._seed[row] = seed & 0xFFFFFFFFFFFFFFFF
+        rules = TokenRules.from_params(params, self._eos_token_ids)
+        if rules is None:
+            self._rules.pop(row, None)
+        else:
+            self._rules[row] = rules
+
+    def batch(self, rows: IntArray) -> tuple[SamplingBatch, dict[int, str]]:
+        """Assemble what ``sample`` needs to draw the next token of ``rows`` (B,).
+
+        Returns:
+            The batch, and for rows that no token may follow: index into ``rows`` to the reason.
+        """
+        table, count = self._table, len(rows)
+        history, bias_ids, allowed = [_NO_IDS], [_NO_IDS], [_NO_IDS]
+        bias_values = [_NO_VALUES]
+        errors: dict[int, str] = {}
+        ruled = [(i, row) for i, row in enumerate(rows.tolist()) if row in self._rules]
+        sizes = np.zeros((3, count + 1), np.int64)
+        for i, row in ruled:
+            rules, tokens = self._rules[row], table.tokens(row)
+            ids, values = rules.bias(tokens[table.num_prompt_tokens[row] :])
+            bias_ids.append(ids)
+            bias_values.append(values)
+            allowed.append(rules.allowed_ids)
+            sizes[1:, i + 1] = len(ids), len(rules.allowed_ids)
+            if rules.penalized:
+                history.append(tokens)
+                sizes[0, i + 1] = len(tokens)
+            if rules.allowed_ids.size and np.isin(rules.allowed_ids, ids[values == -np.inf]).all():
+                errors[i] = (
+                    "[sampling] at least one of allowed_token_ids must be permitted; all are "
+                    "forbidden by min_tokens, bad_words or logit_bias."
+                )
+        offsets = np.cumsum(sizes, axis=1)
+        floats = np.take(self._floats, rows, axis=1)
+        device = self._backend.from_numpy
+        num_prompt_tokens = table.num_prompt_tokens[rows]
+        batch = SamplingBatch(
+            **{name: device(floats[i]) for i, name in enumerate(_FLOATS)},
+            top_k=device(self._top_k[rows]),
+            seed=device(self._seed[rows]),
+            position=device((table.num_tokens[rows] - num_prompt_tokens).astype(np.int64)),
+            history_ids=device(np.concatenate(history)),
+            history_offsets=device(offsets[0]),
+            num_prompt_tokens=device(num_prompt_tokens),
+            bias_ids=device(np.concatenate(bias_ids)),
+            bias_values=device(np.concatenate(bias_values)),
+            bias_offsets=device(offsets[1]),
+            allowed_ids=device(np.concatenate(allowed)),
+            allowed_offsets=device(offsets[2]),
+        )
+        return batch, errors
+
+    def _grow(self) -> None:
+        self._floats = np.concatenate([self._floats, np.zeros_like(self._floats)], axis=1)
+        self._top_k = np.concatenate([self._top_k, np.zeros_like(self._top_k)])
+        self._seed = np.concatenate([self._seed, np.zeros_like(self._seed)])
