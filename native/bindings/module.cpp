@@ -1,4 +1,11 @@
 // The Python module quire._native: nothing but registration.
 #include <nanobind/nanobind.h>
 
-NB_MODULE(_native, m) { m.doc() = "Native kernels of Quire"; }
+namespace quire {
+void bind_runtime(nanobind::module_& m);
+}  // namespace quire
+
+NB_MODULE(_native, m) {
+  m.doc() = "Native kernels of Quire";
+  quire::bind_runtime(m);
+}

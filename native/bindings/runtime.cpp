@@ -1,0 +1,59 @@
+// Python: instruction sets, threads and the probes of tests.
+#include <stdexcept>
+#include <string>
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/binding.h"
+#include "runtime/thread_pool.h"
+
+namespace quire {
+namespace {
+
+void set_isa(const std::string& isa) {
+  if (select_isa(isa.c_str())) return;
+  std::string known;
+  for (int i = 0; available_isa(i); ++i) known += std::string(i ? ", " : "") + available_isa(i);
+  throw std::invalid_argument("[set_isa] this machine has " + known + "; got " + isa + ".");
+}
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (int i = 0; available_isa(i); ++i) names.emplace_back(available_isa(i));
+  return names;
+}
+
+void exp_array(nb::handle x, int64_t n, nb::handle out) {
+  kernels().exp_array(Input<float>(x, n), n, Output<float>(out, n));
+}
+
+void round_trip(nb::handle x, int64_t n, int dtype, nb::handle out) {
+  kernels().round_trip(Input<float>(x, n), n, static_cast<DType>(dtype), Output<float>(out, n));
+}
+
+// Add `inner` to each of n counters, one chunk per counter, by a nested parallel_for.
+void count_chunks(nb::handle counters, int64_t n, int64_t inner) {
+  Output<int32_t> buffer(counters, n);
+  int32_t* counts = buffer;
+  nb::gil_scoped_release release;
+  parallel_for(n, [=](int64_t chunk) {
+    parallel_for(inner, [=](int64_t) { counts[chunk] += 1; });
+  });
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& m) {
+  m.def("available_isas", available_isas, "Instruction sets of this machine, worst first.");
+  m.def("isa", [] { return kernels().isa; }, "The instruction set in use.");
+  m.def("set_isa", set_isa, "Use another instruction set; ValueError when the machine lacks it.");
+  m.def("num_threads", num_threads, "Compute threads in use, the caller included.");
+  m.def("set_num_threads", set_num_threads, nb::call_guard<nb::gil_scoped_release>(),
+        "Use this many compute threads in the whole process.");
+  m.def("count_chunks", count_chunks);
+  m.def("exp_array", exp_array);
+  m.def("round_trip", round_trip);
+}
+
+}  // namespace quire

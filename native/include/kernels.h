@@ -1,0 +1,36 @@
+// The table of kernels of one instruction set, made from kernels.def.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "include/types.h"
+
+namespace quire {
+
+struct Kernels {
+  const char* isa;
+#define QUIRE_KERNEL(result, name, arguments) result(*name) arguments;
+#include "include/kernels.def"
+#undef QUIRE_KERNEL
+};
+
+// The table in use: the best of this machine until select_isa() chooses another.
+const Kernels& kernels();
+
+// Use `isa` from now on; false when it is not among available_isa(0..).
+bool select_isa(const char* isa);
+
+// Name of the i-th instruction set that is compiled in and that this machine has, worst first;
+// null past the end.
+const char* available_isa(int i);
+
+}  // namespace quire
+
+#ifdef QUIRE_ISA
+namespace quire::QUIRE_ISA {
+#define QUIRE_KERNEL(result, name, arguments) result name arguments;
+#include "include/kernels.def"
+#undef QUIRE_KERNEL
+}  // namespace quire::QUIRE_ISA
+#endif

@@ -1,0 +1,103 @@
+#include "runtime/capabilities.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "include/kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace quire {
+namespace {
+
+struct Features {
+  bool avx2 = false, avx512 = false, avx512bf16 = false;
+};
+
+#if defined(__x86_64__)
+uint64_t enabled_state() {
+  uint32_t low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+Features detect() {
+  Features found;
+  uint32_t a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return found;
+  const bool fma = c & (1u << 12), osxsave = c & (1u << 27), f16c = c & (1u << 29);
+  if (!osxsave) return found;
+  const uint64_t state = enabled_state();
+  const bool ymm = (state & 0x6) == 0x6, zmm = (state & 0xe6) == 0xe6;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return found;
+  found.avx2 = ymm && fma && f16c && (b & (1u << 5));
+  const uint32_t f_dq_bw_vl = (1u << 16) | (1u << 17) | (1u << 30) | (1u << 31);
+  found.avx512 = found.avx2 && zmm && (b & f_dq_bw_vl) == f_dq_bw_vl;
+  if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
+    found.avx512bf16 = found.avx512 && (a & (1u << 5));
+  return found;
+}
+#else
+Features detect() { return {}; }
+#endif
+
+}  // namespace
+
+#define QUIRE_EACH(isa)        \
+  namespace isa {              \
+  extern const Kernels table;  \
+  }
+QUIRE_ISA_LIST
+#undef QUIRE_EACH
+
+namespace {
+
+// Worst first, as CMake lists them.
+const Kernels* const compiled[] = {
+#define QUIRE_EACH(isa) &isa::table,
+    QUIRE_ISA_LIST
+#undef QUIRE_EACH
+};
+
+const Kernels* best() {
+  const Kernels* found = compiled[0];
+  for (const Kernels* table : compiled)
+    if (machine_has(table->isa)) found = table;
+  return found;
+}
+
+const Kernels*& current() {
+  static const Kernels* table = best();
+  return table;
+}
+
+}  // namespace
+
+bool machine_has(const char* isa) {
+  static const Features features = detect();
+  if (!std::strcmp(isa, "scalar")) return true;
+  if (!std::strcmp(isa, "avx2")) return features.avx2;
+  if (!std::strcmp(isa, "avx512")) return features.avx512;
+  return !std::strcmp(isa, "avx512bf16") && features.avx512bf16;
+}
+
+const Kernels& kernels() { return *current(); }
+
+bool select_isa(const char* isa) {
+  for (const Kernels* table : compiled) {
+    if (std::strcmp(table->isa, isa) || !machine_has(isa)) continue;
+    current() = table;
+    return true;
+  }
+  return false;
+}
+
+const char* available_isa(int i) {
+  for (const Kernels* table : compiled)
+    if (machine_has(table->isa) && i-- == 0) return table->isa;
+  return nullptr;
+}
+
+}  // namespace quire

@@ -1,0 +1,9 @@
+// Which instruction sets this machine and its operating system support.
+#pragma once
+
+namespace quire {
+
+// `isa` is scalar, avx2 (avx2+fma+f16c), avx512 (f+bw+vl+dq) or avx512bf16 (avx512 + bf16).
+bool machine_has(const char* isa);
+
+}  // namespace quire

@@ -1,0 +1,29 @@
+// The process's pool of compute threads. The caller is one of them and claims chunks like the rest.
+#pragma once
+
+#include <cstdint>
+
+namespace quire {
+
+// Use `num_threads` compute threads (the caller included) from now on; at least 1. Waits for
+// running work.
+void set_num_threads(int num_threads);
+int num_threads();
+
+// Run call(context, chunk) for chunk = 0 .. num_chunks - 1, in no particular order, and return when
+// all are done. Calls from several threads take turns. Called from inside a chunk, or with one
+// chunk, it runs on the calling thread alone.
+void run_chunks(int64_t num_chunks, void (*call)(const void* context, int64_t chunk),
+                const void* context);
+
+// body(chunk) for every chunk. Needs a lambda of the calling file, so that the instance is not
+// shared between instruction sets.
+template <class Body>
+void parallel_for(int64_t num_chunks, const Body& body) {
+  run_chunks(
+      num_chunks,
+      [](const void* context, int64_t chunk) { (*static_cast<const Body*>(context))(chunk); },
+      &body);
+}
+
+}  // namespace quire

@@ -1,0 +1,54 @@
+// F32: one register of floats of the instruction set this file is compiled for.
+//
+// Everything lives in quire::<isa>, so that no inline function is shared between instruction sets.
+//   lanes; zero(), set1(x); load/store of float, BF16, F16 (rounding to nearest even), with
+//   *_partial(p, n) touching the first n < lanes elements only (others load as 0);
+//   + - * /, fma(a, b, c) = a * b + c, min, max, abs, sqrt, round;
+//   less(a, b) -> Mask, select(mask, a, b); sum(), max(): across lanes, halves folded in a fixed order.
+// min and max return the second operand when either is NaN.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "include/types.h"
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#include "simd/avx512.h"
+#elif defined(__AVX2__)
+#include "simd/avx2.h"
+#else
+#include "simd/scalar.h"
+#endif
+
+namespace quire::QUIRE_ISA {
+
+template <class T>
+inline T smaller(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+inline T larger(T a, T b) {
+  return a < b ? b : a;
+}
+inline int64_t ceil_div(int64_t n, int64_t step) { return (n + step - 1) / step; }
+
+// F32 of n <= lanes elements at p.
+template <class T>
+inline F32 load_tail(const T* p, int64_t n) {
+  return n >= F32::lanes ? load(p) : load_partial(p, static_cast<int>(n));
+}
+template <class T>
+inline void store_tail(T* p, F32 x, int64_t n) {
+  if (n >= F32::lanes)
+    store(p, x);
+  else
+    store_partial(p, x, static_cast<int>(n));
+}
+
+}  // namespace quire::QUIRE_ISA
