@@ -111,7 +111,7 @@ class SamplingBatch:
             (B,) float32. Temperature 0 is greedy.
         top_k: (B,) int32, 0 keeps all.
         seed: (B,) uint64. position: (B,) int64, index of the output token being drawn.
-            The draw is a function of (seed, position) only.
+            The random number is a function of (seed, position) only.
         history_ids, history_offsets: flat int32 and (B + 1,) int64: prompt then output tokens of
             each row, for penalties; empty rows where no penalty applies.
         num_prompt_tokens: (B,) int32, how many leading history tokens are prompt.
@@ -235,7 +235,10 @@ class Backend(Protocol):
 
     # -- sampling ----------------------------------------------------------------------------
     def sample(self, logits: Array, batch: SamplingBatch) -> Array:
-        """Choose a token for each row of (B, V); (B,) int32. May overwrite ``logits``."""
+        """Choose a token for each row of (B, V); (B,) int32. May overwrite ``logits``.
+
+        -1 where no token can be chosen: NaN or +inf among the logits, or every token forbidden.
+        """
         ...
 
     def token_logprobs(

@@ -1,0 +1,41 @@
+"""Elementwise activations, plain and gated: their definition and the checks.
+
+``silu(x) = x / (1 + exp(-x))``; ``gelu(x) = x * (1 + erf(x / sqrt(2))) / 2``;
+``gelu_tanh(x) = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x ** 3))) / 2``.
+
+``activation``: ``out = act(x)``, both (T, M) float32, ``out`` may be ``x``.
+``gated_activation``: ``out = act(x[:, :M]) * x[:, M:]`` for x (T, 2 M) and out (T, M).
+
+Source: Hendrycks and Gimpel 2016 (GELU); Shazeer 2020 (gated forms).
+"""
+
+from __future__ import annotations
+
+from quire.core.errors import UnsupportedInputError
+from quire.kernels.backend import Array
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+
+
+def check_name(activation: str) -> None:
+    """Raise :class:`UnsupportedInputError` for an activation that is not in ``ACTIVATIONS``."""
+    if activation not in ACTIVATIONS:
+        raise UnsupportedInputError(
+            f"[activation] must be one of {', '.join(ACTIVATIONS)}; got {activation!r}."
+        )
+
+
+def check(x: Array, activation: str, out: Array, *, gated: bool) -> None:
+    """Refuse an unknown activation, or ``out`` that does not match ``x``.
+
+    Raises:
+        UnsupportedInputError: As said.
+    """
+    check_name(activation)
+    width = x.shape[-1]
+    expected = (x.shape[0], width // 2 if gated else width)
+    if len(x.shape) != 2 or tuple(out.shape) != expected or (gated and width % 2):
+        raise UnsupportedInputError(
+            f"[{'gated_' if gated else ''}activation] out must have shape {expected} to match x "
+            f"{tuple(x.shape)}; got {tuple(out.shape)}."
+        )

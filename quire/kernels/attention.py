@@ -1,0 +1,103 @@
+"""Rotate, store and attend through block tables: the definition and the checks.
+
+T tokens, B requests, N query heads, K KV heads, H head dim.
+
+For token ``t`` at position ``p`` of its request, for query head ``n`` and KV head
+``k = n // (N / K)``:
+
+1. with ``qk_norm``: each head of q and k is RMS-normalised and scaled;
+2. with ``rope``: ``(x[i], x[i + R/2])`` turns by the angle of ``(p, i)``, for ``i < R/2``;
+   elements from R (the rotary dim) on stay as they are;
+3. k and v are rounded to the cache's dtype and stored in slot ``slot_mapping[t]`` (-1: nowhere);
+4. ``out = sum_j softmax_j(scale * q . k_j) v_j`` over cached positions ``j`` in
+   ``max(0, p - window + 1) .. p``, K and V read back from the cache, in float32.
+
+``p = seq_len - query_len + i`` for the i-th query of its request; ``positions`` holds the
+same and is what step 2 uses. Slots that were never written are never read.
+
+Source: Vaswani et al. 2017; Su et al. 2021 (RoPE); Kwon et al. 2023 (paged attention); Milakov and
+Gimelshein 2018 (online softmax).
+"""
+
+from __future__ import annotations
+
+from quire.core.errors import UnsupportedInputError
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels.backend import Array, AttentionSpec, Batch
+
+
+def check_spec(
+    spec: AttentionSpec, rope: tuple[Array, Array] | None, qk_norm: tuple[Array, Array] | None
+) -> None:
+    """Refuse a layer whose shapes do not fit together.
+
+    Raises:
+        UnsupportedInputError: As said.
+    """
+    if spec.num_kv_heads < 1 or spec.num_heads % spec.num_kv_heads:
+        raise UnsupportedInputError(
+            f"[attention] num_heads must be a multiple of num_kv_heads; got {spec.num_heads} "
+            f"and {spec.num_kv_heads}."
+        )
+    if spec.sliding_window is not None and spec.sliding_window < 1:
+        raise UnsupportedInputError(
+            f"[attention] sliding_window must be at least 1; got {spec.sliding_window}."
+        )
+    if rope is not None:
+        shapes = [tuple(table.shape) for table in rope]
+        if shapes[0] != shapes[1] or not 0 < 2 * shapes[0][1] <= spec.head_dim:
+            raise UnsupportedInputError(
+                f"[attention] rope tables must both be (positions, <= {spec.head_dim // 2}); "
+                f"got {shapes}."
+            )
+    if qk_norm is not None and any(tuple(w.shape) != (spec.head_dim,) for w in qk_norm):
+        raise UnsupportedInputError(
+            f"[attention] qk_norm weights must have shape ({spec.head_dim},); "
+            f"got {[tuple(w.shape) for w in qk_norm]}."
+        )
+
+
+def check_cache(spec: AttentionSpec, cache: KVCacheSpec) -> None:
+    """Refuse a cache that was made for another model.
+
+    Raises:
+        UnsupportedInputError: As said.
+    """
+    wanted = (spec.num_kv_heads, spec.head_dim)
+    got = (cache.num_kv_heads, cache.head_dim)
+    if got != wanted or not 0 <= spec.layer < cache.num_layers:
+        raise UnsupportedInputError(
+            f"[attention] layer {spec.layer} needs a cache of (KV heads, head dim) {wanted}; got "
+            f"{got} with {cache.num_layers} layers."
+        )
+
+
+def check(spec: AttentionSpec, qkv: Array, batch: Batch, out: Array) -> None:
+    """Refuse arrays that do not match the spec or each other.
+
+    Raises:
+        UnsupportedInputError: As said.
+    """
+    num_tokens, width = qkv.shape
+    heads = spec.num_heads + 2 * spec.num_kv_heads
+    if width != heads * spec.head_dim or out.shape != (num_tokens, spec.num_heads * spec.head_dim):
+        raise UnsupportedInputError(
+            f"[attention] qkv must be (T, {heads * spec.head_dim}) and out "
+            f"(T, {spec.num_heads * spec.head_dim}); got {tuple(qkv.shape)} and {tuple(out.shape)}."
+        )
+    requests = batch.seq_lens.shape[0]
+    tokens = (batch.positions.shape[0], batch.slot_mapping.shape[0])
+    starts = (batch.query_start_loc.shape[0], batch.block_tables.shape[0])
+    if tokens != (num_tokens, num_tokens) or starts != (requests + 1, requests):
+        raise UnsupportedInputError(
+            f"[attention] batch must describe {num_tokens} tokens of {requests} requests; got "
+            f"{tokens} positions and slots, {starts} query starts and block tables."
+        )
+
+
+def refuse_batch() -> UnsupportedInputError:
+    """Return the error for a step whose block tables, slots or lengths point outside the cache."""
+    return UnsupportedInputError(
+        "[attention] slots, block ids and positions must lie inside the cache and the rope tables, "
+        "and query_start_loc must rise from 0 to T with query lengths <= seq_lens."
+    )

@@ -1,0 +1,115 @@
+"""The meaning of ``kernels/attention.py`` in plain torch: gather, then dense attention.
+
+T tokens, B requests, N query heads, K KV heads, H head dim, S context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels import attention
+from quire.kernels.backend import AttentionSpec, Batch, KVCache
+from quire.kernels.reference.linear import DTYPES
+from quire.kernels.reference.norm import rms_norm
+
+
+class ReferenceKVCache:
+    """K and V as (layers, 2, num_blocks, block_size, K, H); NaN where nothing was written."""
+
+    def __init__(self, spec: KVCacheSpec, num_blocks: int) -> None:
+        self.spec = spec
+        self.num_blocks = num_blocks
+        shape = (spec.num_layers, 2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
+        self.blocks = torch.full(shape, float("nan"), dtype=DTYPES[spec.dtype])
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks ``(source, destination)`` in every layer, in order."""
+        for source, destination in pairs:
+            self.blocks[:, :, destination] = self.blocks[:, :, source]
+
+
+class ReferenceAttention:
+    """One layer's attention."""
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        rope: tuple[torch.Tensor, torch.Tensor] | None,
+        qk_norm: tuple[torch.Tensor, torch.Tensor] | None,
+        norm_eps: float,
+    ) -> None:
+        attention.check_spec(spec, rope, qk_norm)
+        self.spec = spec
+        self.rope = rope
+        self.qk_norm = qk_norm
+        self.norm_eps = norm_eps
+
+    def __call__(
+        self, qkv: torch.Tensor, batch: Batch, kv_cache: KVCache, out: torch.Tensor
+    ) -> torch.Tensor:
+        """Write this step's K and V to the cache, then attend."""
+        assert isinstance(kv_cache, ReferenceKVCache)
+        spec = self.spec
+        attention.check(spec, qkv, batch, out)
+        attention.check_cache(spec, kv_cache.spec)
+        heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
+        q, k, v = heads.tensor_split([spec.num_heads, spec.num_heads + spec.num_kv_heads], dim=1)
+        for x, index in ((q, 0), (k, 1)):
+            if self.qk_norm is not None:
+                x.copy_(rms_norm(x, self.qk_norm[index], self.norm_eps))
+            if self.rope is not None:
+                rotate(x, batch.positions.long(), *self.rope)
+        cached_k, cached_v = kv_cache.blocks[spec.layer].flatten(1, 2)
+        written = batch.slot_mapping >= 0
+        cached_k[batch.slot_mapping[written]] = k[written].to(cached_k.dtype)
+        cached_v[batch.slot_mapping[written]] = v[written].to(cached_v.dtype)
+        starts = batch.query_start_loc.tolist()
+        block_size = kv_cache.spec.block_size
+        for i, seq_len in enumerate(batch.seq_lens.tolist()):
+            rows = slice(starts[i], starts[i + 1])
+            positions = torch.arange(seq_len - (starts[i + 1] - starts[i]), seq_len)
+            context = torch.arange(_first_visible(positions, spec.sliding_window), seq_len)
+            blocks = batch.block_tables[i].long()[context // block_size]
+            slots = blocks * block_size + context % block_size
+            mask = visible(positions, context, spec.sliding_window)
+            result = attend(q[rows], cached_k[slots], cached_v[slots], mask, spec.scale)
+            out[rows] = result.flatten(1)
+        return out
+
+
+def rotate(
+    x: torch.Tensor, positions: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor
+) -> None:
+    """Turn the pairs ``(x[i], x[i + R/2])`` of each head of (T, heads, H) in place."""
+    half = cosines.shape[1]
+    cos, sin = cosines[positions, None], sines[positions, None]
+    first, second = x[..., :half].clone(), x[..., half : 2 * half].clone()
+    x[..., :half] = first * cos - second * sin
+    x[..., half : 2 * half] = second * cos + first * sin
+
+
+def visible(positions: torch.Tensor, context: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Return (queries, context) booleans: which cached position each query sees."""
+    distance = positions[:, None] - context[None, :]
+    seen = distance >= 0
+    return seen if window is None else seen & (distance < window)
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Return dense attention of q (T, N, H) over k, v (S, K, H) under mask (T, S)."""
+    group = q.shape[1] // k.shape[1]
+    k = k.to(q.dtype).repeat_interleave(group, dim=1)
+    v = v.to(q.dtype).repeat_interleave(group, dim=1)
+    scores = torch.einsum("tnh,snh->nts", q, k) * scale
+    scores = scores.masked_fill(~mask, -torch.inf)
+    return torch.einsum("nts,snh->tnh", scores.softmax(-1), v)
+
+
+def _first_visible(positions: torch.Tensor, window: int | None) -> int:
+    first = int(positions[0]) if len(positions) else 0
+    return 0 if window is None else max(0, first - window + 1)

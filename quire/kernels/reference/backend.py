@@ -1,0 +1,123 @@
+"""The definition of every op as a backend: plain torch, simple, never optimised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels import activation as activation_op
+from quire.kernels import moe as moe_op
+from quire.kernels import norm as norm_op
+from quire.kernels import rows as rows_op
+from quire.kernels import sampling as sampling_op
+from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch
+from quire.kernels.host_tensor import HostTensor
+from quire.kernels.reference import moe, norm, sampling
+from quire.kernels.reference.activation import activate, gated
+from quire.kernels.reference.attention import ReferenceAttention, ReferenceKVCache
+from quire.kernels.reference.linear import ReferenceLinear
+
+Tensor = torch.Tensor
+
+
+class ReferenceBackend:
+    """Arrays are torch tensors on the CPU. See ``kernels/backend.py`` for the methods."""
+
+    name = "reference"
+
+    def empty(self, shape: Sequence[int], dtype: str = "float32") -> Tensor:
+        return torch.empty(tuple(shape), dtype=getattr(torch, dtype))
+
+    def from_numpy(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(array))
+
+    def to_numpy(self, array: Tensor) -> Any:
+        return array.numpy()
+
+    def parameter(self, tensor: HostTensor) -> Tensor:
+        return torch.from_numpy(tensor.float32().copy())
+
+    def kv_cache(self, spec: KVCacheSpec, num_blocks: int) -> ReferenceKVCache:
+        return ReferenceKVCache(spec, num_blocks)
+
+    def linear(
+        self, weights: Sequence[HostTensor], biases: Sequence[HostTensor] = (), *, dtype: str
+    ) -> ReferenceLinear:
+        return ReferenceLinear(weights, biases, dtype)
+
+    def attention(
+        self,
+        spec: AttentionSpec,
+        *,
+        rope: tuple[Tensor, Tensor] | None = None,
+        qk_norm: tuple[Tensor, Tensor] | None = None,
+        norm_eps: float = 0.0,
+    ) -> ReferenceAttention:
+        return ReferenceAttention(spec, rope, qk_norm, norm_eps)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> Tensor:
+        norm_op.check("rms_norm", (x, out), (weight,))
+        return out.copy_(norm.rms_norm(x, weight, eps))
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor
+    ) -> Tensor:
+        norm_op.check("add_rms_norm", (x, residual, out), (weight,))
+        return out.copy_(norm.rms_norm(residual.add_(x), weight, eps))
+
+    def layer_norm(
+        self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, out: Tensor
+    ) -> Tensor:
+        norm_op.check("layer_norm", (x, out), (weight, bias))
+        return out.copy_(norm.layer_norm(x, weight, bias, eps))
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, out: Tensor
+    ) -> Tensor:
+        norm_op.check("add_layer_norm", (x, residual, out), (weight, bias))
+        return out.copy_(norm.layer_norm(residual.add_(x), weight, bias, eps))
+
+    def gated_activation(self, x: Tensor, activation: str, out: Tensor) -> Tensor:
+        activation_op.check(x, activation, out, gated=True)
+        return out.copy_(gated(x, activation))
+
+    def activation(self, x: Tensor, activation: str, out: Tensor) -> Tensor:
+        activation_op.check(x, activation, out, gated=False)
+        return out.copy_(activate(x, activation))
+
+    def add_rows(self, x: Tensor, table: Tensor, rows: Tensor) -> Tensor:
+        rows_op.check("add_rows", table, rows, x)
+        return x.add_(_rows("add_rows", table, rows))
+
+    def gather_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> Tensor:
+        rows_op.check("gather_rows", x, rows, out)
+        return out.copy_(_rows("gather_rows", x, rows))
+
+    def route(self, logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+        moe_op.check_route(logits, top_k)
+        return moe.route(logits, top_k, renormalize)
+
+    def experts(
+        self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str
+    ) -> moe.ReferenceExperts:
+        return moe.ReferenceExperts(gate_up, down, activation)
+
+    def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
+        sampling_op.check(logits, batch)
+        return sampling.sample(logits, batch)
+
+    def token_logprobs(
+        self, logits: Tensor, token_ids: Tensor, num_top: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        sampling_op.check_logprobs(logits, token_ids, num_top)
+        return sampling.token_logprobs(logits, token_ids, num_top)
+
+
+def _rows(op: str, table: Tensor, rows: Tensor) -> Tensor:
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(table):
+        raise rows_op.refuse_row(op, len(table))
+    return table[rows.long()]

@@ -1,0 +1,50 @@
+"""``y = x @ weight.T + bias`` in plain torch, one row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from quire.core.errors import UnsupportedInputError
+from quire.kernels.host_tensor import HostTensor
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class ReferenceLinear:
+    """Weights rounded to their dtype, multiplied in float32."""
+
+    def __init__(
+        self, weights: Sequence[HostTensor], biases: Sequence[HostTensor], dtype: str
+    ) -> None:
+        if dtype not in DTYPES:
+            raise UnsupportedInputError(
+                f"[linear] dtype must be one of {', '.join(DTYPES)}; got {dtype}."
+            )
+        parts = [torch.from_numpy(weight.float32().copy()) for weight in weights]
+        self.weight = torch.cat(parts).to(DTYPES[dtype])
+        self.out_features, self.in_features = self.weight.shape
+        self.nbytes = self.weight.nbytes
+        self.bias = torch.zeros(self.out_features)
+        if biases:
+            self.bias = torch.cat([torch.from_numpy(bias.float32().copy()) for bias in biases])
+        if self.bias.shape != (self.out_features,):
+            raise UnsupportedInputError(
+                f"[linear] biases must stack to ({self.out_features},); "
+                f"got {tuple(self.bias.shape)}."
+            )
+
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Multiply row by row: a matrix product of several rows may round differently."""
+        if out is None:
+            out = torch.empty(x.shape[0], self.out_features)
+        weight = self.weight.float()
+        for row, result in zip(x, out, strict=True):
+            result.copy_(weight @ row + self.bias)
+        return out
+
+    def lookup(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return weight rows ``ids`` as float32."""
+        rows = self.weight[ids.long()].float()
+        return rows if out is None else out.copy_(rows)

@@ -1,0 +1,42 @@
+"""The meaning of ``kernels/moe.py`` in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from quire.kernels import moe
+from quire.kernels.backend import Linear
+from quire.kernels.reference.activation import gated
+
+
+def route(logits: torch.Tensor, top_k: int, renormalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids (T, k) int32 and weights (T, k) of the best experts."""
+    probabilities, ids = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    weights = probabilities[:, :top_k]
+    if renormalize:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return ids[:, :top_k].to(torch.int32), weights
+
+
+class ReferenceExperts:
+    """Expert MLPs of one layer, one token and one expert at a time."""
+
+    def __init__(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str) -> None:
+        moe.check_experts(gate_up, down, activation)
+        self.gate_up = gate_up
+        self.down = down
+        self.activation = activation
+
+    def __call__(
+        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+    ) -> torch.Tensor:
+        """``out[t] = sum_j weights[t, j] * mlp[ids[t, j]](x[t])``, in the order of j."""
+        moe.check(x, ids, weights, out)
+        result = torch.zeros_like(out)
+        for t in range(x.shape[0]):
+            for expert, weight in zip(ids[t].tolist(), weights[t], strict=True):
+                hidden = gated(self.gate_up[expert](x[t : t + 1]), self.activation)
+                result[t] += weight * self.down[expert](hidden)[0]
+        return out.copy_(result)

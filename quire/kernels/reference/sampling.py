@@ -1,0 +1,83 @@
+"""The meaning of ``kernels/sampling.py`` in plain torch, one row at a time, in float64."""
+
+from __future__ import annotations
+
+import torch
+
+from quire.kernels.backend import SamplingBatch
+from quire.kernels.sampling import uniform
+
+
+def penalized(logits: torch.Tensor, batch: SamplingBatch, row: int) -> torch.Tensor:
+    """Return steps 1 to 3 of the definition for one row, (V,) float64."""
+    x = logits[row].double().clone()
+    allowed = _slice(batch.allowed_ids, batch.allowed_offsets, row)
+    if len(allowed):
+        keep = torch.zeros(len(x), dtype=torch.bool)
+        keep[allowed.long()] = True
+        x[~keep] = -torch.inf
+    bias_ids = _slice(batch.bias_ids, batch.bias_offsets, row).long()
+    x.index_add_(0, bias_ids, _slice(batch.bias_values, batch.bias_offsets, row).double())
+    history = _slice(batch.history_ids, batch.history_offsets, row).long()
+    seen = torch.unique(history)
+    penalty = float(batch.repetition_penalty[row])
+    x[seen] = torch.where(x[seen] > 0, x[seen] / penalty, x[seen] * penalty)
+    output = history[int(batch.num_prompt_tokens[row]) :]
+    count = torch.bincount(output, minlength=len(x))
+    x -= float(batch.frequency_penalty[row]) * count
+    x -= float(batch.presence_penalty[row]) * (count > 0)
+    return x
+
+
+def kept_weights(x: torch.Tensor, batch: SamplingBatch, row: int) -> torch.Tensor:
+    """Return steps 4 and 5: (V,) float64 weights, 0 for tokens that are not kept."""
+    weights = torch.exp((x - x.max()) / float(batch.temperature[row]))
+    order = torch.sort(x, descending=True, stable=True).indices
+    kept = order[weights[order] >= float(batch.min_p[row])]
+    top_k = int(batch.top_k[row])
+    if top_k > 0:
+        kept = kept[:top_k]
+    top_p = float(batch.top_p[row])
+    if top_p < 1.0:
+        before = weights[kept].cumsum(0) - weights[kept]
+        kept = kept[(before < top_p * weights[kept].sum()) | (kept == order[0])]
+    result = torch.zeros_like(weights)
+    result[kept] = weights[kept]
+    return result
+
+
+def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """Return one token per row, (B,) int32."""
+    tokens = []
+    for row in range(logits.shape[0]):
+        x = penalized(logits, batch, row)
+        if torch.isnan(x).any() or not torch.isfinite(x.max()):
+            tokens.append(-1)
+        elif float(batch.temperature[row]) == 0.0:
+            tokens.append(int((x == x.max()).nonzero()[0]))
+        else:
+            running = kept_weights(x, batch, row).cumsum(0)
+            target = uniform(int(batch.seed[row]), int(batch.position[row])) * running[-1]
+            tokens.append(int((running > target).nonzero()[0]))
+    return torch.tensor(tokens, dtype=torch.int32)
+
+
+def token_logprobs(
+    logits: torch.Tensor, token_ids: torch.Tensor, num_top: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return logprob and rank of ``token_ids``, and the best ``num_top`` ids and logprobs."""
+    logprobs = logits.double().log_softmax(-1)
+    order = logits.sort(dim=-1, descending=True, stable=True).indices
+    chosen = token_ids.long()[:, None]
+    rank = (order == chosen).int().argmax(-1) + 1
+    top = order[:, :num_top]
+    return (
+        logprobs.gather(1, chosen)[:, 0].float(),
+        rank.to(torch.int32),
+        top.to(torch.int32),
+        logprobs.gather(1, top).float(),
+    )
+
+
+def _slice(values: torch.Tensor, offsets: torch.Tensor, row: int) -> torch.Tensor:
+    return values[int(offsets[row]) : int(offsets[row + 1])]
