@@ -22,16 +22,12 @@ class Sampler:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def finite_rows(self, logits: Array) -> npt.NDArray[np.bool_]:
-        """Return which rows of ``logits`` (L, V) hold neither NaN nor infinity; (L,) bool."""
-        # A sum is finite only if every term is, and costs one pass.
-        with np.errstate(all="ignore"):
-            sums = self._backend.to_numpy(logits.sum(axis=1))
-        finite: npt.NDArray[np.bool_] = np.isfinite(sums)
-        return finite
-
     def draw(self, logits: Array, batch: SamplingBatch) -> IntArray:
-        """Choose a token for each row of ``logits`` (B, V), which is overwritten; (B,) int32."""
+        """Choose a token for each row of ``logits`` (B, V), which is overwritten.
+
+        Returns:
+            (B,) int32; -1 where no token is possible (NaN, or everything forbidden).
+        """
         tokens: IntArray = self._backend.to_numpy(self._backend.sample(logits, batch))
         return tokens
 

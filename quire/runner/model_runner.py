@@ -115,41 +115,30 @@ class ModelRunner:
         return draws
 
     def _sample(self, draws: list[Draw], logits: Array, output: StepOutput) -> None:
-        finite = self._sampler.finite_rows(logits)
-        good = [draw for draw in draws if finite[draw.logits_row]]
-        for draw in draws:
-            if not finite[draw.logits_row]:
-                output.errors[draw.request_id] = (
-                    "[sampling] logits must be finite; got NaN or infinity. The checkpoint or its "
-                    "dtype cannot compute this input."
-                )
-        # Drawing overwrites the logits; rows that are still needed are copied, some at a time.
-        in_place = len(good) == len(logits) and all(d.num_logprobs is None for d in good)
-        size = max(len(good), 1) if in_place else LOGITS_CHUNK_ROWS
-        for start in range(0, len(good), size):
-            self._draw_chunk(good[start : start + size], logits, in_place, output)
-
-    def _draw_chunk(
-        self, draws: list[Draw], logits: Array, in_place: bool, output: StepOutput
-    ) -> None:
-        rows = np.array([draw.row for draw in draws], np.int32)
-        logits_rows = np.array([draw.logits_row for draw in draws], np.int32)
-        chunk = logits if in_place else self._sampler.select(logits, logits_rows)
-        sampling, refused = self._sampling.batch(rows)
-        tokens = self._sampler.draw(chunk, sampling)
-        self._table.append_tokens(rows, tokens)
-        for draw, token in zip(draws, tokens.tolist(), strict=True):
-            output.sampled[draw.request_id] = [token]
-        for i, reason in refused.items():
-            del output.sampled[draws[i].request_id]
-            output.errors[draws[i].request_id] = reason
-        asked = [i for i, draw in enumerate(draws) if draw.num_logprobs is not None]
-        if asked:
-            raw = self._sampler.select(logits, logits_rows[asked])
-            num_top = [draws[i].num_logprobs or 0 for i in asked]
-            entries = self._sampler.logprobs(raw, tokens[asked], num_top)
-            for i, entry in zip(asked, entries, strict=True):
-                output.logprobs[draws[i].request_id] = [entry]
+        # Drawing overwrites the logits; rows that are needed again are copied, some at a time.
+        in_place = len(draws) == len(logits) and all(d.num_logprobs is None for d in draws)
+        size = len(draws) if in_place else LOGITS_CHUNK_ROWS
+        for start in range(0, len(draws), size):
+            chunk = draws[start : start + size]
+            rows = np.array([draw.row for draw in chunk], np.int32)
+            at = np.array([draw.logits_row for draw in chunk], np.int32)
+            own = logits if in_place else self._sampler.select(logits, at)
+            tokens = self._sampler.draw(own, self._sampling.batch(rows))
+            self._table.append_tokens(rows, tokens)
+            for draw, token in zip(chunk, tokens.tolist(), strict=True):
+                if token < 0:
+                    output.errors[draw.request_id] = self._sampling.refusal(draw.row)
+                else:
+                    output.sampled[draw.request_id] = [token]
+            asked = [
+                i for i, d in enumerate(chunk) if d.num_logprobs is not None and tokens[i] >= 0
+            ]
+            if asked:
+                raw = self._sampler.select(logits, at[asked])
+                num_top = [chunk[i].num_logprobs or 0 for i in asked]
+                entries = self._sampler.logprobs(raw, tokens[asked], num_top)
+                for i, entry in zip(asked, entries, strict=True):
+                    output.logprobs[chunk[i].request_id] = [entry]
 
     def _read_prompt_logprobs(
         self, plan: SchedulerOutput, hidden: Array, output: StepOutput

@@ -125,16 +125,11 @@ class SamplingState:
         else:
             self._rules[row] = rules
 
-    def batch(self, rows: IntArray) -> tuple[SamplingBatch, dict[int, str]]:
-        """Assemble what ``sample`` needs to draw the next token of ``rows`` (B,).
-
-        Returns:
-            The batch, and for rows that no token may follow: index into ``rows`` to the reason.
-        """
+    def batch(self, rows: IntArray) -> SamplingBatch:
+        """Assemble what ``sample`` needs to draw the next token of ``rows`` (B,)."""
         table, count = self._table, len(rows)
         history, bias_ids, allowed = [_NO_IDS], [_NO_IDS], [_NO_IDS]
         bias_values = [_NO_VALUES]
-        errors: dict[int, str] = {}
         ruled = [(i, row) for i, row in enumerate(rows.tolist()) if row in self._rules]
         sizes = np.zeros((3, count + 1), np.int64)
         for i, row in ruled:
@@ -147,16 +142,11 @@ class SamplingState:
             if rules.penalized:
                 history.append(tokens)
                 sizes[0, i + 1] = len(tokens)
-            if rules.allowed_ids.size and np.isin(rules.allowed_ids, ids[values == -np.inf]).all():
-                errors[i] = (
-                    "[sampling] at least one of allowed_token_ids must be permitted; all are "
-                    "forbidden by min_tokens, bad_words or logit_bias."
-                )
         offsets = np.cumsum(sizes, axis=1)
         floats = np.take(self._floats, rows, axis=1)
         device = self._backend.from_numpy
         num_prompt_tokens = table.num_prompt_tokens[rows]
-        batch = SamplingBatch(
+        return SamplingBatch(
             **{name: device(floats[i]) for i, name in enumerate(_FLOATS)},
             top_k=device(self._top_k[rows]),
             seed=device(self._seed[rows]),
@@ -170,7 +160,18 @@ class SamplingState:
             allowed_ids=device(np.concatenate(allowed)),
             allowed_offsets=device(offsets[2]),
         )
-        return batch, errors
+
+    def refusal(self, row: int) -> str:
+        """Say why no token could be drawn for ``row``."""
+        if row in self._rules:
+            return (
+                "[sampling] a token must be possible; allowed_token_ids, min_tokens, bad_words and "
+                "logit_bias forbid all of them, or the logits are not finite."
+            )
+        return (
+            "[sampling] logits must be finite; got NaN or infinity. The checkpoint or its dtype "
+            "cannot compute this input."
+        )
 
     def _grow(self) -> None:
         self._floats = np.concatenate([self._floats, np.zeros_like(self._floats)], axis=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from quire.core.sampling_params import SamplingParams
 from quire.kernels.backend import SamplingBatch
@@ -35,7 +34,7 @@ class Rows:
         self.state.set(row, SamplingParams(**params), seed)
         self.rows.append(row)
 
-    def batch(self) -> tuple[SamplingBatch, dict[int, str]]:
+    def batch(self) -> SamplingBatch:
         return self.state.batch(np.array(self.rows, np.int32))
 
 
@@ -52,8 +51,7 @@ def test_plain_numbers_of_each_row() -> None:
     rows = Rows()
     rows.add([5, 6], [7], seed=-1, temperature=0.5, top_k=-1, top_p=0.25, min_p=0.125)
     rows.add([5], [], seed=2**70 + 3, temperature=0.0, top_k=9)
-    batch, errors = rows.batch()
-    assert errors == {}
+    batch = rows.batch()
     assert batch.temperature.tolist() == [0.5, 0.0]
     assert batch.top_p.tolist() == [0.25, 1.0]
     assert batch.min_p.tolist() == [0.125, 0.0]
@@ -70,7 +68,7 @@ def test_history_only_where_a_penalty_reads_it() -> None:
     rows.add([1, 2], [3])
     rows.add([4, 5], [6, 6], repetition_penalty=1.1)
     rows.add([7], [8], presence_penalty=0.5)
-    batch, _ = rows.batch()
+    batch = rows.batch()
     assert [part(batch.history_ids, batch.history_offsets, i) for i in range(3)] == [
         [],
         [4, 5, 6, 6],
@@ -84,7 +82,7 @@ def test_min_tokens_forbids_endings_until_reached() -> None:
     rows.add([1], [3], min_tokens=2, stop_token_ids=[9])
     rows.add([1], [3, 3], min_tokens=2, stop_token_ids=[9])
     rows.add([1], [], min_tokens=2, ignore_eos=True)
-    batch, _ = rows.batch()
+    batch = rows.batch()
     assert bias(batch, 0) == {EOS: -np.inf, 9: -np.inf}
     assert bias(batch, 1) == bias(batch, 2) == {}
 
@@ -95,7 +93,7 @@ def test_bad_words_forbid_their_last_token_after_the_others() -> None:
     rows.add([1], [3, 6], bad_words_token_ids=words)
     rows.add([1], [6, 6], bad_words_token_ids=words)
     rows.add([1], [3], bad_words_token_ids=words)
-    batch, _ = rows.batch()
+    batch = rows.batch()
     assert set(bias(batch, 0)) == {5, 7}
     assert set(bias(batch, 1)) == {5, 7, 8}
     # The prompt's tokens are no part of what was generated.
@@ -106,21 +104,10 @@ def test_logit_bias_and_allowed_ids() -> None:
     rows = Rows()
     rows.add([1], [], logit_bias={4: 2.5, 5: -1.0})
     rows.add([1], [], allowed_token_ids=[8, 3, 8])
-    batch, _ = rows.batch()
+    batch = rows.batch()
     assert bias(batch, 0) == {4: 2.5, 5: -1.0}
     assert part(batch.allowed_ids, batch.allowed_offsets, 0) == []
     assert part(batch.allowed_ids, batch.allowed_offsets, 1) == [3, 8]
-
-
-@pytest.mark.parametrize("allowed, refused", [([EOS], True), ([EOS, 4], False)])
-def test_a_row_with_nothing_to_say_is_an_error_of_its_own(
-    allowed: list[int], refused: bool
-) -> None:
-    rows = Rows()
-    rows.add([1], [])
-    rows.add([1], [], allowed_token_ids=allowed, min_tokens=1)
-    _, errors = rows.batch()
-    assert list(errors) == ([1] if refused else [])
 
 
 def test_settings_of_a_former_owner_do_not_stay() -> None:
@@ -129,6 +116,6 @@ def test_settings_of_a_former_owner_do_not_stay() -> None:
     rows.table.remove("0")
     rows.rows.clear()
     rows.add([1], [])
-    batch, _ = rows.batch()
+    batch = rows.batch()
     assert bias(batch, 0) == {}
     assert batch.top_k.tolist() == [0]
