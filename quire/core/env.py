@@ -37,6 +37,19 @@ def cpu_isa() -> str | None:
     return value
 
 
+def log_level() -> str:
+    """Return the level ``QUIRE_LOG_LEVEL`` asks for, ``info`` when it asks for nothing.
+
+    Raises:
+        ConfigError: The value is not a level.
+    """
+    value = get("QUIRE_LOG_LEVEL") or "info"
+    known = ("debug", "info", "warning", "error")
+    if value not in known:
+        raise ConfigError(f"[env] QUIRE_LOG_LEVEL must be one of {', '.join(known)}; got {value}.")
+    return value
+
+
 def num_threads() -> int:
     """Return the compute threads to use by default: ``OMP_NUM_THREADS`` or this process's cores."""
     limit = os.environ.get("OMP_NUM_THREADS", "")

@@ -1,0 +1,117 @@
+"""From settings with ``auto`` and ``None`` to values, as one pure function that says what it chose.
+
+How many KV blocks there are is decided later, from measured weights, by the memory ledger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.core.machine import Machine
+from quire.core.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """Settings of an engine with nothing left open but the number of KV blocks.
+
+    Attributes:
+        config: The settings as they were given.
+        device: ``cpu`` or ``reference``.
+        threads: Compute threads.
+        dtype, kv_cache_dtype: Element types of weights and of K and V.
+        max_model_len: Most tokens of a request; the ledger may lower it if it was not given.
+        memory_bytes: Most bytes for weights, scratch and KV together.
+        choices: One line for each value that was chosen rather than given.
+    """
+
+    config: EngineConfig
+    device: str
+    threads: int
+    dtype: str
+    kv_cache_dtype: str
+    max_model_len: int
+    memory_bytes: int
+    choices: tuple[str, ...]
+
+
+def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -> ResolvedConfig:
+    """Choose a value for every setting left open.
+
+    Raises:
+        ConfigError: A given value cannot be had on this machine or with this model.
+    """
+    choices: list[str] = []
+
+    def chosen(name: str, value: object, why: str) -> None:
+        choices.append(f"{name} = {value}: {why}")
+
+    device = config.parallel.device
+    if device == "auto":
+        device = "cpu"
+        chosen("device", device, "native kernels serve every supported model")
+    threads = config.parallel.threads
+    if threads is None:
+        threads = machine.num_cores
+        chosen("threads", threads, "the cores this process may use")
+    dtype = str(config.model.dtype)
+    if dtype == "auto":
+        dtype = model_config.dtype
+        why = "the checkpoint's"
+        if dtype == "auto":
+            dtype, why = "float32", "the checkpoint's configuration names none"
+        chosen("dtype", dtype, why)
+    kv_cache_dtype = str(config.cache.kv_cache_dtype)
+    if kv_cache_dtype == "auto":
+        kv_cache_dtype = dtype
+        chosen("kv_cache_dtype", kv_cache_dtype, "follows dtype")
+    max_model_len, why = _max_model_len(config, model_config)
+    if why:
+        chosen("max_model_len", max_model_len, why)
+    memory_bytes, why = _memory_bytes(config, machine)
+    if why:
+        chosen("memory", f"{memory_bytes / 2**30:.2f} GiB", why)
+    return ResolvedConfig(
+        config=config,
+        device=device,
+        threads=threads,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        max_model_len=max_model_len,
+        memory_bytes=memory_bytes,
+        choices=tuple(choices),
+    )
+
+
+def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> tuple[int, str]:
+    """Return the length and why it was chosen (empty when it was given)."""
+    limit = model_config.max_position_embeddings
+    given = config.model.max_model_len
+    if given is not None:
+        if given > limit:
+            raise ConfigError(
+                f"[config] --max-model-len must be at most {limit}, the positions the model was "
+                f"made for; got {given}. Lower it."
+            )
+        return given, ""
+    budget = config.scheduler.max_num_batched_tokens
+    if not config.scheduler.enable_chunked_prefill and budget < limit:
+        return budget, "without chunked prefill a prompt must fit --max-num-batched-tokens"
+    return limit, "the model's"
+
+
+def _memory_bytes(config: EngineConfig, machine: Machine) -> tuple[int, str]:
+    given = config.cache.memory
+    if given is None:
+        fraction = config.cache.gpu_memory_utilization
+        return int(fraction * machine.free_bytes), (
+            f"{fraction:g} of the {machine.free_bytes / 2**30:.2f} GiB that are free"
+        )
+    if given > machine.total_bytes:
+        raise ConfigError(
+            f"[config] --memory must be at most the {machine.total_bytes / 2**30:.2f} GiB this "
+            f"process may use; got {given / 2**30:.2f} GiB. Lower it."
+        )
+    return given, ""

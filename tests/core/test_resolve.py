@@ -1,0 +1,81 @@
+"""Each setting left open gets a value and a line that says why; impossible ones are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.core.machine import Machine
+from quire.core.model_config import ModelConfig
+from quire.core.resolve import ResolvedConfig, resolve
+
+MACHINE = Machine(num_cores=6, total_bytes=8 * 2**30, free_bytes=4 * 2**30)
+MODEL = ModelConfig(
+    architecture="LlamaForCausalLM",
+    vocab_size=100,
+    hidden_size=8,
+    num_layers=1,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=8,
+    intermediate_size=8,
+    max_position_embeddings=4096,
+    dtype="bfloat16",
+)
+
+
+def resolved(**keywords: Any) -> ResolvedConfig:
+    return resolve(EngineConfig.from_keywords(**keywords), MACHINE, MODEL)
+
+
+def test_everything_open() -> None:
+    found = resolved()
+    assert (found.device, found.threads) == ("cpu", 6)
+    assert (found.dtype, found.kv_cache_dtype) == ("bfloat16", "bfloat16")
+    assert found.max_model_len == 4096
+    assert found.memory_bytes == int(0.9 * MACHINE.free_bytes)
+    names = [line.split(" = ")[0] for line in found.choices]
+    assert names == ["device", "threads", "dtype", "kv_cache_dtype", "max_model_len", "memory"]
+
+
+def test_everything_given_leaves_nothing_to_say() -> None:
+    found = resolved(
+        device="reference",
+        threads=2,
+        dtype="float32",
+        kv_cache_dtype="float16",
+        max_model_len=64,
+        memory=2**30,
+    )
+    assert found.choices == ()
+    assert (found.device, found.threads, found.dtype) == ("reference", 2, "float32")
+    assert (found.kv_cache_dtype, found.max_model_len) == ("float16", 64)
+    assert found.memory_bytes == 2**30
+
+
+def test_kv_cache_follows_the_dtype_that_was_chosen() -> None:
+    assert resolved(dtype="float32").kv_cache_dtype == "float32"
+
+
+def test_without_chunked_prefill_a_prompt_fits_the_budget() -> None:
+    found = resolved(enable_chunked_prefill=False, max_num_batched_tokens=512)
+    assert found.max_model_len == 512
+    assert any("without chunked prefill" in line for line in found.choices)
+
+
+@pytest.mark.parametrize(
+    "keywords, words",
+    [
+        ({"max_model_len": 4097}, ["--max-model-len", "4096", "4097"]),
+        ({"memory": 9 * 2**30}, ["--memory", "8.00 GiB", "9.00 GiB"]),
+    ],
+)
+def test_impossible_settings_name_the_flag_and_both_numbers(
+    keywords: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolved(**keywords)
+    assert all(word in str(error.value) for word in words)
