@@ -21,7 +21,7 @@ class NewRequest:
         num_prompt_tokens: How many of ``token_ids`` are prompt.
         params: Sampling settings with ``n`` already expanded (each sequence is a request).
         seed: Seed of the sequence's random draws, resolved (never None).
-        block_ids: Block table so far.
+        block_ids: The whole block table for this step.
         num_computed_tokens: Leading tokens whose KV is already in those blocks.
     """
 
@@ -55,9 +55,11 @@ class ScheduledRequest:
     Attributes:
         request_id: A request the runner knows (from ``new_requests`` of this or an earlier plan).
         num_computed_tokens: Tokens before this step's; the step covers positions
-            ``[num_computed_tokens, num_computed_tokens + num_scheduled_tokens)``.
+            ``[num_computed_tokens, num_computed_tokens + num_scheduled_tokens)``. Starts at 0 again
+            after each token when the cache is off, and skips prefix hits.
         num_scheduled_tokens: Tokens to compute, at least 1.
-        new_block_ids: Appended to the request's block table before the step.
+        new_block_ids: Appended to the request's block table before the step; empty for a new
+            request, whose table came whole. May hold blocks with computed tokens (prefix hits).
         samples: Whether the step reaches the last known token, so that a token is sampled.
     """
 
@@ -71,6 +73,9 @@ class ScheduledRequest:
 @dataclass(slots=True)
 class SchedulerOutput:
     """The plan of one step.
+
+    A request may read blocks that another request of the same step fills (a shared prefix), so each
+    layer writes the KV of all rows before any row reads.
 
     Attributes:
         new_requests: Sent once, before the request's first appearance in ``scheduled``.

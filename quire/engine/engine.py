@@ -1,0 +1,266 @@
+"""The engine: requests in, tokens out, one step at a time; text and transport are elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError, EngineDeadError, PromptTooLongError, RequestError
+from quire.core.model_config import ModelConfig
+from quire.core.outputs import RequestMetrics
+from quire.core.sampling_params import SamplingParams
+from quire.core.step import SchedulerOutput, StepOutput
+from quire.engine.block_pool import BlockPool
+from quire.engine.engine_output import EngineOutput
+from quire.engine.executor import Executor
+from quire.engine.kv_cache_manager import KVCacheManager
+from quire.engine.request import Request, derive_seed, sequence_seed
+from quire.engine.request_queue import arrival_order
+from quire.engine.scheduler import Scheduler
+
+
+class Engine:
+    """Continuous batching over an executor.
+
+    Not thread-safe: all methods are called from one thread, or between steps under a lock. An
+    abort therefore never meets a step half done, and frees the request's blocks at once.
+
+    Args:
+        executor: The loaded model.
+        config: ``model.max_model_len`` None means the model's own.
+        model_config: ``eos_token_ids`` are all ids that end a sequence.
+        clock: Returns seconds; monotonic. Tests pass a virtual one.
+
+    Raises:
+        ConfigError: Settings contradict each other.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.executor = executor
+        self.max_model_len = config.model.max_model_len or model_config.max_position_embeddings
+        options, cache = config.scheduler, config.cache
+        if not options.enable_chunked_prefill:
+            if options.max_num_batched_tokens < self.max_model_len:
+                raise ConfigError(
+                    "[config] without chunked prefill --max-num-batched-tokens must be at least "
+                    f"--max-model-len ({self.max_model_len}); got {options.max_num_batched_tokens}."
+                    " Raise it, or keep chunked prefill on."
+                )
+            if options.long_prefill_token_threshold:
+                raise ConfigError(
+                    "[config] --long-prefill-token-threshold needs chunked prefill; got "
+                    f"{options.long_prefill_token_threshold} without. Drop one of the two."
+                )
+        self._use_cache = cache.use_cache
+        self._vocab_size = model_config.vocab_size
+        self._policy = options.scheduling_policy
+        self._seed = config.seed
+        self._clock = clock
+        self._num_added = 0
+        self._dead: str | None = None
+        kv = KVCacheManager(
+            BlockPool(executor.num_blocks),
+            executor.kv_cache_spec.block_size,
+            cache.enable_prefix_caching and cache.use_cache,
+        )
+        self.scheduler = Scheduler(
+            options, kv, frozenset(model_config.eos_token_ids), cache.use_cache, clock
+        )
+
+    @property
+    def max_cached_tokens(self) -> int:
+        """Tokens of one request that fit in the whole pool."""
+        kv = self.scheduler.kv
+        return (kv.pool.num_blocks - 1) * kv.block_size
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        extra_keys: tuple[str, ...] = (),
+        arrival_time: float | None = None,
+    ) -> None:
+        """Queue a request.
+
+        Args:
+            request_id: Unique among live requests.
+            prompt_token_ids: At least one token.
+            params: With ``n`` > 1 the prompt is computed once and shared.
+            priority: Lower is sooner, under the ``priority`` policy.
+            extra_keys: What separates its prefix cache from others' beside the tokens, such as
+                ``("salt:...", "adapter:...")``.
+            arrival_time: Seconds on the engine's clock; None means now.
+
+        Raises:
+            RequestError: The request can never run as asked; nothing of it was kept.
+            EngineDeadError: The engine has stopped.
+        """
+        self.check_alive()
+        prompt = list(prompt_token_ids)
+        max_total_tokens = self._check_request(prompt, params)
+        if arrival_time is None:
+            arrival_time = self._clock()
+        number = self._num_added
+        seed = derive_seed(self._seed, number) if params.seed is None else params.seed
+        first_params = replace(params, n=1) if params.n > 1 else params
+        child_params = replace(params, n=1, prompt_logprobs=None)
+        leading_key = arrival_order(self._policy, priority, arrival_time, number)
+        group = [
+            Request(
+                request_id=request_id if index == 0 else f"{request_id}#{index}",
+                group_id=request_id,
+                index=index,
+                token_ids=prompt,
+                num_prompt_tokens=len(prompt),
+                max_total_tokens=max_total_tokens,
+                params=first_params if index == 0 else child_params,
+                seed=sequence_seed(seed, index),
+                order=(leading_key, number, index),
+                metrics=RequestMetrics(arrival_time=arrival_time),
+                extra_keys=extra_keys,
+            )
+            for index in range(params.n)
+        ]
+        for sequence in group:
+            if sequence.request_id in self.scheduler.requests:
+                raise RequestError(
+                    f"[request_id] must be unique among live requests; got {request_id!r}. "
+                    "Choose another.",
+                    param="request_id",
+                )
+        self._num_added += 1
+        if self._use_cache:
+            group[0].pending_children = group[1:]
+            self.scheduler.add(group[0])
+        else:  # without a cache there is nothing to share
+            for sequence in group:
+                sequence.token_ids = list(prompt)
+                self.scheduler.add(sequence)
+
+    def abort_request(self, request_id: str) -> list[EngineOutput]:
+        """End a request with ``abort`` in whatever state; its blocks are free on return.
+
+        Returns:
+            The last output of each sequence that was alive; empty for unknown and finished ids.
+        """
+        group = self.scheduler.group(request_id)
+        return [self.scheduler.end(sequence, "abort") for sequence in group]
+
+    def stop_sequence(self, request_id: str, index: int) -> None:
+        """End one sequence with ``stop``, because its text holds a stop string; else no effect.
+
+        The caller reports the ending: the engine yields no further output of the sequence.
+        """
+        for sequence in self.scheduler.group(request_id):
+            if sequence.index == index:
+                self.scheduler.end(sequence, "stop")
+
+    def has_unfinished_requests(self) -> bool:
+        """Return whether :meth:`step` has work."""
+        return bool(self.scheduler.requests)
+
+    def step(self) -> list[EngineOutput]:
+        """Run one iteration; return the news of each sequence that has some.
+
+        Raises:
+            EngineDeadError: The step failed as a whole. All requests have ended (finish reason
+                ``error``, no outputs) and their blocks are free; the engine takes nothing more.
+        """
+        self.check_alive()
+        plan = self.scheduler.schedule()
+        result = self._execute(plan)
+        return self.scheduler.update_from_output(plan, result)
+
+    def check_alive(self) -> None:
+        """Return when the engine works.
+
+        Raises:
+            EngineDeadError: A step has failed before.
+        """
+        if self._dead is not None:
+            raise EngineDeadError(self._dead)
+
+    def stats(self) -> dict[str, float]:
+        """Return counters and gauges by metric stem, labels in Prometheus' form."""
+        scheduler, counted = self.scheduler, self.scheduler.stats
+        values: dict[str, float] = {
+            "num_requests_running": len(scheduler.running),
+            "num_requests_waiting": len(scheduler.waiting),
+            "kv_cache_usage_perc": scheduler.kv.usage,
+            "num_preemptions": counted.num_preemptions,
+            "prompt_tokens": counted.prompt_tokens,
+            "prompt_tokens_cached": counted.prefix_cache_hits,
+            "generation_tokens": counted.generation_tokens,
+            "prefix_cache_queries": counted.prefix_cache_queries,
+            "prefix_cache_hits": counted.prefix_cache_hits,
+            "num_steps": counted.num_steps,
+            "num_computed_tokens": counted.num_computed_tokens,
+            "num_block_copies": counted.num_block_copies,
+        }
+        for reason in ("stop", "length", "abort", "error"):
+            values[f'request_success{{finished_reason="{reason}"}}'] = counted.finished[reason]
+        return values
+
+    def _execute(self, plan: SchedulerOutput) -> StepOutput:
+        if not plan.scheduled:
+            return StepOutput()
+        try:
+            return self.executor.execute(plan)
+        except BaseException as error:
+            # What the step left in the cache is unknown, so nothing of it can be used again.
+            self._dead = f"[engine] a step failed: {type(error).__name__}: {error}. Start it again."
+            for request in list(self.scheduler.requests.values()):
+                self.scheduler.end(request, "error")
+            if isinstance(error, Exception):
+                raise EngineDeadError(self._dead) from error
+            raise
+
+    def _check_request(self, prompt: list[int], params: SamplingParams) -> int:
+        """Return the total length at which its sequences end, or refuse the request."""
+        if not prompt:
+            raise RequestError("[prompt] must hold at least one token; got none.", param="prompt")
+        if min(prompt) < 0 or max(prompt) >= self._vocab_size:
+            raise RequestError(
+                f"[prompt] token ids must be in [0, {self._vocab_size}); got "
+                f"{min(prompt)} to {max(prompt)}.",
+                param="prompt",
+            )
+        max_num_seqs = self.scheduler.options.max_num_seqs
+        if params.n > max_num_seqs:
+            raise RequestError(
+                f"[n] must be at most --max-num-seqs ({max_num_seqs}); got {params.n}.", param="n"
+            )
+        # The last token's KV is never written, hence one more than the pool holds.
+        longest = min(self.max_model_len, self.max_cached_tokens + 1)
+        limit = (
+            f"the context length ({self.max_model_len} tokens)"
+            if longest == self.max_model_len
+            else f"what the KV cache holds ({self.max_cached_tokens} tokens)"
+        )
+        num_prompt, num_output = len(prompt), params.max_tokens
+        if num_prompt + 1 > longest:
+            raise PromptTooLongError(
+                f"[prompt] the prompt and one output token must fit in {limit}; got {num_prompt} "
+                "prompt tokens. Shorten the prompt.",
+                param="prompt",
+            )
+        if num_output is not None and num_prompt + num_output > longest:
+            raise PromptTooLongError(
+                f"[max_tokens] prompt plus max_tokens must fit in {limit}; got {num_prompt} + "
+                f"{num_output} = {num_prompt + num_output}. Shorten the prompt or lower "
+                "max_tokens.",
+                param="max_tokens",
+            )
+        return longest if num_output is None else num_prompt + num_output

@@ -1,0 +1,250 @@
+"""Block tables: which blocks hold a request's KV; it neither schedules nor touches memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from quire.engine.block_hash import ROOT_HASH, hash_block
+from quire.engine.block_pool import NULL_BLOCK, BlockPool
+from quire.engine.kv_report import SlotUse
+from quire.engine.request import Request
+
+
+@dataclass(slots=True)
+class BlockTable:
+    """One request's blocks.
+
+    Attributes:
+        block_ids: In token order; several tables may hold the same block.
+        num_slots_used: Leading slots that hold tokens, or will after the step being planned.
+        num_hashed: Leading blocks that were offered to the prefix cache.
+    """
+
+    block_ids: list[int] = field(default_factory=list)
+    num_slots_used: int = 0
+    num_hashed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """A shared block that its holder is about to write: entry ``index`` of the table changes."""
+
+    index: int
+    source: int
+    destination: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a granted allocation changed.
+
+    Attributes:
+        new_block_ids: Appended to the request's table, cache hits first.
+        copy: The block to copy before the step writes, or None.
+    """
+
+    new_block_ids: list[int]
+    copy: BlockCopy | None = None
+
+
+class KVCacheManager:
+    """Gives blocks to requests and finds blocks that already hold their tokens.
+
+    Full blocks are offered to the prefix cache when the step that fills them is *planned*, so that
+    a request planned later in the same step already shares them. This stands on two rules: within
+    a step a layer writes the KV of all rows before any row reads, and a planned request is not
+    preempted until its step has run.
+
+    Args:
+        pool: The blocks.
+        block_size: Tokens per block.
+        enable_prefix_caching: Whether blocks are found by content.
+    """
+
+    def __init__(self, pool: BlockPool, block_size: int, enable_prefix_caching: bool) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self._tables: dict[str, BlockTable] = {}
+
+    @property
+    def usage(self) -> float:
+        """Part of the blocks that requests hold, 0 to 1."""
+        return self.pool.num_used / (self.pool.num_blocks - 1)
+
+    def block_ids(self, request: Request) -> list[int]:
+        """Return the request's block table (a copy); empty when it holds nothing."""
+        table = self._tables.get(request.request_id)
+        return list(table.block_ids) if table else []
+
+    def get_computed_blocks(self, request: Request) -> list[int]:
+        """Return cached blocks that continue the request's computed tokens; nothing changes.
+
+        Only full blocks hit, and never the request's last token, whose logits are wanted. Asked
+        again while a prompt is computed in chunks, it finds what other requests computed meanwhile.
+        """
+        if not self.enable_prefix_caching or request.needs_prompt_logprobs:
+            return []
+        start, offset = divmod(request.num_computed_tokens, self.block_size)
+        table = self._tables.get(request.request_id)
+        if offset or (table and len(table.block_ids) > start):
+            return []
+        self._extend_hashes(request)
+        found = []
+        for block_hash in request.block_hashes[start : (request.num_tokens - 1) // self.block_size]:
+            block_id = self.pool.cached.get(block_hash)
+            if block_id is None:
+                break
+            found.append(block_id)
+        return found
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        computed_block_ids: Sequence[int] = (),
+        num_reserve_tokens: int = 0,
+    ) -> Allocation | None:
+        """Give the request slots for its next tokens.
+
+        Args:
+            request: ``num_computed_tokens`` does not count ``computed_block_ids`` yet.
+            num_new_tokens: Tokens to be computed behind the computed ones and the hits.
+            computed_block_ids: Result of :meth:`get_computed_blocks` just before.
+            num_reserve_tokens: Refuse unless this many tokens of the request would fit in all.
+
+        Returns:
+            What changed, or None when it does not fit; on None nothing changed.
+        """
+        assert num_new_tokens > 0, f"num_new_tokens must be > 0: {num_new_tokens}"
+        pool, block_size = self.pool, self.block_size
+        table = self._tables.get(request.request_id) or BlockTable()
+        num_computed = request.num_computed_tokens + len(computed_block_ids) * block_size
+        num_total = num_computed + num_new_tokens
+        num_missing = -(-num_total // block_size) - len(table.block_ids) - len(computed_block_ids)
+        index, offset = divmod(num_computed, block_size)
+        copies = offset > 0 and pool.ref_cnt[table.block_ids[index]] > 1
+        if num_missing > 0 or copies or computed_block_ids:
+            num_needed = max(num_missing, 0) + copies
+            if num_reserve_tokens > num_total:
+                num_needed += -(-num_reserve_tokens // block_size) - -(-num_total // block_size)
+            num_idle_hits = sum(pool.ref_cnt[block_id] == 0 for block_id in computed_block_ids)
+            if num_needed > pool.num_free - num_idle_hits:
+                return None
+        copy = self._copy_on_write(table, index) if copies else None
+        new_block_ids: list[int] = []
+        if num_missing > 0 or computed_block_ids:
+            pool.hold(computed_block_ids)
+            new_block_ids = [*computed_block_ids, *pool.allocate(max(num_missing, 0))]
+            table.block_ids += new_block_ids
+            self._tables[request.request_id] = table
+        table.num_slots_used = num_total
+        if self.enable_prefix_caching and num_total // block_size > table.num_hashed:
+            self._remember_full_blocks(request, table)
+        return Allocation(new_block_ids, copy)
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Give ``child`` the parent's blocks by reference; who writes a shared one first copies."""
+        table = self._tables[parent.request_id]
+        assert child.request_id not in self._tables, f"{child.request_id} already has a block table"
+        self.pool.hold(table.block_ids)
+        self._tables[child.request_id] = BlockTable(
+            list(table.block_ids), table.num_slots_used, table.num_hashed
+        )
+        child.block_hashes = list(parent.block_hashes)
+
+    def free(self, request: Request, *, forget: bool = False) -> None:
+        """Take back all blocks of a request; no effect when it holds none.
+
+        The end of a chain is reused first, so that what is left of it can still be hit.
+
+        Args:
+            request: Keeps its block hashes.
+            forget: Also drop its blocks' content from the prefix cache, because it may be wrong.
+        """
+        table = self._tables.pop(request.request_id, None)
+        if table is None:
+            return
+        if forget:
+            for block_id in table.block_ids:
+                self.pool.forget(block_id)
+        self.pool.release(reversed(table.block_ids))
+
+    def slot_use(self) -> SlotUse:
+        """Return how many slots of the held blocks hold tokens; a shared block counts once."""
+        filled: dict[int, int] = {}
+        for table in self._tables.values():
+            for position, block_id in enumerate(table.block_ids):
+                in_block = min(table.num_slots_used - position * self.block_size, self.block_size)
+                filled[block_id] = max(filled.get(block_id, 0), in_block)
+        return SlotUse(len(filled) * self.block_size, sum(filled.values()))
+
+    def describe(self) -> str:
+        """Return the pool and every block table as text, for people."""
+        pool, use = self.pool, self.slot_use()
+        lines = [
+            f"{pool.num_blocks} blocks of {self.block_size} slots: {pool.num_used} used, "
+            f"{pool.num_free} free, 1 null; {use.used} of {use.reserved} slots filled "
+            f"({use.utilization:.1%})"
+        ]
+        for request_id, table in self._tables.items():
+            entries = []
+            for position, block_id in enumerate(table.block_ids):
+                first = position * self.block_size
+                last = min(first + self.block_size, table.num_slots_used) - 1
+                shared = pool.ref_cnt[block_id]
+                holders = f" x{shared}" if shared > 1 else ""
+                entries.append(f"[{block_id}: {first}-{last}{holders}]")
+            lines.append(f"{request_id} ({table.num_slots_used} tokens): {' '.join(entries)}")
+        return "\n".join(lines)
+
+    def check_integrity(self) -> None:
+        """Assert that pool and tables agree: O(blocks).
+
+        Each block's ``ref_cnt`` is the number of tables that hold it; free, used and null blocks
+        make the pool; hash and block name each other; no table holds the null block or a block
+        twice.
+        """
+        pool = self.pool
+        held = Counter(b for table in self._tables.values() for b in table.block_ids)
+        for block_id, count in enumerate(pool.ref_cnt):
+            assert count == held[block_id], f"block {block_id}: {count=}, {held[block_id]} tables"
+        free = pool.free_block_ids()
+        assert len(free) == len(set(free)) == pool.num_free, (len(free), pool.num_free)
+        assert not held.keys() & set(free), f"blocks both free and held: {held.keys() & set(free)}"
+        assert len(free) + len(held) + 1 == pool.num_blocks, (len(free), len(held), pool.num_blocks)
+        assert NULL_BLOCK not in held, "a table holds the null block"
+        for block_hash, block_id in pool.cached.items():
+            assert pool.block_hash[block_id] == block_hash, f"block {block_id} lost its hash"
+        num_hashed = sum(block_hash is not None for block_hash in pool.block_hash)
+        assert num_hashed == len(pool.cached), (num_hashed, len(pool.cached))
+        for request_id, table in self._tables.items():
+            needed = -(-table.num_slots_used // self.block_size)
+            assert needed <= len(table.block_ids), (request_id, needed, len(table.block_ids))
+            distinct = len(set(table.block_ids))
+            assert distinct == len(table.block_ids), (request_id, table.block_ids)
+
+    def _copy_on_write(self, table: BlockTable, index: int) -> BlockCopy:
+        source = table.block_ids[index]
+        (destination,) = self.pool.allocate(1)
+        self.pool.release([source])
+        table.block_ids[index] = destination
+        return BlockCopy(index, source, destination)
+
+    def _extend_hashes(self, request: Request) -> None:
+        hashes, block_size = request.block_hashes, self.block_size
+        for index in range(len(hashes), request.num_tokens // block_size):
+            block = request.token_ids[index * block_size : (index + 1) * block_size]
+            if index:
+                hashes.append(hash_block(hashes[-1], block))
+            else:
+                hashes.append(hash_block(ROOT_HASH, block, request.extra_keys))
+
+    def _remember_full_blocks(self, request: Request, table: BlockTable) -> None:
+        self._extend_hashes(request)
+        num_full = table.num_slots_used // self.block_size
+        for index in range(table.num_hashed, num_full):
+            self.pool.remember(table.block_ids[index], request.block_hashes[index])
+        table.num_hashed = num_full

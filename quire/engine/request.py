@@ -1,0 +1,95 @@
+"""One sequence while the engine works on it; what is done with it is decided elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+
+from quire.core.outputs import RequestMetrics
+from quire.core.sampling_params import SamplingParams
+
+
+class RequestStatus(Enum):
+    """Where a request stands; preempted means its blocks were freed and it waits to recompute."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request:
+    """A prompt and what was generated from it; one of the ``n`` sequences of a user's request.
+
+    Attributes:
+        request_id: Of this sequence, unique among live ones (the runner's key).
+        group_id: The caller's id, shared by the ``n`` sequences.
+        index: 0 to n-1.
+        token_ids: Prompt and output so far.
+        num_prompt_tokens: How many of ``token_ids`` are prompt.
+        max_total_tokens: Length at which the sequence ends, in tokens.
+        params: Sampling settings with ``n`` = 1.
+        seed: Of the sequence's random draws.
+        order: Sort key of queue and preemption, least first; unique.
+        extra_keys: What the cached blocks depend on beside the tokens.
+        pending_children: Sequences that split off in the step that ends the prompt.
+        num_computed_tokens: Leading tokens whose KV is in the cache.
+        num_cached_tokens: Of the prompt, those found by a prefix cache hit.
+        num_prompt_logprobs: Prompt tokens (the first included) that need no more logprobs.
+        block_hashes: Of the leading full blocks; kept over preemption.
+        finish_reason: ``stop``, ``length``, ``abort`` or ``error`` once finished.
+    """
+
+    request_id: str
+    group_id: str
+    index: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    max_total_tokens: int
+    params: SamplingParams
+    seed: int
+    order: tuple[float, int, int]
+    metrics: RequestMetrics
+    extra_keys: tuple[str, ...] = ()
+    status: RequestStatus = RequestStatus.WAITING
+    pending_children: list[Request] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_prompt_logprobs: int = 1
+    block_hashes: list[bytes] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Generated tokens."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        """Whether logits of prompt positions are still wanted, which no cache hit can give."""
+        return (
+            self.params.prompt_logprobs is not None
+            and self.num_prompt_logprobs < self.num_prompt_tokens
+        )
+
+
+def derive_seed(*parts: int) -> int:
+    """Mix integers into one seed in [0, 2**63): the same parts give the same seed everywhere."""
+    text = ",".join(str(part) for part in parts)
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def sequence_seed(seed: int, index: int) -> int:
+    """Return the seed of the ``index``-th of a request's sequences.
+
+    Sequence 0 draws with ``seed`` itself, so ``n`` = 1 and the first of ``n`` = 4 give equal
+    tokens; the others draw with mixed seeds, so that neighbouring seeds do not share sequences.
+    """
+    return seed if index == 0 else derive_seed(seed, index)

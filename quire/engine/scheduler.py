@@ -1,0 +1,362 @@
+"""What runs in the next step, and what a step's result means; it computes no tokens."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Container, Sequence
+from operator import attrgetter
+
+from quire.core.config import SchedulerOptions
+from quire.core.step import (
+    Fork,
+    NewRequest,
+    PromptLogprobs,
+    ScheduledRequest,
+    SchedulerOutput,
+    StepOutput,
+)
+from quire.engine.engine_output import EngineOutput
+from quire.engine.kv_cache_manager import Allocation, KVCacheManager
+from quire.engine.request import Request, RequestStatus
+from quire.engine.request_queue import RequestQueue
+from quire.engine.stats import EngineStats
+from quire.engine.stop import check_stop
+
+_order = attrgetter("order")
+
+
+class Scheduler:
+    """Keeps waiting and running requests and plans steps.
+
+    There are no phases: a step gives each request some of the tokens by which
+    ``num_computed_tokens`` lags behind ``num_tokens``. Running requests come first, oldest first;
+    a chunk of a prompt leaves room for every decode behind it. When blocks run out, the youngest
+    running request is preempted: it recomputes later, from its place in the queue and from what the
+    prefix cache still has of it. So the oldest always advances, and all others in turn.
+
+    A request with ``n`` > 1 takes ``n`` of ``max_num_seqs`` from its admission on, though its other
+    sequences split off only when the prompt is computed; they share its blocks and live on alone.
+
+    Args:
+        options: Limits and policy.
+        kv: Blocks of all requests.
+        eos_token_ids: End-of-sequence ids.
+        use_cache: False recomputes all tokens of a request for each new one (INF-07).
+        clock: Returns seconds; monotonic.
+    """
+
+    def __init__(
+        self,
+        options: SchedulerOptions,
+        kv: KVCacheManager,
+        eos_token_ids: Container[int],
+        use_cache: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self.options = options
+        self.kv = kv
+        self.stats = EngineStats()
+        self.waiting = RequestQueue()
+        self.running: list[Request] = []  # sorted by order
+        self.requests: dict[str, Request] = {}
+        self._groups: dict[str, list[Request]] = {}
+        self._eos_token_ids = eos_token_ids
+        self._use_cache = use_cache
+        self._clock = clock
+        self._ended: list[str] = []  # the runner has not been told yet
+
+    def add(self, request: Request) -> None:
+        """Queue a request that can fit (the engine has checked), with its pending children."""
+        group = [request, *request.pending_children]
+        for sequence in group:
+            self.requests[sequence.request_id] = sequence
+        self._groups.setdefault(request.group_id, []).extend(group)
+        self.waiting.push(request)
+
+    def group(self, group_id: str) -> list[Request]:
+        """Return the live sequences of a user's request; empty when unknown or finished."""
+        return list(self._groups.get(group_id, ()))
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan the next step; with nothing to do the plan's ``scheduled`` is empty."""
+        plan = SchedulerOutput()
+        num_preemptions = self.stats.num_preemptions
+        budget = self._schedule_running(plan)
+        # Blocks just taken from a request must not go to the same request again in this step.
+        if self.stats.num_preemptions == num_preemptions:
+            self._schedule_waiting(plan, budget)
+        if plan.scheduled:
+            plan.finished_request_ids, self._ended = self._ended, []
+        else:
+            num_live = len(self.running) + len(self.waiting)
+            assert num_live == 0, f"0 of {num_live} requests can run; {self.kv.describe()}"
+        return plan
+
+    def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:
+        """Take in a step's result; return the news of each sequence that has some."""
+        now = self._clock()
+        self.stats.num_steps += 1
+        outputs: list[EngineOutput] = []
+        for scheduled in plan.scheduled:
+            request = self.requests[scheduled.request_id]
+            self.stats.num_computed_tokens += scheduled.num_scheduled_tokens
+            request.num_computed_tokens += scheduled.num_scheduled_tokens
+            if request.request_id in result.errors:
+                outputs += self._fail(request, result.errors[request.request_id])
+                continue
+            output = self._take_prompt_logprobs(request, result)
+            if scheduled.samples:
+                children = self._fork(request) if request.pending_children else ()
+                outputs.append(self._take_token(request, result, now, output))
+                for child in children:
+                    if child.request_id in result.errors:
+                        outputs += self._fail(child, result.errors[child.request_id])
+                    else:
+                        outputs.append(self._take_token(child, result, now, None))
+            elif output is not None:
+                outputs.append(output)
+        if any(output.finish_reason for output in outputs):
+            self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
+        return outputs
+
+    def end(self, request: Request, reason: str) -> EngineOutput:
+        """End a sequence in whatever state it is, between steps; its blocks are free at once."""
+        if request in self.waiting:
+            self.waiting.remove(request)
+        elif request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        self._finish(request, reason)
+        return _news(request, [], finish_reason=reason)
+
+    def _schedule_running(self, plan: SchedulerOutput) -> int:
+        """Plan running requests, oldest first; return the tokens left of the budget."""
+        budget = self.options.max_num_batched_tokens
+        running = self.running
+        num_decodes_behind = sum(len(r.token_ids) - r.num_computed_tokens == 1 for r in running)
+        position = 0
+        while position < len(running) and budget > 0:
+            request = running[position]
+            num_new_tokens = len(request.token_ids) - request.num_computed_tokens
+            hits: Sequence[int] = ()
+            if num_new_tokens == 1:
+                num_decodes_behind -= 1
+            else:
+                hits = self.kv.get_computed_blocks(request)
+                num_new_tokens = self._chunk(
+                    num_new_tokens - len(hits) * self.kv.block_size,
+                    max(budget - num_decodes_behind, 1),
+                )
+            if num_new_tokens:
+                allocation = self._allocate_or_preempt(request, num_new_tokens, hits)
+                if allocation is None:
+                    break
+                self._take_hits(request, len(hits))
+                self._plan_request(plan, request, num_new_tokens, allocation)
+                budget -= num_new_tokens
+            position += 1
+        return budget
+
+    def _schedule_waiting(self, plan: SchedulerOutput, budget: int) -> None:
+        """Start waiting requests, in order, while slots, blocks and budget last."""
+        num_free_seqs = self.options.max_num_seqs
+        num_free_seqs -= sum(1 + len(request.pending_children) for request in self.running)
+        while budget > 0 and (request := self.waiting.peek()) is not None:
+            num_seqs = 1 + len(request.pending_children)
+            if num_seqs > num_free_seqs:
+                break
+            hits = self.kv.get_computed_blocks(request)
+            num_new_tokens = self._chunk(
+                request.num_tokens - len(hits) * self.kv.block_size, budget
+            )
+            if num_new_tokens == 0:
+                break
+            # Room for the whole prompt, or its next chunks would only preempt one another.
+            allocation = self.kv.allocate_slots(
+                request, num_new_tokens, hits, num_reserve_tokens=request.num_tokens
+            )
+            if allocation is None:
+                break
+            self.waiting.pop()
+            self._start(plan, request, len(hits))
+            self._plan_request(plan, request, num_new_tokens, Allocation([]))
+            num_free_seqs -= num_seqs
+            budget -= num_new_tokens
+
+    def _chunk(self, num_tokens: int, room: int) -> int:
+        """Return how many of a request's missing tokens to compute in a step with this room."""
+        limit = self.options.long_prefill_token_threshold
+        if limit:
+            num_tokens = min(num_tokens, limit)
+        if num_tokens <= room:
+            return num_tokens
+        return room if self.options.enable_chunked_prefill else 0
+
+    def _allocate_or_preempt(
+        self, request: Request, num_new_tokens: int, hits: Sequence[int]
+    ) -> Allocation | None:
+        """Allocate, preempting the youngest as often as needed; None when that was ``request``."""
+        while True:
+            allocation = self.kv.allocate_slots(request, num_new_tokens, hits)
+            if allocation is not None:
+                return allocation
+            victim = self.running.pop()
+            self._preempt(victim)
+            if victim is request:
+                return None
+
+    def _preempt(self, request: Request) -> None:
+        self.kv.free(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.metrics.num_preemptions += 1
+        self.stats.num_preemptions += 1
+        self._ended.append(request.request_id)
+        self.waiting.push(request)
+
+    def _start(self, plan: SchedulerOutput, request: Request, num_hits: int) -> None:
+        if request.status is RequestStatus.WAITING:
+            request.metrics.first_scheduled_time = self._clock()
+            self.stats.prompt_tokens += request.num_prompt_tokens
+            if self.kv.enable_prefix_caching and not request.needs_prompt_logprobs:
+                self.stats.prefix_cache_queries += request.num_prompt_tokens
+        self._take_hits(request, num_hits)
+        request.status = RequestStatus.RUNNING
+        insort(self.running, request, key=_order)
+        plan.new_requests.append(
+            NewRequest(
+                request_id=request.request_id,
+                token_ids=list(request.token_ids),
+                num_prompt_tokens=request.num_prompt_tokens,
+                params=request.params,
+                seed=request.seed,
+                block_ids=self.kv.block_ids(request),
+                num_computed_tokens=request.num_computed_tokens,
+            )
+        )
+
+    def _take_hits(self, request: Request, num_hits: int) -> None:
+        if num_hits:
+            num_tokens = num_hits * self.kv.block_size
+            request.num_computed_tokens += num_tokens
+            if request.metrics.num_preemptions == 0:  # its own blocks would be no saving
+                request.num_cached_tokens += num_tokens
+                self.stats.prefix_cache_hits += num_tokens
+
+    def _plan_request(
+        self, plan: SchedulerOutput, request: Request, num_new_tokens: int, allocation: Allocation
+    ) -> None:
+        request_id, num_computed = request.request_id, request.num_computed_tokens
+        num_tokens = len(request.token_ids)
+        samples = num_computed + num_new_tokens == num_tokens
+        assert num_computed + num_new_tokens <= num_tokens, (
+            num_computed,
+            num_new_tokens,
+            num_tokens,
+        )
+        plan.scheduled.append(
+            ScheduledRequest(
+                request_id, num_computed, num_new_tokens, allocation.new_block_ids, samples
+            )
+        )
+        if allocation.copy:
+            copy = allocation.copy
+            plan.block_copies.append((copy.source, copy.destination))
+            plan.replaced_blocks.append((request_id, copy.index, copy.destination))
+            self.stats.num_block_copies += 1
+        if samples:
+            for child in request.pending_children:
+                plan.forks.append(Fork(request_id, child.request_id, child.params, child.seed))
+
+    def _fork(self, request: Request) -> list[Request]:
+        children, request.pending_children = request.pending_children, []
+        for child in children:
+            child.token_ids = list(request.token_ids)
+            child.num_computed_tokens = request.num_computed_tokens
+            child.num_cached_tokens = request.num_cached_tokens
+            child.metrics.first_scheduled_time = request.metrics.first_scheduled_time
+            child.status = RequestStatus.RUNNING
+            self.kv.fork(request, child)
+            insort(self.running, child, key=_order)
+        return children
+
+    def _take_token(
+        self, request: Request, result: StepOutput, now: float, output: EngineOutput | None
+    ) -> EngineOutput:
+        """Append the sampled token, end the sequence if it is its last."""
+        sampled = result.sampled.get(request.request_id, ())
+        assert len(sampled) == 1, f"{request.request_id}: {len(sampled)} tokens sampled, 1 expected"
+        output = output or _news(request, [])
+        output.new_token_ids = list(sampled)
+        request.token_ids += sampled
+        self.stats.generation_tokens += 1
+        metrics = request.metrics
+        metrics.last_token_time = now
+        if metrics.first_token_time == 0.0:
+            metrics.first_token_time = now
+        if request.params.logprobs is not None:
+            output.logprobs = result.logprobs[request.request_id]
+        stop = check_stop(request, self._eos_token_ids)
+        if stop is not None:
+            output.finish_reason, output.stop_reason = stop
+            self._finish(request, stop[0])
+        elif not self._use_cache:
+            request.num_computed_tokens = 0
+        return output
+
+    def _take_prompt_logprobs(self, request: Request, result: StepOutput) -> EngineOutput | None:
+        """Return an output with the prompt logprobs not reported yet, or None."""
+        found = result.prompt_logprobs.get(request.request_id) if result.prompt_logprobs else None
+        if found is None or not request.needs_prompt_logprobs:
+            return None
+        start = request.num_prompt_logprobs
+        assert found.start <= start, f"prompt logprobs from {found.start}, expected from {start}"
+        entries = found.entries[start - found.start :]
+        if not entries:
+            return None
+        request.num_prompt_logprobs += len(entries)
+        return _news(request, [], prompt_logprobs=PromptLogprobs(start, entries))
+
+    def _fail(self, request: Request, message: str) -> list[EngineOutput]:
+        """End a running sequence, and those that were to split off from it, with an error."""
+        group = [request, *request.pending_children]
+        self.kv.free(request, forget=True)
+        for sequence in group:
+            self._finish(sequence, "error")
+        return [_news(sequence, [], finish_reason="error", error=message) for sequence in group]
+
+    def _finish(self, request: Request, reason: str) -> None:
+        """The one end of every sequence; the caller takes it out of queue or running list."""
+        assert request.finish_reason is None, (
+            f"{request.request_id}: {request.finish_reason}, {reason}"
+        )
+        if request.status is RequestStatus.RUNNING:
+            self._ended.append(request.request_id)
+        self.kv.free(request)
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+        self.stats.finished[reason] += 1
+        del self.requests[request.request_id]
+        group = self._groups[request.group_id]
+        group.remove(request)
+        if not group:
+            del self._groups[request.group_id]
+
+
+def _news(
+    request: Request,
+    new_token_ids: list[int],
+    *,
+    prompt_logprobs: PromptLogprobs | None = None,
+    finish_reason: str | None = None,
+    error: str | None = None,
+) -> EngineOutput:
+    return EngineOutput(
+        request.group_id,
+        request.index,
+        new_token_ids,
+        request.num_cached_tokens,
+        request.metrics,
+        prompt_logprobs=prompt_logprobs,
+        finish_reason=finish_reason,
+        error=error,
+    )

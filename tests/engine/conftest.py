@@ -1,0 +1,305 @@
+"""A deterministic executor over a simulated paged cache, and engines that run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+
+from quire.core.config import EngineConfig
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model_config import ModelConfig
+from quire.core.sampling_params import SamplingParams
+from quire.core.step import (
+    PromptLogprobs,
+    ScheduledRequest,
+    SchedulerOutput,
+    StepOutput,
+    TokenLogprobs,
+)
+from quire.engine.engine import Engine
+from quire.engine.engine_output import EngineOutput
+
+VOCAB_SIZE = 1000
+
+
+def digest(*parts: object) -> int:
+    """Hash anything to an integer."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=6).digest(), "little")
+
+
+def next_token(context: int, seed: int, position: int, greedy: bool) -> int:
+    """The token the simulated model draws after a context (the hash of its KV)."""
+    return digest(context, position) % VOCAB_SIZE if greedy else digest(context, seed) % VOCAB_SIZE
+
+
+def fold(values: list[int]) -> list[int]:
+    """Running hashes over a sequence: entry ``i`` depends on values 0..i."""
+    state, folded = 0, []
+    for value in values:
+        state = hash((state, value))
+        folded.append(state)
+    return folded
+
+
+def oracle(prompt: list[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
+    """Generate with no cache, no blocks and no batch."""
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        context = fold(fold(tokens))[-1]
+        tokens.append(next_token(context, seed, len(tokens), params.temperature == 0))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class Held:
+    """What the executor knows of a request."""
+
+    token_ids: list[int]
+    num_prompt_tokens: int
+    params: SamplingParams
+    seed: int
+    block_ids: list[int]
+
+
+class PagedExecutor:
+    """A two-layer "transformer" of hashes whose KV lives in slots, read through block tables.
+
+    Layer 1 keeps each token's id; layer 2 keeps a hash of all of layer 1 up to the position, so
+    a slot's content depends on everything before it, as KV does. As in a real model each layer
+    writes all rows before any row reads. A wrong table, a stale prefix block or a missing copy
+    changes the tokens.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.kv_cache_spec = KVCacheSpec(
+            num_layers=2, num_kv_heads=1, head_dim=1, block_size=block_size, dtype="float32"
+        )
+        self.num_blocks = num_blocks
+        self.layers: list[dict[int, int]] = [{}, {}]
+        self.held: dict[str, Held] = {}
+        self.plans: list[SchedulerOutput] = []
+        self.fail: Callable[[SchedulerOutput], dict[str, str]] | None = None
+
+    def execute(self, plan: SchedulerOutput) -> StepOutput:
+        self.plans.append(plan)
+        self._take_news(plan)
+        for layer in self.layers:
+            for source, destination in plan.block_copies:
+                for offset in range(self.kv_cache_spec.block_size):
+                    copied = layer.get(self._slot([source], offset))
+                    if copied is not None:
+                        layer[self._slot([destination], offset)] = copied
+        rows = [(r, self.held[r.request_id]) for r in plan.scheduled]
+        written: set[int] = set()
+        for row, held in rows:
+            assert row.samples == (
+                row.num_computed_tokens + row.num_scheduled_tokens == len(held.token_ids)
+            )
+            for position in self._positions(row):
+                slot = self._slot(held.block_ids, position)
+                assert slot >= self.kv_cache_spec.block_size, "write into the null block"
+                assert slot not in written, f"slot {slot} is written twice in one step"
+                written.add(slot)
+                self.layers[0][slot] = held.token_ids[position]
+        hidden = [fold(self._read(0, held, row)) for row, held in rows]
+        for (row, held), values in zip(rows, hidden, strict=True):
+            for position in self._positions(row):
+                self.layers[1][self._slot(held.block_ids, position)] = values[position]
+        result = StepOutput()
+        forks = {fork.parent_id: [] for fork in plan.forks}
+        for fork in plan.forks:
+            forks[fork.parent_id].append(fork)
+        for row, held in rows:
+            self._sample(row, held, forks.get(row.request_id, []), result)
+        if self.fail is not None:
+            result.errors = self.fail(plan)
+            for request_id in result.errors:
+                result.sampled.pop(request_id, None)
+        return result
+
+    def shutdown(self) -> None:
+        self.held.clear()
+
+    def _take_news(self, plan: SchedulerOutput) -> None:
+        for request_id in plan.finished_request_ids:
+            del self.held[request_id]
+        for new in plan.new_requests:
+            assert new.request_id not in self.held, f"{new.request_id} is new twice"
+            assert new.params.n == 1
+            self.held[new.request_id] = Held(
+                list(new.token_ids),
+                new.num_prompt_tokens,
+                new.params,
+                new.seed,
+                list(new.block_ids),
+            )
+        for request_id, index, block_id in plan.replaced_blocks:
+            self.held[request_id].block_ids[index] = block_id
+        for row in plan.scheduled:
+            self.held[row.request_id].block_ids += row.new_block_ids
+
+    def _sample(
+        self, row: ScheduledRequest, held: Held, forks: list[Any], result: StepOutput
+    ) -> None:
+        folded = fold(self._read(1, held, row))
+        if held.params.prompt_logprobs is not None:
+            stop = min(
+                row.num_computed_tokens + row.num_scheduled_tokens + 1, held.num_prompt_tokens
+            )
+            start = row.num_computed_tokens + 1
+            entries = [
+                TokenLogprobs(held.token_ids[p], -float(folded[p - 1] % 97), 1, [])
+                for p in range(start, stop)
+            ]
+            if entries:
+                result.prompt_logprobs[row.request_id] = PromptLogprobs(start, entries)
+        if not row.samples:
+            return
+        sequences = [(row.request_id, held)]
+        for fork in forks:
+            child = Held(
+                list(held.token_ids),
+                held.num_prompt_tokens,
+                fork.params,
+                fork.seed,
+                list(held.block_ids),
+            )
+            self.held[fork.child_id] = child
+            sequences.append((fork.child_id, child))
+        for request_id, sequence in sequences:
+            token = next_token(
+                folded[-1], sequence.seed, len(sequence.token_ids), sequence.params.temperature == 0
+            )
+            sequence.token_ids.append(token)
+            result.sampled[request_id] = [token]
+            if sequence.params.logprobs is not None:
+                result.logprobs[request_id] = [TokenLogprobs(token, -1.0, 1, [])]
+
+    def _positions(self, row: ScheduledRequest) -> range:
+        return range(row.num_computed_tokens, row.num_computed_tokens + row.num_scheduled_tokens)
+
+    def _slot(self, block_ids: list[int], position: int) -> int:
+        size = self.kv_cache_spec.block_size
+        return block_ids[position // size] * size + position % size
+
+    def _read(self, layer: int, held: Held, row: ScheduledRequest) -> list[int]:
+        length = row.num_computed_tokens + row.num_scheduled_tokens
+        return [self.layers[layer].get(self._slot(held.block_ids, p), -1) for p in range(length)]
+
+
+@dataclass
+class Run:
+    """An engine on a :class:`PagedExecutor` that checks the invariants after every step.
+
+    Attributes:
+        tokens: Output so far per ``(request_id, index)``.
+        endings: Finish reason per ``(request_id, index)``.
+    """
+
+    engine: Engine
+    executor: PagedExecutor
+    tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    endings: dict[tuple[str, int], str] = field(default_factory=dict)
+    outputs: list[EngineOutput] = field(default_factory=list)
+
+    @property
+    def plans(self) -> list[SchedulerOutput]:
+        return self.executor.plans
+
+    @property
+    def kv(self) -> Any:
+        return self.engine.scheduler.kv
+
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int],
+        *,
+        priority: int = 0,
+        extra_keys: tuple[str, ...] = (),
+        **params: Any,
+    ) -> None:
+        params = {"temperature": 0.0, "ignore_eos": True} | params
+        self.engine.add_request(
+            request_id, prompt, SamplingParams(**params), priority=priority, extra_keys=extra_keys
+        )
+
+    def take(self, outputs: list[EngineOutput]) -> list[EngineOutput]:
+        for output in outputs:
+            key = (output.request_id, output.index)
+            assert key not in self.endings, f"news of {key} after its end"
+            self.tokens.setdefault(key, []).extend(output.new_token_ids)
+            if output.finish_reason:
+                self.endings[key] = output.finish_reason
+        self.outputs += outputs
+        return outputs
+
+    def abort(self, request_id: str) -> None:
+        self.take(self.engine.abort_request(request_id))
+        self.kv.check_integrity()
+
+    def step(self) -> list[EngineOutput]:
+        num_plans = len(self.plans)
+        outputs = self.take(self.engine.step())
+        scheduler, options = self.engine.scheduler, self.engine.scheduler.options
+        if len(self.plans) > num_plans:
+            budget = options.max_num_batched_tokens
+            assert 0 < self.plans[-1].num_scheduled_tokens <= budget
+        slots = sum(1 + len(request.pending_children) for request in scheduler.running)
+        assert slots <= options.max_num_seqs
+        assert scheduler.running == sorted(scheduler.running, key=lambda r: r.order)
+        for request in scheduler.requests.values():
+            assert request.num_computed_tokens <= request.num_tokens
+        self.kv.check_integrity()
+        return outputs
+
+    def finish(self) -> None:
+        """Step until nothing is left; then no block may be held."""
+        while self.engine.has_unfinished_requests():
+            self.step()
+        assert self.kv.pool.num_used == 0
+        assert not self.engine.scheduler.running and not len(self.engine.scheduler.waiting)
+
+
+def model_config(**changes: Any) -> ModelConfig:
+    """A model no test looks into."""
+    values: dict[str, Any] = {
+        "architecture": "Hashes",
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 1,
+        "num_layers": 2,
+        "num_heads": 1,
+        "num_kv_heads": 1,
+        "head_dim": 1,
+        "intermediate_size": 1,
+        "max_position_embeddings": 4096,
+    }
+    return ModelConfig(**(values | changes))
+
+
+@pytest.fixture
+def start() -> Callable[..., Run]:
+    """Return a maker of runs; keywords are engine settings and a few of its own."""
+
+    def make(
+        num_blocks: int = 200,
+        clock: Callable[[], float] = lambda: 1.0,
+        eos_token_ids: tuple[int, ...] = (),
+        **settings: Any,
+    ) -> Run:
+        config = EngineConfig.from_keywords(**settings)
+        executor = PagedExecutor(num_blocks, config.cache.block_size)
+        engine = Engine(executor, config, model_config(eos_token_ids=eos_token_ids), clock=clock)
+        return Run(engine, executor)
+
+    return make
+
+
+@pytest.fixture
+def unpaged() -> Callable[..., list[int]]:
+    """Return the oracle: ``(prompt, params, seed, num_tokens) -> token ids``."""
+    return oracle
