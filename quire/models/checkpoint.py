@@ -1,0 +1,130 @@
+"""The tensors of a checkpoint folder, in one file or several; not what they mean."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from quire.core.errors import ModelLoadError, WeightMismatchError
+from quire.kernels.host_tensor import HostTensor
+from quire.models.config_fields import read_json
+from quire.models.safetensors_file import SafetensorsFile, TensorEntry
+
+log = logging.getLogger(__name__)
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+#: Tensors named in one error message.
+MAX_NAMED = 8
+
+
+class Checkpoint:
+    """All tensors of a folder by name.
+
+    Args:
+        folder: Holds ``model.safetensors``, or shards and ``model.safetensors.index.json``.
+
+    Raises:
+        ModelLoadError: No weights, weights only as pickle, a damaged file, or an index that does
+            not match its files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if (folder / SINGLE).exists():
+            file = SafetensorsFile(folder / SINGLE)
+            self._files = dict.fromkeys(file.entries, file)
+        elif (folder / INDEX).exists():
+            self._files = _open_shards(folder)
+        else:
+            raise _no_weights(folder)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all tensors."""
+        return set(self._files)
+
+    def entry(self, name: str) -> TensorEntry:
+        """Return type, shape and place of a tensor."""
+        return self._files[name].entries[name]
+
+    def tensor(self, name: str) -> HostTensor:
+        """Return a view of a tensor; its pages stay resident until :meth:`release`."""
+        return self._files[name].tensor(name)
+
+    def release(self, name: str) -> None:
+        """Give the pages of a tensor back."""
+        self._files[name].release(name)
+
+    def check(self, shapes: Mapping[str, tuple[int, ...]], harmless: Sequence[str]) -> None:
+        """Account for every tensor.
+
+        Args:
+            shapes: The tensors the model takes.
+            harmless: Regular expressions of tensors that may be there besides.
+
+        Raises:
+            WeightMismatchError: Tensors are missing, surplus or of another shape; all are named.
+        """
+        problems = [
+            f"missing {name} {shape}" for name, shape in shapes.items() if name not in self._files
+        ]
+        for name in sorted(self._files):
+            got = self.entry(name).shape
+            if name in shapes and got != shapes[name]:
+                problems.append(f"{name} must have shape {shapes[name]}; got {got}")
+            elif name not in shapes and not any(re.fullmatch(p, name) for p in harmless):
+                problems.append(f"surplus {name} {got}")
+        if problems:
+            more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+            raise WeightMismatchError(
+                f"[load] the tensors in {self.folder} must be those of its config.json; got "
+                f"{'; '.join(problems[:MAX_NAMED])}{more}. Check that both belong together."
+            )
+        ignored = sorted(self.names - set(shapes))
+        if ignored:
+            log.info("%s: %d tensors are not needed: %s ...", self.folder, len(ignored), ignored[0])
+
+
+def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
+    index = folder / INDEX
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelLoadError(f"[load] {index} must hold a weight_map; got {weight_map!r:.80}.")
+    opened: dict[str, SafetensorsFile] = {}
+    for name, file_name in weight_map.items():
+        # A shard is a file of this folder: an index must not point out of it.
+        if not isinstance(file_name, str) or Path(file_name).name != file_name:
+            raise ModelLoadError(
+                f"[load] {index}: {name} must name a file of the folder; got {file_name!r:.80}."
+            )
+        if file_name not in opened:
+            opened[file_name] = SafetensorsFile(folder / file_name)
+        if name not in opened[file_name].entries:
+            raise WeightMismatchError(
+                f"[load] {index} says that {name} is in {file_name}; it is not there."
+            )
+    files: dict[str, SafetensorsFile] = {}
+    for file_name, file in opened.items():
+        for name in file.entries:
+            if weight_map.get(name) != file_name:
+                raise WeightMismatchError(
+                    f"[load] {file.path} holds {name}; {INDEX} says {weight_map.get(name)}."
+                )
+            files[name] = file
+    return files
+
+
+def _no_weights(folder: Path) -> ModelLoadError:
+    pickles = sorted(p.name for p in folder.glob("*.bin")) + sorted(
+        p.name for p in folder.glob("*.pt*")
+    )
+    if pickles:
+        return ModelLoadError(
+            f"[load] weights must be safetensors; got {pickles[0]} in {folder}. It is a pickle, "
+            "which can run code when it is read, and is refused. Convert it to safetensors."
+        )
+    found = ", ".join(sorted(p.name for p in folder.iterdir())[:MAX_NAMED]) or "nothing"
+    return ModelLoadError(f"[load] {folder} must hold {SINGLE} or {INDEX}; got {found}.")

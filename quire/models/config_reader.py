@@ -1,0 +1,42 @@
+"""``config.json`` to :class:`ModelConfig`: every field checked, nothing ignored silently."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from quire.core.kv_cache_spec import DTYPE_BYTES
+from quire.core.model_config import ModelConfig
+from quire.models.config_fields import ConfigFields, read_json
+from quire.models.llama import read_architecture
+from quire.models.registry import get_family
+
+
+def read_model_config(folder: Path) -> ModelConfig:
+    """Read the ``config.json`` of a checkpoint folder, written by any version of transformers.
+
+    Raises:
+        UnsupportedArchitectureError: An architecture, or an option that changes the output, is not
+            implemented.
+        ModelLoadError: The file is missing or broken, or a field is missing or out of range.
+    """
+    path = folder / "config.json"
+    fields = ConfigFields(read_json(path), str(path))
+    config = get_family(read_architecture(fields)).read_config(fields)
+    bos = fields.token_ids("bos_token_id")
+    config = replace(
+        config,
+        dtype=_read_dtype(fields),
+        bos_token_id=bos[0] if bos else None,
+        eos_token_ids=fields.token_ids("eos_token_id"),
+    )
+    fields.refuse_unread()
+    return config
+
+
+def _read_dtype(fields: ConfigFields) -> str:
+    name = "dtype" if fields.has("dtype") else "torch_dtype"
+    dtype = fields.text(name, "auto").removeprefix("torch.")
+    if dtype != "auto" and dtype not in DTYPE_BYTES:
+        raise fields.error(name, f"must be one of {', '.join(DTYPE_BYTES)}")
+    return dtype

@@ -1,0 +1,175 @@
+"""Llama and its near relatives: Mistral, Qwen2 and Qwen3 differ from it by values only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.model_config import ModelConfig
+from quire.models.config_fields import ConfigFields
+from quire.models.rope_config import read_rope
+from quire.models.weight_names import WeightNames
+
+NAMES = WeightNames(
+    layer="model.layers.{layer}.",
+    embedding="model.embed_tokens",
+    final_norm="model.norm",
+    attention_norm="input_layernorm",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    attention_output="self_attn.o_proj",
+    q_norm="self_attn.q_norm",
+    k_norm="self_attn.k_norm",
+    mlp_norm="post_attention_layernorm",
+    gate_up=("mlp.gate_proj", "mlp.up_proj"),
+    down="mlp.down_proj",
+    harmless=(r".*rotary_emb\.inv_freq",),
+)
+
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_tanh": "gelu_tanh",
+}
+
+
+def read_llama(config: ConfigFields) -> ModelConfig:
+    """Read a LlamaForCausalLM (Llama 2, 3, 3.1, 3.2, 3.3 and models of that shape)."""
+    config.require("sliding_window")
+    bias = config.boolean("attention_bias", False)
+    return read_decoder(
+        config,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=config.boolean("mlp_bias", False),
+        **_layer_windows(config, None),
+    )
+
+
+def read_mistral(config: ConfigFields) -> ModelConfig:
+    """Read a MistralForCausalLM: one sliding window in all layers, or none when it is null."""
+    for name in ("attention_bias", "mlp_bias"):
+        config.require(name, False)
+    return read_decoder(config, **read_uniform_window(config, default=4096))
+
+
+def read_qwen2(config: ConfigFields) -> ModelConfig:
+    """Read a Qwen2ForCausalLM (also Qwen 2.5): biases on queries, keys and values."""
+    return read_decoder(config, qkv_bias=True, **_qwen_windows(config))
+
+
+def read_qwen3(config: ConfigFields) -> ModelConfig:
+    """Read a Qwen3ForCausalLM: a norm on each query and key head."""
+    bias = config.boolean("attention_bias", False)
+    return read_decoder(
+        config,
+        head_dim=config.integer("head_dim", 128),
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+        **_qwen_windows(config),
+    )
+
+
+def read_decoder(
+    config: ConfigFields,
+    *,
+    norm_eps: float = 1e-6,
+    default_theta: float = 10_000.0,
+    **choices: Any,
+) -> ModelConfig:
+    """Read what all Llama-style configurations share.
+
+    Args:
+        config: The checkpoint's configuration.
+        norm_eps: Epsilon where the configuration names none.
+        default_theta: RoPE base where the configuration names none.
+        **choices: Fields of :class:`ModelConfig` in which the family differs.
+
+    Raises:
+        ModelLoadError: A field is missing, of the wrong type or out of range.
+    """
+    hidden_size = config.integer("hidden_size")
+    num_heads = config.integer("num_attention_heads")
+    num_kv_heads = config.integer("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise config.error("num_key_value_heads", f"must divide num_attention_heads ({num_heads})")
+    if "head_dim" not in choices:
+        choices["head_dim"] = _head_dim(config, hidden_size, num_heads)
+    rope, context = read_rope(config, choices["head_dim"], default_theta=default_theta)
+    return ModelConfig(
+        architecture=read_architecture(config),
+        vocab_size=config.integer("vocab_size"),
+        hidden_size=hidden_size,
+        num_layers=config.integer("num_hidden_layers"),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        intermediate_size=config.integer("intermediate_size"),
+        max_position_embeddings=context,
+        activation=read_activation(config, "hidden_act", "silu"),
+        norm_eps=config.number("rms_norm_eps", norm_eps),
+        rope=rope,
+        tie_word_embeddings=config.boolean("tie_word_embeddings", False),
+        **choices,
+    )
+
+
+def read_architecture(config: ConfigFields) -> str:
+    """Return the name under ``architectures``, of which there must be one."""
+    names = config.strings("architectures")
+    if len(names) != 1:
+        raise config.error("architectures", "must name one class, such as LlamaForCausalLM")
+    return names[0]
+
+
+def read_activation(config: ConfigFields, name: str, default: str) -> str:
+    """Return our name of the activation in field ``name``."""
+    activation = config.text(name, default)
+    if activation not in ACTIVATIONS:
+        raise config.error(name, f"must be one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[activation]
+
+
+def read_uniform_window(config: ConfigFields, default: int | None) -> dict[str, Any]:
+    """Read a window that all layers share; null means none, ``default`` holds when absent."""
+    window = config.integer("sliding_window") if config.has("sliding_window") else None
+    if "sliding_window" not in config.values:
+        window = default
+    return {"sliding_window": window, **_layer_windows(config, window)}
+
+
+def _layer_windows(config: ConfigFields, window: int | None) -> dict[str, Any]:
+    """Refuse a ``layer_types`` that says otherwise than that all layers have ``window``."""
+    kind = "full_attention" if window is None else "sliding_attention"
+    if set(config.strings("layer_types")) - {kind}:
+        raise config.error("layer_types", f"must all be {kind} in this architecture")
+    return {}
+
+
+def _qwen_windows(config: ConfigFields) -> dict[str, Any]:
+    """Read Qwen's window: off by default, else in the layers from ``max_window_layers`` on."""
+    num_layers = config.integer("num_hidden_layers")
+    first = config.integer("max_window_layers", 28, minimum=0)
+    types = config.strings("layer_types")
+    config.has("sliding_window")
+    if not config.boolean("use_sliding_window", False):
+        if set(types) - {"full_attention"}:
+            raise config.error("layer_types", "must be full_attention without use_sliding_window")
+        return {}
+    window = config.integer("sliding_window", 4096)
+    flags = tuple(layer >= first for layer in range(num_layers))
+    if types:
+        known = {"full_attention": False, "sliding_attention": True}
+        if len(types) != num_layers or set(types) - set(known):
+            raise config.error("layer_types", f"must be {num_layers} of {', '.join(known)}")
+        flags = tuple(known[kind] for kind in types)
+    return {"sliding_window": window, "layer_windows": flags}
+
+
+def _head_dim(config: ConfigFields, hidden_size: int, num_heads: int) -> int:
+    if config.has("head_dim"):
+        return config.integer("head_dim")
+    if hidden_size % num_heads:
+        raise config.error("hidden_size", f"must be a multiple of the {num_heads} heads")
+    return hidden_size // num_heads

@@ -1,0 +1,227 @@
+"""A checkpoint folder to a :class:`Decoder`: each tensor is read once and packed for the backend."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from quire.core.errors import ConfigError, WeightMismatchError
+from quire.core.kv_cache_spec import DTYPE_BYTES
+from quire.core.model_config import ModelConfig, MoEConfig
+from quire.kernels.backend import Array, AttentionSpec, Backend, Linear
+from quire.kernels.host_tensor import HostTensor
+from quire.layers.decoder_layer import DecoderLayer
+from quire.layers.mlp import MLP, FeedForward, GatedMLP
+from quire.layers.moe import MixtureOfExperts
+from quire.layers.norm import LayerNorm, Norm, RMSNorm
+from quire.layers.rope import rope_tables
+from quire.models.checkpoint import Checkpoint
+from quire.models.config_reader import read_model_config
+from quire.models.decoder import Decoder, DecoderParts
+from quire.models.registry import get_family
+from quire.models.safetensors_file import DTYPES
+from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
+from quire.models.weight_names import WeightNames
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+
+def load_model(
+    path: str | Path,
+    backend: Backend,
+    *,
+    dtype: str = "auto",
+    max_model_len: int | None = None,
+    on_progress: Progress | None = None,
+) -> Decoder:
+    """Load a checkpoint folder in Hugging Face's layout.
+
+    Args:
+        path: Holds ``config.json`` and safetensors.
+        backend: Packs and computes.
+        dtype: Type the weights are held in: ``float32``, ``float16``, ``bfloat16``, or ``auto`` for
+            the checkpoint's.
+        max_model_len: Longest context served, in tokens; None for the model's.
+        on_progress: Called with bytes done and bytes in all.
+
+    Raises:
+        ModelLoadError: The folder, its configuration or a file is missing or damaged.
+        UnsupportedArchitectureError: The architecture or one of its options is not implemented.
+        WeightMismatchError: A tensor is missing, surplus or of another shape.
+        ConfigError: ``dtype`` or ``max_model_len`` does not fit the model.
+    """
+    folder = Path(path)
+    config = read_model_config(folder)
+    checkpoint = Checkpoint(folder)
+    names = get_family(config.architecture).names
+    if f"{names.embedding}.weight" not in checkpoint.names:
+        names = names.without_prefix()
+    weights = WeightMap(config, names)
+    _check_tensors(checkpoint, weights, names)
+    if dtype == "auto":
+        stored = checkpoint.entry(f"{names.embedding}.weight").dtype
+        dtype = DTYPES.get(stored, stored) if config.dtype == "auto" else config.dtype
+    if dtype not in DTYPE_BYTES:
+        raise ConfigError(f"[load] --dtype must be one of {', '.join(DTYPE_BYTES)}; got {dtype}.")
+    limit = config.max_position_embeddings
+    if max_model_len is None:
+        max_model_len = limit
+    if not 1 <= max_model_len <= limit:
+        raise ConfigError(
+            f"[load] --max-model-len must be in 1..{limit}, the context of {folder}; "
+            f"got {max_model_len}."
+        )
+    config = replace(config, dtype=dtype)
+    builder = _Builder(backend, checkpoint, weights, on_progress)
+    parts = builder.decoder_parts(config, max_model_len)
+    return Decoder(config, backend, max_model_len, parts)
+
+
+def _check_tensors(checkpoint: Checkpoint, weights: WeightMap, names: WeightNames) -> None:
+    head, embedding = f"{names.head}.weight", f"{names.embedding}.weight"
+    tied = weights.config.tie_word_embeddings
+    checkpoint.check(weights.shapes(), (*names.harmless, *((head,) if tied else ())))
+    if not tied or head not in checkpoint.names:
+        return
+    if not np.array_equal(checkpoint.tensor(head).array, checkpoint.tensor(embedding).array):
+        raise WeightMismatchError(
+            f"[load] {head} must equal {embedding} where config.json has tie_word_embeddings; got "
+            f"other values in {checkpoint.folder}. Set tie_word_embeddings to false to use both."
+        )
+    checkpoint.release(head)
+    checkpoint.release(embedding)
+    log.info("%s: %s repeats the tied embedding and is not read again", checkpoint.folder, head)
+
+
+class _Builder:
+    """Takes tensors from the checkpoint, gives their pages back, and adds up what was made."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        checkpoint: Checkpoint,
+        weights: WeightMap,
+        on_progress: Progress | None,
+    ) -> None:
+        self.backend = backend
+        self.checkpoint = checkpoint
+        self.weights = weights
+        self.weight_bytes = 0
+        self._on_progress = on_progress
+        self._done_bytes = 0
+        self._total_bytes = sum(checkpoint.entry(name).nbytes for name in weights.shapes())
+        self._dtype = "float32"
+
+    def decoder_parts(self, config: ModelConfig, max_model_len: int) -> DecoderParts:
+        """Build everything; the largest tensors first, while little else is in memory."""
+        self._dtype = config.dtype
+        weights = self.weights
+        embedding = self.linear(weights.embedding())
+        head = embedding if config.tie_word_embeddings else self.linear(weights.head())
+        positions = self.parameter(weights.positions()) if config.learned_positions else None
+        rope = self._rope(config, max_model_len)
+        first_norm = self.norm(weights.attention_norm(0))
+        layers = [self._layer(config, layer, rope) for layer in range(config.num_layers)]
+        return DecoderParts(embedding, positions, first_norm, layers, head, self.weight_bytes)
+
+    def linear(self, weights: LinearWeights) -> Linear:
+        """Pack matrices and biases into one linear."""
+        tensors = {name: self.checkpoint.tensor(name) for name, _ in weights.shapes()}
+        matrices = [tensors[f"{module}.weight"] for module in weights.modules]
+        if weights.transposed:
+            matrices = [_transpose(matrix) for matrix in matrices]
+        biases = [tensors[f"{module}.bias"] for module in weights.modules] if weights.bias else []
+        linear = self.backend.linear(matrices, biases, dtype=self._dtype)
+        self.weight_bytes += linear.nbytes
+        for name in tensors:
+            self._finish(name)
+        return linear
+
+    def parameter(self, name: str) -> Array:
+        """Copy a small weight to the backend."""
+        # A copy of our own, so that float32 weights do not go on living in the mapped file.
+        tensor = self.checkpoint.tensor(name)
+        array = self.backend.parameter(replace(tensor, array=tensor.array.copy()))
+        self.weight_bytes += array.nbytes
+        self._finish(name)
+        return array
+
+    def norm(self, weights: NormWeights) -> Norm:
+        """Make a norm with its weights."""
+        eps = self.weights.config.norm_eps
+        weight, *bias = (self.parameter(name) for name, _ in weights.shapes())
+        if bias:
+            return LayerNorm(self.backend, weight, bias[0], eps)
+        return RMSNorm(self.backend, weight, eps)
+
+    def _layer(
+        self, config: ModelConfig, layer: int, rope: tuple[Array, Array] | None
+    ) -> DecoderLayer:
+        weights, last = self.weights, layer + 1 == config.num_layers
+        qk_norm = None
+        if config.qk_norm:
+            q_norm, k_norm = weights.qk_norm(layer)
+            qk_norm = (
+                self.parameter(f"{q_norm.module}.weight"),
+                self.parameter(f"{k_norm.module}.weight"),
+            )
+        windowed = not config.layer_windows or config.layer_windows[layer]
+        spec = AttentionSpec(
+            layer=layer,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            scale=config.head_dim**-0.5,
+            sliding_window=config.sliding_window if windowed else None,
+        )
+        return DecoderLayer(
+            qkv=self.linear(weights.qkv(layer)),
+            attention=self.backend.attention(
+                spec, rope=rope, qk_norm=qk_norm, norm_eps=config.norm_eps
+            ),
+            output=self.linear(weights.attention_output(layer)),
+            mlp_norm=self.norm(weights.mlp_norm(layer)),
+            feed_forward=self._feed_forward(config, layer),
+            next_norm=self.norm(
+                weights.final_norm() if last else weights.attention_norm(layer + 1)
+            ),
+        )
+
+    def _feed_forward(self, config: ModelConfig, layer: int) -> FeedForward:
+        weights = self.weights
+        if config.moe:
+            return self._experts(config.moe, config.activation, layer)
+        up, down = self.linear(weights.gate_up(layer)), self.linear(weights.down(layer))
+        make = GatedMLP if config.gated_mlp else MLP
+        return make(self.backend, up, down, config.activation)
+
+    def _experts(self, config: MoEConfig, activation: str, layer: int) -> MixtureOfExperts:
+        experts = range(config.num_experts)
+        gate_up = [self.linear(self.weights.gate_up(layer, expert)) for expert in experts]
+        down = [self.linear(self.weights.down(layer, expert)) for expert in experts]
+        router = self.linear(self.weights.router(layer))
+        mixture = self.backend.experts(gate_up, down, activation)
+        return MixtureOfExperts(self.backend, config, router, mixture)
+
+    def _rope(self, config: ModelConfig, max_model_len: int) -> tuple[Array, Array] | None:
+        if config.rope is None:
+            return None
+        cos, sin = rope_tables(config.rope, max_model_len)
+        self.weight_bytes += cos.nbytes + sin.nbytes
+        return self.backend.from_numpy(cos), self.backend.from_numpy(sin)
+
+    def _finish(self, name: str) -> None:
+        self.checkpoint.release(name)
+        self._done_bytes += self.checkpoint.entry(name).nbytes
+        if self._on_progress is not None:
+            self._on_progress(self._done_bytes, self._total_bytes)
+
+
+def _transpose(tensor: HostTensor) -> HostTensor:
+    return replace(tensor, array=np.ascontiguousarray(tensor.array.T))

@@ -1,0 +1,180 @@
+"""Which tensors a model takes, with shapes: a :class:`ModelConfig` times a family's names.
+
+D model dim, N query heads, K KV heads, H head dim, V vocabulary, M width of the MLP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quire.core.model_config import ModelConfig
+from quire.models.weight_names import WeightNames
+
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearWeights:
+    """Matrices that become one linear, stacked along the outputs.
+
+    Attributes:
+        modules: Names without ``.weight`` and ``.bias``.
+        rows: Outputs of each.
+        columns: Inputs.
+        bias: Whether each has one.
+        transposed: Stored (in, out).
+    """
+
+    modules: tuple[str, ...]
+    rows: tuple[int, ...]
+    columns: int
+    bias: bool = False
+    transposed: bool = False
+
+    def shapes(self) -> Shapes:
+        """Yield name and shape of each tensor."""
+        for module, rows in zip(self.modules, self.rows, strict=True):
+            shape = (self.columns, rows) if self.transposed else (rows, self.columns)
+            yield f"{module}.weight", shape
+            if self.bias:
+                yield f"{module}.bias", (rows,)
+
+
+@dataclass(frozen=True, slots=True)
+class NormWeights:
+    """One norm.
+
+    Attributes:
+        module: Name without ``.weight`` and ``.bias``.
+        size: Elements.
+        bias: Whether it has one (LayerNorm).
+    """
+
+    module: str
+    size: int
+    bias: bool
+
+    def shapes(self) -> Shapes:
+        """Yield name and shape of each tensor."""
+        yield f"{self.module}.weight", (self.size,)
+        if self.bias:
+            yield f"{self.module}.bias", (self.size,)
+
+
+class WeightMap:
+    """The tensors of a model, by their use."""
+
+    def __init__(self, config: ModelConfig, names: WeightNames) -> None:
+        self.config = config
+        self.names = names
+
+    def embedding(self) -> LinearWeights:
+        """(V, D)."""
+        return LinearWeights(
+            (self.names.embedding,), (self.config.vocab_size,), self.config.hidden_size
+        )
+
+    def head(self) -> LinearWeights:
+        """(V, D), of its own or the embedding's."""
+        if self.config.tie_word_embeddings:
+            return self.embedding()
+        return self._vocabulary(self.names.head)
+
+    def final_norm(self) -> NormWeights:
+        """(D,)."""
+        return self._norm(self.names.final_norm)
+
+    def attention_norm(self, layer: int) -> NormWeights:
+        """(D,)."""
+        return self._norm(self._name(self.names.attention_norm, layer))
+
+    def mlp_norm(self, layer: int) -> NormWeights:
+        """(D,)."""
+        return self._norm(self._name(self.names.mlp_norm, layer))
+
+    def qk_norm(self, layer: int) -> tuple[NormWeights, NormWeights]:
+        """Two of (H,)."""
+        q_norm, k_norm = (self._name(n, layer) for n in (self.names.q_norm, self.names.k_norm))
+        head_dim = self.config.head_dim
+        return NormWeights(q_norm, head_dim, False), NormWeights(k_norm, head_dim, False)
+
+    def qkv(self, layer: int) -> LinearWeights:
+        """((N + 2 K) H, D)."""
+        config = self.config
+        q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        rows = (q, kv, kv) if len(self.names.qkv) == 3 else (q + 2 * kv,)
+        return self._linear(self.names.qkv, layer, rows, config.hidden_size, config.qkv_bias)
+
+    def attention_output(self, layer: int) -> LinearWeights:
+        """(D, N H)."""
+        config = self.config
+        columns = config.num_heads * config.head_dim
+        names = (self.names.attention_output,)
+        return self._linear(names, layer, (config.hidden_size,), columns, config.output_bias)
+
+    def router(self, layer: int) -> LinearWeights:
+        """(experts, D)."""
+        assert self.config.moe is not None
+        rows = (self.config.moe.num_experts,)
+        return self._linear((self.names.router,), layer, rows, self.config.hidden_size, False)
+
+    def gate_up(self, layer: int, expert: int = 0) -> LinearWeights:
+        """(2 M, D), or (M, D) where the MLP is not gated."""
+        config, names = self.config, self.names.gate_up
+        rows = (self._mlp_width(),) * len(names)
+        return self._linear(names, layer, rows, config.hidden_size, config.mlp_bias, expert)
+
+    def down(self, layer: int, expert: int = 0) -> LinearWeights:
+        """(D, M)."""
+        config, rows = self.config, (self.config.hidden_size,)
+        names = (self.names.down,)
+        return self._linear(names, layer, rows, self._mlp_width(), config.mlp_bias, expert)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return every tensor of the model."""
+        config = self.config
+        parts: list[LinearWeights | NormWeights] = [
+            self.embedding(),
+            self.head(),
+            self.final_norm(),
+        ]
+        for layer in range(config.num_layers):
+            parts += [self.attention_norm(layer), self.qkv(layer), self.attention_output(layer)]
+            parts += [self.mlp_norm(layer), *(self.qk_norm(layer) if config.qk_norm else ())]
+            parts += [self.router(layer)] if config.moe else []
+            for expert in range(config.moe.num_experts if config.moe else 1):
+                parts += [self.gate_up(layer, expert), self.down(layer, expert)]
+        shapes = dict(pair for part in parts for pair in part.shapes())
+        if config.learned_positions:
+            shapes[self.positions()] = (config.learned_positions, config.hidden_size)
+        return shapes
+
+    def positions(self) -> str:
+        """Name of the learned positions (P, D)."""
+        return f"{self.names.positions}.weight"
+
+    def _vocabulary(self, module: str) -> LinearWeights:
+        return LinearWeights((module,), (self.config.vocab_size,), self.config.hidden_size)
+
+    def _mlp_width(self) -> int:
+        moe = self.config.moe
+        return moe.intermediate_size if moe else self.config.intermediate_size
+
+    def _name(self, name: str, layer: int, expert: int = 0) -> str:
+        return (self.names.layer + name).format(layer=layer, expert=expert)
+
+    def _norm(self, module: str) -> NormWeights:
+        return NormWeights(module, self.config.hidden_size, self.config.norm == "layer_norm")
+
+    def _linear(
+        self,
+        names: tuple[str, ...],
+        layer: int,
+        rows: tuple[int, ...],
+        columns: int,
+        bias: bool,
+        expert: int = 0,
+    ) -> LinearWeights:
+        modules = tuple(self._name(name, layer, expert) for name in names)
+        return LinearWeights(modules, rows, columns, bias, self.names.linear_is_transposed)

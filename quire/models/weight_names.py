@@ -1,0 +1,44 @@
+"""What the tensors of one family of checkpoints are called; no tensor is read here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightNames:
+    """Names of a checkpoint's modules, without ``.weight`` and ``.bias``.
+
+    Several names in one entry are matrices stacked along their outputs in that order. Names of a
+    layer are appended to ``layer``; ``{layer}`` and ``{expert}`` are replaced by numbers.
+
+    Attributes:
+        optional_prefix: First part of the names that some checkpoints leave out.
+        linear_is_transposed: Matrices are stored (in, out), as GPT-2's Conv1D keeps them.
+        harmless: Regular expressions of tensors that may be there and are not needed.
+    """
+
+    layer: str
+    embedding: str
+    final_norm: str
+    attention_norm: str
+    qkv: tuple[str, ...]
+    attention_output: str
+    mlp_norm: str
+    gate_up: tuple[str, ...]
+    down: str
+    head: str = "lm_head"
+    optional_prefix: str = ""
+    positions: str = ""
+    q_norm: str = ""
+    k_norm: str = ""
+    router: str = ""
+    linear_is_transposed: bool = False
+    harmless: tuple[str, ...] = ()
+
+    def without_prefix(self) -> WeightNames:
+        """Return the names as they are when the optional prefix is left out."""
+        fields = ("layer", "embedding", "positions", "final_norm")
+        return replace(
+            self, **{f: getattr(self, f).removeprefix(self.optional_prefix) for f in fields}
+        )
