@@ -1,4 +1,4 @@
-"""A checkpoint folder to a :class:`Decoder`: each tensor is read once and packed for the backend."""
+"""A checkpoint folder to a :class:`Decoder`: tensors are read once and packed for the backend."""
 
 from __future__ import annotations
 

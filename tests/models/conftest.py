@@ -1,0 +1,196 @@
+"""Tiny random models written by transformers, and a driver that runs ours by hand."""
+
+import numpy as np
+import pytest
+
+from quire.core.errors import NoKernelError
+from quire.kernels.backend import create_backend
+from quire.layers.forward_batch import ForwardBatch
+from quire.models.loader import load_model
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SHARED = {
+    "vocab_size": 211,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+GPT2 = {"vocab_size": 211, "n_embd": 48, "n_layer": 3, "n_head": 3, "n_positions": 128}
+
+MODELS = {
+    "llama": ("Llama", {**SHARED, "rope_parameters": LLAMA3}),
+    "llama-biased-tied": (
+        "Llama",
+        {**SHARED, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "mistral": ("Mistral", {**SHARED, "sliding_window": 11, "head_dim": 24}),
+    "mixtral": ("Mixtral", {**SHARED, **EXPERTS, "sliding_window": None}),
+    "qwen2": ("Qwen2", {**SHARED, **QWEN_WINDOW}),
+    "qwen3": ("Qwen3", {**SHARED, "head_dim": 20, "tie_word_embeddings": True}),
+    "gpt2": ("GPT2", GPT2),
+}
+CLASSES = {"GPT2": "GPT2LMHeadModel"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def create_oracle():
+    """Return a function that makes transformers' float32 model of (family, settings)."""
+
+    def create(family, settings, seed=0):
+        config = getattr(transformers, f"{family}Config")(**settings)
+        model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.normal_(0, 0.15, generator=generator)
+                if "norm" in name or "ln_" in name:
+                    parameter.add_(0.0 if name.endswith("bias") else 1.0)
+        return model.eval().float()
+
+    return create
+
+
+@pytest.fixture(scope="session")
+def oracle(create_oracle, tmp_path_factory):
+    """Return a function that gives (model, folder) of an entry of MODELS, made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            model = create_oracle(*MODELS[name])
+            folder = tmp_path_factory.mktemp(name)
+            model.save_pretrained(folder)
+            made[name] = model, folder
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="session", params=["reference", "cpu"])
+def backend(request):
+    """Every backend this build has."""
+    try:
+        return create_backend(request.param, threads=1)
+    except (NoKernelError, ImportError) as error:
+        pytest.skip(f"no backend {request.param}: {error}")
+
+
+class Driver:
+    """Runs a decoder without scheduler or runner: block tables by hand, one per sequence."""
+
+    def __init__(self, folder, backend, block_size=16, **options):
+        self.backend = backend
+        self.decoder = load_model(folder, backend, **options)
+        self.block_size = block_size
+        self.start(1)
+
+    def start(self, num_sequences):
+        """Forget all tokens; every sequence gets the blocks of the longest context."""
+        blocks = -(-self.decoder.max_model_len // self.block_size)
+        spec = self.decoder.kv_cache_spec(self.block_size, "float32")
+        self.kv_cache = self.backend.kv_cache(spec, 1 + num_sequences * blocks)
+        # Descending ids, so that nothing works by the blocks lying in order.
+        ids = np.arange(num_sequences * blocks, 0, -1, dtype=np.int32)
+        self.block_tables = ids.reshape(num_sequences, blocks)
+        self.seq_lens = [0] * num_sequences
+
+    def step(self, tokens, wanted="all"):
+        """Append tokens to each sequence; return logits of all rows, the last of each, or none."""
+        positions = [np.arange(n, n + len(t)) for n, t in zip(self.seq_lens, tokens, strict=True)]
+        slots = [
+            self.block_tables[i][p // self.block_size] * self.block_size + p % self.block_size
+            for i, p in enumerate(positions)
+        ]
+        self.seq_lens = [n + len(t) for n, t in zip(self.seq_lens, tokens, strict=True)]
+        ends = np.cumsum([len(t) for t in tokens])
+        rows = {"all": np.arange(ends[-1]), "last": ends - 1, "none": ends[:0]}[wanted]
+        arrays = {
+            "input_ids": np.concatenate(tokens).astype(np.int32),
+            "positions": np.concatenate(positions).astype(np.int32),
+            "slot_mapping": np.concatenate(slots).astype(np.int64),
+            "block_tables": self.block_tables,
+            "query_start_loc": np.concatenate([[0], ends]).astype(np.int32),
+            "seq_lens": np.array(self.seq_lens, dtype=np.int32),
+            "logits_indices": rows.astype(np.int32),
+        }
+        batch = ForwardBatch(**{k: self.backend.from_numpy(v) for k, v in arrays.items()})
+        hidden = self.decoder.forward(batch, self.kv_cache)
+        return np.array(self.backend.to_numpy(self.decoder.logits(hidden)))
+
+    def greedy(self, prompts, num_tokens):
+        """Return ``num_tokens`` ids per prompt, all prompts in one batch."""
+        self.start(len(prompts))
+        outputs = [[] for _ in prompts]
+        tokens = [np.array(prompt) for prompt in prompts]
+        for _ in range(num_tokens):
+            best = self.step(tokens, wanted="last").argmax(-1)
+            for output, token in zip(outputs, best.tolist(), strict=True):
+                output.append(token)
+            tokens = [np.array([token]) for token in best]
+        return outputs
+
+
+@pytest.fixture(scope="session")
+def create_driver():
+    return Driver
+
+
+@pytest.fixture
+def random_prompts():
+    """Return a function that gives prompts of the lengths asked for."""
+
+    def make(lengths, vocab_size=211, seed=7):
+        generator = np.random.default_rng(seed)
+        return [generator.integers(3, vocab_size, length).tolist() for length in lengths]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def oracle_logits():
+    """Return a function that gives transformers' logits of one prompt, (T, V)."""
+
+    def logits(model, prompt):
+        with torch.no_grad():
+            return model(torch.tensor([prompt])).logits[0].numpy()
+
+    return logits
+
+
+@pytest.fixture(scope="session")
+def oracle_greedy():
+    """Return a function that gives transformers' most likely ids after a prompt."""
+
+    def greedy(model, prompt, num_tokens):
+        output, tokens, past = [], torch.tensor([prompt]), None
+        with torch.no_grad():
+            for _ in range(num_tokens):
+                result = model(tokens, past_key_values=past, use_cache=True)
+                tokens, past = result.logits[:, -1:].argmax(-1), result.past_key_values
+                output.append(int(tokens))
+        return output
+
+    return greedy
