@@ -101,20 +101,18 @@ class Scheduler:
             request = self.requests[scheduled.request_id]
             self.stats.num_computed_tokens += scheduled.num_scheduled_tokens
             request.num_computed_tokens += scheduled.num_scheduled_tokens
-            if request.request_id in result.errors:
-                outputs += self._fail(request, result.errors[request.request_id])
-                continue
-            output = self._take_prompt_logprobs(request, result)
-            if scheduled.samples:
-                children = self._fork(request) if request.pending_children else ()
-                outputs.append(self._take_token(request, result, now, output))
-                for child in children:
-                    if child.request_id in result.errors:
-                        outputs += self._fail(child, result.errors[child.request_id])
-                    else:
-                        outputs.append(self._take_token(child, result, now, None))
-            elif output is not None:
-                outputs.append(output)
+            children: Sequence[Request] = ()
+            if scheduled.samples and request.pending_children:
+                children = self._fork(request)
+            for sequence in (request, *children):
+                if sequence.request_id in result.errors:
+                    outputs += self._fail(sequence, result.errors[sequence.request_id])
+                    continue
+                output = self._take_prompt_logprobs(sequence, result)
+                if scheduled.samples:
+                    output = self._take_token(sequence, result, now, output)
+                if output is not None:
+                    outputs.append(output)
         if any(output.finish_reason for output in outputs):
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         return outputs

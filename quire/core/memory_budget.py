@@ -1,0 +1,188 @@
+"""How memory is divided: bytes in, number of KV blocks out; it measures and allocates nothing.
+
+Three ways to say how much memory there is for the KV cache:
+
+- a fraction of the device's memory, for weights, scratch *and* KV (:func:`budget_from_total`);
+- a fraction of what is free, for KV alone when weights and scratch are already there
+  (:func:`kv_bytes_from_free`), or for everything when nothing is loaded yet;
+- absolute bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from quire.core.errors import ConfigError
+from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryDemand:
+    """What an engine needs.
+
+    Attributes:
+        weight_bytes: Weights as they lie in memory.
+        weight_dtype: Their element type.
+        scratch_bytes: Activations, logits and other buffers at the largest step.
+        spec: The KV cache's blocks.
+        max_model_len: Tokens of the longest request, which must fit alone.
+    """
+
+    weight_bytes: int
+    weight_dtype: str
+    scratch_bytes: int
+    spec: KVCacheSpec
+    max_model_len: int
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes with which one request of full length runs; the null block is one block more."""
+        num_blocks = self.spec.num_blocks(self.max_model_len) + 1
+        return self.weight_bytes + self.scratch_bytes + num_blocks * self.spec.block_bytes
+
+    def longest_fitting(self, budget_bytes: int) -> int:
+        """Return the most tokens of a request that runs in ``budget_bytes``; 0 or less if none."""
+        available = budget_bytes - self.weight_bytes - self.scratch_bytes
+        return (available // self.spec.block_bytes - 1) * self.spec.block_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBudget:
+    """A device's memory, divided.
+
+    Attributes:
+        device_bytes: All there is.
+        weight_bytes, scratch_bytes: As demanded.
+        kv_bytes: ``num_blocks`` blocks.
+        num_blocks: KV blocks, the null block included.
+        spec: The blocks.
+    """
+
+    device_bytes: int
+    weight_bytes: int
+    scratch_bytes: int
+    kv_bytes: int
+    num_blocks: int
+    spec: KVCacheSpec
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What the engine leaves to others."""
+        return self.device_bytes - self.weight_bytes - self.scratch_bytes - self.kv_bytes
+
+    def percentages(self) -> dict[str, float]:
+        """Return each part's share of the device; they sum to 100."""
+        parts = {
+            "weights": self.weight_bytes,
+            "kv_cache": self.kv_bytes,
+            "scratch": self.scratch_bytes,
+            "headroom": self.headroom_bytes,
+        }
+        return {name: 100.0 * size / self.device_bytes for name, size in parts.items()}
+
+    def num_sequences(self, num_tokens: int) -> int:
+        """Return how many requests of ``num_tokens`` tokens each fit at once."""
+        return (self.num_blocks - 1) // self.spec.num_blocks(num_tokens)
+
+
+def budget_from_total(total_bytes: int, fraction: float) -> int:
+    """Return the bytes for weights, scratch and KV together (``gpu_memory_utilization``)."""
+    return int(total_bytes * fraction)
+
+
+def kv_bytes_from_free(free_bytes: int, fraction: float) -> int:
+    """Return the bytes for KV of what weights and scratch leave (``free_gpu_memory_fraction``)."""
+    return int(free_bytes * fraction)
+
+
+def num_sequences(kv_bytes: int, spec: KVCacheSpec, num_tokens: int) -> int:
+    """Return how many requests of ``num_tokens`` tokens each fit in ``kv_bytes`` of blocks."""
+    return kv_bytes // (spec.num_blocks(num_tokens) * spec.block_bytes)
+
+
+def plan_memory(
+    demand: MemoryDemand, device_bytes: int, budget_bytes: int, kv_bytes: int | None = None
+) -> MemoryBudget:
+    """Divide a budget: what weights and scratch leave becomes KV blocks.
+
+    ``num_blocks = floor((budget - weights - scratch) / block)``.
+
+    Args:
+        demand: What is needed.
+        device_bytes: All memory of the device.
+        budget_bytes: What the engine may use of it.
+        kv_bytes: Bytes for KV alone, when given; must lie within the budget.
+
+    Raises:
+        ConfigError: A request of full length does not fit; the message names three settings
+            with which it would.
+    """
+    available = budget_bytes - demand.weight_bytes - demand.scratch_bytes
+    if kv_bytes is not None:
+        if kv_bytes > available:
+            raise ConfigError(
+                f"[config] --kv-cache-memory-bytes must be at most {_gib(max(available, 0))}, what "
+                f"weights and scratch leave of {_gib(budget_bytes)}; got {_gib(kv_bytes)}. Lower "
+                "it, or raise --memory."
+            )
+        available = kv_bytes
+    num_blocks = max(available, 0) // demand.spec.block_bytes
+    needed = demand.spec.num_blocks(demand.max_model_len) + 1
+    if num_blocks < needed:
+        allowed = demand.weight_bytes + demand.scratch_bytes + available
+        options = _fitting_settings(demand, allowed, kv_bytes is not None)
+        raise ConfigError(
+            f"[config] the KV cache must hold one request of {demand.max_model_len} tokens; got "
+            f"{_gib(max(available, 0))} for it ({_gib(budget_bytes)} less weights "
+            f"{_gib(demand.weight_bytes)} and scratch {_gib(demand.scratch_bytes)}), needed "
+            f"{_gib(needed * demand.spec.block_bytes)}. Any of these would fit: "
+            f"{'; '.join(options)}."
+        )
+    return MemoryBudget(
+        device_bytes=device_bytes,
+        weight_bytes=demand.weight_bytes,
+        scratch_bytes=demand.scratch_bytes,
+        kv_bytes=num_blocks * demand.spec.block_bytes,
+        num_blocks=num_blocks,
+        spec=demand.spec,
+    )
+
+
+def _fitting_settings(demand: MemoryDemand, allowed: int, kv_given: bool) -> list[str]:
+    """Return three settings, each of which makes the demand fit by itself."""
+    spec = demand.spec
+    variants = [("", demand)]
+    if DTYPE_BYTES[spec.dtype] > 2:
+        variants += [
+            ("--kv-cache-dtype bfloat16 ", replace(demand, spec=replace(spec, dtype="bfloat16")))
+        ]
+    if DTYPE_BYTES.get(demand.weight_dtype, 0) > 2 and not kv_given:
+        # The KV cache may follow --dtype; it is counted as it is, so the setting fits either way.
+        halved = replace(demand, weight_bytes=demand.weight_bytes // 2)
+        variants += [("--dtype bfloat16 ", halved)]
+    settings = []
+    for flags, variant in variants:
+        longest = variant.longest_fitting(allowed)
+        if longest >= demand.max_model_len:
+            settings.append(flags.rstrip())
+        elif longest > 0:
+            settings.append(f"{flags}--max-model-len {longest}")
+    settings = settings[:2]
+    for divisor in (1, 2, 4)[: 3 - len(settings)]:
+        length = -(-demand.max_model_len // divisor)
+        needed = replace(demand, max_model_len=length).least_bytes
+        if kv_given:
+            needed -= demand.weight_bytes + demand.scratch_bytes
+        memory = f"{'--kv-cache-memory-bytes' if kv_given else '--memory'} {_mib_up(needed)}"
+        settings.append(memory if divisor == 1 else f"--max-model-len {length} {memory}")
+    return settings
+
+
+def _mib_up(num_bytes: int) -> str:
+    return f"{-(-num_bytes // 2**20)}MiB"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:.2f} GiB"
