@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "include/linear.h"
 #include "include/types.h"
 
 namespace quire {

@@ -33,6 +33,12 @@ inline F32 load(const BF16* p) {
 inline F32 load(const F16* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
+// 16 consecutive bfloat16 as the 8 with even index and the 8 with odd index.
+inline void load_pairs(const BF16* p, F32& even, F32& odd) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  even.v = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+  odd.v = _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-65536)));
+}
 inline F32 load_partial(const float* p, int n) { return {_mm256_maskload_ps(p, first(n))}; }
 inline F32 load_partial(const BF16* p, int n) { return from_bf16(load_partial_16(p, n)); }
 inline F32 load_partial(const F16* p, int n) { return {_mm256_cvtph_ps(load_partial_16(p, n))}; }

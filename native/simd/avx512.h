@@ -23,6 +23,12 @@ inline F32 load(const BF16* p) {
 inline F32 load(const F16* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+// 32 consecutive bfloat16 as the 16 with even index and the 16 with odd index.
+inline void load_pairs(const BF16* p, F32& even, F32& odd) {
+  const __m512i bits = _mm512_loadu_si512(p);
+  even.v = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+  odd.v = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-65536)));
+}
 inline F32 load_partial(const float* p, int n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }
 inline F32 load_partial(const BF16* p, int n) {
   return from_bf16(_mm256_maskz_loadu_epi16(first(n), p));

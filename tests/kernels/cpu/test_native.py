@@ -1,24 +1,15 @@
-"""Instruction sets, storage conversions and exp of the native module, on every set the machine has."""
+"""Instruction sets, storage conversions and exp of the native module."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from quire.kernels.cpu.native import DTYPE_CODES, native
-
-
-@pytest.fixture(params=native.available_isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = native.isa()
-    native.set_isa(request.param)
-    yield request.param
-    native.set_isa(before)
 
 
 def exp(x: np.ndarray) -> np.ndarray:

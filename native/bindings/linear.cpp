@@ -1,0 +1,77 @@
+// Python: packed linear weights as an object, and the calls on them.
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include "bindings/binding.h"
+#include "runtime/memory.h"
+
+namespace quire {
+namespace {
+
+class PackedLinear {
+ public:
+  PackedLinear(int64_t in_features, int64_t out_features, int dtype)
+      : weights_{in_features, out_features, static_cast<DType>(dtype), nullptr, nullptr},
+        memory_(static_cast<size_t>(weights_.bytes())) {
+    weights_.data = static_cast<char*>(memory_.data());
+  }
+
+  void pack(nb::handle source, int dtype, int64_t first_row, int64_t num_rows) {
+    if (first_row < 0 || num_rows < 0 || first_row + num_rows > weights_.out_features)
+      throw std::invalid_argument("[linear] rows must lie inside the outputs.");
+    const size_t size = static_cast<DType>(dtype) == DType::float32 ? 4 : 2;
+    const Buffer buffer(source, static_cast<size_t>(num_rows * weights_.in_features) * size, false);
+    nb::gil_scoped_release release;
+    kernels().pack_linear(weights_, buffer.data(), static_cast<DType>(dtype), first_row, num_rows);
+  }
+
+  void set_bias(nb::handle bias) {
+    const Input<float> values(bias, weights_.out_features);
+    const size_t bytes = static_cast<size_t>(weights_.out_features) * sizeof(float);
+    bias_ = std::make_unique<AlignedMemory>(bytes);
+    std::memcpy(bias_->data(), values, bytes);
+    weights_.bias = static_cast<const float*>(bias_->data());
+  }
+
+  void multiply(nb::handle x, int64_t num_rows, nb::handle out) const {
+    const Input<float> input(x, num_rows * weights_.in_features);
+    const Output<float> output(out, num_rows * weights_.out_features);
+    const GilRelease release(num_rows * weights_.in_features * weights_.out_features);
+    kernels().linear(weights_, input, num_rows, output);
+  }
+
+  void lookup(nb::handle ids, int64_t num_ids, nb::handle out) const {
+    const Input<int32_t> rows(ids, num_ids);
+    const Output<float> output(out, num_ids * weights_.in_features);
+    const int32_t* row = rows;
+    for (int64_t i = 0; i < num_ids; ++i)
+      if (row[i] < 0 || row[i] >= weights_.out_features)
+        throw std::invalid_argument("[lookup] ids must lie inside the table.");
+    const GilRelease release(num_ids * weights_.in_features * 16);
+    kernels().lookup_rows(weights_, rows, num_ids, output);
+  }
+
+  size_t nbytes() const {
+    return memory_.bytes() + (bias_ ? bias_->bytes() : 0);
+  }
+
+ private:
+  LinearWeights weights_;
+  AlignedMemory memory_;
+  std::unique_ptr<AlignedMemory> bias_;
+};
+
+}  // namespace
+
+void bind_linear(nb::module_& m) {
+  nb::class_<PackedLinear>(m, "PackedLinear")
+      .def(nb::init<int64_t, int64_t, int>())
+      .def("pack", &PackedLinear::pack)
+      .def("set_bias", &PackedLinear::set_bias)
+      .def("multiply", &PackedLinear::multiply)
+      .def("lookup", &PackedLinear::lookup)
+      .def_prop_ro("nbytes", &PackedLinear::nbytes);
+}
+
+}  // namespace quire

@@ -1,0 +1,163 @@
+// The micro-kernel of linear: a few rows times one panel over one block of inputs.
+//
+// Each output has one accumulator, which starts at zero in each block and takes the block's inputs
+// in ascending order; blocks are added in ascending order. So an output's bits depend on its own
+// row alone, whatever the rows beside it, the instance that computed it, or the thread.
+#pragma once
+
+#include "include/linear.h"
+#include "simd/vec.h"
+
+namespace quire::QUIRE_ISA {
+
+// Activations of a tile: [group][row][16 words], one cache line per row and group. A word is 32
+// bits, what a step broadcasts: one float, or two bfloat16.
+constexpr int group_words = 16;
+
+// Outputs are held in registers two vectors a row: a panel (AVX-512) or a part of one.
+constexpr int tile_vectors = 2;
+constexpr int tile_width = tile_vectors * F32::lanes;
+static_assert(LinearWeights::panel_width % tile_width == 0, "a panel is whole tiles");
+constexpr int max_tile_rows = F32::lanes == 16 ? 12 : F32::lanes == 8 ? 6 : 4;
+
+template <int rows>
+using Sums = F32[rows][tile_vectors];
+
+// Weights float or F16, activations float: a step is one input.
+template <class T>
+struct FloatFormat {
+  using Weight = T;
+  using Word = float;
+  static constexpr int word_inputs = 1;
+  static constexpr int step_words = 1;
+
+  template <int rows>
+  static inline void step(Sums<rows>& sums, const Word* a, const T* w) {
+    const F32 w0 = load(w), w1 = load(w + F32::lanes);
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; ++m) {
+      const F32 x = set1(a[m * group_words]);
+      sums[m][0] = fma(x, w0, sums[m][0]);
+      sums[m][1] = fma(x, w1, sums[m][1]);
+    }
+  }
+
+  static void fill(const float* x, int64_t n, Word* line) {
+    for (int i = 0; i < group_words; i += F32::lanes)
+      store(line + i, n > i ? load_tail(x + i, n - i) : zero());
+  }
+};
+
+// Weights bfloat16, activations float: a step is a pair of inputs, the even one first.
+struct PairFormat {
+  using Weight = BF16;
+  using Word = float;
+  static constexpr int word_inputs = 1;
+  static constexpr int step_words = 2;
+
+  template <int rows>
+  static inline void step(Sums<rows>& sums, const Word* a, const BF16* w) {
+    F32 even0, odd0, even1, odd1;
+    load_pairs(w, even0, odd0);
+    load_pairs(w + 2 * F32::lanes, even1, odd1);
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; ++m) {
+      const F32 x = set1(a[m * group_words]);
+      sums[m][0] = fma(x, even0, sums[m][0]);
+      sums[m][1] = fma(x, even1, sums[m][1]);
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; ++m) {
+      const F32 x = set1(a[m * group_words + 1]);
+      sums[m][0] = fma(x, odd0, sums[m][0]);
+      sums[m][1] = fma(x, odd1, sums[m][1]);
+    }
+  }
+
+  static void fill(const float* x, int64_t n, Word* line) { FloatFormat<float>::fill(x, n, line); }
+};
+
+#if defined(__AVX512BF16__)
+// Weights and activations bfloat16, sums float: a step is a pair of inputs in one instruction.
+struct DotFormat {
+  using Weight = BF16;
+  using Word = uint32_t;
+  static constexpr int word_inputs = 2;
+  static constexpr int step_words = 1;
+
+  template <int rows>
+  static inline void step(Sums<rows>& sums, const Word* a, const BF16* w) {
+    const auto w0 = reinterpret_cast<__m512bh>(_mm512_loadu_si512(w));
+    const auto w1 = reinterpret_cast<__m512bh>(_mm512_loadu_si512(w + 32));
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; ++m) {
+      const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[m * group_words])));
+      sums[m][0].v = _mm512_dpbf16_ps(sums[m][0].v, x, w0);
+      sums[m][1].v = _mm512_dpbf16_ps(sums[m][1].v, x, w1);
+    }
+  }
+
+  static void fill(const float* x, int64_t n, Word* line) {
+    auto* inputs = reinterpret_cast<BF16*>(line);
+    store(inputs, n > 0 ? load_tail(x, n) : zero());
+    store(inputs + 16, n > 16 ? load_tail(x + 16, n - 16) : zero());
+  }
+};
+using BrainFormat = DotFormat;
+#else
+using BrainFormat = PairFormat;
+#endif
+
+// One call of a tile.
+template <class Format>
+struct Tile {
+  const typename Format::Word* activations;
+  const typename Format::Weight* weights;
+  int64_t groups;
+  bool first;               // whether this is the first block: `out` is written, else added to
+  float* out;               // [row][panel_width]
+  const char* prefetch;     // where the weights of a later tile begin
+  int64_t prefetch_stride;  // bytes of them to ask for per step
+};
+
+// Weights of one step of a whole panel, in elements.
+template <class Format>
+constexpr int64_t step_weights =
+    LinearWeights::panel_width * Format::step_words * Format::word_inputs;
+
+template <class Format, int rows>
+void run_tile(const Tile<Format>& tile) {
+  constexpr int steps = group_words / Format::step_words;
+  constexpr int64_t part_weights = tile_width * Format::step_words * Format::word_inputs;
+  for (int part = 0; part < LinearWeights::panel_width / tile_width; ++part) {
+    Sums<rows> sums;
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; ++m) sums[m][0] = sums[m][1] = zero();
+    const auto* a = tile.activations;
+    const auto* w = tile.weights + part * part_weights;
+    const char* ahead = tile.prefetch;
+    for (int64_t group = 0; group < tile.groups; ++group) {
+      for (int s = 0; s < steps; s += 4) {
+#pragma GCC unroll 4
+        for (int t = 0; t < 4; ++t) {
+          if (part == 0) __builtin_prefetch(ahead + t * tile.prefetch_stride, 0, 2);
+          Format::template step<rows>(sums, a + (s + t) * Format::step_words,
+                                      w + t * step_weights<Format>);
+        }
+        w += 4 * step_weights<Format>;
+        ahead += 4 * tile.prefetch_stride;
+      }
+      a += rows * group_words;
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; ++m) {
+#pragma GCC unroll 2
+      for (int v = 0; v < tile_vectors; ++v) {
+        float* out = tile.out + m * LinearWeights::panel_width + part * tile_width + v * F32::lanes;
+        store(out, tile.first ? sums[m][v] : load(out) + sums[m][v]);
+      }
+    }
+  }
+}
+
+}  // namespace quire::QUIRE_ISA
