@@ -1,0 +1,285 @@
+"""Messages to prompt text by the model's own Jinja template, in a sandbox; it tokenizes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from quire.core.errors import ConfigError, RequestError
+
+# Put behind the text of a message to be continued. The space shows whether the template trims.
+_END_MARK = "\x02end of the final message\x02 "
+
+
+class _GenerationTag(Extension):
+    """``{% generation %}`` marks the assistant's tokens for training; here it changes nothing."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes HTML, which no model was trained on.
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _create_environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+_ENVIRONMENT = _create_environment()
+
+
+class ChatTemplate:
+    """The chat templates of one model.
+
+    Args:
+        templates: Jinja sources by name. ``default`` is used, or ``tool_use`` when there are tools.
+        special_tokens: Variables such as ``bos_token``.
+    """
+
+    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        self.templates = dict(templates)
+        self.special_tokens = dict(special_tokens)
+        self._compiled: dict[str, Template] = {}
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        /,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **chat_template_kwargs: Any,
+    ) -> str:
+        """Return the prompt for a conversation, special tokens written out in it.
+
+        Args:
+            messages: In OpenAI's form. Content parts must be text; they are joined by newlines.
+            add_generation_prompt: End with the header of an assistant's message.
+            continue_final_message: End inside the last message, so that the model goes on with it;
+                ``add_generation_prompt`` must be off.
+            tools: JSON schemas of functions, in OpenAI's form.
+            **chat_template_kwargs: More variables of the template (``enable_thinking`` ...).
+
+        Raises:
+            RequestError: A message is malformed, or the template refuses the conversation.
+        """
+        conversation = [_read_message(message, i) for i, message in enumerate(messages)]
+        if not conversation:
+            raise RequestError("[chat] messages must not be empty; got none.", "messages")
+        if "messages" in chat_template_kwargs:
+            raise RequestError(
+                "[chat] chat_template_kwargs must not hold messages; they have their own field.",
+                "chat_template_kwargs",
+            )
+        if continue_final_message:
+            if add_generation_prompt:
+                raise RequestError(
+                    "[chat] continue_final_message must not be combined with "
+                    "add_generation_prompt; got both. Turn one off.",
+                    "continue_final_message",
+                )
+            conversation[-1]["content"] += _END_MARK
+        variables = {
+            **self.special_tokens,
+            "documents": None,
+            **_plain(chat_template_kwargs, "chat_template_kwargs"),
+            "messages": conversation,
+            "tools": None if tools is None else _plain(tools, "tools"),
+            "add_generation_prompt": add_generation_prompt,
+        }
+        prompt = self._render(self._choose(tools), variables)
+        return _cut_after_mark(prompt) if continue_final_message else prompt
+
+    def _choose(self, tools: Sequence[Any] | None) -> str:
+        name = "tool_use" if tools is not None and "tool_use" in self.templates else "default"
+        if name not in self.templates:
+            raise RequestError(
+                f"[chat] the model must have a default template; got {sorted(self.templates)}. "
+                "Name a file with --chat-template."
+            )
+        return name
+
+    def _render(self, name: str, variables: dict[str, Any]) -> str:
+        try:
+            if name not in self._compiled:
+                self._compiled[name] = _ENVIRONMENT.from_string(self.templates[name])
+            return self._compiled[name].render(variables)
+        except Exception as error:  # The template is a program of somebody else's.
+            raise RequestError(
+                f"[chat] the model's template must accept the messages; it says: {error}. "
+                "Change them, or use another template with --chat-template.",
+                "messages",
+            ) from error
+
+
+def find_template(
+    folder: Path,
+    config: Mapping[str, Any],
+    override: str | None,
+    special_tokens: Mapping[str, str],
+) -> ChatTemplate | None:
+    """Find a model's chat templates, or return None when it has none.
+
+    In order: the file ``override``; ``chat_template.jinja`` with ``additional_chat_templates/``;
+    ``chat_template`` of ``tokenizer_config.json``, one source or a list of named ones.
+
+    Raises:
+        ConfigError: ``override`` cannot be read or is no Jinja template.
+        ValueError: The model's entry has a form we do not know.
+    """
+    if override is not None:
+        try:
+            source = Path(override).read_text("utf-8")
+            _ENVIRONMENT.from_string(source)
+        except (OSError, UnicodeError, TemplateError) as error:
+            raise ConfigError(
+                f"[config] --chat-template must be a readable Jinja file; got {override} ({error})."
+            ) from error
+        return ChatTemplate({"default": source}, special_tokens)
+    files = {"default": folder / "chat_template.jinja"}
+    files |= {path.stem: path for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
+    templates = {name: path.read_text("utf-8") for name, path in files.items() if path.is_file()}
+    if not templates:
+        templates = _read_entry(config.get("chat_template"))
+    return ChatTemplate(templates, special_tokens) if templates else None
+
+
+def no_template_error() -> RequestError:
+    """Return the error for a chat with a model that has no template."""
+    return RequestError(
+        "[chat] the model must have a chat template; got none. "
+        "Name a Jinja file with --chat-template, or complete plain text instead.",
+        "messages",
+    )
+
+
+def _read_entry(entry: Any) -> dict[str, str]:
+    if entry is None:
+        return {}
+    if isinstance(entry, str):
+        return {"default": entry}
+    try:
+        named = {item["name"]: item["template"] for item in entry}
+    except (TypeError, KeyError) as error:
+        raise ValueError(
+            f"a chat_template that is neither text nor a list of named ones ({error!r})"
+        ) from error
+    return named
+
+
+def _cut_after_mark(prompt: str) -> str:
+    mark = _END_MARK.strip(" ")
+    at = prompt.rfind(mark)
+    if at < 0:
+        raise RequestError(
+            "[chat] continue_final_message needs a template that shows the final message; "
+            "this one leaves it out.",
+            "continue_final_message",
+        )
+    kept = prompt[:at]
+    # A template that trims its messages would have trimmed this one's end too.
+    return kept if prompt.startswith(_END_MARK, at) else kept.rstrip()
+
+
+def _read_message(message: Any, index: int) -> dict[str, Any]:
+    """Check one message and return a copy made of plain values, its content as text."""
+    where = f"messages[{index}]"
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise RequestError(
+            f"[chat] {where} must be an object with a role; got {message!r:.80}.", where
+        )
+    plain: dict[str, Any] = _plain({k: v for k, v in message.items() if k != "content"}, where)
+    if message.get("content") is None and not message.get("tool_calls"):
+        raise RequestError(f"[chat] {where}.content must be given; got none.", f"{where}.content")
+    plain["content"] = _read_content(message.get("content"), f"{where}.content")
+    for number, call in enumerate(plain.get("tool_calls") or []):
+        _read_arguments(call, f"{where}.tool_calls[{number}]")
+    return plain
+
+
+def _read_content(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return str(content)
+    if not isinstance(content, Sequence):
+        raise RequestError(f"[chat] {where} must be text or parts; got {content!r:.80}.", where)
+    texts = []
+    for number, part in enumerate(content):
+        name = f"{where}[{number}]"
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        if kind != "text":
+            raise RequestError(
+                f"[chat] {name}.type must be 'text'; got {kind!r}. This model takes text only.",
+                f"{name}.type",
+            )
+        if not isinstance(part.get("text"), str):
+            raise RequestError(
+                f"[chat] {name}.text must be text; got {part.get('text')!r:.80}.", f"{name}.text"
+            )
+        texts.append(str(part["text"]))
+    return "\n".join(texts)
+
+
+def _read_arguments(call: Any, where: str) -> None:
+    """Turn a tool call's arguments from OpenAI's JSON text into the object templates expect."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise RequestError(f"[chat] {where}.function must be an object; got {call!r:.80}.", where)
+    if isinstance(function.get("arguments"), str):
+        try:
+            function["arguments"] = json.loads(function["arguments"] or "{}")
+        except ValueError as error:
+            name = f"{where}.function.arguments"
+            raise RequestError(f"[chat] {name} must be JSON; got {error}.", name) from error
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Copy a JSON value, so that templates meet no object with methods of its own."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    raise RequestError(f"[chat] {where} must be a JSON value; got {type(value).__name__}.", where)

@@ -1,0 +1,121 @@
+"""What each token contributes to decoded text, as bytes; derived from a tokenizer's decoder.
+
+Text is the UTF-8 reading of the pieces' concatenation. That holds for byte-level BPE and for
+sentencepiece-like vocabularies, and it is what lets text be produced token by token.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Map the characters that stand for bytes in byte-level BPE (Radford et al. 2019) to them."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet.update({chr(256 + i): byte for i, byte in enumerate(others)})
+    return alphabet
+
+
+_ALPHABET = _byte_alphabet()
+
+
+def _one_mark_per_byte(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+codecs.register_error("quire.one_mark_per_byte", _one_mark_per_byte)
+
+
+class Pieces:
+    """Bytes of the tokens of one tokenizer.
+
+    Attributes:
+        errors: How bytes that are no UTF-8 are shown: one U+FFFD per ill-formed sequence
+            (byte-level, as tokenizers) or per byte (byte fallback, as sentencepiece).
+        special_ids: Tokens that are no text, such as end-of-sequence.
+        strip_left: Leading spaces that are cut from a text that starts with its first token.
+
+    Raises:
+        ValueError: The decoder is of a kind whose text is no concatenation.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._cache: dict[int, bytes] = {}
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self._byte_level = False
+        self._byte_fallback = False
+        self._replacements: list[tuple[str, str]] = []
+        self._dropped_at_start = ""
+        self.strip_left = 0
+        if backend.decoder is None:
+            raise ValueError("no decoder, without which tokens cannot become text")
+        decoder = json.loads(backend.decoder.__getstate__())
+        fused = False
+        for step in decoder.get("decoders", [decoder]):
+            fused = fused or step["type"] == "Fuse"
+            self._read(step, fused)
+        self.errors = "replace" if self._byte_level else "quire.one_mark_per_byte"
+
+    def _read(self, step: dict[str, Any], fused: bool) -> None:
+        kind = step["type"]
+        if kind == "ByteLevel":
+            self._byte_level = True
+        elif kind == "ByteFallback":
+            self._byte_fallback = True
+        elif kind == "Replace" and "String" in step["pattern"]:
+            self._replacements.append((step["pattern"]["String"], step["content"]))
+        elif kind == "Metaspace":
+            self._replacements.append((step["replacement"], " "))
+            if step.get("prepend_scheme", "always") != "never":
+                self._dropped_at_start = step["replacement"]
+        elif kind == "Strip" and fused and step["content"] == " " and step["stop"] == 0:
+            self.strip_left = step["start"]
+        elif kind != "Fuse":
+            raise ValueError(
+                f"a decoder that is neither byte-level nor sentencepiece-like: {json.dumps(step)}"
+            )
+
+    def __contains__(self, token_id: int) -> bool:
+        return self._token(token_id) is not None
+
+    def __getitem__(self, token_id: int) -> bytes:
+        """Return the token's bytes; empty for an id the vocabulary does not have."""
+        piece = self._cache.get(token_id)
+        if piece is None:
+            piece = self._cache[token_id] = self._piece(self._token(token_id) or "")
+        return piece
+
+    def at_start(self, token_id: int) -> bytes:
+        """Return the token's bytes as the first of a text: without the space that marks a word."""
+        if not self._dropped_at_start:
+            return self[token_id]
+        return self._piece((self._token(token_id) or "").replace(self._dropped_at_start, ""))
+
+    def _token(self, token_id: int) -> str | None:
+        # The library raises on what does not fit its type.
+        token: str | None = self._backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
+        return token
+
+    def _piece(self, token: str) -> bytes:
+        if self._byte_level:
+            try:
+                return bytes([_ALPHABET[character] for character in token])
+            except KeyError:  # An added token, which is plain text.
+                return token.encode()
+        if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(match[1], 16)])
+        for old, new in self._replacements:
+            token = token.replace(old, new)
+        return token.encode()

@@ -1,0 +1,230 @@
+"""A model's tokenizer, read from its folder; templates and streaming have files of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, processors
+from tokenizers import Tokenizer as Backend
+
+from quire.core.errors import ModelLoadError, QuireError, RequestError
+from quire.text.chat_template import ChatTemplate, find_template
+from quire.text.detokenizer import Detokenizer
+from quire.text.pieces import Pieces
+from quire.text.sentencepiece_model import build_tokenizer, parse_model
+
+_NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+class Tokenizer:
+    """Text to token ids and back.
+
+    Attributes:
+        pieces: Bytes of each token.
+        bos_token_id, eos_token_id: None when the model has no such token.
+        special_tokens: Named special tokens (``bos_token`` ...) by name, as text.
+        chat_template: None when the model has none.
+        vocab_size: All ids are below it; the model's own vocabulary may be larger.
+    """
+
+    def __init__(
+        self, backend: Backend, special_tokens: dict[str, str], chat_template: ChatTemplate | None
+    ) -> None:
+        self._backend = backend
+        self.pieces = Pieces(backend)
+        self.special_tokens = special_tokens
+        self.chat_template = chat_template
+        self.bos_token_id = self.token_to_id(special_tokens.get("bos_token"))
+        self.eos_token_id = self.token_to_id(special_tokens.get("eos_token"))
+        added = backend.get_added_tokens_decoder()
+        self.vocab_size: int = max(backend.get_vocab_size(), *(i + 1 for i in added), 0)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of ``text``; special tokens written in it are recognised.
+
+        Args:
+            add_special_tokens: Put the model's own start (and end) tokens around the text.
+
+        Raises:
+            RequestError: ``text`` has lone surrogates, so it is no text.
+        """
+        try:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except (UnicodeEncodeError, TypeError) as error:
+            raise RequestError(
+                f"[tokenize] text must be valid Unicode; got {text[:40]!a} ({error}).", "prompt"
+            ) from error
+        return ids
+
+    def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of ``token_ids``; bytes that are no UTF-8 become U+FFFD."""
+        detokenizer = self.create_detokenizer(skip_special_tokens=skip_special_tokens)
+        return detokenizer.add(token_ids) + detokenizer.flush()
+
+    def create_detokenizer(
+        self, *, skip_special_tokens: bool = True, continues: bool = False
+    ) -> Detokenizer:
+        """Return a detokenizer for one sequence; see there."""
+        return Detokenizer(
+            self.pieces, skip_special_tokens=skip_special_tokens, continues=continues
+        )
+
+    def convert_ids_to_tokens(self, token_ids: Sequence[int]) -> list[str | None]:
+        """Return the vocabulary's own strings, None for ids it does not have."""
+        return [
+            self._backend.id_to_token(token_id) if token_id in self.pieces else None
+            for token_id in token_ids
+        ]
+
+    def token_to_id(self, token: str | None) -> int | None:
+        """Return the id of a vocabulary string, or None when there is none."""
+        found: int | None = None if token is None else self._backend.token_to_id(token)
+        return found
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the exact bytes a token stands for; empty for an unknown id."""
+        return self.pieces[token_id]
+
+    def token_text(self, token_id: int) -> str:
+        """Return one token as text, for display beside its log-probability."""
+        return self.pieces[token_id].decode(errors="replace")
+
+    def is_special(self, token_id: int) -> bool:
+        """Return whether the token is no text, such as end-of-sequence."""
+        return token_id in self.pieces.special_ids
+
+
+def load_tokenizer(folder: str | Path, chat_template: str | None = None) -> Tokenizer:
+    """Read the tokenizer of a model folder: ``tokenizer.json``, else ``tokenizer.model``.
+
+    Args:
+        folder: In the layout of the Hugging Face hub.
+        chat_template: Jinja file used instead of the model's own template.
+
+    Raises:
+        ModelLoadError: There is none, or a file cannot be read.
+    """
+    folder = source = Path(folder)
+    try:
+        config = _read_config(folder)
+        if (folder / "tokenizer.json").is_file():
+            source = folder / "tokenizer.json"
+            backend = _read_tokenizer_json(source)
+        elif (folder / "tokenizer.model").is_file():
+            source = folder / "tokenizer.model"
+            model = parse_model(source.read_bytes())
+            backend = build_tokenizer(model, legacy=bool(config.get("legacy", False)))
+            for name, default in zip(("bos", "eos", "unk"), ("<s>", "</s>", "<unk>"), strict=True):
+                if default in model.pieces:
+                    config.setdefault(f"{name}_token", default)
+        else:
+            raise ValueError("neither tokenizer.json nor tokenizer.model")
+        special_tokens = _add_special_tokens(backend, config)
+        if source.suffix == ".model":
+            _add_start_and_end(backend, config, special_tokens)
+        template = find_template(folder, config, chat_template, special_tokens)
+        return Tokenizer(backend, special_tokens, template)
+    except QuireError:
+        raise
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ModelLoadError(
+            f"[tokenizer] {source} must be a readable tokenizer; got {error}. "
+            "Complete the model's folder, or name another with --tokenizer."
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path.name} that is no JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name} that holds no JSON object but {type(value).__name__}")
+    return value
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Join ``tokenizer_config.json`` with the two older files that hold what it may lack."""
+    paths = {
+        name: folder / f"{name}.json"
+        for name in ("tokenizer_config", "special_tokens_map", "added_tokens")
+    }
+    files = {name: _read_json(path) if path.is_file() else {} for name, path in paths.items()}
+    config = files["tokenizer_config"]
+    if "added_tokens_decoder" not in config:
+        config.update(files["special_tokens_map"])
+        special = {_text(config[key]) for key in _special_keys(config)} | set(_extra(config))
+        config["added_tokens_decoder"] = {
+            index: {
+                "content": token,
+                "special": token in special,
+                "normalized": token not in special,
+            }
+            for token, index in files["added_tokens"].items()
+        }
+    return config
+
+
+def _read_tokenizer_json(path: Path) -> Backend:
+    try:
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # The library raises plain Exception.
+        raise ValueError(f"a file the tokenizers library refuses ({error})") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _text(token: Any) -> str:
+    """Return a token's text, which files hold bare or as an object with flags."""
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        raise ValueError(f"a special token that is no text: {token!r}")
+    return text
+
+
+def _special_keys(config: dict[str, Any]) -> list[str]:
+    return [f"{name}_token" for name in _NAMED if config.get(f"{name}_token") is not None]
+
+
+def _extra(config: dict[str, Any]) -> list[str]:
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    return [_text(token) for token in (extra.values() if isinstance(extra, dict) else extra)]
+
+
+def _add_special_tokens(backend: Backend, config: dict[str, Any]) -> dict[str, str]:
+    """Add the tokens that the configuration names; return the named special ones."""
+    added = {int(index): token for index, token in config["added_tokens_decoder"].items()}
+    backend.add_tokens(
+        [
+            AddedToken(_text(token), **{flag: token[flag] for flag in _FLAGS if flag in token})
+            for _, token in sorted(added.items())
+        ]
+    )
+    for index, token in added.items():
+        found = backend.token_to_id(_text(token))
+        if found != index:
+            raise ValueError(f"added token {_text(token)!r} with id {found} instead of {index}")
+    named = {key: _text(config[key]) for key in _special_keys(config)}
+    special = dict.fromkeys([*named.values(), *_extra(config)])
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    return named
+
+
+def _add_start_and_end(
+    backend: Backend, config: dict[str, Any], special_tokens: dict[str, str]
+) -> None:
+    """Make ``encode`` put start and end tokens where ``add_bos_token``/``add_eos_token`` say."""
+    before, after = [], []
+    if config.get("add_bos_token", True) and "bos_token" in special_tokens:
+        before = [special_tokens["bos_token"]]
+    if config.get("add_eos_token", False) and "eos_token" in special_tokens:
+        after = [special_tokens["eos_token"]]
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*before, "$A", *after],
+        special_tokens=[(token, backend.token_to_id(token)) for token in (*before, *after)],
+    )

@@ -1,0 +1,240 @@
+"""Tokenizers agree with transformers and sentencepiece, and bad files are refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.core.errors import ModelLoadError, RequestError
+from quire.text.tokenizer import load_tokenizer
+from tests.text.conftest import TEXTS, make_sentencepiece, save_config
+
+
+def oracle(folder: Path):
+    transformers = pytest.importorskip("transformers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("add_special_tokens", [True, False])
+def test_ids_and_text_equal_transformers(folder, tokenizer, add_special_tokens):
+    expected = oracle(folder)
+    for text in TEXTS:
+        ids = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        assert ids == expected.encode(text, add_special_tokens=add_special_tokens), text
+        assert tokenizer.convert_ids_to_tokens(ids) == expected.convert_ids_to_tokens(ids)
+        for skip in (True, False):
+            assert tokenizer.decode(ids, skip) == expected.decode(ids, skip_special_tokens=skip)
+
+
+def test_named_tokens_equal_transformers(folder, tokenizer):
+    expected = oracle(folder)
+    assert tokenizer.bos_token_id == expected.bos_token_id
+    assert tokenizer.eos_token_id == expected.eos_token_id
+    assert tokenizer.vocab_size == len(expected)
+    special = {i for i in range(tokenizer.vocab_size) if tokenizer.is_special(i)}
+    assert special == {i for i, t in expected.added_tokens_decoder.items() if t.special}
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_any_ids_decode_like_transformers(folders, tokenizers_by_kind, data):
+    # Byte-level only: there every sequence, however broken, has the same text in both.
+    expected = test_any_ids_decode_like_transformers.__dict__.setdefault(
+        "oracle", oracle(folders["byte_level"])
+    )
+    tokenizer = tokenizers_by_kind["byte_level"]
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 5), max_size=30))
+    for skip in (True, False):
+        assert tokenizer.decode(ids, skip) == expected.decode(ids, skip_special_tokens=skip)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_any_ids_decode_like_sentencepiece(folders, tokenizers_by_kind, data):
+    # transformers shows a whole run of bytes as U+FFFD when one of them is wrong; sentencepiece,
+    # whose format this is, keeps the good characters. That can be streamed, so it is ours too.
+    expected = sentencepiece.SentencePieceProcessor(
+        str(folders["sentencepiece"] / "tokenizer.model")
+    )
+    space = expected.piece_to_id("<0x20>")  # At the start transformers cuts it, which is ours too.
+    ids = st.integers(3, expected.vocab_size() - 1).filter(lambda i: i != space)
+    ids = data.draw(st.lists(ids, max_size=30))
+    assert tokenizers_by_kind["sentencepiece"].decode(ids) == expected.decode(ids)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(max_size=40))
+def test_text_survives_the_round_trip(tokenizers_by_kind, text):
+    for kind in ("byte_level", "sentencepiece"):
+        tokenizer = tokenizers_by_kind[kind]
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        # HF's Metaspace adds no space to a text that has one (or its stand-in) in front.
+        expected = text if kind == "byte_level" else text.replace("▁", " ").removeprefix(" ")
+        assert tokenizer.decode(ids, skip_special_tokens=False) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(max_size=40))
+def test_token_bytes_concatenate_to_the_text(tokenizers_by_kind, text):
+    tokenizer = tokenizers_by_kind["byte_level"]
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert b"".join(map(tokenizer.token_bytes, ids)) == text.encode()
+
+
+def test_token_bytes_of_each_kind_of_token(tokenizers_by_kind):
+    spm = tokenizers_by_kind["sentencepiece"]
+    assert spm.token_bytes(spm.token_to_id("<0xAB>")) == b"\xab"
+    assert spm.token_bytes(spm.token_to_id("▁Hello") or spm.token_to_id("▁")).startswith(b" ")
+    assert spm.token_bytes(spm.token_to_id("</s>")) == b"</s>"
+    byte_level = tokenizers_by_kind["byte_level"]
+    assert byte_level.token_bytes(byte_level.token_to_id("két szó")) == "két szó".encode()
+    assert byte_level.token_bytes(byte_level.token_to_id("é")) == b"\xe9"
+    assert byte_level.token_bytes(byte_level.token_to_id("Ġa")) == b" a"
+    assert byte_level.token_bytes(10**9) == b""
+
+
+@pytest.mark.parametrize("add_bos_token", [True, False])
+@pytest.mark.parametrize("add_eos_token", [True, False])
+def test_start_and_end_options_of_sentencepiece(folders, tmp_path, add_bos_token, add_eos_token):
+    shutil.copy(folders["sentencepiece"] / "tokenizer.model", tmp_path)
+    save_config(
+        tmp_path,
+        tokenizer_class="LlamaTokenizer",
+        add_bos_token=add_bos_token,
+        add_eos_token=add_eos_token,
+    )
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("Hello") == oracle(tmp_path).encode("Hello")
+
+
+def test_start_option_does_not_override_tokenizer_json(folders, tmp_path):
+    shutil.copy(folders["byte_level"] / "tokenizer.json", tmp_path)
+    save_config(tmp_path, tokenizer_class="PreTrainedTokenizerFast", add_bos_token=False)
+    assert load_tokenizer(tmp_path).encode("Hello") == oracle(tmp_path).encode("Hello")
+
+
+def test_tokens_added_by_the_configuration(folders, tmp_path):
+    shutil.copy(folders["sentencepiece"] / "tokenizer.model", tmp_path)
+    size = load_tokenizer(tmp_path).vocab_size
+    save_config(
+        tmp_path,
+        tokenizer_class="LlamaTokenizer",
+        add_bos_token=True,
+        added_tokens_decoder={
+            "0": {"content": "<unk>", "special": True, "normalized": False},
+            str(size): {"content": "<pad>", "special": True, "normalized": False},
+            str(size + 1): {"content": "<think>", "special": False, "normalized": False},
+        },
+        additional_special_tokens=["<pad>"],
+    )
+    tokenizer, expected = load_tokenizer(tmp_path), oracle(tmp_path)
+    text = "a<pad> b <think> c"
+    assert tokenizer.encode(text) == expected.encode(text)
+    assert (tokenizer.is_special(size), tokenizer.is_special(size + 1)) == (True, False)
+
+
+def test_tokens_of_the_older_files(folders, tmp_path):
+    shutil.copy(folders["sentencepiece"] / "tokenizer.model", tmp_path)
+    size = load_tokenizer(tmp_path).vocab_size
+    save_config(tmp_path, tokenizer_class="LlamaTokenizer", add_bos_token=True)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<|end|>": size}))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"eos_token": "<|end|>"}))
+    tokenizer, expected = load_tokenizer(tmp_path), oracle(tmp_path)
+    assert tokenizer.eos_token_id == expected.eos_token_id == size
+    assert tokenizer.encode("x<|end|>") == expected.encode("x<|end|>")
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_normalising_sentencepiece_model_equals_sentencepiece(tmp_path, model_type):
+    make_sentencepiece(
+        tmp_path,
+        model_type=model_type,
+        vocab_size=330,
+        normalization_rule_name="nmt_nfkc",
+        remove_extra_whitespaces=True,
+    )
+    expected = sentencepiece.SentencePieceProcessor(str(tmp_path / "tokenizer.model"))
+    tokenizer = load_tokenizer(tmp_path)
+    for text in ("Hello  world", "  ﬁne ", "½ cafés and dogs", "東京１２"):
+        assert tokenizer.encode(text, add_special_tokens=False) == expected.encode(text), text
+
+
+def test_prompts_are_never_truncated(tokenizers_by_kind):
+    assert len(tokenizers_by_kind["byte_level"].encode("a b " * 50)) > 50
+
+
+def test_lone_surrogates_are_a_request_error(tokenizer):
+    with pytest.raises(RequestError, match="valid Unicode"):
+        tokenizer.encode("broken \ud800")
+
+
+BAD_FILES = {
+    "nothing": {},
+    "cut tokenizer.json": {"tokenizer.json": '{"model": {"type": "BPE", "voc'},
+    "tokenizer.json of another kind": {"tokenizer.json": "[1, 2]"},
+    "empty tokenizer.json": {"tokenizer.json": ""},
+    "cut tokenizer.model": {"tokenizer.model": "\x0a\x7fabc"},
+    "tokenizer.model of zeros": {"tokenizer.model": "\x00" * 64},
+    "empty tokenizer.model": {"tokenizer.model": ""},
+    "bad configuration": {"tokenizer_config.json": "{"},
+    "configuration of another kind": {"tokenizer_config.json": "[]"},
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files_are_named(tmp_path, name):
+    for file, content in BAD_FILES[name].items():
+        (tmp_path / file).write_text(content)
+    with pytest.raises(ModelLoadError, match=r"^\[tokenizer\] .*; got .*\. .*") as caught:
+        load_tokenizer(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+BAD_CONFIGS = {
+    "token without text": {"bos_token": {"lstrip": True}},
+    "added tokens no object": {"added_tokens_decoder": [1]},
+    "added token without number": {"added_tokens_decoder": {"x": {"content": "a"}}},
+    "added token with a gap": {"added_tokens_decoder": {"9999": {"content": "<new>"}}},
+    "template of another kind": {"chat_template": 3},
+    "unnamed template": {"chat_template": [{"template": ""}]},
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONFIGS)
+def test_bad_configurations_are_named(folders, tmp_path, name):
+    shutil.copy(folders["byte_level"] / "tokenizer.json", tmp_path)
+    save_config(tmp_path, **BAD_CONFIGS[name])
+    with pytest.raises(ModelLoadError, match=r"^\[tokenizer\] ") as caught:
+        load_tokenizer(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_unknown_decoder_is_refused(folders, tmp_path):
+    saved = json.loads((folders["byte_level"] / "tokenizer.json").read_text())
+    saved["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
+    with pytest.raises(ModelLoadError, match="WordPiece"):
+        load_tokenizer(tmp_path)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_damaged_sentencepiece_models_never_crash(folders, tmp_path_factory, data):
+    good = (folders["sentencepiece"] / "tokenizer.model").read_bytes()[:4000]
+    at = data.draw(st.integers(0, len(good) - 1))
+    bad = data.draw(st.sampled_from([good[:at], good[:at] + b"\xff" + good[at + 1 :]]))
+    folder = tmp_path_factory.mktemp("damaged")
+    (folder / "tokenizer.model").write_bytes(bad)
+    try:
+        load_tokenizer(folder).encode("text")
+    except ModelLoadError as error:
+        assert str(folder) in str(error)
