@@ -1,0 +1,155 @@
+"""``POST /v1/chat/completions`` on the wire; rendering the messages is the text package's."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quire.core.errors import RequestError
+from quire.protocol.generation import Count, GenerationRequest, Usage
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """One turn of the conversation; tool turns are read so that they can be refused by name.
+
+    ``content`` may be a list of text parts; the chat template checks and joins them.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[Any] | None = None
+    tool_call_id: str | None = None
+    function_call: dict[str, Any] | None = None
+    audio: dict[str, Any] | None = None
+
+    def for_template(self, position: int) -> dict[str, Any]:
+        """Return the message as chat templates expect it; ``developer`` becomes ``system``.
+
+        Raises:
+            RequestError: It holds something that is not served; ``param`` gives the path.
+        """
+        where = f"messages[{position}]"
+        if self.role in ("tool", "function") or self.tool_calls or self.function_call:
+            field = "role" if self.role in ("tool", "function") else "tool_calls"
+            raise RequestError(
+                f"[{where}.{field}] tool calls are not supported by this server.",
+                f"{where}.{field}",
+            )
+        if self.audio is not None:
+            raise RequestError(f"[{where}.audio] audio is not supported.", f"{where}.audio")
+        message: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self.content,
+        }
+        if self.name is not None:
+            message["name"] = self.name
+        reasoning = self.reasoning if self.reasoning is not None else self.reasoning_content
+        if reasoning is not None:
+            message["reasoning"] = message["reasoning_content"] = reasoning
+        return message
+
+
+class ChatCompletionRequest(GenerationRequest, kw_only=True):
+    """The request; see docs/server.md for each field."""
+
+    messages: list[Message]
+    logprobs: bool | None = None
+    top_logprobs: Count | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Refuse what no single field shows; see :meth:`GenerationRequest.check`."""
+        GenerationRequest.check(self)
+        if not self.messages:
+            raise RequestError("[messages] must hold at least one message; got [].", "messages")
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError(
+                f"[top_logprobs] needs logprobs: true; got {self.top_logprobs} without it.",
+                "top_logprobs",
+            )
+        if self.continue_final_message and self.add_generation_prompt:
+            raise RequestError(
+                "[continue_final_message] excludes add_generation_prompt; got both true.",
+                "continue_final_message",
+            )
+        both = (self.max_tokens, self.max_completion_tokens)
+        if None not in both and both[0] != both[1]:
+            raise RequestError(
+                f"[max_completion_tokens] and its old name max_tokens must agree; got {both[1]} "
+                f"and {both[0]}. Send one of them.",
+                "max_completion_tokens",
+            )
+
+    @property
+    def output_limit(self) -> int | None:
+        """Most tokens to generate, or None when the client set no limit."""
+        limit = self.max_completion_tokens
+        return self.max_tokens if limit is None else limit
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives asked for per token, None for no log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class TokenLogprob(msgspec.Struct):
+    """A token, its natural log-probability and its exact bytes."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChosenTokenLogprob(TokenLogprob):
+    """The sampled token with the most likely ones at its position."""
+
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """One entry per generated token."""
+
+    content: list[ChosenTokenLogprob]
+
+
+class AnswerMessage(msgspec.Struct, kw_only=True):
+    """The generated message."""
+
+    role: str
+    content: str
+    refusal: str | None = None
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """One of the ``n`` answers."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """The answer when it is not streamed."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str
+    object: str = "chat.completion"
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[dict[int, dict[str, Any]] | None] | UnsetType = UNSET

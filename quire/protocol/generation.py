@@ -1,0 +1,140 @@
+"""What chat and text completion requests have in common, as sent; not how it is computed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from quire.core.errors import RequestError
+from quire.core.sampling_params import SamplingParams
+
+#: Fields that go to :class:`SamplingParams` under their own name.
+SAMPLING_FIELDS = (
+    "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "seed", "stop", "stop_token_ids", "bad_words", "ignore_eos", "min_tokens",
+    "logit_bias", "allowed_token_ids", "include_stop_str_in_output", "skip_special_tokens",
+    "prompt_logprobs",
+)  # fmt: skip
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
+MAX_LOGIT_BIAS = 100.0
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """Extras of a streamed answer.
+
+    Attributes:
+        include_usage: One last chunk without choices carries the usage.
+        continuous_usage_stats: Every chunk carries the usage so far.
+        include_obfuscation: Accepted; no padding is ever sent.
+    """
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationRequest(msgspec.Struct, kw_only=True):
+    """Fields of both completion endpoints; None (JSON null or absent) means the default."""
+
+    model: str | None = None
+    n: Count | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Count | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: Seed | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    bad_words: list[str] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Count | None = None
+    logit_bias: dict[TokenId, float] | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    prompt_logprobs: Count | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    add_special_tokens: bool | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    request_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
+    rid: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
+    cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_token_ids: bool | None = None
+
+    def check(self) -> None:
+        """Refuse combinations that no single field shows.
+
+        Raises:
+            RequestError: ``param`` names one of the fields.
+        """
+        if self.stream_options is not None and not self.stream:
+            raise RequestError(
+                "[stream_options] needs stream: true; got stream: false.", "stream_options"
+            )
+        if self.stream and self.prompt_logprobs is not None:
+            raise RequestError(
+                "[prompt_logprobs] is not available when stream is true. Send stream: false.",
+                "prompt_logprobs",
+            )
+        for token_id, bias in (self.logit_bias or {}).items():
+            if not -MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS:
+                raise RequestError(
+                    f"[logit_bias] must be in [-100, 100]; got {bias} for token {token_id}.",
+                    "logit_bias",
+                )
+
+    def sampling_params(
+        self, defaults: dict[str, Any], max_tokens: int | None, logprobs: int | None
+    ) -> SamplingParams:
+        """Join the request with the model's own defaults; what the request sets wins.
+
+        Args:
+            defaults: ``EngineClient.default_sampling_params``.
+            max_tokens: Output limit in tokens, None up to the context length.
+            logprobs: Alternatives per output token, None for no log-probabilities.
+
+        Raises:
+            InvalidSamplingParamsError: A value is out of range; ``param`` names the field.
+        """
+        keywords = dict(defaults)
+        for name in SAMPLING_FIELDS:
+            value = getattr(self, name)
+            if value is not None:
+                keywords[name] = value
+        keywords["max_tokens"] = max_tokens
+        keywords["logprobs"] = logprobs
+        return SamplingParams(**keywords)
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """``cached_tokens``: prompt tokens found in the prefix cache."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """Token counts of one answer, all choices together."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Usage:
+    """Build the usage of an answer from its three counts, in tokens."""
+    return Usage(
+        prompt_tokens=prompt_tokens,
+        total_tokens=prompt_tokens + completion_tokens,
+        completion_tokens=completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens),
+    )

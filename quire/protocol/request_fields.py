@@ -1,0 +1,145 @@
+"""Which fields of a generation request are honoured, refused or harmless; not their types.
+
+Tier 1, supported: the fields of the request structs. Tier 2, refused: known elsewhere and able to
+change the output, so anything but a neutral value is a 400 that names the field. Harmless: known,
+and unable to change the output. Tier 3, unknown: accepted and reported back by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import RequestError
+
+#: Refused fields with the values that ask for nothing; null always does.
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
+    "regex": (),
+    "ebnf": (),
+    "grammar": ("",),
+    "json_schema": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1.0,),
+    "logprob_token_ids": ([],),
+    "truncate_prompt_tokens": (),
+    "truncation_side": (),
+    "documents": ([],),
+    "chat_template": (),
+    "audio": (),
+    "modalities": (["text"],),
+    "web_search_options": (),
+    "reasoning_effort": (),
+    "thinking_token_budget": (),
+    "include_reasoning": (True,),
+    "separate_reasoning": (True,),
+    "verbosity": ("medium",),
+    "repetition_detection": (),
+    "return_prompt_text": (False,),
+    "return_token_offsets": (False,),
+    "stream_interval": (1,),
+    "kv_transfer_params": (),
+    "vllm_xargs": ({},),
+    "watermarking": (),
+    "logits_processors": ([],),
+    "custom_logit_processor": (),
+    "stop_regex": ([], ""),
+    "no_stop_trim": (False,),
+    "lora_path": (),
+    "extra_key": (),
+    "data_parallel_rank": (),
+    "n_predict": (-1,),
+    "repeat_penalty": (1.0,),
+    "typical_p": (1.0,),
+    "mirostat": (0,),
+    "dry_multiplier": (0.0,),
+    "xtc_probability": (0.0,),
+}
+
+REFUSED_CHAT = REFUSED | {"echo": (False,), "prompt_embeds": ()}
+REFUSED_COMPLETION = REFUSED | {
+    "suffix": ("",),
+    "prompt_embeds": (),
+    "add_generation_prompt": (),
+    "continue_final_message": (False,),
+    "chat_template_kwargs": ({},),
+}
+
+#: Known fields that cannot change the output.
+HARMLESS = frozenset(
+    {
+        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "prediction", "parallel_tool_calls", "session_id",
+        "spaces_between_special_tokens", "media_io_kwargs", "mm_processor_kwargs",
+        "stream_reasoning", "cache_prompt", "id_slot",
+    }
+)  # fmt: skip
+
+_STRUCTURED = "Structured output is not supported yet; structured_outputs is its current name."
+_HINTS = {
+    "tools": "Tool calls are not supported yet.",
+    "response_format": 'Only {"type": "text"} is supported yet.',
+    "best_of": "It must be absent or equal to n.",
+    "chat_template": "Start the server with --chat-template instead.",
+    "truncate_prompt_tokens": "Prompts are never truncated; shorten it before sending.",
+    "repeat_penalty": "Use repetition_penalty.",
+    "no_stop_trim": "Use include_stop_str_in_output.",
+    "n_predict": "Use max_tokens.",
+    "extra_key": "Use cache_salt.",
+} | dict.fromkeys(
+    ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf"), _STRUCTURED
+)
+
+
+def find_ignored(
+    body: Mapping[str, msgspec.Raw],
+    supported: frozenset[str],
+    refused: Mapping[str, tuple[Any, ...]],
+) -> list[str]:
+    """Return the unknown fields of ``body`` in the order sent.
+
+    Args:
+        body: The request's top-level fields, undecoded.
+        supported: Fields of the request's struct.
+        refused: Fields of tier 2 with their neutral values.
+
+    Raises:
+        RequestError: A refused field asks for something.
+    """
+    ignored = []
+    for name, raw in body.items():
+        if name in supported or name in HARMLESS:
+            continue
+        if name == "best_of":
+            # It once meant "generate more than n and choose"; only best_of == n can be honoured.
+            neutral: tuple[Any, ...] = (_decode(body.get("n")) or 1,)
+        elif name in refused:
+            neutral = refused[name]
+        else:
+            ignored.append(name)
+            continue
+        value = _decode(raw)
+        if value is not None and value not in neutral:
+            hint = _HINTS.get(name, "Leave it out.")
+            shown = bytes(raw)[:80].decode(errors="replace")
+            raise RequestError(
+                f"[{name}] is not supported by this server; got {shown}. {hint}", name
+            )
+    return ignored
+
+
+def _decode(raw: msgspec.Raw | None) -> Any:
+    return None if raw is None else msgspec.json.decode(raw)

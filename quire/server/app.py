@@ -1,0 +1,30 @@
+"""The ASGI app: routes, errors, keys; every endpoint group has its own file."""
+
+from __future__ import annotations
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from quire.server import health, models, tokenization
+from quire.server.authentication import RequireKey
+from quire.server.chat_completions import ChatCompletions
+from quire.server.completions import Completions
+from quire.server.errors import AnswerErrors
+from quire.server.service import Service
+
+
+def create_app(service: Service) -> ASGIApp:
+    """Return the app that serves ``service``."""
+    app: ASGIApp = Router(
+        [
+            Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
+            Route("/v1/completions", Completions(service), methods=["POST"]),
+            *models.routes(service),
+            *tokenization.routes(service),
+            *health.routes(service),
+        ],
+        redirect_slashes=False,
+    )
+    if service.options.api_key:
+        app = RequireKey(app, service.options.api_key)
+    return AnswerErrors(app)

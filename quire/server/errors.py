@@ -1,0 +1,125 @@
+"""Exceptions to HTTP: one status, one type and OpenAI's body for each; nothing is raised here."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Mapping
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.core.errors import (
+    CapacityError,
+    EngineDeadError,
+    PromptTooLongError,
+    RequestError,
+)
+from quire.protocol.error_body import ErrorBody, ErrorDetail
+
+logger = logging.getLogger(__name__)
+
+TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    413: "RequestTooLargeError",
+    415: "UnsupportedMediaTypeError",
+    500: "InternalServerError",
+    501: "NotImplementedError",
+    503: "ServiceUnavailableError",
+}
+#: Clients look for this word to shorten the conversation and try again.
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+
+
+class ApiError(Exception):
+    """An answer that is an error.
+
+    Attributes:
+        status: HTTP status.
+        message: For people.
+        type: For programs; by default the status's.
+        param: Offending request field.
+        headers: Sent with the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type or TYPES.get(status, "HTTPError")
+        self.param = param
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        """Return the JSON body."""
+        detail = ErrorDetail(
+            message=self.message, type=self.type, param=self.param, code=self.status
+        )
+        return msgspec.json.encode(ErrorBody(detail))
+
+    def response(self) -> Response:
+        """Return the HTTP response."""
+        return Response(self.body(), self.status, self.headers, "application/json")
+
+
+def to_api_error(error: Exception) -> ApiError:
+    """Map any exception; one we did not raise on purpose is logged and told nothing of."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, PromptTooLongError):
+        return ApiError(400, str(error), type=CONTEXT_LENGTH_EXCEEDED, param=error.param)
+    if isinstance(error, RequestError):
+        return ApiError(400, str(error), param=error.param)
+    if isinstance(error, CapacityError):
+        seconds = max(1, math.ceil(error.retry_after_seconds or 1))
+        return ApiError(503, str(error), headers={"Retry-After": str(seconds)})
+    if isinstance(error, EngineDeadError):
+        return ApiError(503, str(error))
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, error.detail, headers=error.headers)
+    logger.error("[server] request failed", exc_info=error)
+    return ApiError(500, "Internal server error.")
+
+
+class AnswerErrors:
+    """ASGI middleware: whatever the routes raise becomes OpenAI's error body.
+
+    It replaces Starlette's own two layers, which each wrap every chunk that is sent.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app; answer its exception unless an answer has begun."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+
+        def watched_send(message: Message) -> Awaitable[None]:
+            nonlocal started
+            started = True
+            return send(message)
+
+        # Makes Starlette's router raise 404 and 405 instead of answering in plain text.
+        scope["app"] = self
+        try:
+            await self.app(scope, receive, watched_send)
+        except Exception as error:
+            if started:
+                raise
+            await to_api_error(error).response()(scope, receive, send)

@@ -1,0 +1,164 @@
+"""From a checked request to the engine's outputs; not their format on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from quire.core.errors import PromptTooLongError, RequestError
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.server.errors import ApiError
+from quire.server.request_observer import RequestObserver
+from quire.server.service import Service
+
+#: ``(prompt index, output so far)`` of a request's prompts, as they grow.
+Outputs: TypeAlias = AsyncGenerator[tuple[int, RequestOutput], None]
+
+_submissions = itertools.count()
+
+
+@dataclass(slots=True, kw_only=True)
+class Submission:
+    """What an endpoint asks of the engine.
+
+    Attributes:
+        response_id: Id of the answer; the engine's ids derive from it.
+        prompts: Token ids of each prompt.
+        params: Sampling settings of each prompt.
+        param: Request field that holds the prompt, for errors.
+        priority: Lower runs first.
+        cache_salt: Only requests with the same salt share cached blocks.
+    """
+
+    response_id: str
+    prompts: list[list[int]]
+    params: list[SamplingParams]
+    param: str
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+def output_limit(service: Service, asked: int | None, num_prompt_tokens: int) -> int | None:
+    """Return the request's limit of output tokens, else the model's own as far as it fits."""
+    default: int | None = service.engine.default_sampling_params.get("max_tokens")
+    if asked is not None or default is None:
+        return asked
+    return min(default, max(1, service.engine.max_model_len - num_prompt_tokens))
+
+
+def check_submission(service: Service, submission: Submission) -> None:
+    """Refuse what would be ignored or only be found once other prompts of the request run.
+
+    Raises:
+        PromptTooLongError: With the counts, in the words that clients look for.
+        RequestError: A setting that this server does not honour.
+    """
+    if submission.priority and service.config.scheduler.scheduling_policy != "priority":
+        raise RequestError(
+            "[priority] needs a server started with --scheduling-policy priority; "
+            f"got {submission.priority}.",
+            "priority",
+        )
+    limit, param = service.engine.max_model_len, submission.param
+    for token_ids, params in zip(submission.prompts, submission.params, strict=True):
+        asked = params.max_tokens or 1
+        if len(token_ids) + asked > limit:
+            raise PromptTooLongError(
+                f"This model's maximum context length is {limit} tokens. However, you requested "
+                f"{len(token_ids) + asked} tokens ({len(token_ids)} in the {param}, {asked} in "
+                f"the completion). Please reduce the length of the {param} or completion.",
+                param,
+            )
+
+
+async def generate(
+    service: Service, submission: Submission
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """Yield ``(prompt index, output so far)`` whenever a prompt's output grew.
+
+    Closing it aborts what still runs.
+
+    Raises:
+        ApiError: The engine gave up on the request (500), or ends it because it stops (503).
+        QuireError: What ``EngineClient.generate`` raises.
+    """
+    number = next(_submissions)
+    streams = [
+        _observed(service, submission, index, f"{submission.response_id}-{number}-{index}")
+        for index in range(len(submission.prompts))
+    ]
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as stream:
+            async for output in stream:
+                yield 0, _checked(output)
+        return
+    async with aclosing(_merged(streams)) as merged:
+        async for index, output in merged:
+            yield index, _checked(output)
+
+
+async def _observed(
+    service: Service, submission: Submission, index: int, request_id: str
+) -> AsyncGenerator[RequestOutput, None]:
+    """Pass one prompt's outputs on and write their times and counts to the metrics."""
+    params = submission.params[index]
+    outputs = service.engine.generate(
+        {"prompt_token_ids": submission.prompts[index]},
+        params,
+        request_id,
+        priority=submission.priority,
+        cache_salt=submission.cache_salt,
+    )
+    observer = RequestObserver(service.metrics, params)
+    async with aclosing(outputs):  # type: ignore[type-var]
+        async for output in outputs:
+            observer.observe(output)
+            yield output
+
+
+def _checked(output: RequestOutput) -> RequestOutput:
+    for completion in output.outputs:
+        if completion.finish_reason == "error":
+            raise ApiError(500, f"The engine failed on this request: {output.error}")
+        if completion.finish_reason == "abort":
+            raise ApiError(503, "The server is shutting down; this request was ended.")
+    return output
+
+
+async def _merged(
+    streams: list[AsyncGenerator[RequestOutput, None]],
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """Yield from all streams as they grow; a slow reader gets the latest state of each."""
+    latest: dict[int, RequestOutput] = {}
+    changed = asyncio.Event()
+
+    async def follow(index: int, stream: AsyncGenerator[RequestOutput, None]) -> None:
+        async with aclosing(stream):
+            async for output in stream:
+                latest[index] = output
+                changed.set()
+
+    tasks = [asyncio.create_task(follow(i, stream)) for i, stream in enumerate(streams)]
+    for task in tasks:
+        task.add_done_callback(lambda _: changed.set())
+    try:
+        while True:
+            await changed.wait()
+            changed.clear()
+            ended = [task.done() for task in tasks]
+            for index in sorted(latest):
+                yield index, latest.pop(index)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            if all(ended):
+                return
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,78 @@
+"""The way of both completion endpoints: read, prepare, then answer whole or as a stream."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from typing import Generic, Protocol, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from quire.protocol.generation import GenerationRequest
+from quire.server.connection import run_until_disconnect
+from quire.server.generation import Outputs, Submission, check_submission, generate
+from quire.server.request_body import read_request
+from quire.server.service import Service
+from quire.server.sse import send_events
+
+T = TypeVar("T", bound=GenerationRequest)
+
+
+class Answer(Protocol):
+    """Formats the engine's outputs for one request."""
+
+    async def collect(self, outputs: Outputs) -> bytes:
+        """Wait for the end and return the whole answer as JSON."""
+        ...
+
+    def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
+        """Yield the stream's events, all but ``[DONE]``."""
+        ...
+
+
+class GenerationEndpoint(ABC, Generic[T]):
+    """An ASGI app for one route.
+
+    Attributes:
+        kind: Struct of the request's body.
+    """
+
+    kind: type[T]
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; a client that goes away ends it."""
+        strict = self.service.options.strict_params
+        body, headers = await read_request(Request(scope, receive), self.kind, strict)
+
+        async def work() -> None:
+            answer, submission = await self.prepare(body)
+            check_submission(self.service, submission)
+            outputs = generate(self.service, submission)
+            if body.stream:
+                await send_events(send, answer.events(outputs), headers)
+            else:
+                content = await answer.collect(outputs)
+                response = Response(content, headers=headers, media_type="application/json")
+                await response(scope, receive, send)
+
+        await run_until_disconnect(receive, work())
+
+    @abstractmethod
+    async def prepare(self, body: T) -> tuple[Answer, Submission]:
+        """Check and tokenize a request.
+
+        Raises:
+            RequestError: It is wrong.
+            ApiError: It names a model that is not served.
+        """
+
+
+def response_id(prefix: str, body: GenerationRequest) -> str:
+    """Return the answer's id: the client's own behind ``prefix``, or a fresh one."""
+    return f"{prefix}-{body.request_id or body.rid or uuid.uuid4().hex}"

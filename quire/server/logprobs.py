@@ -1,0 +1,118 @@
+"""Log-probabilities in the forms of the two completion endpoints."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quire.core.outputs import Logprob
+from quire.protocol.chat_completion import ChatLogprobs, ChosenTokenLogprob, TokenLogprob
+from quire.protocol.completion import CompletionLogprobs
+from quire.text.tokenizer import Tokenizer
+
+#: JSON has no infinity; vLLM sends this for tokens that cannot occur.
+LOWEST = -9999.0
+
+Position = Mapping[int, Logprob]
+
+
+class TokenNames:
+    """How tokens are written in answers.
+
+    Args:
+        tokenizer: Of the served model.
+        as_token_ids: Write ``token_id:7`` instead of the text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, as_token_ids: bool) -> None:
+        self.tokenizer = tokenizer
+        self._as_token_ids = as_token_ids
+
+    def name(self, token_id: int) -> str:
+        r"""Return a token's text; bytes that are part of a character are written ``\xe2``."""
+        if self._as_token_ids:
+            return f"token_id:{token_id}"
+        return self.tokenizer.token_bytes(token_id).decode(errors="backslashreplace")
+
+
+def chat_logprobs(
+    names: TokenNames, token_ids: Sequence[int], positions: Sequence[Position], num_top: int
+) -> ChatLogprobs:
+    """Return one entry per token with its ``num_top`` most likely alternatives."""
+    return ChatLogprobs(
+        [
+            ChosenTokenLogprob(
+                *_entry(names, token_id, position[token_id]),
+                [TokenLogprob(*_entry(names, i, x)) for i, x in _ranked(position)[:num_top]],
+            )
+            for token_id, position in zip(token_ids, positions, strict=True)
+        ]
+    )
+
+
+def prompt_logprobs(
+    names: TokenNames, positions: Sequence[Position | None]
+) -> list[dict[int, dict[str, Any]] | None]:
+    """Return vLLM's form: per prompt token an object by token id, null for the first."""
+    return [
+        None
+        if position is None
+        else {
+            token_id: {
+                "logprob": max(entry.logprob, LOWEST),
+                "rank": entry.rank,
+                "decoded_token": names.name(token_id),
+            }
+            for token_id, entry in position.items()
+        }
+        for position in positions
+    ]
+
+
+class CompletionLogprobWriter:
+    """Writes one text's log-probabilities piece by piece; it remembers how far the text is.
+
+    Args:
+        names: How tokens are written.
+        skip_special_tokens: Special tokens are not in the text and take no room in it.
+    """
+
+    def __init__(self, names: TokenNames, skip_special_tokens: bool) -> None:
+        self._names = names
+        self._skip_special_tokens = skip_special_tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def write(
+        self, token_ids: Sequence[int], positions: Sequence[Position | None]
+    ) -> CompletionLogprobs:
+        """Return the lists for the next tokens; a position of None is the prompt's first."""
+        lists = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
+        for token_id, position in zip(token_ids, positions, strict=True):
+            lists.text_offset.append(self._offset)
+            lists.tokens.append(self._names.name(token_id))
+            if position is None:
+                lists.token_logprobs.append(None)
+                lists.top_logprobs.append(None)
+            else:
+                lists.token_logprobs.append(max(position[token_id].logprob, LOWEST))
+                lists.top_logprobs.append(
+                    {
+                        self._names.name(other): max(entry.logprob, LOWEST)
+                        for other, entry in _ranked(position)
+                    }
+                )
+            tokenizer = self._names.tokenizer
+            if not (self._skip_special_tokens and tokenizer.is_special(token_id)):
+                self._offset += len(self._decoder.decode(tokenizer.token_bytes(token_id)))
+        return lists
+
+
+def _entry(names: TokenNames, token_id: int, entry: Logprob) -> tuple[str, float, list[int]]:
+    token_bytes = names.tokenizer.token_bytes(token_id)
+    return names.name(token_id), max(entry.logprob, LOWEST), list(token_bytes)
+
+
+def _ranked(position: Position) -> list[tuple[int, Logprob]]:
+    return sorted(position.items(), key=lambda item: item[1].rank)

@@ -1,0 +1,97 @@
+"""Texts and conversations to token ids, without holding up the streams of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from quire.core.errors import RequestError
+from quire.protocol.chat_completion import Message
+from quire.text.chat_template import no_template_error
+from quire.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+#: From this many characters on, tokenizing would delay every stream by more than a token's time.
+INLINE_CHARACTERS = 4096
+#: Fields of their own, so they may not come in by the back door.
+RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final_message")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages and how they are rendered.
+
+    Attributes:
+        messages: In order.
+        add_generation_prompt: End with the header of an assistant's message.
+        continue_final_message: Leave the last message open instead.
+        add_special_tokens: Add what the tokenizer adds to plain text; templates write it out.
+        kwargs: More variables of the template.
+    """
+
+    messages: Sequence[Message]
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+    add_special_tokens: bool | None
+    kwargs: dict[str, Any] | None
+
+    @property
+    def role(self) -> str:
+        """The role of the message that is generated."""
+        opens = self.add_generation_prompt is False or self.continue_final_message
+        return self.messages[-1].role if opens else "assistant"
+
+    def render(self, tokenizer: Tokenizer) -> str:
+        """Return the prompt text.
+
+        Raises:
+            RequestError: The model has no template, or it refuses the conversation.
+        """
+        if tokenizer.chat_template is None:
+            raise no_template_error()
+        kwargs = self.kwargs or {}
+        for name in RESERVED_KWARGS:
+            if name in kwargs:
+                raise RequestError(
+                    f"[chat_template_kwargs] must not hold {name}; it is a field of its own.",
+                    "chat_template_kwargs",
+                )
+        add_generation_prompt = self.add_generation_prompt
+        if add_generation_prompt is None:
+            add_generation_prompt = not self.continue_final_message
+        return tokenizer.chat_template.render(
+            [message.for_template(index) for index, message in enumerate(self.messages)],
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=bool(self.continue_final_message),
+            **kwargs,
+        )
+
+
+async def encode_conversation(tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
+    """Return the token ids of a rendered conversation.
+
+    Raises:
+        RequestError: See :meth:`Conversation.render`.
+    """
+    add_special_tokens = bool(conversation.add_special_tokens)
+    size = sum(_size(message) for message in conversation.messages)
+    return await _run(
+        size, lambda: tokenizer.encode(conversation.render(tokenizer), add_special_tokens)
+    )
+
+
+async def encode_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    """Return the token ids of ``text``."""
+    return await _run(len(text), lambda: tokenizer.encode(text, add_special_tokens))
+
+
+def _size(message: Message) -> int:
+    content = message.content
+    return len(content) if isinstance(content, str) else INLINE_CHARACTERS
+
+
+async def _run(size: int, work: Callable[[], T]) -> T:
+    return work() if size < INLINE_CHARACTERS else await asyncio.to_thread(work)

@@ -1,0 +1,75 @@
+"""What every endpoint needs to know: the engine, the names it is served under, the settings."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import quire
+from quire.core.config import EngineConfig
+from quire.llm.engine_client import EngineClient
+from quire.protocol.generation import StreamOptions
+from quire.server.deltas import UsageOptions
+from quire.server.errors import ApiError
+from quire.server.metrics import ServerMetrics
+from quire.server.options import ServerOptions
+
+
+@dataclass(slots=True)
+class Service:
+    """One served model.
+
+    Attributes:
+        engine: Computes the answers.
+        config: The engine's settings.
+        options: The server's settings.
+        metrics: What ``/metrics`` shows.
+        model_names: Names that requests may use; the first is shown in answers.
+        created: When the service started, unix seconds.
+        fingerprint: Same version and settings, same fingerprint.
+    """
+
+    engine: EngineClient
+    config: EngineConfig
+    options: ServerOptions
+    metrics: ServerMetrics = field(init=False)
+    model_names: tuple[str, ...] = field(init=False)
+    created: int = field(init=False)
+    fingerprint: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model_names = (self.config.model.served_model_name or self.config.model.model,)
+        self.metrics = ServerMetrics(self.engine, self.config, self.options, self.model_names[0])
+        self.created = int(time.time())
+        digest = hashlib.sha256(repr(self.config).encode()).hexdigest()[:8]
+        self.fingerprint = f"quire-{quire.__version__}-{digest}"
+
+    def resolve_model(self, name: str | None) -> str:
+        """Return the served name a request means; none or an empty one means the first.
+
+        Raises:
+            ApiError: 404, no such model.
+        """
+        if not name:
+            return self.model_names[0]
+        if name not in self.model_names:
+            raise ApiError(404, f"The model `{name}` does not exist.", param="model")
+        return name
+
+    def identity(self, response_id: str, model: str) -> dict[str, Any]:
+        """Return what an answer and each of its chunks says of itself."""
+        return {
+            "id": response_id,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+    def usage_options(self, asked: StreamOptions | None) -> UsageOptions:
+        """Return when a stream carries usage; ``--enable-force-include-usage`` means always."""
+        forced = self.options.enable_force_include_usage
+        at_end = forced or bool(asked and asked.include_usage)
+        on_every_chunk = forced or bool(at_end and asked and asked.continuous_usage_stats)
+        return UsageOptions(at_end, on_every_chunk)

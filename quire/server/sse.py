@@ -1,0 +1,121 @@
+"""Server-sent events: the response, its errors, and the bytes of one chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.types import Send
+
+from quire.server.errors import to_api_error
+
+DONE = b"data: [DONE]\n\n"
+#: An early failure gets its own status; a long wait must not look like a dead server.
+HEADERS_WITHIN_SECONDS = 1.0
+_encode = msgspec.json.encode
+
+
+async def send_events(
+    send: Send, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]
+) -> None:
+    """Send ``events`` as the body of a 200 response and end it with ``[DONE]``.
+
+    Once the headers are out, an exception of ``events`` cannot become a status any more: it is
+    sent as an error event.
+
+    Raises:
+        Exception: What ``events`` raises before the headers were sent.
+    """
+    fields = {
+        "content-type": "text/event-stream; charset=utf-8",
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+        **headers,
+    }
+    raw = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
+    async with aclosing(events):
+        first = asyncio.ensure_future(anext(events, None))
+        try:
+            await asyncio.wait({first}, timeout=HEADERS_WITHIN_SECONDS)
+            if first.done():
+                first.result()
+            await send({"type": "http.response.start", "status": 200, "headers": raw})
+            await _send_body(send, first, events)
+        finally:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+    await send({"type": "http.response.body", "body": DONE, "more_body": False})
+
+
+async def _send_body(
+    send: Send, first: Awaitable[bytes | None], events: AsyncGenerator[bytes, None]
+) -> None:
+    try:
+        event = await first
+        while event is not None:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            event = await anext(events, None)
+    except Exception as error:
+        body = b"data: " + to_api_error(error).body() + b"\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+class ChunkWriter:
+    """Writes the chunks of one stream; all that stays the same is encoded once.
+
+    Args:
+        identity: ``id``, ``object``, ``created``, ``model`` and what else each chunk repeats.
+        content_key: ``delta`` for chat, ``text`` for completions.
+    """
+
+    def __init__(self, identity: dict[str, Any], content_key: str) -> None:
+        self._head = b"data: " + _encode(identity)[:-1] + b',"choices":['
+        self._key = f',"{content_key}":'.encode()
+
+    def chunk(
+        self,
+        index: int,
+        content: bytes,
+        *,
+        logprobs: Any = None,
+        finish_reason: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        top_level: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """Return one event with one choice.
+
+        Args:
+            index: The choice.
+            content: JSON of the delta or text.
+            logprobs: Anything msgspec encodes.
+            finish_reason: None while the choice goes on.
+            extra: More fields of the choice.
+            top_level: More fields of the chunk.
+        """
+        return b"".join(
+            (
+                self._head,
+                b'{"index":%d' % index,
+                self._key,
+                content,
+                b',"logprobs":',
+                b"null" if logprobs is None else _encode(logprobs),
+                b',"finish_reason":',
+                b"null" if finish_reason is None else _encode(finish_reason),
+                _members(extra),
+                b"}]",
+                _members(top_level),
+                b"}\n\n",
+            )
+        )
+
+    def last(self, usage: Any) -> bytes:
+        """Return the event without choices that carries the usage."""
+        return self._head + b"]" + _members({"usage": usage}) + b"}\n\n"
+
+
+def _members(fields: Mapping[str, Any] | None) -> bytes:
+    return b"," + _encode(fields)[1:-1] if fields else b""

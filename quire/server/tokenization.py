@@ -1,0 +1,74 @@
+"""``POST /tokenize`` and ``POST /detokenize``."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.core.errors import RequestError
+from quire.protocol.tokenization import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from quire.server.prompts import Conversation, encode_conversation, encode_text
+from quire.server.request_body import read_request
+from quire.server.service import Service
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes."""
+    tokenizer = service.engine.tokenizer
+    strict = service.options.strict_params
+
+    async def tokenize(request: Request) -> Response:
+        body, headers = await read_request(request, TokenizeRequest, strict)
+        service.resolve_model(body.model)
+        token_ids = await _encode(service, body)
+        answer = TokenizeResponse(
+            count=len(token_ids), max_model_len=service.engine.max_model_len, tokens=token_ids
+        )
+        if body.return_token_strs:
+            answer.token_strs = [
+                token or "" for token in tokenizer.convert_ids_to_tokens(token_ids)
+            ]
+        return _json(answer, headers)
+
+    async def detokenize(request: Request) -> Response:
+        body, headers = await read_request(request, DetokenizeRequest, strict)
+        service.resolve_model(body.model)
+        unknown = [i for i in body.tokens if i >= tokenizer.vocab_size]
+        if unknown:
+            raise RequestError(
+                f"[tokens] ids must be below {tokenizer.vocab_size}; got {unknown[0]}.", "tokens"
+            )
+        text = tokenizer.decode(body.tokens, skip_special_tokens=False)
+        return _json(DetokenizeResponse(text), headers)
+
+    return [
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+    ]
+
+
+async def _encode(service: Service, body: TokenizeRequest) -> list[int]:
+    tokenizer = service.engine.tokenizer
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestError("[prompt] give either prompt or messages.", "prompt")
+    if body.prompt is not None:
+        return await encode_text(tokenizer, body.prompt, body.add_special_tokens is not False)
+    conversation = Conversation(
+        body.messages or [],
+        body.add_generation_prompt,
+        body.continue_final_message,
+        body.add_special_tokens,
+        body.chat_template_kwargs,
+    )
+    return await encode_conversation(tokenizer, conversation)
+
+
+def _json(value: msgspec.Struct, headers: dict[str, str]) -> Response:
+    return Response(msgspec.json.encode(value), headers=headers, media_type="application/json")

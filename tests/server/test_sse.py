@@ -1,0 +1,106 @@
+"""The bytes on the wire, chunk by chunk."""
+
+from __future__ import annotations
+
+import json
+
+HELLO = [{"role": "user", "content": "Hi"}]
+HEAD = (
+    'data: {"object":"chat.completion.chunk","id":0,"created":0,"model":"quire-tiny",'
+    '"system_fingerprint":0,"choices":['
+)
+CHAT = HEAD + '{"index":0,"delta":'
+TEXT = HEAD.replace("chat.completion.chunk", "text_completion") + '{"index":0,"text":'
+RUNNING = ',"logprobs":null,"finish_reason":null}]'
+STOPPED = ',"logprobs":null,"finish_reason":"stop","stop_reason":null}]'
+
+
+def usage(prompt: int, completion: int) -> str:
+    return (
+        f'"usage":{{"prompt_tokens":{prompt},"total_tokens":{prompt + completion},'
+        f'"completion_tokens":{completion},"prompt_tokens_details":{{"cached_tokens":2}}}}'
+    )
+
+
+def events(client, path, body):
+    """Return the stream's events, the parts that differ from run to run blanked."""
+    response = client.post(path, json={"stream": True, **body})
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    text = response.text
+    first = json.loads(text.split("\n\n")[0].removeprefix("data: "))
+    for name in ("id", "created", "system_fingerprint"):
+        text = text.replace(json.dumps(first[name]), "0")
+    assert text.endswith("\n\n")
+    return text.split("\n\n")[:-1]
+
+
+def test_chat_stream(client, engine):
+    engine.text = "Aé"
+    assert events(client, "/v1/chat/completions", {"messages": HELLO}) == [
+        CHAT + '{"role":"assistant","content":""}' + RUNNING + "}",
+        CHAT + '{"content":"A"}' + RUNNING + "}",
+        CHAT + '{"content":"é"}' + RUNNING + "}",
+        CHAT + "{}" + STOPPED + "}",
+        "data: [DONE]",
+    ]
+
+
+def test_chat_stream_with_usage_on_every_chunk(client, engine):
+    engine.text = "A"
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"messages": HELLO, "stream_options": options}
+    assert events(client, "/v1/chat/completions", body) == [
+        CHAT + '{"role":"assistant","content":""}' + RUNNING + f",{usage(21, 1)}}}",
+        CHAT + '{"content":"A"}' + RUNNING + f",{usage(21, 1)}}}",
+        CHAT + "{}" + STOPPED + f",{usage(21, 2)}}}",
+        HEAD + f"],{usage(21, 2)}}}",
+        "data: [DONE]",
+    ]
+
+
+def test_usage_can_be_forced_by_the_server(serve, engine):
+    engine.text = "A"
+    client = serve(enable_force_include_usage=True)
+    chunks = events(client, "/v1/chat/completions", {"messages": HELLO})
+    assert ["usage" in chunk for chunk in chunks] == [True] * 4 + [False]
+
+
+def test_completion_stream(client, engine):
+    engine.text = "A"
+    body = {"prompt": "Hi", "stream_options": {"include_usage": True}}
+    assert events(client, "/v1/completions", body) == [
+        TEXT + '"A"' + RUNNING + "}",
+        TEXT + '""' + STOPPED + "}",
+        HEAD.replace("chat.completion.chunk", "text_completion") + f"],{usage(2, 2)}}}",
+        "data: [DONE]",
+    ]
+
+
+def test_every_choice_starts_with_its_role_and_ends_once(client, engine):
+    engine.text = "AB"
+    chunks = events(client, "/v1/chat/completions", {"messages": HELLO, "n": 3})
+    for index in range(3):
+        mine = [chunk for chunk in chunks if f'"index":{index},' in chunk]
+        assert len(mine) == 4
+        assert '"role":"assistant"' in mine[0] and '"finish_reason":"stop"' in mine[-1]
+        assert sum('"finish_reason":"stop"' in chunk for chunk in mine) == 1
+
+
+def test_a_failure_behind_the_headers_is_an_event(client, engine):
+    engine.text, engine.fail_after = "AB", 1
+    chunks = events(client, "/v1/chat/completions", {"messages": HELLO})
+    assert chunks[1] == CHAT + '{"content":"A"}' + RUNNING + "}"
+    assert chunks[2:] == [
+        'data: {"error":{"message":"Internal server error.","type":"InternalServerError",'
+        '"param":null,"code":500}}',
+        "data: [DONE]",
+    ]
+
+
+def test_a_failed_request_tells_why(client, engine):
+    engine.text, engine.end_after = "AB", 2
+    chunks = events(client, "/v1/completions", {"prompt": "Hi"})
+    error = json.loads(chunks[-2].removeprefix("data: "))["error"]
+    assert error["code"] == 500 and "logits are not finite" in error["message"]
+    assert chunks[-1] == "data: [DONE]"

@@ -1,1 +1,0 @@
-"""Reproducible one-offs that made something in the package; ``quire`` imports none of it."""
