@@ -1,0 +1,50 @@
+"""Token-level stop conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.core.outputs import RequestMetrics
+from quire.core.sampling_params import SamplingParams
+from quire.engine.request import Request
+from quire.engine.stop import check_stop
+
+EOS = frozenset({7, 8})
+
+
+def after(output: list[int], max_total_tokens: int = 100, **params: Any) -> Request:
+    return Request(
+        request_id="r",
+        group_id="r",
+        index=0,
+        token_ids=[7, 5, 9, *output],
+        num_prompt_tokens=3,
+        max_total_tokens=max_total_tokens,
+        params=SamplingParams(max_tokens=None, **params),
+        seed=0,
+        order=(0.0, 0, 0),
+        metrics=RequestMetrics(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "params", "expected"),
+    [
+        ([1], {}, None),
+        ([7], {}, ("stop", None)),
+        ([1, 8], {}, ("stop", None)),
+        ([7], {"ignore_eos": True}, None),
+        ([5], {"stop_token_ids": [4, 5]}, ("stop", 5)),
+        ([7], {"ignore_eos": True, "stop_token_ids": [7]}, ("stop", 7)),
+        ([7], {"min_tokens": 2}, None),
+        ([5], {"min_tokens": 2, "stop_token_ids": [5]}, None),
+        ([1, 7], {"min_tokens": 2}, ("stop", None)),
+        ([1, 2], {"max_total_tokens": 5}, ("length", None)),
+        ([1, 7], {"max_total_tokens": 5}, ("stop", None)),
+        ([1, 2], {"max_total_tokens": 5, "min_tokens": 9}, ("length", None)),
+    ],
+)
+def test_stop_conditions(output, params, expected):
+    assert check_stop(after(output, **params), EOS) == expected
