@@ -80,11 +80,7 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Plan the next step; with nothing to do the plan's ``scheduled`` is empty."""
         plan = SchedulerOutput()
-        num_preemptions = self.stats.num_preemptions
-        budget = self._schedule_running(plan)
-        # Blocks just taken from a request must not go to the same request again in this step.
-        if self.stats.num_preemptions == num_preemptions:
-            self._schedule_waiting(plan, budget)
+        self._schedule_waiting(plan, self._schedule_running(plan))
         if plan.scheduled:
             plan.finished_request_ids, self._ended = self._ended, []
         else:

@@ -47,11 +47,28 @@ def fold(values: list[int]) -> list[int]:
 
 def oracle(prompt: list[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
     """Generate with no cache, no blocks and no batch."""
-    tokens = list(prompt)
+    tokens, first, second = list(prompt), 0, 0
+    unread = tokens
     for _ in range(num_tokens):
-        context = fold(fold(tokens))[-1]
-        tokens.append(next_token(context, seed, len(tokens), params.temperature == 0))
+        for token in unread:
+            first = hash((first, token))
+            second = hash((second, first))
+        tokens.append(next_token(second, seed, len(tokens), params.temperature == 0))
+        unread = tokens[-1:]
     return tokens[len(prompt) :]
+
+
+class VirtualClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @dataclass
@@ -83,10 +100,20 @@ class PagedExecutor:
         self.held: dict[str, Held] = {}
         self.plans: list[SchedulerOutput] = []
         self.fail: Callable[[SchedulerOutput], dict[str, str]] | None = None
+        self.on_step: Callable[[SchedulerOutput], object] = lambda plan: None
 
     def execute(self, plan: SchedulerOutput) -> StepOutput:
         self.plans.append(plan)
+        self.on_step(plan)
         self._take_news(plan)
+        result = self._compute(plan)
+        if self.fail is not None:
+            result.errors = self.fail(plan)
+            for request_id in result.errors:
+                result.sampled.pop(request_id, None)
+        return result
+
+    def _compute(self, plan: SchedulerOutput) -> StepOutput:
         for layer in self.layers:
             for source, destination in plan.block_copies:
                 for offset in range(self.kv_cache_spec.block_size):
@@ -115,10 +142,6 @@ class PagedExecutor:
             forks[fork.parent_id].append(fork)
         for row, held in rows:
             self._sample(row, held, forks.get(row.request_id, []), result)
-        if self.fail is not None:
-            result.errors = self.fail(plan)
-            for request_id in result.errors:
-                result.sampled.pop(request_id, None)
         return result
 
     def shutdown(self) -> None:
@@ -202,6 +225,7 @@ class Run:
 
     engine: Engine
     executor: PagedExecutor
+    clock: VirtualClock
     tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     endings: dict[tuple[str, int], str] = field(default_factory=dict)
     outputs: list[EngineOutput] = field(default_factory=list)
@@ -281,22 +305,46 @@ def model_config(**changes: Any) -> ModelConfig:
     return ModelConfig(**(values | changes))
 
 
+class CountingExecutor(PagedExecutor):
+    """Samples token 1 always and simulates no cache: for long prompts and counts."""
+
+    def _compute(self, plan: SchedulerOutput) -> StepOutput:
+        result = StepOutput()
+        for row in plan.scheduled:
+            if row.samples:
+                self.held[row.request_id].token_ids.append(1)
+                result.sampled[row.request_id] = [1]
+        return result
+
+
 @pytest.fixture
 def start() -> Callable[..., Run]:
     """Return a maker of runs; keywords are engine settings and a few of its own."""
 
     def make(
         num_blocks: int = 200,
-        clock: Callable[[], float] = lambda: 1.0,
         eos_token_ids: tuple[int, ...] = (),
+        executor_class: type[PagedExecutor] = PagedExecutor,
+        max_position_embeddings: int = 4096,
+        step_seconds: Callable[[SchedulerOutput], float] = lambda plan: 1.0,
         **settings: Any,
     ) -> Run:
         config = EngineConfig.from_keywords(**settings)
-        executor = PagedExecutor(num_blocks, config.cache.block_size)
-        engine = Engine(executor, config, model_config(eos_token_ids=eos_token_ids), clock=clock)
-        return Run(engine, executor)
+        clock = VirtualClock()
+        executor = executor_class(num_blocks, config.cache.block_size)
+        executor.on_step = lambda plan: clock.advance(step_seconds(plan))
+        model = model_config(
+            eos_token_ids=eos_token_ids, max_position_embeddings=max_position_embeddings
+        )
+        return Run(Engine(executor, config, model, clock=clock), executor, clock)
 
     return make
+
+
+@pytest.fixture
+def counting() -> type[PagedExecutor]:
+    """Return the executor class for long prompts and counts."""
+    return CountingExecutor
 
 
 @pytest.fixture
