@@ -68,9 +68,8 @@ class Checkpoint:
         Raises:
             WeightMismatchError: Tensors are missing, surplus or of another shape; all are named.
         """
-        problems = [
-            f"missing {name} {shape}" for name, shape in shapes.items() if name not in self._files
-        ]
+        missing = [name for name in shapes if name not in self._files]
+        problems = [f"missing {name} {shapes[name]}" for name in missing]
         for name in sorted(self._files):
             got = self.entry(name).shape
             if name in shapes and got != shapes[name]:

@@ -28,18 +28,19 @@ def read_rope(
     """
     old, new = config.object("rope_scaling"), config.object("rope_parameters")
     nested = old or new or ConfigFields({}, config.where)
-    theta = nested if nested.has("rope_theta") else config
-    partial = nested if nested.has("partial_rotary_factor") else config
-    config.has("rope_theta"), config.has("partial_rotary_factor")
+    theta = _holder("rope_theta", nested, config)
+    partial = _holder("partial_rotary_factor", nested, config)
     fraction = partial.number("partial_rotary_factor", 1.0)
     rotary_dim = int(head_dim * fraction)
     if fraction > 1.0 or rotary_dim < 2 or rotary_dim % 2:
         raise partial.error("partial_rotary_factor", f"must rotate an even part of {head_dim}")
     limit = config.integer("max_position_embeddings")
-    rope_type = nested.text("rope_type", nested.text("type", "default"))
+    nested.has("type")
+    kind = "rope_type" if nested.has("rope_type") else "type"
+    rope_type = nested.text(kind, "default")
     if rope_type not in ROPE_TYPES:
         raise UnsupportedArchitectureError(
-            f"{nested.error('rope_type', 'is not supported')} Supported: {', '.join(ROPE_TYPES)}."
+            f"{nested.error(kind, 'is not supported')} Supported: {', '.join(ROPE_TYPES)}."
         )
     scaling, context = _read_scaling(nested, rope_type, limit)
     nested.refuse_unread()
@@ -47,6 +48,12 @@ def read_rope(
         theta=theta.number("rope_theta", default_theta), rotary_dim=rotary_dim, scaling=scaling
     )
     return rope, context
+
+
+def _holder(name: str, nested: ConfigFields, config: ConfigFields) -> ConfigFields:
+    """Return where ``name`` is; both places count as read."""
+    config.has(name)
+    return nested if nested.has(name) else config
 
 
 def _read_scaling(

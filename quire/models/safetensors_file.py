@@ -159,9 +159,9 @@ def _check_places(path: Path, entries: dict[str, TensorEntry], data: int, size: 
 
 
 def _sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        type(item) is int and 0 <= item < 2**48 for item in value
-    )
+    if not isinstance(value, list) or len(value) > MAX_DIMS:
+        return False
+    return all(type(item) is int and 0 <= item < 2**48 for item in value)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

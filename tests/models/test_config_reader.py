@@ -1,0 +1,209 @@
+"""config.json in the spellings of several years, and what is refused in it."""
+
+import json
+import logging
+
+import pytest
+
+from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
+from quire.core.model_config import MoEConfig, RopeConfig
+from quire.models.config_reader import read_model_config
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 512,
+}
+QWEN2 = LLAMA | {"architectures": ["Qwen2ForCausalLM"]}
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "vocab_size": 100,
+    "n_embd": 48,
+    "n_layer": 2,
+    "n_head": 4,
+}
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_values(values):
+        text = values if isinstance(values, str) else json.dumps(values)
+        (tmp_path / "config.json").write_text(text)
+        return read_model_config(tmp_path)
+
+    return read_values
+
+
+def test_llama_defaults(read):
+    config = read(LLAMA)
+    assert (config.num_kv_heads, config.head_dim, config.norm_eps) == (4, 16, 1e-6)
+    assert config.rope == RopeConfig(theta=10_000.0, rotary_dim=16)
+    assert not (config.qkv_bias or config.output_bias or config.mlp_bias or config.qk_norm)
+    assert (config.dtype, config.tie_word_embeddings) == ("auto", False)
+    assert (config.bos_token_id, config.eos_token_ids) == (None, ())
+
+
+def test_llama_3_as_its_makers_wrote_it(read):
+    scaling = {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    }
+    config = read(
+        LLAMA
+        | {
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "max_position_embeddings": 131072,
+            "rope_theta": 500000.0,
+            "rope_scaling": scaling,
+            "torch_dtype": "bfloat16",
+            "bos_token_id": 1,
+            "eos_token_id": [2, 3],
+            "tie_word_embeddings": True,
+            "pretraining_tp": 1,
+        }
+    )
+    assert config.rope == RopeConfig(theta=500000.0, rotary_dim=32, scaling=scaling)
+    assert config.max_position_embeddings == 131072
+    assert (config.dtype, config.bos_token_id, config.eos_token_ids) == ("bfloat16", 1, (2, 3))
+
+
+def test_rope_parameters_of_transformers_5(read):
+    config = read(LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}})
+    assert config.rope == RopeConfig(theta=7.0, rotary_dim=16)
+
+
+def test_scaled_rope_stretches_the_context(read):
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    assert read(LLAMA | {"rope_scaling": yarn}).max_position_embeddings == 2048
+    linear = {"type": "linear", "factor": 2.0}
+    assert read(LLAMA | {"rope_scaling": linear}).max_position_embeddings == 1024
+
+
+def test_mistral_window_is_4096_unless_said_otherwise(read):
+    mistral = LLAMA | {"architectures": ["MistralForCausalLM"]}
+    assert read(mistral).sliding_window == 4096
+    assert read(mistral | {"sliding_window": None}).sliding_window is None
+    assert read(mistral | {"sliding_window": 32}).sliding_window == 32
+
+
+def test_mixtral(read):
+    config = read(LLAMA | {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4})
+    assert config.moe == MoEConfig(num_experts=4, top_k=2, intermediate_size=128)
+    assert config.rope is not None
+    assert (config.rope.theta, config.norm_eps, config.sliding_window) == (1e6, 1e-5, None)
+
+
+def test_qwen_windows(read):
+    assert read(QWEN2 | {"sliding_window": 16}).sliding_window is None
+    windowed = QWEN2 | {"sliding_window": 16, "use_sliding_window": True}
+    config = read(windowed | {"max_window_layers": 3})
+    assert config.layer_windows == (False, False, False, True)
+    types = ["full_attention", "sliding_attention"] * 2
+    config = read(windowed | {"layer_types": types})
+    assert config.layer_windows == (False, True, False, True)
+    assert config.qkv_bias and not config.output_bias
+
+
+def test_qwen3_has_its_own_head_dim(read):
+    config = read(LLAMA | {"architectures": ["Qwen3ForCausalLM"]})
+    assert (config.head_dim, config.qk_norm, config.qkv_bias) == (128, True, False)
+
+
+def test_gpt2(read):
+    config = read(GPT2 | {"eos_token_id": 5})
+    assert (config.norm, config.activation, config.gated_mlp) == ("layer_norm", "gelu_tanh", False)
+    assert (config.learned_positions, config.max_position_embeddings) == (1024, 1024)
+    assert (config.intermediate_size, config.rope, config.tie_word_embeddings) == (192, None, True)
+
+
+def test_unknown_architecture_names_the_supported_ones(read):
+    with pytest.raises(UnsupportedArchitectureError, match=r"GPT2LM.*Qwen3ForCausalLM; got Mamba"):
+        read(LLAMA | {"architectures": ["MambaForCausalLM"]})
+
+
+REFUSED = {
+    "hidden_size": "a lot",
+    "vocab_size": None,
+    "num_hidden_layers": 0,
+    "num_attention_heads": -4,
+    "num_key_value_heads": 3,
+    "intermediate_size": 1.5,
+    "max_position_embeddings": 2**40,
+    "rms_norm_eps": 0,
+    "hidden_act": "relu6",
+    "tie_word_embeddings": "yes",
+    "attention_bias": 1,
+    "rope_theta": -1.0,
+    "rope_scaling": "linear",
+    "torch_dtype": "float8_e4m3fn",
+    "eos_token_id": "</s>",
+    "layer_types": ["sliding_attention"] * 4,
+    "architectures": [],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_value_names_its_field(read, name):
+    with pytest.raises(ModelLoadError, match=rf"config\.json: {name} "):
+        read(LLAMA | {name: REFUSED[name]})
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        ({"rope_type": "longrope"}, "rope_type is not supported; got 'longrope'"),
+        ({"type": "mrope", "mrope_section": [1, 2]}, "type is not supported; got 'mrope'"),
+        ({"rope_type": "linear"}, "factor is required"),
+        ({"rope_type": "linear", "factor": 0.5}, "factor must be >= 1"),
+        ({"rope_type": "llama3", "factor": 8.0}, "low_freq_factor is required"),
+        ({"rope_type": "default", "mrope_section": [8]}, "mrope_section is an option"),
+    ],
+)
+def test_bad_rope_scaling_is_refused(read, scaling, message):
+    with pytest.raises(ModelLoadError, match=message):
+        read(LLAMA | {"rope_scaling": scaling})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"quantization_config": {"quant_method": "gptq"}},
+        {"final_logit_softcapping": 30.0},
+        {"residual_multiplier": 0.2},
+        {"sliding_window": 64},
+    ],
+)
+def test_options_that_change_the_output_are_refused(read, option):
+    with pytest.raises(UnsupportedArchitectureError, match=next(iter(option))):
+        read(LLAMA | option)
+
+
+def test_gpt2_attention_scaling_is_refused(read):
+    with pytest.raises(UnsupportedArchitectureError, match="scale_attn_by_inverse_layer_idx"):
+        read(GPT2 | {"scale_attn_by_inverse_layer_idx": True})
+
+
+def test_unknown_options_are_named_in_the_log(read, caplog):
+    with caplog.at_level(logging.WARNING):
+        read(LLAMA | {"residual_multiplier": 1.0, "unsloth_fixed": True})
+    assert "unsloth_fixed" in caplog.text
+    assert "residual_multiplier" not in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00", "[" * 100_000])
+def test_broken_json_names_the_file(read, text):
+    with pytest.raises(ModelLoadError, match=r"config\.json must"):
+        read(text)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(ModelLoadError, match=r"config\.json must be readable"):
+        read_model_config(tmp_path)

@@ -1,0 +1,174 @@
+"""Where a model argument leads: folders, the embedded model, the hub's cache, and a hub."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from quire.core.errors import ModelLoadError
+from quire.models import hub
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FILES = {
+    "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
+    "model.safetensors": b"\2\0\0\0\0\0\0\0{}",
+    "tokenizer.json": b"{}",
+    "chat_template.jinja": b"{{ messages }}",
+    "consolidated.safetensors": b"the same weights again",
+    "pytorch_model.bin": b"a pickle",
+    "README.md": b"# hello",
+}
+WANTED = {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
+
+
+def run(function, arguments, home, **environment):
+    """Call hub.function in a fresh process: the hub library reads its environment once."""
+    code = (
+        "import sys\n"
+        "from quire.core.errors import ModelLoadError\n"
+        "from quire.models import hub\n"
+        "try:\n"
+        f"    print(hub.{function}(*sys.argv[1:]))\n"
+        "except ModelLoadError as error:\n"
+        "    sys.exit(str(error))\n"
+    )
+    names = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    settings = {"HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=kept | settings | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def fill_cache(home, files):
+    repository = home / "hub" / "models--org--name"
+    snapshot = repository / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    for name in files:
+        (snapshot / name).write_bytes(FILES[name])
+    return snapshot
+
+
+def test_a_folder_is_itself(tmp_path):
+    assert hub.resolve_model(str(tmp_path)) == tmp_path
+    assert hub.download_model(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize("model", ["/no/such/folder", "./here", "~/there", "a/b/c", "", "a b"])
+def test_what_is_neither_folder_nor_id_is_refused(model):
+    with pytest.raises(ModelLoadError, match="must be a folder that exists, quire-tiny, or a hub"):
+        hub.resolve_model(model)
+
+
+def test_a_file_is_not_a_model(tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    with pytest.raises(ModelLoadError, match="must be a folder; got the file"):
+        hub.resolve_model(str(file))
+
+
+def test_cached_id_needs_no_network(tmp_path):
+    snapshot = fill_cache(tmp_path, WANTED)
+    for offline in ("0", "1"):
+        # The endpoint refuses connections, so any request would fail.
+        result = run(
+            "resolve_model",
+            ["org/name"],
+            tmp_path,
+            HF_HUB_OFFLINE=offline,
+            HF_ENDPOINT="http://127.0.0.1:9",
+        )
+        assert result.stdout.strip() == str(snapshot), result.stderr
+
+
+def test_unknown_id_offline_is_one_clear_error(tmp_path):
+    result = run("resolve_model", ["org/other"], tmp_path, HF_HUB_OFFLINE="1")
+    assert result.returncode == 1
+    assert result.stderr.startswith("[load] the model must be a folder, quire-tiny, or a hub id")
+    assert "got org/other: not in the cache" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of a hub as a download needs."""
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        path = self.path.partition("?")[0]
+        if path.startswith("/api/models/org/name/tree/"):
+            entries = [
+                {"type": "file", "path": name, "size": len(data), "oid": self.etag(data)}
+                for name, data in FILES.items()
+            ]
+            self.answer(200, json.dumps(entries).encode())
+        elif path.startswith("/api/models/org/name"):
+            self.answer(200, json.dumps({"id": "org/name", "sha": COMMIT}).encode())
+        elif path.startswith(f"/org/name/resolve/{COMMIT}/"):
+            self.answer(200, FILES[path.rpartition("/")[2]])
+        else:
+            self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+
+    def answer(self, status, data, headers=None):
+        self.send_response(status)
+        for name, value in {
+            "Content-Length": str(len(data)),
+            "ETag": f'"{self.etag(data)}"',
+            "X-Repo-Commit": COMMIT,
+            **(headers or {}),
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    @staticmethod
+    def etag(data):
+        return hashlib.sha1(data).hexdigest()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def endpoint():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("cached", [(), ("config.json",)])
+def test_download_brings_only_what_is_read(tmp_path, endpoint, cached):
+    if cached:
+        fill_cache(tmp_path, cached)
+    result = run("resolve_model", ["org/name"], tmp_path, HF_ENDPOINT=endpoint)
+    assert result.returncode == 0, result.stderr
+    folder = tmp_path / "hub" / "models--org--name" / "snapshots" / COMMIT
+    assert result.stdout.strip() == str(folder)
+    assert {path.name for path in folder.iterdir()} == WANTED
+    assert (folder / "config.json").read_bytes() == FILES["config.json"]
+
+
+def test_id_unknown_to_the_hub_is_one_clear_error(tmp_path, endpoint):
+    result = run("download_model", ["org/other"], tmp_path, HF_ENDPOINT=endpoint)
+    assert result.returncode == 1
+    assert (
+        "[load] the model must be a folder, quire-tiny, or a hub id; got org/other" in result.stderr
+    )
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,1 @@
+"""Reproducible one-offs that made something in the package; ``quire`` imports none of it."""

@@ -1,0 +1,212 @@
+"""Write a checkpoint of true shapes and random weights: for benchmarks, and for trying a family.
+
+``python -m tools.random_checkpoint llama-3.2-1b OUT --dtype bfloat16``
+
+The folder is complete: config.json, model.safetensors, and a byte-level tokenizer without merges.
+It is written tensor by tensor, so memory stays small whatever the model. The text is noise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from quire.models.config_reader import read_model_config
+from quire.models.registry import get_family
+from quire.models.weight_map import WeightMap
+
+FORMAT_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+CHUNK = 1 << 22
+
+END_OF_TEXT = 256
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def _dense(architecture: str, sizes: tuple[int, ...], **fields: Any) -> dict[str, Any]:
+    vocab_size, hidden_size, layers, heads, kv_heads, head_dim, intermediate_size = sizes
+    return {
+        "architectures": [architecture],
+        "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "intermediate_size": intermediate_size,
+        "max_position_embeddings": 2048,
+        **fields,
+    }
+
+
+def _gpt2(vocab_size: int, hidden_size: int, layers: int, heads: int) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": vocab_size,
+        "n_embd": hidden_size,
+        "n_layer": layers,
+        "n_head": heads,
+        "n_positions": 1024,
+    }
+
+
+#: vocabulary, hidden, layers, heads, KV heads, head dim, MLP width
+TINY = (320, 64, 3, 4, 2, 16, 128)
+PRESETS: dict[str, dict[str, Any]] = {
+    "llama-3.2-1b": _dense(
+        "LlamaForCausalLM",
+        (128256, 2048, 16, 32, 8, 64, 8192),
+        max_position_embeddings=131072,
+        rms_norm_eps=1e-5,
+        rope_theta=500000.0,
+        rope_scaling=LLAMA3_ROPE,
+        tie_word_embeddings=True,
+    ),
+    "qwen2.5-0.5b": _dense(
+        "Qwen2ForCausalLM",
+        (151936, 896, 24, 14, 2, 64, 4864),
+        max_position_embeddings=32768,
+        rope_theta=1e6,
+        tie_word_embeddings=True,
+    ),
+    "qwen3-0.6b": _dense(
+        "Qwen3ForCausalLM",
+        (151936, 1024, 28, 16, 8, 128, 3072),
+        max_position_embeddings=40960,
+        rope_theta=1e6,
+        tie_word_embeddings=True,
+    ),
+    "gpt2": _gpt2(50257, 768, 12, 12),
+    "tiny-llama": _dense("LlamaForCausalLM", TINY, rope_scaling=LLAMA3_ROPE | {"factor": 8.0}),
+    "tiny-mistral": _dense("MistralForCausalLM", TINY, sliding_window=64),
+    "tiny-mixtral": _dense("MixtralForCausalLM", TINY, num_local_experts=4, num_experts_per_tok=2),
+    "tiny-qwen2": _dense("Qwen2ForCausalLM", TINY, tie_word_embeddings=True),
+    "tiny-qwen3": _dense("Qwen3ForCausalLM", TINY, tie_word_embeddings=True),
+    "tiny-gpt2": _gpt2(320, 64, 3, 4),
+}
+
+
+def random_checkpoint(
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    seed: int = 0,
+    dtype: str = "float32",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write a checkpoint.
+
+    Args:
+        folder: Made when it is not there.
+        config: As in ``config.json``; ``dtype`` and the special token ids are filled in.
+        seed: The same seed gives the same bytes.
+        dtype: ``float32``, ``float16`` or ``bfloat16``.
+        on_progress: Called with bytes done and bytes in all.
+
+    Raises:
+        ModelLoadError: ``config`` is not one that Quire can load.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = {"bos_token_id": END_OF_TEXT, "eos_token_id": END_OF_TEXT}
+    (folder / "config.json").write_text(json.dumps({**ids, **config, "dtype": dtype}, indent=2))
+    model = read_model_config(folder)
+    shapes = WeightMap(model, get_family(model.architecture).names).shapes()
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + ELEMENT_BYTES[dtype] * int(np.prod(shape))
+        header[name] = {
+            "dtype": FORMAT_DTYPES[dtype],
+            "shape": shape,
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    generator = np.random.default_rng(seed)
+    done = 0
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, shape in shapes.items():
+            for values in _values(generator, name, shape):
+                done += file.write(_encode(values, dtype))
+                if on_progress is not None:
+                    on_progress(done, end)
+    _write_tokenizer(folder)
+
+
+def _values(
+    generator: np.random.Generator, name: str, shape: tuple[int, ...]
+) -> Iterator[np.ndarray]:
+    """Yield values in chunks: norms near 1, the rest scaled so that activations stay near 1."""
+    count, scale = int(np.prod(shape)), np.float32(shape[-1] ** -0.5)
+    is_norm = len(shape) == 1 and name.endswith("weight")
+    for begin in range(0, count, CHUNK):
+        values = generator.standard_normal(min(CHUNK, count - begin), dtype=np.float32)
+        yield values * np.float32(0.1) + np.float32(1) if is_norm else values * scale
+
+
+def _encode(values: np.ndarray, dtype: str) -> bytes:
+    if dtype != "bfloat16":
+        return values.astype(dtype).tobytes()
+    bits = values.view(np.uint32)
+    # Round to nearest, ties to even.
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
+
+
+def _write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": SPECIAL_TOKENS[0],
+        "eos_token": SPECIAL_TOKENS[0],
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+
+
+@click.command()
+@click.argument("preset", type=click.Choice(list(PRESETS)))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--dtype", type=click.Choice(list(FORMAT_DTYPES)), default="bfloat16")
+@click.option("--seed", type=int, default=0)
+def main(preset: str, folder: Path, dtype: str, seed: int) -> None:
+    """Write a random checkpoint with the shapes of PRESET to FOLDER."""
+    from rich.progress import Progress
+
+    with Progress() as progress:
+        task = progress.add_task(preset, total=None)
+        random_checkpoint(
+            folder,
+            PRESETS[preset],
+            seed=seed,
+            dtype=dtype,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+
+
+if __name__ == "__main__":
+    main()
