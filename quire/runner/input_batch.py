@@ -50,14 +50,19 @@ class InputBatch:
             if request.new_block_ids:
                 table.append_blocks(table.rows[request.request_id], request.new_block_ids)
 
-    def build(self, scheduled: Sequence[ScheduledRequest]) -> ForwardBatch:
+    def build(
+        self, scheduled: Sequence[ScheduledRequest], prompt_rows: Sequence[tuple[int, int]] = ()
+    ) -> ForwardBatch:
         """Lay the step's rows out, requests in the plan's order.
 
         Args:
             scheduled: At least one request, all with a row.
+            prompt_rows: ``(i, count)``: the logits of the first ``count`` rows of ``scheduled[i]``
+                are wanted.
 
         Returns:
-            The step; ``logits_indices`` are the last rows of the requests that sample.
+            The step; ``logits_indices`` are the last rows of the requests that sample, then
+            ``prompt_rows``.
         """
         table, block_size = self.table, self._block_size
         rows = np.array([table.rows[r.request_id] for r in scheduled], np.int32)
@@ -76,6 +81,9 @@ class InputBatch:
             positions = np.repeat(computed - query_start_loc[:-1], lengths)
             positions += self._arange[:num_tokens]
         seq_lens = computed + lengths
+        wanted = [query_start_loc[1:][samples] - 1]
+        for i, count in prompt_rows:
+            wanted.append(np.arange(count, dtype=np.int32) + query_start_loc[i])
         width = -(-int(seq_lens.max()) // block_size)
         blocks = table.block_ids[token_rows, positions // block_size]
         slots = blocks.astype(np.int64) * block_size + positions % block_size
@@ -87,5 +95,5 @@ class InputBatch:
             block_tables=device(np.ascontiguousarray(table.block_ids[rows, :width])),
             query_start_loc=device(query_start_loc),
             seq_lens=device(seq_lens),
-            logits_indices=device(query_start_loc[1:][samples] - 1),
+            logits_indices=device(np.concatenate(wanted)),
         )

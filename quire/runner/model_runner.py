@@ -13,26 +13,27 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.step import PromptLogprobs, SchedulerOutput, StepOutput, TokenLogprobs
 from quire.kernels.backend import Array, Backend, KVCache
 from quire.layers.sampler import Sampler
-from quire.models.causal_model import CausalModel
+from quire.models.decoder import Decoder
 from quire.runner.input_batch import InputBatch
 from quire.runner.sampling_state import SamplingState
-from quire.runner.token_table import IntArray
 
 #: Rows of the vocabulary's width that exist at once beside the step's own logits.
 LOGITS_CHUNK_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerLimits:
-    """Sizes the runner prepares for.
+class RunnerOptions:
+    """What the runner prepares for.
 
     Attributes:
         max_num_seqs: Requests running at once.
         max_model_len: Tokens of the longest request.
+        eos_token_ids: Ids that ``min_tokens`` forbids.
     """
 
     max_num_seqs: int
     max_model_len: int
+    eos_token_ids: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -45,23 +46,40 @@ class Draw:
     num_logprobs: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """Prompt positions of one request whose logits are read in this step.
+
+    Attributes:
+        request_id: Whose.
+        index: Into the plan's ``scheduled``.
+        start: First position.
+        count: Positions, at least 1.
+    """
+
+    request_id: str
+    index: int
+    start: int
+    count: int
+
+
 class ModelRunner:
     """Keeps the live requests' state and executes plans; see :class:`quire.engine.Executor`."""
 
     def __init__(
-        self, model: CausalModel, backend: Backend, kv_cache: KVCache, limits: RunnerLimits
+        self, model: Decoder, backend: Backend, kv_cache: KVCache, options: RunnerOptions
     ) -> None:
         self._model = model
         self._backend = backend
         self._kv_cache = kv_cache
         self._input = InputBatch(
             backend,
-            num_rows=limits.max_num_seqs,
-            max_model_len=limits.max_model_len,
+            num_rows=options.max_num_seqs,
+            max_model_len=options.max_model_len,
             block_size=kv_cache.spec.block_size,
         )
         self._table = self._input.table
-        self._sampling = SamplingState(self._table, model.config.eos_token_ids, backend)
+        self._sampling = SamplingState(self._table, options.eos_token_ids, backend)
         self._sampler = Sampler(backend)
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
@@ -74,13 +92,18 @@ class ModelRunner:
         output = StepOutput()
         if not plan.scheduled:
             return output
-        batch = self._input.build(plan.scheduled)
+        prompt_parts = self._prompt_parts(plan) if self._prompt_logprobs_ids else []
+        batch = self._input.build(plan.scheduled, [(p.index, p.count) for p in prompt_parts])
         hidden = self._model.forward(batch, self._kv_cache)
-        if self._prompt_logprobs_ids:
-            self._read_prompt_logprobs(plan, hidden, output)
-        draws = self._draws(plan)
-        if draws:
-            self._sample(draws, self._model.logits(hidden, batch.logits_indices), output)
+        num_samples = len(hidden) - sum(part.count for part in prompt_parts)
+        first = num_samples
+        for part in prompt_parts:
+            rows = hidden[first : first + part.count]
+            output.prompt_logprobs[part.request_id] = self._prompt_logprobs(part, rows)
+            first += part.count
+        if num_samples:
+            logits = self._model.logits(hidden[:num_samples])
+            self._sample(self._draws(plan), logits, output)
         return output
 
     def _take_in(self, plan: SchedulerOutput) -> None:
@@ -140,38 +163,27 @@ class ModelRunner:
                 for i, entry in zip(asked, entries, strict=True):
                     output.logprobs[chunk[i].request_id] = [entry]
 
-    def _read_prompt_logprobs(
-        self, plan: SchedulerOutput, hidden: Array, output: StepOutput
-    ) -> None:
-        first_row = 0
-        for request in plan.scheduled:
-            row = self._table.rows[request.request_id]
-            start = request.num_computed_tokens
-            # The last prompt token predicts an output, not a prompt token.
-            end = min(
-                start + request.num_scheduled_tokens, int(self._table.num_prompt_tokens[row]) - 1
-            )
-            num_top = self._params[request.request_id].prompt_logprobs
-            if num_top is not None and start < end:
-                targets = self._table.token_ids[row, start + 1 : end + 1]
-                rows = np.arange(first_row, first_row + end - start, dtype=np.int32)
-                output.prompt_logprobs[request.request_id] = PromptLogprobs(
-                    start + 1, self._logprobs_of(hidden, rows, targets, num_top)
-                )
-            first_row += request.num_scheduled_tokens
+    def _prompt_parts(self, plan: SchedulerOutput) -> list[PromptPart]:
+        parts: list[PromptPart] = []
+        for index, request in enumerate(plan.scheduled):
+            if request.request_id in self._prompt_logprobs_ids:
+                row = self._table.rows[request.request_id]
+                start = request.num_computed_tokens
+                # The last prompt token predicts an output, not a prompt token.
+                last = int(self._table.num_prompt_tokens[row]) - 1
+                count = min(start + request.num_scheduled_tokens, last) - start
+                if count > 0:
+                    parts.append(PromptPart(request.request_id, index, start, count))
+        return parts
 
-    def _logprobs_of(
-        self, hidden: Array, rows: IntArray, targets: IntArray, num_top: int
-    ) -> list[TokenLogprobs]:
+    def _prompt_logprobs(self, part: PromptPart, hidden: Array) -> PromptLogprobs:
+        tokens = self._table.tokens(self._table.rows[part.request_id])
+        targets = tokens[part.start + 1 : part.start + 1 + part.count]
+        num_top = self._params[part.request_id].prompt_logprobs or 0
         entries: list[TokenLogprobs] = []
-        for start in range(0, len(rows), LOGITS_CHUNK_ROWS):
-            part = slice(start, start + LOGITS_CHUNK_ROWS)
-            logits = self._model.logits(hidden, self._backend.from_numpy(rows[part]))
-            wanted = np.ascontiguousarray(targets[part])
+        for start in range(0, part.count, LOGITS_CHUNK_ROWS):
+            chunk = slice(start, start + LOGITS_CHUNK_ROWS)
+            wanted = np.ascontiguousarray(targets[chunk])
+            logits = self._model.logits(hidden[chunk])
             entries += self._sampler.logprobs(logits, wanted, [num_top] * len(wanted))
-        return entries
-
-
-def logits_scratch_bytes(max_num_seqs: int, vocab_size: int) -> int:
-    """Bytes of logits alive at once: the step's own, and two chunks of copies."""
-    return 4 * vocab_size * (max_num_seqs + 2 * LOGITS_CHUNK_ROWS)
+        return PromptLogprobs(part.start + 1, entries)

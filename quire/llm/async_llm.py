@@ -1,0 +1,222 @@
+"""``AsyncLLM``: the engine in a thread of its own, its outputs as async generators.
+
+The thread alone touches the engine; everything else reaches it by commands, which it runs between
+steps. Native kernels release the GIL, so the event loop goes on while a step computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineDeadError, RequestError
+from quire.core.model_config import ModelConfig
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.llm.engine_client import Prompt
+from quire.llm.progress import loading_bar
+from quire.llm.text_engine import PreparedRequest, TextEngine
+from quire.text.tokenizer import Tokenizer
+
+#: Longer texts are tokenized beside the event loop, which would stand still meanwhile.
+INLINE_CHARACTERS = 4096
+
+Command = Callable[[], Any]
+
+
+class OutputStream:
+    """The newest output of one request, handed from the engine's thread to an event loop.
+
+    Outputs are cumulative, so a reader that is slow loses none by skipping to the newest, and the
+    engine never waits for it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._newest: RequestOutput | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, output: RequestOutput) -> None:
+        """Replace the newest output; in the loop's thread."""
+        self._newest = output
+        self._changed.set()
+
+    async def get(self) -> RequestOutput:
+        """Wait for an output that was not read yet."""
+        await self._changed.wait()
+        self._changed.clear()
+        assert self._newest is not None
+        return self._newest
+
+
+class AsyncLLM:
+    """A model loaded for concurrent use; see :class:`quire.llm.engine_client.EngineClient`.
+
+    Args:
+        model: Folder, hub id, or ``quire-tiny`` (embedded).
+        **keywords: Settings of :mod:`quire.core.config` (the flags of ``quire serve``).
+
+    Attributes:
+        config: The settings, ``max_model_len`` resolved.
+
+    Raises:
+        ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
+    """
+
+    def __init__(self, model: str = "quire-tiny", **keywords: Any) -> None:
+        self._start(EngineConfig.from_keywords(model=model, **keywords))
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> AsyncLLM:
+        """Load a model with settings that are already in their parts."""
+        llm = cls.__new__(cls)
+        llm._start(config)
+        return llm
+
+    def _start(self, config: EngineConfig) -> None:
+        with loading_bar() as on_progress:
+            self._engine = TextEngine(config, on_progress=on_progress)
+        self.config = self._engine.config
+        self.model_config: ModelConfig = self._engine.model_config
+        self.max_model_len: int = self._engine.max_model_len
+        self.tokenizer: Tokenizer = self._engine.tokenizer
+        self.default_sampling_params: dict[str, Any] = self._engine.default_sampling_params
+        self._streams: dict[str, OutputStream] = {}
+        self._commands: SimpleQueue[tuple[Command, Future[Any]]] = SimpleQueue()
+        self._closed = False  # no command is taken any more
+        self._stopping = False  # the thread ends; its own flag
+        self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
+        self._thread.start()
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """Yield the request's state after each step that changed it; see the protocol."""
+        self.check_health()
+        if request_id in self._streams:
+            raise RequestError(
+                f"[request_id] must be unique among live requests; got {request_id!r}. "
+                "Choose another.",
+                "request_id",
+            )
+        stream = self._streams[request_id] = OutputStream(asyncio.get_running_loop())
+        finished = False
+        try:
+            request = await self._prepare(
+                request_id,
+                prompt,
+                params=sampling_params,
+                priority=priority,
+                cache_salt=cache_salt,
+            )
+            await self._call(lambda: self._engine.submit(request))
+            while not finished:
+                output = await stream.get()
+                finished = output.finished
+                yield output
+        finally:
+            # Also when the caller closed the generator or was cancelled at any await above.
+            del self._streams[request_id]
+            if not finished and not self._closed:
+                self._send(lambda: self._engine.abort_request(request_id))
+
+    async def abort(self, request_id: str) -> None:
+        """End a request with ``abort``; its blocks are free on return."""
+        if request_id in self._streams and not self._closed:
+            await self._call(lambda: self._deliver(self._engine.abort_request(request_id)))
+
+    def check_health(self) -> None:
+        """Return when the engine works.
+
+        Raises:
+            EngineDeadError: It has stopped.
+        """
+        if self._closed:
+            raise EngineDeadError("[engine] it was shut down.")
+        self._engine.check_alive()
+
+    def stats(self) -> dict[str, float]:
+        """Return counters and gauges by metric stem."""
+        return self._engine.stats()
+
+    async def shutdown(self) -> None:
+        """Stop the engine; open requests end with ``abort``. A second call does nothing."""
+        if not self._closed:
+            self._send(self._stop)
+            self._closed = True
+        await asyncio.to_thread(self._thread.join)
+        self._engine.shutdown()
+
+    async def _prepare(self, request_id: str, prompt: Prompt, **options: Any) -> PreparedRequest:
+        prepare = partial(self._engine.prepare, request_id, prompt, **options)
+        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+        if isinstance(text, str) and len(text) > INLINE_CHARACTERS:
+            return await asyncio.to_thread(prepare)
+        return prepare()
+
+    def _send(self, command: Command) -> Future[Any]:
+        """Have the engine's thread run ``command`` before its next step.
+
+        Raises:
+            EngineDeadError: There is no thread any more.
+        """
+        if self._closed:
+            raise EngineDeadError("[engine] it was shut down.")
+        done: Future[Any] = Future()
+        self._commands.put((command, done))
+        return done
+
+    async def _call(self, command: Command) -> Any:
+        return await asyncio.wrap_future(self._send(command))
+
+    # -- in the engine's thread ---------------------------------------------------------------
+    def _run(self) -> None:
+        while not self._stopping:
+            if not self._engine.has_unfinished_requests():
+                self._obey(*self._commands.get())
+            while not self._commands.empty():
+                self._obey(*self._commands.get())
+            if self._engine.has_unfinished_requests():
+                self._deliver(self._engine.step())
+
+    def _obey(self, command: Command, done: Future[Any]) -> None:
+        if done.set_running_or_notify_cancel():
+            try:
+                done.set_result(command())
+            except Exception as error:
+                done.set_exception(error)
+
+    def _stop(self) -> None:
+        for request_id in list(self._streams):
+            self._deliver(self._engine.abort_request(request_id))
+        self._stopping = True
+
+    def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
+        found = ((self._streams.get(output.request_id), output) for output in outputs)
+        self._post((stream, output) for stream, output in found if stream is not None)
+
+    def _post(self, items: Iterable[tuple[OutputStream, RequestOutput]]) -> None:
+        """Hand outputs to their event loops, one wake-up for each loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Any]] = {}
+        for stream, output in items:
+            by_loop.setdefault(stream.loop, []).append((stream, output))
+        for loop, batch in by_loop.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_put_all, batch)
+
+
+def _put_all(batch: list[tuple[OutputStream, RequestOutput]]) -> None:
+    for stream, output in batch:
+        stream.put(output)

@@ -1,0 +1,69 @@
+"""A checkpoint's ``generation_config.json``: sampling defaults and end-of-sequence ids."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import ConfigError, InvalidSamplingParamsError, ModelLoadError
+from quire.core.sampling_params import SamplingParams
+
+#: The file's names of our settings; everything else in it steers other programs.
+_NAMES = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """What a checkpoint says about generating.
+
+    Attributes:
+        sampling: Keywords of :class:`SamplingParams`.
+        eos_token_ids: Ids that end a sequence, beside those of ``config.json``.
+    """
+
+    sampling: dict[str, Any] = field(default_factory=dict)
+    eos_token_ids: tuple[int, ...] = ()
+
+
+def read_generation_config(folder: Path, mode: str) -> GenerationConfig:
+    """Read the file of ``folder``; without one there are no defaults.
+
+    Args:
+        mode: ``auto`` reads it; ``none`` takes only the end-of-sequence ids.
+
+    Raises:
+        ConfigError: Another ``mode``.
+        ModelLoadError: The file is damaged or a value is out of range.
+    """
+    if mode not in ("auto", "none"):
+        raise ConfigError(f"[config] --generation-config must be auto or none; got {mode}.")
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return GenerationConfig()
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        eos = values.get("eos_token_id")
+        eos = eos if isinstance(eos, list) else [eos]
+        eos_token_ids = tuple(int(token_id) for token_id in eos if token_id is not None)
+        sampling = {
+            ours: values[theirs]
+            for theirs, ours in _NAMES.items()
+            if values.get(theirs) is not None
+        }
+        if values.get("do_sample") is False:
+            sampling["temperature"] = 0.0
+        SamplingParams(**sampling)
+    except (OSError, ValueError, TypeError, AttributeError, InvalidSamplingParamsError) as error:
+        raise ModelLoadError(
+            f"[load] {path} must hold generation settings; got {error}. Repair or remove it."
+        ) from error
+    return GenerationConfig(sampling if mode == "auto" else {}, eos_token_ids)

@@ -1,0 +1,179 @@
+"""``LLM``: prompts in, finished outputs out, in this thread; vLLM's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+from quire.core.config import EngineConfig
+from quire.core.errors import RequestError
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.llm.engine_client import Prompt
+from quire.llm.progress import loading_bar, prompts_bar
+from quire.llm.text_engine import TextEngine
+from quire.text.chat_template import no_template_error
+from quire.text.tokenizer import Tokenizer
+
+Message = dict[str, Any]
+Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+class LLM:
+    """A model loaded for offline use.
+
+    Args:
+        model: Folder, hub id, or ``quire-tiny`` (embedded).
+        **keywords: Settings of :mod:`quire.core.config` (the flags of ``quire serve``).
+
+    Attributes:
+        engine: Requests one step at a time: ``add_request``, ``step``, ``abort_request``.
+
+    Raises:
+        ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
+    """
+
+    def __init__(self, model: str = "quire-tiny", **keywords: Any) -> None:
+        config = EngineConfig.from_keywords(model=model, **keywords)
+        with loading_bar() as on_progress:
+            self.engine = TextEngine(config, on_progress=on_progress)
+        self._request_ids = map(str, count())
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params = None,
+        use_tqdm: bool = True,
+        *,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete prompts; return one finished output for each, in their order.
+
+        Args:
+            prompts: One or many; each is text, token ids, or a dict of one of the two.
+            sampling_params: For all or one per prompt; None means the model's own defaults.
+            use_tqdm: Show progress when there are several prompts and stderr is a terminal.
+            priority: One per prompt, lower first, under ``scheduling_policy="priority"``.
+
+        Raises:
+            RequestError: A prompt or setting is wrong; nothing was generated.
+            EngineDeadError: A step failed; the engine cannot be used again.
+        """
+        items = _as_list(prompts)
+        params = self._as_params(sampling_params, len(items))
+        priorities = [0] * len(items) if priority is None else list(priority)
+        if len(priorities) != len(items):
+            raise RequestError(
+                f"[priority] must be one per prompt ({len(items)}); got {len(priorities)}.",
+                "priority",
+            )
+        if self.engine.has_unfinished_requests():
+            raise RequestError(
+                "[generate] the engine must be idle; requests added by add_request are unfinished. "
+                "Step until they are done."
+            )
+        # All are read before any is queued, so that a wrong one costs no computation.
+        requests = [
+            self.engine.prepare(next(self._request_ids), prompt, own, priority=level)
+            for prompt, own, level in zip(items, params, priorities, strict=True)
+        ]
+        ids = [request.request_id for request in requests]
+        finished: dict[str, RequestOutput] = {}
+        self.engine.only_final = True
+        try:
+            for request in requests:
+                self.engine.submit(request)
+            with prompts_bar(len(requests), use_tqdm) as advance:
+                while self.engine.has_unfinished_requests():
+                    for output in self.engine.step():
+                        finished[output.request_id] = output
+                        advance(sum(len(sequence.token_ids) for sequence in output.outputs))
+            self.engine.check_alive()
+        finally:
+            self.engine.only_final = False
+            for request_id in set(ids) - set(finished):
+                self.engine.abort_request(request_id)
+        return [finished[request_id] for request_id in ids]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        use_tqdm: bool = True,
+        **template_options: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several; return one finished output for each.
+
+        Args:
+            messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists.
+            sampling_params, use_tqdm: As of :meth:`generate`.
+            **template_options: ``add_generation_prompt``, ``continue_final_message``, ``tools``,
+                and ``chat_template_kwargs``, a dict of more variables of the template.
+
+        Raises:
+            RequestError: The model has no chat template, or it refuses the conversation.
+            EngineDeadError: A step failed; the engine cannot be used again.
+        """
+        template = self.get_tokenizer().chat_template
+        if template is None:
+            raise no_template_error()
+        options = {**(template_options.pop("chat_template_kwargs", None) or {}), **template_options}
+        conversations: Any = [messages] if _is_conversation(messages) else messages
+        texts = [template.render(conversation, **options) for conversation in conversations]
+        # The template writes the special tokens out itself.
+        encode = self.get_tokenizer().encode
+        prompts: list[Prompt] = [
+            {"prompt": text, "prompt_token_ids": encode(text, add_special_tokens=False)}
+            for text in texts
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer."""
+        return self.engine.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return the model's own sampling settings (``generation_config.json``)."""
+        return SamplingParams(**self.engine.default_sampling_params)
+
+    def shutdown(self) -> None:
+        """Let go of the model; no call follows."""
+        self.engine.shutdown()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def _as_params(self, given: Params, num_prompts: int) -> list[SamplingParams]:
+        if given is None:
+            given = self.get_default_sampling_params()
+        if isinstance(given, SamplingParams):
+            return [given] * num_prompts
+        if len(given) != num_prompts:
+            raise RequestError(
+                f"[sampling_params] must be one, or one per prompt ({num_prompts}); got "
+                f"{len(given)}.",
+                "sampling_params",
+            )
+        return list(given)
+
+
+def _as_list(prompts: Any) -> list[Prompt]:
+    """Return the prompts; a list of integers is one."""
+    if isinstance(prompts, str | dict):
+        return [prompts]
+    items = list(prompts)
+    return [items] if items and all(isinstance(item, int) for item in items) else items
+
+
+def _is_conversation(messages: Sequence[Any]) -> bool:
+    return not messages or isinstance(messages[0], dict)

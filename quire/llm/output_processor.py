@@ -1,0 +1,229 @@
+"""From the engine's tokens to what callers see: text, stop strings, decoded log-probabilities.
+
+It owns the text of live requests. It ends nothing itself: it says which sequences' text has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.core.step import TokenLogprobs
+from quire.engine.engine_output import EngineOutput
+from quire.llm.prompts import TokenizedPrompt
+from quire.text.detokenizer import Detokenizer
+from quire.text.stop_strings import StopStrings
+from quire.text.tokenizer import Tokenizer
+
+PromptLogprobList = list[dict[int, Logprob] | None]
+
+
+@dataclass(slots=True)
+class LiveSequence:
+    """One of a request's ``n`` sequences while it grows."""
+
+    output: CompletionOutput
+    detokenizer: Detokenizer | None
+    stop_strings: StopStrings | None
+    metrics: RequestMetrics | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more is added."""
+        return self.output.finish_reason is not None
+
+
+@dataclass(slots=True)
+class LiveRequest:
+    """A request that has not ended."""
+
+    request_id: str
+    prompt: TokenizedPrompt
+    params: SamplingParams
+    sequences: list[LiveSequence]
+    prompt_logprobs: PromptLogprobList | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class ProcessedStep:
+    """What a step means to callers.
+
+    Attributes:
+        outputs: The state of each request that changed.
+        stopped: ``(request_id, index)`` of sequences that a stop string ended; the engine does not
+            know yet.
+    """
+
+    outputs: list[RequestOutput] = field(default_factory=list)
+    stopped: list[tuple[str, int]] = field(default_factory=list)
+
+
+class OutputProcessor:
+    """Turns steps into :class:`RequestOutput`.
+
+    Args:
+        tokenizer: Of the served model.
+
+    Attributes:
+        only_final: Report requests once, when they finish.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._live: dict[str, LiveRequest] = {}
+        self.only_final = False
+
+    def add(self, request_id: str, prompt: TokenizedPrompt, params: SamplingParams) -> None:
+        """Expect outputs of a request that the engine has taken."""
+        self._live[request_id] = LiveRequest(
+            request_id,
+            prompt,
+            params,
+            [self._sequence(index, params) for index in range(params.n)],
+            [None] if params.prompt_logprobs is not None else None,
+        )
+
+    def process(self, news: Iterable[EngineOutput]) -> ProcessedStep:
+        """Take in a step's news."""
+        step = ProcessedStep()
+        changed: dict[str, LiveRequest] = {}
+        for item in news:
+            # A sequence that a stop string ended may have had more tokens on the way.
+            request = self._live.get(item.request_id)
+            if request is None or request.sequences[item.index].finished:
+                continue
+            changed[item.request_id] = request
+            if self._update(request, item):
+                step.stopped.append((item.request_id, item.index))
+        for request in changed.values():
+            finished = all(sequence.finished for sequence in request.sequences)
+            if finished:
+                del self._live[request.request_id]
+            if finished or not self.only_final:
+                step.outputs.append(_snapshot(request, finished))
+        return step
+
+    def fail_all(self, error: str) -> list[RequestOutput]:
+        """End every live request with finish reason ``error``."""
+        outputs = []
+        for request in self._live.values():
+            request.error = error
+            for sequence in request.sequences:
+                sequence.output.finish_reason = sequence.output.finish_reason or "error"
+            outputs.append(_snapshot(request, finished=True))
+        self._live.clear()
+        return outputs
+
+    def _sequence(self, index: int, params: SamplingParams) -> LiveSequence:
+        wants_logprobs = params.logprobs is not None
+        output = CompletionOutput(
+            index,
+            logprobs=[] if wants_logprobs else None,
+            cumulative_logprob=0.0 if wants_logprobs else None,
+        )
+        if not params.detokenize:
+            return LiveSequence(output, None, None)
+        detokenizer = self._tokenizer.create_detokenizer(
+            skip_special_tokens=params.skip_special_tokens, continues=True
+        )
+        stop_strings = None
+        if params.stop:
+            stop_strings = StopStrings(params.stop, params.include_stop_str_in_output)
+        return LiveSequence(output, detokenizer, stop_strings)
+
+    def _update(self, request: LiveRequest, item: EngineOutput) -> bool:
+        """Add a sequence's news; return whether a stop string ended it."""
+        sequence, params = request.sequences[item.index], request.params
+        output = sequence.output
+        output.token_ids += item.new_token_ids
+        sequence.metrics = item.metrics
+        request.num_cached_tokens = max(request.num_cached_tokens, item.num_cached_tokens)
+        if item.error is not None:
+            request.error = item.error
+        if item.prompt_logprobs is not None and request.prompt_logprobs is not None:
+            request.prompt_logprobs += map(self._decode_logprobs, item.prompt_logprobs.entries)
+        if item.logprobs is not None and output.logprobs is not None:
+            output.logprobs += map(self._decode_logprobs, item.logprobs)
+            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + sum(
+                entry.logprob for entry in item.logprobs
+            )
+        matched = self._add_text(sequence, item, params)
+        if matched is not None:
+            output.finish_reason, output.stop_reason = "stop", matched
+            return item.finish_reason is None
+        output.finish_reason, output.stop_reason = item.finish_reason, item.stop_reason
+        return False
+
+    def _add_text(
+        self, sequence: LiveSequence, item: EngineOutput, params: SamplingParams
+    ) -> str | None:
+        """Extend the text; return the stop string that now ends it."""
+        output, stop_strings = sequence.output, sequence.stop_strings
+        if sequence.detokenizer is None:
+            return None
+        shown = item.new_token_ids
+        if item.finish_reason == "stop" and not params.include_stop_str_in_output:
+            shown = shown[:-1]  # the token that ended it is no part of the text
+        text = sequence.detokenizer.add(shown)
+        if item.finish_reason is not None:
+            text += sequence.detokenizer.flush()
+        if stop_strings is None:
+            output.text += text
+            return None
+        if len(output.token_ids) < params.min_tokens:
+            output.text += text  # nothing may end it yet
+            return None
+        output.text += stop_strings.add(text)
+        if stop_strings.matched is None and item.finish_reason is not None:
+            output.text += stop_strings.flush()
+        return stop_strings.matched
+
+    def _decode_logprobs(self, entry: TokenLogprobs) -> dict[int, Logprob]:
+        text = self._tokenizer.token_text
+        found = {entry.token_id: Logprob(entry.logprob, entry.rank, text(entry.token_id))}
+        for rank, (token_id, logprob) in enumerate(entry.top, start=1):
+            found.setdefault(token_id, Logprob(logprob, rank, text(token_id)))
+        return found
+
+
+def _snapshot(request: LiveRequest, finished: bool) -> RequestOutput:
+    """Copy what still grows, so that a caller may keep it."""
+    outputs = [
+        replace(
+            sequence.output,
+            token_ids=list(sequence.output.token_ids),
+            logprobs=None if sequence.output.logprobs is None else list(sequence.output.logprobs),
+        )
+        for sequence in request.sequences
+    ]
+    prompt_logprobs = request.prompt_logprobs
+    return RequestOutput(
+        request_id=request.request_id,
+        prompt=request.prompt.text,
+        prompt_token_ids=request.prompt.token_ids,
+        prompt_logprobs=None if prompt_logprobs is None else list(prompt_logprobs),
+        outputs=outputs,
+        finished=finished,
+        num_cached_tokens=request.num_cached_tokens,
+        metrics=_metrics([s.metrics for s in request.sequences if s.metrics is not None]),
+        error=request.error,
+    )
+
+
+def _metrics(parts: list[RequestMetrics]) -> RequestMetrics:
+    """Join the times of a request's sequences: first events of any, last event of all."""
+    if len(parts) == 1:
+        return replace(parts[0])
+    if not parts:
+        return RequestMetrics()
+    return RequestMetrics(
+        arrival_time=parts[0].arrival_time,
+        first_scheduled_time=min(part.first_scheduled_time for part in parts),
+        first_token_time=min(part.first_token_time for part in parts),
+        last_token_time=max(part.last_token_time for part in parts),
+        num_preemptions=sum(part.num_preemptions for part in parts),
+    )

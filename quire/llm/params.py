@@ -1,0 +1,77 @@
+"""Sampling settings against the model they are for: checked, and completed from its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from quire.core.errors import InvalidSamplingParamsError
+from quire.core.sampling_params import SamplingParams
+from quire.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ParamsLimits:
+    """What a request may ask of a model.
+
+    Attributes:
+        vocab_size: Token ids are below it.
+        max_logprobs: Most alternatives per token; -1 is no limit.
+    """
+
+    vocab_size: int
+    max_logprobs: int
+
+
+def complete_params(
+    params: SamplingParams, tokenizer: Tokenizer, limits: ParamsLimits
+) -> SamplingParams:
+    """Check ``params`` against a model and add the token ids of its bad words.
+
+    Raises:
+        InvalidSamplingParamsError: More alternatives than allowed, ids outside the vocabulary, or
+            stop strings without text to find them in.
+    """
+    for name in ("logprobs", "prompt_logprobs"):
+        value = getattr(params, name)
+        allowed = limits.max_logprobs
+        if value is not None and allowed >= 0 and not 0 <= value <= allowed:
+            raise InvalidSamplingParamsError(
+                f"[{name}] must be at most {allowed} (--max-logprobs); got {value}.", name
+            )
+    _check_ids("stop_token_ids", params.stop_token_ids or (), limits)
+    _check_ids("allowed_token_ids", params.allowed_token_ids or (), limits)
+    _check_ids("logit_bias", params.logit_bias or (), limits)
+    for ids in params.bad_words_token_ids:
+        _check_ids("bad_words_token_ids", ids, limits)
+    if params.stop and not params.detokenize:
+        raise InvalidSamplingParamsError(
+            "[stop] stop strings are found in text; got detokenize=False. Use stop_token_ids.",
+            "stop",
+        )
+    if not params.bad_words:
+        return params
+    words = params.bad_words_token_ids + _bad_words_ids(params.bad_words, tokenizer)
+    return replace(params, bad_words_token_ids=words)
+
+
+def _check_ids(name: str, ids: Iterable[int], limits: ParamsLimits) -> None:
+    for token_id in ids:
+        if not 0 <= token_id < limits.vocab_size:
+            raise InvalidSamplingParamsError(
+                f"[{name}] token ids must be in 0..{limits.vocab_size - 1}; got {token_id}.", name
+            )
+
+
+def _bad_words_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Tokenize each word as it reads at the start of a text and behind a space."""
+    found: dict[tuple[int, ...], None] = {}
+    for word in words:
+        for text in (word, " " + word.lstrip()):
+            ids = tuple(tokenizer.encode(text, add_special_tokens=False))
+            if not word.strip() or not ids:
+                raise InvalidSamplingParamsError(
+                    f"[bad_words] must hold words; got {word!r}.", "bad_words"
+                )
+            found[ids] = None
+    return tuple(found)

@@ -1,0 +1,74 @@
+"""From what a caller gives as a prompt to token ids; whether they fit is the engine's question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from quire.core.errors import RequestError
+from quire.llm.engine_client import Prompt
+from quire.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """A prompt as the model sees it.
+
+    Attributes:
+        text: None when it was given as token ids.
+        token_ids: At least one.
+    """
+
+    text: str | None
+    token_ids: list[int]
+
+
+def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> TokenizedPrompt:
+    """Read a prompt: text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``.
+
+    A dict may hold both; the text is then only reported back.
+
+    Raises:
+        RequestError: It is none of these, or it is empty.
+    """
+    text, ids = _read_dict(prompt) if isinstance(prompt, dict) else (None, prompt)
+    if ids is None or isinstance(ids, str):
+        text = text if ids is None else ids
+        if not isinstance(text, str):
+            raise RequestError(f"[prompt] must be text; got {text!r:.80}.", "prompt")
+        found = TokenizedPrompt(text, tokenizer.encode(text))
+    else:
+        found = TokenizedPrompt(text, _token_ids(ids))
+    if not found.token_ids:
+        raise RequestError(
+            "[prompt] a prompt must hold at least one token; got none. Send some text.", "prompt"
+        )
+    return found
+
+
+def _read_dict(prompt: dict[str, Any]) -> tuple[Any, Any]:
+    text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+    surplus = sorted(set(prompt) - {"prompt_token_ids", "prompt"})
+    if surplus or (text is None and ids is None):
+        raise RequestError(
+            "[prompt] a dict must hold prompt or prompt_token_ids and nothing else; got "
+            f"{', '.join(sorted(prompt)) or 'nothing'}.",
+            "prompt",
+        )
+    return text, ids
+
+
+def _token_ids(prompt: Any) -> list[int]:
+    try:
+        ids = list(prompt)
+    except TypeError:
+        ids = [None]
+    # bool is an integer to Python and a mistake to us.
+    if not all(isinstance(i, Integral) and not isinstance(i, bool) for i in ids):
+        raise RequestError(
+            "[prompt] a prompt must be text, a list of token ids, or a dict with prompt or "
+            f"prompt_token_ids; got {prompt!r:.80}.",
+            "prompt",
+        )
+    return [int(i) for i in ids]

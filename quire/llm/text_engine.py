@@ -1,0 +1,183 @@
+"""Engine, executor and text in one: prompts in, :class:`RequestOutput` out, a step at a time.
+
+``LLM`` and ``AsyncLLM`` differ only in who calls :meth:`TextEngine.step`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineDeadError
+from quire.core.log import get_logger
+from quire.core.model_config import ModelConfig
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.engine.engine import Engine
+from quire.engine.engine_output import EngineOutput
+from quire.llm.engine_client import Prompt
+from quire.llm.generation_config import read_generation_config
+from quire.llm.output_processor import OutputProcessor
+from quire.llm.params import ParamsLimits, complete_params
+from quire.llm.prompts import TokenizedPrompt, tokenize_prompt
+from quire.models.hub import resolve_model
+from quire.models.loader import Progress
+from quire.runner.in_process_executor import InProcessExecutor
+from quire.text.tokenizer import Tokenizer, load_tokenizer
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request that was read and checked, and that the engine has not seen."""
+
+    request_id: str
+    prompt: TokenizedPrompt
+    params: SamplingParams
+    priority: int
+    extra_keys: tuple[str, ...]
+
+
+class TextEngine:
+    """A loaded model that answers requests; not thread-safe but for :meth:`prepare`.
+
+    Args:
+        config: All settings.
+        on_progress: Called while weights load, with bytes done and bytes in all.
+
+    Attributes:
+        engine: Scheduler and block pool.
+        tokenizer: Of the model.
+        model_config: The decoder's shape; ``eos_token_ids`` are all ids that end a sequence.
+        max_model_len: Longest prompt plus output, in tokens.
+        default_sampling_params: The model's own defaults, as keywords.
+
+    Raises:
+        ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
+    """
+
+    def __init__(self, config: EngineConfig, *, on_progress: Progress | None = None) -> None:
+        options = config.model
+        folder = resolve_model(options.model, options.revision)
+        of_text = folder
+        if options.tokenizer is not None:
+            of_text = resolve_model(options.tokenizer, weights=False)
+        self.tokenizer: Tokenizer = load_tokenizer(of_text, options.chat_template)
+        generation = read_generation_config(folder, options.generation_config)
+        self.default_sampling_params: dict[str, Any] = generation.sampling
+        self.executor = InProcessExecutor(
+            folder, config, eos_token_ids=generation.eos_token_ids, on_progress=on_progress
+        )
+        self.max_model_len = self.executor.ledger.max_model_len
+        self.config = replace(config, model=replace(options, max_model_len=self.max_model_len))
+        self.model_config: ModelConfig = self.executor.model_config
+        self.engine = Engine(self.executor, self.config, self.model_config)
+        self._limits = ParamsLimits(self.model_config.vocab_size, options.max_logprobs)
+        self._dead: str | None = None
+        self._outputs = OutputProcessor(self.tokenizer)
+
+    def prepare(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> PreparedRequest:
+        """Read a request; touches nothing of the engine, so any thread may call it.
+
+        Raises:
+            RequestError: The prompt or a setting is wrong.
+        """
+        return PreparedRequest(
+            request_id,
+            tokenize_prompt(prompt, self.tokenizer),
+            complete_params(params, self.tokenizer, self._limits),
+            priority,
+            () if cache_salt is None else (f"salt:{cache_salt}",),
+        )
+
+    def submit(self, request: PreparedRequest) -> None:
+        """Queue a prepared request.
+
+        Raises:
+            RequestError: It can never run as asked; nothing of it was kept.
+            EngineDeadError: The engine has stopped.
+        """
+        self.check_alive()
+        self.engine.add_request(
+            request.request_id,
+            request.prompt.token_ids,
+            request.params,
+            priority=request.priority,
+            extra_keys=request.extra_keys,
+        )
+        self._outputs.add(request.request_id, request.prompt, request.params)
+
+    def add_request(
+        self, request_id: str, prompt: Prompt, params: SamplingParams, *, priority: int = 0
+    ) -> None:
+        """Read and queue a request; errors as of :meth:`prepare` and :meth:`submit`."""
+        self.submit(self.prepare(request_id, prompt, params, priority=priority))
+
+    def step(self) -> list[RequestOutput]:
+        """Run one iteration; return the requests that changed (or finished, if only those).
+
+        A step that fails as a whole ends every request with finish reason ``error``; nothing is
+        taken afterwards.
+
+        Raises:
+            EngineDeadError: An earlier step failed.
+        """
+        self.check_alive()
+        try:
+            return self._process(self.engine.step())
+        except EngineDeadError as error:
+            self._dead = str(error)
+        except Exception as error:
+            log.exception("a step failed")
+            self._dead = f"[engine] a step failed: {type(error).__name__}: {error}. Start it again."
+        return self._outputs.fail_all(self._dead)
+
+    def abort_request(self, request_id: str) -> list[RequestOutput]:
+        """End a request with ``abort``, blocks freed; unknown or finished ids are no error."""
+        return [] if self._dead else self._process(self.engine.abort_request(request_id))
+
+    @property
+    def only_final(self) -> bool:
+        """Whether :meth:`step` returns requests only when they finish."""
+        return self._outputs.only_final
+
+    @only_final.setter
+    def only_final(self, value: bool) -> None:
+        self._outputs.only_final = value
+
+    def check_alive(self) -> None:
+        """Return when the engine works.
+
+        Raises:
+            EngineDeadError: A step has failed.
+        """
+        if self._dead is not None:
+            raise EngineDeadError(self._dead)
+
+    def has_unfinished_requests(self) -> bool:
+        """Return whether :meth:`step` has work."""
+        return self._dead is None and self.engine.has_unfinished_requests()
+
+    def stats(self) -> dict[str, float]:
+        """Return the engine's counters and gauges by metric stem."""
+        return self.engine.stats()
+
+    def shutdown(self) -> None:
+        """Let go of the model; no call follows."""
+        self.executor.shutdown()
+
+    def _process(self, news: list[EngineOutput]) -> list[RequestOutput]:
+        step = self._outputs.process(news)
+        for request_id, index in step.stopped:
+            self.engine.stop_sequence(request_id, index)
+        return step.outputs

@@ -1,0 +1,128 @@
+"""Loads a model into this process and runs plans on it; what to run is the engine's business."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from quire.core.config import EngineConfig
+from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
+from quire.core.log import get_logger
+from quire.core.machine import Machine, read_machine
+from quire.core.memory_budget import MemoryDemand
+from quire.core.model_config import ModelConfig
+from quire.core.resolve import ResolvedConfig, resolve
+from quire.core.step import SchedulerOutput, StepOutput
+from quire.kernels.backend import create_backend
+from quire.layers.workspace import workspace_bytes
+from quire.models.checkpoint import Checkpoint
+from quire.models.config_reader import read_model_config
+from quire.models.loader import Progress, load_model
+from quire.runner.memory import Ledger, draw_up_ledger, table_bytes
+from quire.runner.model_runner import LOGITS_CHUNK_ROWS, ModelRunner, RunnerOptions
+
+log = get_logger(__name__)
+
+
+class InProcessExecutor:
+    """A loaded model with its KV cache; see :class:`quire.engine.executor.Executor`.
+
+    Args:
+        folder: The checkpoint.
+        config: The engine's settings.
+        eos_token_ids: Ids that end a sequence, beside those of ``config.json``.
+        machine: What may be used; measured when None.
+        on_progress: Called while weights load, with bytes done and bytes in all.
+
+    Attributes:
+        model_config: The decoder's shape, its dtype resolved, with all end-of-sequence ids.
+        resolved: The settings, nothing left open.
+        ledger: Where the memory goes.
+
+    Raises:
+        ConfigError: The settings do not fit the machine or the model.
+        ModelLoadError: The checkpoint cannot be used.
+        NoKernelError: The backend cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: EngineConfig,
+        *,
+        eos_token_ids: tuple[int, ...] = (),
+        machine: Machine | None = None,
+        on_progress: Progress | None = None,
+    ) -> None:
+        machine = machine or read_machine()
+        model_config = read_model_config(folder)
+        self.resolved = resolved = resolve(config, machine, model_config)
+        # Weights that cannot fit are refused before they fill the memory.
+        expected = _weight_bytes_on_disk(folder, resolved.dtype)
+        draw_up_ledger(resolved, _demand(model_config, resolved, expected), machine.free_bytes)
+        backend = create_backend(resolved.device, threads=resolved.threads)
+        model = load_model(
+            folder,
+            backend,
+            dtype=resolved.dtype,
+            max_model_len=resolved.max_model_len,
+            on_progress=on_progress,
+        )
+        eos = tuple(dict.fromkeys((*model.config.eos_token_ids, *eos_token_ids)))
+        self.model_config = replace(model.config, eos_token_ids=eos)
+        demand = _demand(model.config, resolved, model.weight_bytes)
+        self.ledger: Ledger = draw_up_ledger(resolved, demand, machine.free_bytes)
+        for line in (*resolved.choices, *self.ledger.choices, *self.ledger.lines()):
+            log.info("%s", line)
+        options = config.scheduler
+        model.reserve(options.max_num_batched_tokens, _logits_rows(resolved))
+        self.kv_cache_spec = demand.spec
+        self.num_blocks = self.ledger.budget.num_blocks
+        prepared = RunnerOptions(options.max_num_seqs, self.ledger.max_model_len, eos)
+        kv_cache = backend.kv_cache(self.kv_cache_spec, self.num_blocks)
+        self._runner: ModelRunner | None = ModelRunner(model, backend, kv_cache, prepared)
+
+    def execute(self, plan: SchedulerOutput) -> StepOutput:
+        """Compute one step; see the protocol."""
+        assert self._runner is not None, "execute after shutdown"
+        return self._runner.execute(plan)
+
+    def shutdown(self) -> None:
+        """Let go of weights and KV cache."""
+        self._runner = None
+
+
+def _logits_rows(resolved: ResolvedConfig) -> int:
+    return max(resolved.config.scheduler.max_num_seqs, LOGITS_CHUNK_ROWS)
+
+
+def _demand(config: ModelConfig, resolved: ResolvedConfig, weight_bytes: int) -> MemoryDemand:
+    """Return what the model needs at the largest step."""
+    options = resolved.config.scheduler
+    spec = KVCacheSpec(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=resolved.config.cache.block_size,
+        dtype=resolved.kv_cache_dtype,
+    )
+    # Beside the step's logits there are copies of a chunk for sampling and for log-probabilities.
+    logits_rows = _logits_rows(resolved) + 2 * LOGITS_CHUNK_ROWS
+    scratch = workspace_bytes(config, options.max_num_batched_tokens)
+    scratch += 4 * logits_rows * config.vocab_size
+    scratch += table_bytes(options.max_num_seqs, resolved.max_model_len, spec)
+    return MemoryDemand(
+        weight_bytes=weight_bytes,
+        weight_dtype=resolved.dtype,
+        scratch_bytes=scratch,
+        spec=spec,
+        max_model_len=resolved.max_model_len,
+    )
+
+
+def _weight_bytes_on_disk(folder: Path, dtype: str) -> int:
+    """Return what a folder's weights will take as ``dtype``, padding and tables left out."""
+    checkpoint = Checkpoint(folder)
+    shapes = [checkpoint.entry(name).shape for name in checkpoint.names]
+    return sum(math.prod(shape) for shape in shapes) * DTYPE_BYTES[dtype]

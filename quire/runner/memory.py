@@ -1,0 +1,114 @@
+"""The memory ledger: what weights, scratch and KV blocks take of this machine, and what then fits.
+
+The arithmetic is :mod:`quire.core.memory_budget`; here are the inputs and the words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from quire.core.errors import ConfigError
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.memory_budget import MemoryBudget, MemoryDemand, plan_memory
+from quire.core.resolve import ResolvedConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The memory of one engine.
+
+    Attributes:
+        budget: The division; ``num_blocks`` is what is allocated.
+        max_model_len: Tokens of the longest request.
+        choices: One line for each value that was chosen rather than given.
+    """
+
+    budget: MemoryBudget
+    max_model_len: int
+    choices: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Say where the memory goes and how many sequences of which length fit."""
+        budget, spec = self.budget, self.budget.spec
+        used = budget.weight_bytes + budget.scratch_bytes + budget.kv_bytes
+        lengths = [self.max_model_len]
+        while len(lengths) < 4 and lengths[-1] >= 4 * spec.block_size:
+            lengths.append(lengths[-1] // 4)
+        fits = ", ".join(f"{budget.num_sequences(n):,} of {n:,} tokens" for n in lengths)
+        return [
+            f"memory: weights {_size(budget.weight_bytes)} + scratch {_size(budget.scratch_bytes)} "
+            f"+ KV {_size(budget.kv_bytes)} = {_size(used)}; headroom "
+            f"{_size(budget.headroom_bytes)} of {_size(budget.device_bytes)}",
+            f"KV cache: {budget.num_blocks - 1:,} blocks of {spec.block_size} tokens in "
+            f"{spec.dtype}, {_size(spec.token_bytes)} a token; sequences at once: {fits}",
+        ]
+
+
+def draw_up_ledger(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: int) -> Ledger:
+    """Divide the memory that ``resolved`` grants.
+
+    Blocks beyond what ``max_num_seqs`` requests of full length can hold are not allocated. A
+    context length that was not given is lowered to what fits.
+
+    Args:
+        demand: For ``resolved.max_model_len``.
+        device_bytes: Memory this process may use.
+
+    Raises:
+        ConfigError: It does not fit; the message names three settings that would.
+    """
+    cache, spec = resolved.config.cache, demand.spec
+    choices: list[str] = []
+    if cache.num_gpu_blocks_override is not None:
+        return _fixed_blocks(cache.num_gpu_blocks_override, resolved, demand, device_bytes)
+    budget_bytes = resolved.memory_bytes
+    max_model_len = resolved.max_model_len
+    if resolved.config.model.max_model_len is None:
+        room = demand.longest_fitting(budget_bytes)
+        if cache.kv_cache_memory_bytes is not None:
+            blocks = cache.kv_cache_memory_bytes // spec.block_bytes - 1
+            room = min(room, blocks * spec.block_size)
+        if spec.block_size <= room < max_model_len:
+            max_model_len = room
+            choices.append(f"max_model_len = {room}: what fits of the model's")
+            demand = replace(demand, max_model_len=room)
+    budget = plan_memory(demand, device_bytes, budget_bytes, cache.kv_cache_memory_bytes)
+    useful = resolved.config.scheduler.max_num_seqs * spec.num_blocks(max_model_len) + 1
+    if useful < budget.num_blocks and cache.kv_cache_memory_bytes is None:
+        kv_bytes = useful * spec.block_bytes
+        budget = replace(budget, num_blocks=useful, kv_bytes=kv_bytes)
+    return Ledger(budget, max_model_len, tuple(choices))
+
+
+def table_bytes(max_num_seqs: int, max_model_len: int, spec: KVCacheSpec) -> int:
+    """Bytes of the token ids and block tables of ``max_num_seqs`` requests of full length."""
+    return 4 * max_num_seqs * (max_model_len + spec.num_blocks(max_model_len))
+
+
+def _fixed_blocks(
+    num_blocks: int, resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: int
+) -> Ledger:
+    if num_blocks < 2:
+        raise ConfigError(
+            "[config] --num-gpu-blocks-override must be at least 2, the null block included; got "
+            f"{num_blocks}."
+        )
+    budget = MemoryBudget(
+        device_bytes=device_bytes,
+        weight_bytes=demand.weight_bytes,
+        scratch_bytes=demand.scratch_bytes,
+        kv_bytes=num_blocks * demand.spec.block_bytes,
+        num_blocks=num_blocks,
+        spec=demand.spec,
+    )
+    return Ledger(budget, resolved.max_model_len, ())
+
+
+def _size(num_bytes: int) -> str:
+    """Write a size with three significant digits or so."""
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"

@@ -1,0 +1,158 @@
+"""The concurrent face: streams, cancellation, slow readers, failure, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from quire import LLM, AsyncLLM, SamplingParams
+from quire.core.errors import EngineDeadError, PromptTooLongError, RequestError
+from quire.core.outputs import RequestOutput
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+LONG = SamplingParams(temperature=0.0, max_tokens=1500, ignore_eos=True)
+
+
+@pytest_asyncio.fixture
+async def engine(folder: Path, device: str) -> AsyncIterator[AsyncLLM]:
+    llm = AsyncLLM(str(folder), device=device, memory=64 * 2**20, max_num_seqs=8, threads=1)
+    yield llm
+    await llm.shutdown()
+
+
+async def last(
+    engine: AsyncLLM, prompt: str, request_id: str, params: SamplingParams = GREEDY
+) -> RequestOutput:
+    return [output async for output in engine.generate(prompt, params, request_id)][-1]
+
+
+async def test_streamed_states_grow_to_what_llm_gives(engine: AsyncLLM, llm: LLM) -> None:
+    states = [output async for output in engine.generate("abc", GREEDY, "1")]
+    expected = llm.generate("abc", GREEDY)[0].outputs[0]
+    assert states[-1].outputs[0] == expected
+    assert [state.finished for state in states] == [False] * (len(states) - 1) + [True]
+    for state in states:
+        count = len(state.outputs[0].token_ids)
+        assert state.outputs[0].token_ids == expected.token_ids[:count]
+        assert expected.text.startswith(state.outputs[0].text)
+
+
+async def test_gathered_requests_share_steps(engine: AsyncLLM) -> None:
+    alone = [await last(engine, f"prompt {i}", f"alone {i}") for i in range(3)]
+    before = engine.stats()["num_steps"]
+    together = await asyncio.gather(*(last(engine, f"prompt {i}", str(i)) for i in range(3)))
+    assert [o.outputs for o in together] == [o.outputs for o in alone]
+    # Alone they take 8 steps each; a late arrival may add a step or two.
+    assert engine.stats()["num_steps"] - before < 3 * 8
+
+
+async def test_a_closed_stream_frees_its_blocks(engine: AsyncLLM) -> None:
+    stream = engine.generate("abc", LONG, "1")
+    await anext(stream)
+    assert engine.stats()["kv_cache_usage_perc"] > 0
+    await stream.aclose()
+    # The abort runs before the engine's next step; an answer to another request proves it did.
+    await last(engine, "x", "2", SamplingParams(max_tokens=1))
+    assert engine.stats()["num_requests_running"] == 0
+    assert engine.stats()["kv_cache_usage_perc"] == 0
+
+
+async def test_a_cancelled_task_frees_its_blocks(engine: AsyncLLM) -> None:
+    task = asyncio.create_task(last(engine, "abc", "1", LONG))
+    while engine.stats()["num_requests_running"] == 0:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await last(engine, "x", "2", SamplingParams(max_tokens=1))
+    assert engine.stats()["kv_cache_usage_perc"] == 0
+
+
+async def test_cancelled_while_waiting_for_a_place(engine: AsyncLLM) -> None:
+    tasks = [asyncio.create_task(last(engine, "abc", str(i), LONG)) for i in range(12)]
+    while engine.stats()["num_requests_waiting"] < 4:
+        await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    await last(engine, "x", "after", SamplingParams(max_tokens=1))
+    stats = engine.stats()
+    assert stats["num_requests_waiting"] == stats["kv_cache_usage_perc"] == 0
+
+
+async def test_abort_ends_the_stream_with_a_reason(engine: AsyncLLM) -> None:
+    states = []
+    async for output in engine.generate("abc", LONG, "1"):
+        states.append(output)
+        await engine.abort("1")
+        assert engine.stats()["kv_cache_usage_perc"] == 0
+    assert states[-1].finished
+    assert states[-1].outputs[0].finish_reason == "abort"
+    await engine.abort("1")
+    await engine.abort("never seen")
+
+
+async def test_a_slow_reader_holds_up_nobody_and_misses_nothing(engine: AsyncLLM) -> None:
+    expected = (await last(engine, "abc", "0")).outputs
+    slow = engine.generate("abc", GREEDY, "slow")
+    first = await anext(slow)
+    assert not first.finished
+    assert (await last(engine, "abc", "fast")).outputs == expected
+    rest = [output async for output in slow]
+    assert rest[-1].outputs == expected
+
+
+async def test_refusals_touch_nobody(engine: AsyncLLM) -> None:
+    stream = engine.generate("abc", GREEDY, "1")
+    first = await anext(stream)
+    with pytest.raises(RequestError, match="unique"):
+        await last(engine, "abc", "1")
+    with pytest.raises(PromptTooLongError, match="2048"):
+        await last(engine, "x" * 100_000, "2")
+    with pytest.raises(RequestError, match="at least one token"):
+        await last(engine, "", "2")
+    rest = [output async for output in stream]
+    assert rest[-1].outputs[0].token_ids[:1] == first.outputs[0].token_ids[:1]
+    assert len(rest[-1].outputs[0].token_ids) == 8
+
+
+async def test_salts_separate_the_prefix_cache(engine: AsyncLLM) -> None:
+    prompt = "a prompt of more than sixteen tokens, so that a block is full"
+
+    async def cached(request_id: str, salt: str | None) -> int:
+        stream = engine.generate(prompt, GREEDY, request_id, cache_salt=salt)
+        return [output async for output in stream][-1].num_cached_tokens
+
+    assert await cached("1", None) == 0
+    assert await cached("2", None) > 0
+    assert await cached("3", "tenant") == 0
+    assert await cached("4", "tenant") > 0
+
+
+async def test_a_failed_step_ends_streams_and_is_seen_by_health_checks(engine: AsyncLLM) -> None:
+    engine.check_health()
+    stream = engine.generate("abc", LONG, "1")
+    await anext(stream)
+    engine._engine.executor.shutdown()
+    final = [output async for output in stream][-1]
+    assert final.outputs[0].finish_reason == "error"
+    assert "execute after shutdown" in (final.error or "")
+    with pytest.raises(EngineDeadError):
+        engine.check_health()
+    with pytest.raises(EngineDeadError):
+        await last(engine, "abc", "2")
+
+
+async def test_shutdown_ends_open_requests_and_refuses_new_ones(engine: AsyncLLM) -> None:
+    stream = engine.generate("abc", LONG, "1")
+    await anext(stream)
+    await engine.shutdown()
+    assert [output async for output in stream][-1].outputs[0].finish_reason == "abort"
+    with pytest.raises(EngineDeadError, match="shut down"):
+        await last(engine, "abc", "2")
+    await engine.shutdown()

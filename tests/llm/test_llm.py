@@ -1,0 +1,132 @@
+"""The offline face: shapes of prompts and outputs, order, refusals that leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.core.errors import (
+    EngineDeadError,
+    InvalidSamplingParamsError,
+    PromptTooLongError,
+    RequestError,
+)
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
+
+
+def is_idle(llm: LLM) -> bool:
+    stats = llm.engine.stats()
+    llm.engine.engine.scheduler.kv.check_integrity()
+    return stats["kv_cache_usage_perc"] == 0 and not llm.engine.has_unfinished_requests()
+
+
+def test_all_forms_of_a_prompt_give_the_same_tokens(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode("abc")
+    prompts: list[Any] = ["abc", ids, {"prompt": "abc"}, {"prompt_token_ids": ids}]
+    outputs = llm.generate(prompts, GREEDY)
+    assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1
+    assert [output.prompt for output in outputs] == ["abc", None, "abc", None]
+    assert all(output.prompt_token_ids == ids for output in outputs)
+    for single in prompts:
+        assert llm.generate(single, GREEDY)[0].outputs[0] == outputs[0].outputs[0]
+
+
+def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
+    lengths = [9, 1, 5, 3]
+    params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in lengths]
+    outputs = llm.generate([f"prompt {n}" for n in lengths], params)
+    assert [output.prompt for output in outputs] == [f"prompt {n}" for n in lengths]
+    assert [len(output.outputs[0].token_ids) for output in outputs] == lengths
+    assert all(
+        output.finished and output.outputs[0].finish_reason == "length" for output in outputs
+    )
+    assert is_idle(llm)
+
+
+def test_no_prompts_no_outputs(llm: LLM) -> None:
+    assert llm.generate([], GREEDY) == []
+
+
+def test_metrics_are_in_order_of_time(llm: LLM) -> None:
+    metrics = llm.generate("x", GREEDY)[0].metrics
+    times = [
+        metrics.arrival_time,
+        metrics.first_scheduled_time,
+        metrics.first_token_time,
+        metrics.last_token_time,
+    ]
+    assert times == sorted(times) and times[0] > 0
+
+
+def test_chat_renders_the_template_once(llm: LLM) -> None:
+    message = {"role": "user", "content": "hi"}
+    output = llm.chat([message], GREEDY)[0]
+    assert output.prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    tokenizer = llm.get_tokenizer()
+    assert output.prompt_token_ids == tokenizer.encode(output.prompt, add_special_tokens=False)
+    several = llm.chat([[message], [message]], GREEDY)
+    assert [other.outputs[0] for other in several] == [output.outputs[0]] * 2
+
+
+@pytest.mark.parametrize(
+    "prompts, params, error, words",
+    [
+        (["fine", ""], GREEDY, RequestError, ["at least one token"]),
+        ([[]], GREEDY, RequestError, ["at least one token"]),
+        ([[1, 2, 320]], GREEDY, RequestError, ["320"]),
+        ([[1, -1]], GREEDY, RequestError, ["-1"]),
+        ([["a"]], GREEDY, RequestError, ["token ids"]),
+        ([[True]], GREEDY, RequestError, ["token ids"]),
+        ([3.5], GREEDY, RequestError, ["3.5"]),
+        ([{"text": "x"}], GREEDY, RequestError, ["prompt_token_ids", "text"]),
+        ([{"prompt": "x", "image": 1}], GREEDY, RequestError, ["image"]),
+        ([{"prompt": 5}], GREEDY, RequestError, ["5"]),
+        (["fine", "x" * 2048], GREEDY, PromptTooLongError, ["2048"]),
+        (["x" * 1_000_000], GREEDY, PromptTooLongError, ["1000000", "2048"]),
+        (["a", "b"], [GREEDY], RequestError, ["one per prompt (2)", "1"]),
+        ("a", SamplingParams(logprobs=21), InvalidSamplingParamsError, ["20", "21"]),
+        ("a", SamplingParams(prompt_logprobs=-1), InvalidSamplingParamsError, ["20", "-1"]),
+        ("a", SamplingParams(logit_bias={320: 1.0}), InvalidSamplingParamsError, ["319", "320"]),
+        ("a", SamplingParams(allowed_token_ids=[-1]), InvalidSamplingParamsError, ["-1"]),
+        ("a", SamplingParams(stop="x", detokenize=False), InvalidSamplingParamsError, ["stop"]),
+        ("a", SamplingParams(bad_words=[" "]), InvalidSamplingParamsError, ["bad_words"]),
+        ("a", SamplingParams(n=9), RequestError, ["--max-num-seqs (8)", "9"]),
+    ],
+)
+def test_a_wrong_request_is_refused_and_leaves_nothing(
+    llm: LLM, prompts: Any, params: Any, error: type[Exception], words: list[str]
+) -> None:
+    steps = llm.engine.stats()["num_steps"]
+    with pytest.raises(error) as caught:
+        llm.generate(prompts, params)
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert is_idle(llm)
+    assert llm.engine.stats()["num_steps"] == steps
+    assert len(llm.generate("still works", GREEDY)[0].outputs[0].token_ids) > 0
+
+
+def test_low_level_steps(llm: LLM) -> None:
+    expected = llm.generate("abc", GREEDY)[0].outputs[0].token_ids
+    llm.engine.add_request("mine", "abc", GREEDY)
+    seen = []
+    while llm.engine.has_unfinished_requests():
+        with pytest.raises(RequestError, match="must be idle"):
+            llm.generate("another", GREEDY)
+        seen += llm.engine.step()
+    assert [output.outputs[0].token_ids for output in seen] == [
+        expected[: i + 1] for i in range(len(expected))
+    ]
+    assert [output.finished for output in seen] == [False] * (len(expected) - 1) + [True]
+
+
+def test_a_failed_step_ends_everything_and_says_so(create_llm: Callable[..., LLM]) -> None:
+    llm = create_llm()
+    llm.engine.executor.shutdown()  # the next step finds no model
+    with pytest.raises(EngineDeadError, match="execute after shutdown"):
+        llm.generate(["a", "b"], GREEDY)
+    with pytest.raises(EngineDeadError):
+        llm.generate("c", GREEDY)
