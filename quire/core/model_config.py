@@ -53,7 +53,7 @@ class ModelConfig:
         head_dim: H, elements per head; not always D / N.
         intermediate_size: Width of the MLP.
         max_position_embeddings: Longest context the checkpoint was made for, in tokens.
-        dtype: Element type the checkpoint was saved in; ``auto`` when it does not say.
+        dtype: Element type the checkpoint was saved in; ``auto`` when nothing tells.
         activation: ``silu``, ``gelu`` or ``gelu_tanh``.
         gated_mlp: Gate and up projections (Llama) or one projection (GPT-2).
         norm: ``rms_norm`` or ``layer_norm``.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "per_layer_config": (None, {}),
     "quantization_config": (None,),
     "query_pre_attn_scalar": (None,),
+    "qk_layernorm": (None, False),
     "residual_multiplier": (None, 1, 1.0),
+    "rope_interleaved": (None, False),
+    "use_qk_norm": (None, False),
     "use_mrope": (None, False),
 }
 
@@ -111,9 +113,9 @@ class ConfigFields:
         return value
 
     def number(self, name: str, default: float | None = None, *, above: float = 0.0) -> float:
-        """Return a finite float greater than ``above``."""
+        """Return a float greater than ``above`` that float32 can hold."""
         value = self._value(name, default)
-        if type(value) not in (int, float) or not math.isfinite(value) or value <= above:
+        if type(value) not in (int, float) or not above < value < 3e38:
             raise self.error(name, f"must be a finite number > {above:g}")
         return float(value)
 

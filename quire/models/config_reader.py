@@ -10,6 +10,7 @@ from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields, read_json
 from quire.models.llama import read_architecture
 from quire.models.registry import get_family
+from quire.models.safetensors_file import DTYPES, SafetensorsFile
 
 
 def read_model_config(folder: Path) -> ModelConfig:
@@ -26,7 +27,7 @@ def read_model_config(folder: Path) -> ModelConfig:
     bos = fields.token_ids("bos_token_id")
     config = replace(
         config,
-        dtype=_read_dtype(fields),
+        dtype=_read_dtype(fields, folder),
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=fields.token_ids("eos_token_id"),
     )
@@ -34,9 +35,20 @@ def read_model_config(folder: Path) -> ModelConfig:
     return config
 
 
-def _read_dtype(fields: ConfigFields) -> str:
+def _read_dtype(fields: ConfigFields, folder: Path) -> str:
     name = "dtype" if fields.has("dtype") else "torch_dtype"
-    dtype = fields.text(name, "auto").removeprefix("torch.")
-    if dtype != "auto" and dtype not in DTYPE_BYTES:
+    if not fields.has(name):
+        return _stored_dtype(folder)
+    dtype = fields.text(name).removeprefix("torch.")
+    if dtype not in DTYPE_BYTES:
         raise fields.error(name, f"must be one of {', '.join(DTYPE_BYTES)}")
     return dtype
+
+
+def _stored_dtype(folder: Path) -> str:
+    """Return the type of the first tensor that has one we can load."""
+    for path in sorted(folder.glob("model*.safetensors"))[:1]:
+        for entry in SafetensorsFile(path).entries.values():
+            if entry.dtype in DTYPES:
+                return DTYPES[entry.dtype]
+    return "auto"

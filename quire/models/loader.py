@@ -23,7 +23,6 @@ from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder, DecoderParts
 from quire.models.registry import get_family
-from quire.models.safetensors_file import DTYPES
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
 from quire.models.weight_names import WeightNames
 
@@ -64,9 +63,7 @@ def load_model(
         names = names.without_prefix()
     weights = WeightMap(config, names)
     _check_tensors(checkpoint, weights, names)
-    if dtype == "auto":
-        stored = checkpoint.entry(f"{names.embedding}.weight").dtype
-        dtype = DTYPES.get(stored, stored) if config.dtype == "auto" else config.dtype
+    dtype = config.dtype if dtype == "auto" else dtype
     if dtype not in DTYPE_BYTES:
         raise ConfigError(f"[load] --dtype must be one of {', '.join(DTYPE_BYTES)}; got {dtype}.")
     limit = config.max_position_embeddings

@@ -42,12 +42,14 @@ def read_rope(
         raise UnsupportedArchitectureError(
             f"{nested.error(kind, 'is not supported')} Supported: {', '.join(ROPE_TYPES)}."
         )
-    scaling, context = _read_scaling(nested, rope_type, limit)
+    # Some makers name the length before stretching beside the scaling, and there it counts first.
+    name = "original_max_position_embeddings"
+    nested.has(name)
+    original = (config if config.has(name) else nested).integer(name, limit)
+    scaling, context = _read_scaling(nested, rope_type, limit, original)
     nested.refuse_unread()
-    rope = RopeConfig(
-        theta=theta.number("rope_theta", default_theta), rotary_dim=rotary_dim, scaling=scaling
-    )
-    return rope, context
+    base = theta.number("rope_theta", default_theta, above=1.0)
+    return RopeConfig(theta=base, rotary_dim=rotary_dim, scaling=scaling), context
 
 
 def _holder(name: str, nested: ConfigFields, config: ConfigFields) -> ConfigFields:
@@ -57,14 +59,13 @@ def _holder(name: str, nested: ConfigFields, config: ConfigFields) -> ConfigFiel
 
 
 def _read_scaling(
-    fields: ConfigFields, rope_type: str, limit: int
+    fields: ConfigFields, rope_type: str, limit: int, original: int
 ) -> tuple[dict[str, Any] | None, int]:
     if rope_type == "default":
-        fields.read |= {"factor", "original_max_position_embeddings"}
+        fields.has("factor")
         return None, limit
-    # Linear and dynamic scaling stretch the context the configuration names, wherever it began.
-    original = fields.integer("original_max_position_embeddings", limit)
     if rope_type in ("linear", "dynamic"):
+        # These stretch the context the configuration names, wherever it began.
         original = limit
     factor = fields.number("factor", limit / original if rope_type == "yarn" else None)
     if factor < 1.0:

@@ -3,10 +3,15 @@
 import json
 import logging
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.core.model_config import MoEConfig, RopeConfig
+from quire.layers.rope import rope_tables
 from quire.models.config_reader import read_model_config
 
 LLAMA = {
@@ -80,6 +85,13 @@ def test_rope_parameters_of_transformers_5(read):
     assert config.rope == RopeConfig(theta=7.0, rotary_dim=16)
 
 
+def test_original_context_beside_the_scaling_counts_first(read):
+    yarn = {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512}
+    config = read(LLAMA | {"rope_scaling": yarn, "original_max_position_embeddings": 256})
+    assert config.rope is not None and config.rope.scaling is not None
+    assert config.rope.scaling["original_max_position_embeddings"] == 256
+
+
 def test_scaled_rope_stretches_the_context(read):
     yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
     assert read(LLAMA | {"rope_scaling": yarn}).max_position_embeddings == 2048
@@ -141,7 +153,8 @@ REFUSED = {
     "hidden_act": "relu6",
     "tie_word_embeddings": "yes",
     "attention_bias": 1,
-    "rope_theta": -1.0,
+    "rope_theta": 1.0,
+    "partial_rotary_factor": 0.2,
     "rope_scaling": "linear",
     "torch_dtype": "float8_e4m3fn",
     "eos_token_id": "</s>",
@@ -198,6 +211,40 @@ def test_unknown_options_are_named_in_the_log(read, caplog):
     assert "residual_multiplier" not in caplog.text
 
 
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=4,
+)
+ROPE = st.dictionaries(
+    st.sampled_from(["rope_type", "type", "factor", "rope_theta", "beta_fast", "low_freq_factor"]),
+    VALUES | st.sampled_from(["linear", "dynamic", "yarn", "llama3", 2.0, 8]),
+)
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    start=st.sampled_from([LLAMA, QWEN2, GPT2, LLAMA | {"architectures": ["MixtralForCausalLM"]}]),
+    names=st.lists(st.integers(0, 40), max_size=3),
+    values=st.lists(VALUES, min_size=3, max_size=3),
+    rope=st.none() | ROPE,
+)
+def test_any_value_gives_a_model_or_a_load_error(read, start, names, values, rope):
+    fields = sorted({*LLAMA, *GPT2, *REFUSED, "dtype", "head_dim", "sliding_window", "n_inner"})
+    damaged = start | {"rope_scaling": rope}
+    damaged |= {fields[i % len(fields)]: v for i, v in zip(names, values, strict=False)}
+    try:
+        config = read(damaged)
+    except ModelLoadError:
+        return
+    assert config.num_heads % config.num_kv_heads == 0
+    if config.rope is not None:
+        for table in rope_tables(config.rope, 8):
+            assert np.isfinite(table).all()
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "\x00", "[" * 100_000])
 def test_broken_json_names_the_file(read, text):
     with pytest.raises(ModelLoadError, match=r"config\.json must"):
@@ -207,3 +254,10 @@ def test_broken_json_names_the_file(read, text):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(ModelLoadError, match=r"config\.json must be readable"):
         read_model_config(tmp_path)
+
+
+def test_dtype_of_the_file_where_the_configuration_names_none(read, tmp_path):
+    arrays = {"ids": np.zeros(2, dtype=np.int64), "weight": np.zeros(2, dtype=np.float16)}
+    save_file(arrays, tmp_path / "model.safetensors")
+    assert read(LLAMA).dtype == "float16"
+    assert read(LLAMA | {"torch_dtype": "float32"}).dtype == "float32"

@@ -82,19 +82,6 @@ def test_half_precision_checkpoints(
     assert np.abs(got - want).max() < 2e-2 * np.abs(want).max()
 
 
-def test_dtype_of_the_file_where_the_configuration_names_none(copy, reference):
-    folder = copy()
-    path = folder / "config.json"
-    values = json.loads(path.read_text())
-    values.pop("dtype", None)
-    path.write_text(json.dumps(values))
-    edit(
-        folder,
-        lambda tensors: tensors.update({k: v.astype(np.float16) for k, v in tensors.items()}),
-    )
-    assert load_model(folder, reference).config.dtype == "float16"
-
-
 def test_gpt2_without_the_first_part_of_names(copy, reference, create_driver, random_prompts):
     folder = copy("gpt2")
     (prompt,) = random_prompts([9])
