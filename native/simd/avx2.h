@@ -92,6 +92,7 @@ inline F32 scale_by_power(F32 a, F32 n) {
 }
 
 inline Mask less(F32 a, F32 b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
+inline bool any(Mask m) { return _mm256_movemask_ps(m.v) != 0; }
 inline F32 select(Mask m, F32 a, F32 b) { return {_mm256_blendv_ps(b.v, a.v, m.v)}; }
 
 inline float sum(F32 a) {

@@ -119,6 +119,7 @@ inline F32 scale_by_power(F32 a, F32 n) {
 inline Mask less(F32 a, F32 b) {
   return {{a.v[0] < b.v[0], a.v[1] < b.v[1], a.v[2] < b.v[2], a.v[3] < b.v[3]}};
 }
+inline bool any(Mask m) { return m.v[0] || m.v[1] || m.v[2] || m.v[3]; }
 inline F32 select(Mask m, F32 a, F32 b) {
   return each_lane([&](int i) { return m.v[i] ? a.v[i] : b.v[i]; });
 }

@@ -5,7 +5,8 @@
 //   *_partial(p, n) touching the first n < lanes elements only (others load as 0);
 //   load_pairs(p, even, odd) of BF16;
 //   + - * /, fma(a, b, c) = a * b + c, min, max, abs, sqrt, round;
-//   less(a, b) -> Mask, select(mask, a, b); sum(), max(): across lanes, halves folded in a fixed order.
+//   less(a, b) -> Mask, any(mask), select(mask, a, b);
+//   sum(), max(): across lanes, halves folded in a fixed order.
 // min and max return the second operand when either is NaN.
 #pragma once
 
