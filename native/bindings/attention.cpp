@@ -1,6 +1,5 @@
 // Python: the KV cache and one layer's attention as objects.
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
 
 #include <nanobind/ndarray.h>
@@ -10,6 +9,9 @@
 
 namespace quire {
 namespace {
+
+// A window that no position reaches the end of, small enough to compute with.
+constexpr int64_t everything = int64_t{1} << 40;
 
 using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 
@@ -46,7 +48,7 @@ class PagedAttention {
         q_norm_(std::move(q_norm), head_dim),
         k_norm_(std::move(k_norm), head_dim),
         layer_{num_heads,     num_kv_heads, head_dim, scale,
-               window > 0 ? window : std::numeric_limits<int64_t>::max(),
+               window > 0 ? window : everything,
                cosines_,      sines_,       half,     max_positions,
                q_norm_,       k_norm_,      norm_eps} {}
 

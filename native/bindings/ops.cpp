@@ -22,9 +22,8 @@ class Residual {
   std::optional<Output<float>> rows_;
 };
 
-void check_rows(const int32_t* rows, int64_t count, int64_t bound, const char* message) {
-  if (!std::all_of(rows, rows + count, [=](int32_t row) { return row >= 0 && row < bound; }))
-    throw std::invalid_argument(message);
+bool inside(const int32_t* rows, int64_t count, int64_t bound) {
+  return std::all_of(rows, rows + count, [=](int32_t row) { return row >= 0 && row < bound; });
 }
 
 void rms_norm(nb::handle x, nb::handle residual, nb::handle weight, float eps, int64_t rows,
@@ -59,22 +58,26 @@ void gated_activation(nb::handle x, int which, int64_t rows, int64_t columns, nb
   kernels().gated_activation(input, static_cast<Activation>(which), rows, columns, output);
 }
 
-void add_rows(nb::handle x, nb::handle table, int64_t table_rows, nb::handle rows, int64_t count,
+// False, and nothing done, when a row is outside the table; gather_rows the same.
+bool add_rows(nb::handle x, nb::handle table, int64_t table_rows, nb::handle rows, int64_t count,
               int64_t columns) {
   const Output<float> output(x, count * columns);
   const Input<float> added(table, table_rows * columns);
   const Input<int32_t> index(rows, count);
-  check_rows(index, count, table_rows, "[add_rows] rows must lie inside the table.");
+  if (!inside(index, count, table_rows)) return false;
   kernels().add_rows(output, added, index, count, columns);
+  return true;
 }
 
-void gather_rows(nb::handle x, int64_t x_rows, nb::handle rows, int64_t count, int64_t columns,
+bool gather_rows(nb::handle x, int64_t x_rows, nb::handle rows, int64_t count, int64_t columns,
                  nb::handle out) {
   const Input<float> input(x, x_rows * columns);
   const Input<int32_t> index(rows, count);
   const Output<float> output(out, count * columns);
-  check_rows(index, count, x_rows, "[gather_rows] rows must lie inside x.");
+  if (!inside(index, count, x_rows)) return false;
+  const GilRelease release(count * columns);
   kernels().gather_rows(input, index, count, columns, output);
+  return true;
 }
 
 void route(nb::handle logits, int64_t rows, int64_t num_experts, int64_t top_k, bool renormalize,
@@ -92,7 +95,8 @@ void combine_experts(nb::handle y, nb::handle index, nb::handle weights, int64_t
   const Input<float> input(y, rows * top_k * columns), shares(weights, rows * top_k);
   const Input<int32_t> at(index, rows * top_k);
   const Output<float> output(out, rows * columns);
-  check_rows(at, rows * top_k, rows * top_k, "[combine_experts] index must lie inside y.");
+  if (!inside(at, rows * top_k, rows * top_k))
+    throw std::invalid_argument("[combine_experts] index must lie inside y.");
   const GilRelease release(rows * top_k * columns);
   kernels().combine_experts(input, at, shares, rows, top_k, columns, output);
 }
