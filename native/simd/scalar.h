@@ -65,10 +65,12 @@ template <class T>
 inline F32 load(const T* p) {
   return each_lane([&](int i) { return widen(p[i]); });
 }
-// 8 consecutive bfloat16 as the 4 with even index and the 4 with odd index.
-inline void load_pairs(const BF16* p, F32& even, F32& odd) {
-  even = each_lane([&](int i) { return widen(p[2 * i]); });
-  odd = each_lane([&](int i) { return widen(p[2 * i + 1]); });
+// Of 8 consecutive bfloat16 the 4 with even index, and the 4 with odd index.
+inline F32 load_even(const BF16* p) {
+  return each_lane([&](int i) { return widen(p[2 * i]); });
+}
+inline F32 load_odd(const BF16* p) {
+  return each_lane([&](int i) { return widen(p[2 * i + 1]); });
 }
 template <class T>
 inline F32 load_partial(const T* p, int n) {
