@@ -5,8 +5,6 @@
 #include <cstdint>
 
 #include "include/linear.h"
-#include "include/attention.h"
-#include "include/sampling.h"
 #include "include/types.h"
 
 namespace quire {

@@ -97,8 +97,10 @@ def config_fields() -> dict[str, tuple[Field[Any], Any]]:
     return found
 
 
-def _option(field: Field[Any], hint: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make the click decorator of one config field."""
+def config_option(
+    field: Field[Any], hint: Any, kind: type[click.Option]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the click decorator of one config field, its type hint resolved."""
     optional = get_origin(hint) in (Union, types.UnionType)
     if optional:
         hint = next(kind for kind in get_args(hint) if kind is not type(None))
@@ -118,9 +120,7 @@ def _option(field: Field[Any], hint: Any) -> Callable[[Callable[..., Any]], Call
     if field.default is not None:
         shown = ("on" if field.default else "off") if hint is bool else field.default
         text += f" [{shown}]"
-    return click.option(
-        field.name, names, cls=EngineOption, default=field.default, help=text, **extra
-    )
+    return click.option(field.name, names, cls=kind, default=field.default, help=text, **extra)
 
 
 def engine_flags(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,6 +145,6 @@ def engine_flags(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(config=config, **keywords)
 
     for field, hint in reversed(list(settings.values())):
-        _option(field, hint)(command)
+        config_option(field, hint, EngineOption)(command)
     click.argument("model_argument", metavar="[MODEL]", required=False)(command)
     return command

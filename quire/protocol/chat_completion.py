@@ -145,11 +145,11 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     """The answer when it is not streamed."""
 
     id: str
+    object: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
-    system_fingerprint: str
-    object: str = "chat.completion"
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: list[dict[int, dict[str, Any]] | None] | UnsetType = UNSET

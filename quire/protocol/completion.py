@@ -80,9 +80,9 @@ class Completion(msgspec.Struct, kw_only=True):
     """The answer when it is not streamed."""
 
     id: str
+    object: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage
-    system_fingerprint: str
-    object: str = "text_completion"

@@ -11,11 +11,11 @@ class ModelCard(msgspec.Struct, kw_only=True):
     """A name that requests may use as ``model``; ``parent`` is set for adapters."""
 
     id: str
+    object: str = "model"
     created: int
     root: str
     max_model_len: int
     parent: str | None = None
-    object: str = "model"
     owned_by: str = "quire"
     permission: list[dict[str, Any]] = []
 
@@ -23,5 +23,5 @@ class ModelCard(msgspec.Struct, kw_only=True):
 class ModelList(msgspec.Struct, kw_only=True):
     """All served names."""
 
-    data: list[ModelCard]
     object: str = "list"
+    data: list[ModelCard]

@@ -74,8 +74,9 @@ class ChatAnswer:
         self._body = body
         self._role = role
         self._usage = service.usage_options(body.stream_options)
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
-        self._identity = service.identity(response_id, model)
+        self._identity = service.identity(response_id, kind, model)
         self._tally = Tally()
 
     async def collect(self, outputs: Outputs) -> bytes:
@@ -115,8 +116,7 @@ class ChatAnswer:
 
     async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Yield the stream's events up to the usage; the caller ends it."""
-        identity = {"object": "chat.completion.chunk", **self._identity}
-        writer = ChunkWriter(identity, "delta")
+        writer = ChunkWriter(self._identity, "delta")
         sent: list[Sent] = []
         async with aclosing(outputs):
             async for _, output in outputs:

@@ -114,7 +114,7 @@ class CompletionAnswer:
         self._n = body.n or 1
         self._usage = service.usage_options(body.stream_options)
         self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
-        self._identity = service.identity(response_id, model)
+        self._identity = service.identity(response_id, "text_completion", model)
         skip = body.skip_special_tokens is not False
         self._states = [
             ChoiceState(text, CompletionLogprobWriter(self._names, skip))
@@ -192,7 +192,7 @@ class CompletionAnswer:
 
     async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Yield the stream's events up to the usage; the caller ends it."""
-        writer = ChunkWriter({"object": "text_completion", **self._identity}, "text")
+        writer = ChunkWriter(self._identity, "text")
         async with aclosing(outputs):
             async for prompt_index, output in outputs:
                 self._count(prompt_index, output)

@@ -117,9 +117,12 @@ class AnswerErrors:
 
         # Makes Starlette's router raise 404 and 405 instead of answering in plain text.
         scope["app"] = self
+        path = scope["path"]
         try:
             await self.app(scope, receive, watched_send)
         except Exception as error:
             if started:
                 raise
+            if isinstance(error, HTTPException) and error.status_code == 404:
+                error = ApiError(404, f"There is no route {path}.")
             await to_api_error(error).response()(scope, receive, send)

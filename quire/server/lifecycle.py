@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 
@@ -28,43 +29,45 @@ def bind(options: ServerOptions) -> socket.socket:
         ConfigError: It is taken, or not ours to take.
     """
     if options.uds is not None:
-        return _bind_unix(options.uds)
+        _clear(options.uds)
     try:
-        family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        return _bound(options)
+    except OSError as error:
+        name = options.uds or f"{options.host}:{options.port}"
+        raise ConfigError(
+            f"[serve] {name} must be free to listen on; got {error.strerror}. "
+            "Give another --host, --port or --uds, or stop what holds it."
+        ) from error
+
+
+def _bound(options: ServerOptions) -> socket.socket:
+    if options.uds is not None:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        target: Any = options.uds
+    else:
+        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
+        listener, target = socket.socket(found[0][0], socket.SOCK_STREAM), found[0][4]
+    try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((options.host, options.port))
-    except OSError as error:
-        raise ConfigError(
-            f"[serve] {options.host}:{options.port} must be free to listen on; "
-            f"got {error.strerror}. "
-            "Give another --host or --port, or stop what holds it."
-        ) from error
+        listener.bind(target)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 
-def _bind_unix(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if os.path.exists(path):
-            if not stat.S_ISSOCK(os.stat(path).st_mode):
-                raise ConfigError(f"[serve] --uds must name a socket or nothing; got file {path}.")
-            _refuse_living(path)
-            os.unlink(path)
-        listener.bind(path)
-    except OSError as error:
-        raise ConfigError(
-            f"[serve] --uds {path} must be possible to listen on; got {error.strerror}."
-        ) from error
-    return listener
-
-
-def _refuse_living(path: str) -> None:
+def _clear(path: str) -> None:
+    """Remove a socket whose server has died."""
+    if not os.path.exists(path):
+        return
+    if not stat.S_ISSOCK(os.stat(path).st_mode):
+        raise ConfigError(f"[serve] --uds must name a socket or nothing; got file {path}.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            return  # Left behind by a server that has died.
+            os.unlink(path)
+            return
     raise ConfigError(f"[serve] --uds {path} must not be in use; another server listens there.")
 
 

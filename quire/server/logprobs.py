@@ -31,9 +31,9 @@ class TokenNames:
 
     def name(self, token_id: int) -> str:
         r"""Return a token's text; bytes that are part of a character are written ``\xe2``."""
-        if self._as_token_ids:
-            return f"token_id:{token_id}"
-        return self.tokenizer.token_bytes(token_id).decode(errors="backslashreplace")
+        text = self.tokenizer.token_bytes(token_id).decode(errors="backslashreplace")
+        # A model may have ids that its tokenizer has not; they stand for no text.
+        return f"token_id:{token_id}" if self._as_token_ids or not text else text
 
 
 def chat_logprobs(

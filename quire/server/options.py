@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from quire.core.config import option
+from quire.core.errors import ConfigError
+
+_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*:?")
+_KEY = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +30,35 @@ class ServerOptions:
         "info", "what the HTTP server logs"
     )
     disable_uvicorn_access_log: bool = option(False, "no line per request")
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("--port", 0 <= self.port <= 65535, "be in 0..65535", self.port),
+            (
+                "--shutdown-timeout",
+                self.shutdown_timeout >= 0,
+                "be at least 0",
+                self.shutdown_timeout,
+            ),
+            (
+                "--metrics-prefix",
+                _PREFIX.fullmatch(self.metrics_prefix),
+                "be a word",
+                self.metrics_prefix,
+            ),
+            (
+                "--root-path",
+                not self.root_path or self.root_path[0] == "/",
+                "start with /",
+                self.root_path,
+            ),
+            (
+                "--api-key",
+                self.api_key is None or _KEY.fullmatch(self.api_key),
+                "be printable ASCII without spaces",
+                "something else",
+            ),
+        )
+        for flag, holds, rule, value in checks:
+            if not holds:
+                raise ConfigError(f"[config] {flag} must {rule}; got {value}.")

@@ -58,10 +58,11 @@ class Service:
             raise ApiError(404, f"The model `{name}` does not exist.", param="model")
         return name
 
-    def identity(self, response_id: str, model: str) -> dict[str, Any]:
-        """Return what an answer and each of its chunks says of itself."""
+    def identity(self, response_id: str, kind: str, model: str) -> dict[str, Any]:
+        """Return what an answer and each of its chunks says of itself; ``kind`` is ``object``."""
         return {
             "id": response_id,
+            "object": kind,
             "created": int(time.time()),
             "model": model,
             "system_fingerprint": self.fingerprint,

@@ -7,48 +7,39 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import openai
 import pytest
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
 
 from quire.core.config import EngineConfig
-from quire.core.errors import EngineDeadError
+from quire.core.errors import EngineDeadError, NoKernelError
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
+from quire.kernels.backend import create_backend
+from quire.llm import AsyncLLM
 from quire.server.lifecycle import Server, address, bind
 from quire.server.options import ServerOptions
 from quire.server.service import Service
 from quire.text.tokenizer import Tokenizer, load_tokenizer
-
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
-
-
-def write_tokenizer(folder: Path) -> None:
-    """One token per byte and three special ones: every text and every broken text occurs."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Backend(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
-    backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+from tools.random_checkpoint import PRESETS, random_checkpoint
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random checkpoint; its tokenizer has one token per byte, so all broken texts occur."""
+    path: Path = tmp_path_factory.mktemp("tiny") / "tiny-llama"
+    random_checkpoint(path, {**PRESETS["tiny-llama"], "max_position_embeddings": 512})
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(folder: Path) -> Tokenizer:
     """The byte tokenizer with a chat template."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
     return load_tokenizer(folder)
 
 
@@ -232,3 +223,59 @@ def serve(engine: ScriptedEngine) -> Iterator[Callable[..., httpx2.Client]]:
 def client(serve: Callable[..., httpx2.Client]) -> httpx2.Client:
     """A client of a server with default options."""
     return serve()
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """The native backend where it is built, else the reference."""
+    try:
+        create_backend("cpu", threads=1)
+    except (NoKernelError, ImportError):
+        torch = pytest.importorskip("torch")
+        torch.set_num_threads(1)
+        return "reference"
+    return "cpu"
+
+
+@dataclass
+class Live:
+    """A server on a loaded checkpoint.
+
+    Attributes:
+        url: Of the server.
+        http: A client.
+        openai: OpenAI's own client.
+    """
+
+    url: str
+    http: httpx2.Client
+    openai: openai.OpenAI
+
+    def metric(self, name: str, label: str = "") -> float:
+        """Return a metric such as ``quire:num_requests_running``; ``label`` picks its series."""
+        lines = self.http.get("/metrics").text.splitlines()
+        (found,) = (line for line in lines if line.startswith(name + "{") and label in line)
+        return float(found.rsplit(" ", 1)[1])
+
+    def wait_until_idle(self) -> None:
+        """Wait until the engine holds no request and no block; 20 s is a failure."""
+        begin = time.monotonic()
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+            while self.metric(f"quire:{name}"):
+                assert time.monotonic() < begin + 20, f"{name} is not 0"
+                time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def live(folder: Path, device: str) -> Iterator[Live]:
+    """One server for all tests of the real engine."""
+    keywords = {"device": device, "memory": 16 * 2**20, "max_num_seqs": 16, "threads": 1}
+    config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", **keywords)
+    engine = AsyncLLM.from_config(config)
+    options = ServerOptions(port=0, uvicorn_log_level="warning")
+    with (
+        run_in_thread(Service(engine, engine.config, options)) as url,
+        httpx2.Client(base_url=url, timeout=60) as http,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield Live(url, http, client)

@@ -6,7 +6,7 @@ import json
 
 HELLO = [{"role": "user", "content": "Hi"}]
 HEAD = (
-    'data: {"object":"chat.completion.chunk","id":0,"created":0,"model":"quire-tiny",'
+    'data: {"id":0,"object":"chat.completion.chunk","created":0,"model":"quire-tiny",'
     '"system_fingerprint":0,"choices":['
 )
 CHAT = HEAD + '{"index":0,"delta":'

@@ -1,0 +1,67 @@
+"""``quire serve``: load a model and answer HTTP requests until a signal comes."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, get_type_hints
+
+import click
+
+from quire.cli.engine_flags import EngineCommand, config_option, engine_flags
+from quire.core import env
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.server.options import ServerOptions
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the server's flags; it receives them as ``options``."""
+    settings = [
+        (field, get_type_hints(ServerOptions)[field.name]) for field in fields(ServerOptions)
+    ]
+
+    @functools.wraps(function)
+    def command(**keywords: Any) -> Any:
+        given = {field.name: keywords.pop(field.name) for field, _ in settings}
+        try:
+            options = ServerOptions(**given)
+        except ConfigError as error:
+            raise click.UsageError(str(error)) from error
+        return function(options=options, **keywords)
+
+    for field, hint in reversed(settings):
+        config_option(field, hint, click.Option)(command)
+    return command
+
+
+@click.command(cls=EngineCommand)
+@engine_flags
+@server_flags
+def serve(config: EngineConfig, options: ServerOptions) -> None:
+    """Answer HTTP requests in OpenAI's API with MODEL (default: quire-tiny).
+
+    SIGTERM or Ctrl-C lets running requests finish for --shutdown-timeout seconds.
+    """
+    started = time.perf_counter()
+    from quire.llm import AsyncLLM
+    from quire.server.lifecycle import address, bind, run_server
+    from quire.server.service import Service
+
+    options = replace(options, api_key=options.api_key or env.get("QUIRE_API_KEY"))
+    listener = bind(options)
+    engine = AsyncLLM.from_config(config)
+    service = Service(engine, engine.config, options)
+    if options.uds is None and options.host not in LOOPBACK and not options.api_key:
+        click.echo(f"warning: {options.host} is reachable by others and needs no key", err=True)
+
+    def announce() -> None:
+        seconds = time.perf_counter() - started
+        name = service.model_names[0]
+        click.echo(f"ready: {address(listener)} serves {name} after {seconds:.1f} s", err=True)
+
+    run_server(service, listener, announce)

@@ -1,0 +1,173 @@
+"""``quire serve`` as people run it: a process, signals, exit codes, OpenAI's client."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import openai
+import pytest
+
+from quire.core.errors import NoKernelError
+from quire.kernels.backend import create_backend
+from tools.random_checkpoint import PRESETS, random_checkpoint
+
+ROOT = Path(__file__).parents[2]
+HELLO = [{"role": "user", "content": "Hello!"}]
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A tiny checkpoint and the settings that fit it."""
+    folder = tmp_path_factory.mktemp("tiny") / "tiny-llama"
+    random_checkpoint(folder, PRESETS["tiny-llama"])
+    try:
+        create_backend("cpu", threads=1)
+        device = "cpu"
+    except (NoKernelError, ImportError):
+        pytest.importorskip("torch")
+        device = "reference"
+    return [str(folder), "--device", device, "--memory", "32MiB", "--threads", "1"]
+
+
+class Process:
+    """A running ``quire serve``; its stderr is read as it comes."""
+
+    def __init__(self, arguments: list[str], **environment: str) -> None:
+        command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments]
+        self.popen = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        )
+        self.lines: list[str] = []
+        self.address = ""
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stderr is not None
+        for line in self.popen.stderr:
+            self.lines.append(line)
+            found = re.match(r"ready: (\S+) serves (\S+) after [\d.]+ s\n", line)
+            if found:
+                self.address = found[1]
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def stderr(self) -> str:
+        return "".join(self.lines)
+
+    def wait_ready(self) -> str:
+        assert self._ready.wait(60) and self.address, self.stderr
+        return self.address
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
+        code = self.popen.wait(60)
+        self._reader.join(10)
+        assert self.popen.stderr is not None
+        self.popen.stderr.close()
+        return code
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    """Start ``quire serve``; what still runs at the end of the test is killed."""
+    running: list[Process] = []
+
+    def run(arguments: list[str], **environment: str) -> Process:
+        running.append(Process(arguments, **environment))
+        return running[-1]
+
+    yield run
+    for process in running:
+        if process.popen.returncode is None:
+            process.popen.kill()
+            process.end()
+
+
+def test_from_start_to_end(start, arguments):
+    process = start([*arguments, "--port", "0", "--served-model-name", "tiny"], QUIRE_API_KEY="k")
+    url = process.wait_ready()
+    assert url.startswith("http://127.0.0.1:")
+    assert "memory: weights" in process.stderr, "the ledger"
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
+        with pytest.raises(openai.AuthenticationError):
+            client.with_options(api_key="wrong").models.list()
+        assert [model.id for model in client.models.list()] == ["tiny"]
+        fields = {"model": "tiny", "messages": HELLO, "max_tokens": 8, "temperature": 0}
+        whole = client.chat.completions.create(**fields)
+        assert whole.usage.completion_tokens == 8
+        stream = client.chat.completions.create(**fields, stream=True)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert text == whole.choices[0].message.content
+        # A signal while a request runs: it is answered all the same.
+        stream = client.completions.create(
+            model="tiny",
+            prompt="Once",
+            max_tokens=200,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        chunks = [next(stream)]
+        process.popen.send_signal(signal.SIGTERM)
+        chunks += stream
+        assert chunks[-1].choices[0].finish_reason == "length"
+    assert process.end() == 0, process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_ctrl_c_is_an_orderly_end(start, arguments):
+    process = start([*arguments, "--port", "0"])
+    process.wait_ready()
+    assert process.end(signal.SIGINT) == 0
+    assert "Traceback" not in process.stderr
+
+
+def test_a_unix_socket(start, arguments, tmp_path):
+    path = tmp_path / "quire.sock"
+    process = start([*arguments, "--uds", str(path)])
+    assert process.wait_ready() == f"unix:{path}"
+    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path))) as client:
+        assert client.get("http://quire/health").status_code == 200
+    assert process.end() == 0
+    assert not path.exists()
+
+
+def test_a_taken_port_is_one_line(start, arguments):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        process = start([*arguments, "--port", str(port)])
+        assert process.popen.wait(60) == 1
+        process.end()
+    assert re.fullmatch(rf"quire: \[serve\] 127.0.0.1:{port} must be free.*\n", process.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["/no/such/folder"], 1, "/no/such/folder"),
+        (["--port", "70000"], 2, "--port"),
+        (["--no-such-flag"], 2, "--no-such-flag"),
+    ],
+)
+def test_mistakes_end_at_once(start, arguments, code, text):
+    process = start([*arguments] if "--port" in arguments else [*arguments, "--port", "0"])
+    assert process.popen.wait(60) == code
+    process.end()
+    assert text in process.stderr and "Traceback" not in process.stderr

@@ -1,0 +1,165 @@
+"""Bodies that are wrong: each gives one clear error that names the place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quire.core.errors import RequestError
+from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.protocol.completion import CompletionRequest
+from quire.protocol.decode import decode_body
+
+HELLO = [{"role": "user", "content": "Hi"}]
+
+
+def refuse(kind, body):
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with pytest.raises(RequestError) as caught:
+        request, _ = decode_body(raw, kind)
+        request.check()
+        if kind is CompletionRequest:
+            request.prompts()
+        else:
+            [message.for_template(i) for i, message in enumerate(request.messages)]
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "text"),
+    [
+        (b"", None, "valid UTF-8 JSON"),
+        (b"{", None, "valid UTF-8 JSON"),
+        (b"nonsense", None, "valid UTF-8 JSON"),
+        (b'{"messages": []}x', None, "trailing characters"),
+        (b"[]", None, "got `array`"),
+        (b"null", None, "got `null`"),
+        (b'{"user": "\xff"}', None, "valid UTF-8 JSON"),
+        (b'{"messages": [{"role": "user", "content": "\xed\xa0\x80"}]}', None, "UTF-8"),
+        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', None, "valid UTF-8 JSON"),
+        (b'{"temperature": NaN, "messages": []}', None, "valid UTF-8 JSON"),
+        (b'{"x": ' + b"[" * 100_000, None, "nested too deeply"),
+        (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", None, "nested too deeply"),
+        (b'{"tools": ' + b'{"a":' * 100_000, None, "nested too deeply"),
+        ({}, "messages", "missing required field"),
+        ({"messages": []}, "messages", "at least one message"),
+        ({"messages": "Hi"}, "messages", "Expected `array`, got `str`"),
+        ({"messages": [{"content": "Hi"}]}, "messages[0].role", "missing required field"),
+        ({"messages": [{"role": 1}]}, "messages[0].role", "got `int`"),
+        ({"messages": [{"role": "robot"}]}, "messages[0].role", "Invalid enum value 'robot'"),
+        ({"messages": [*HELLO, {"role": "user", "content": 5}]}, "messages[1].content", "int"),
+        ({"messages": [{"role": "tool", "content": "5"}]}, "messages[0].role", "tool calls"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
+            "messages[0].tool_calls",
+            "tool calls",
+        ),
+        ({"messages": HELLO, "temperature": "hot"}, "temperature", "got `str`"),
+        ({"messages": HELLO, "temperature": True}, "temperature", "got `bool`"),
+        (b'{"messages": [], "temperature": 1e999}', "temperature", "out of range"),
+        ({"messages": HELLO, "n": 1.5}, "n", "got `float`"),
+        ({"messages": HELLO, "n": 10**30}, "n", "2147483647"),
+        ({"messages": HELLO, "seed": 2**63}, "seed", "9223372036854775807"),
+        ({"messages": HELLO, "stop": [1]}, "stop[0]", "Expected `str`"),
+        ({"messages": HELLO, "logit_bias": {"a": 1}}, "logit_bias", "Expected `int`"),
+        ({"messages": HELLO, "logit_bias": {"5": 101}}, "logit_bias", "[-100, 100]"),
+        ({"messages": HELLO, "logit_bias": [5]}, "logit_bias", "got `array`"),
+        ({"messages": HELLO, "top_logprobs": 3}, "top_logprobs", "logprobs: true"),
+        ({"messages": HELLO, "stream_options": {}}, "stream_options", "stream: true"),
+        (
+            {"messages": HELLO, "stream": True, "prompt_logprobs": 1},
+            "prompt_logprobs",
+            "not available when stream",
+        ),
+        (
+            {"messages": HELLO, "max_tokens": 5, "max_completion_tokens": 6},
+            "max_completion_tokens",
+            "must agree",
+        ),
+        (
+            {"messages": HELLO, "continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message",
+            "excludes",
+        ),
+        ({"messages": HELLO, "cache_salt": ""}, "cache_salt", "length >= 1"),
+        ({"messages": HELLO, "request_id": "a b"}, "request_id", "matching regex"),
+    ],
+)
+def test_chat_bodies(body, param, text):
+    error = refuse(ChatCompletionRequest, body)
+    assert error.param == param
+    assert text in str(error)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "text"),
+    [
+        ({}, "prompt", "missing required field"),
+        ({"prompt": 5}, "prompt", "got `int`"),
+        ({"prompt": []}, "prompt", "1 to 1024 prompts; got 0"),
+        ({"prompt": ["a"] * 1025}, "prompt", "got 1025"),
+        ({"prompt": ["a", 5]}, "prompt", "got int, str"),
+        ({"prompt": [[1], 5]}, "prompt", "got int, list"),
+        ({"prompt": [1, True]}, "prompt[1]", "got `bool`"),
+        ({"prompt": [[1, -1]]}, "prompt[0][1]", ">= 0"),
+        ({"prompt": [[1, "a"]]}, "prompt[0][1]", "got `str`"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "0 only with echo"),
+        ({"prompt": "a", "logprobs": True}, "logprobs", "got `bool`"),
+    ],
+)
+def test_completion_bodies(body, param, text):
+    error = refuse(CompletionRequest, body)
+    assert error.param == param
+    assert text in str(error)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("", [""]),
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+        ([[]], [[]]),
+    ],
+)
+def test_the_four_kinds_of_prompts(prompt, prompts):
+    request, _ = decode_body(json.dumps({"prompt": prompt}).encode(), CompletionRequest)
+    assert request.prompts() == prompts
+
+
+def test_null_means_the_default():
+    names = [n for n in ChatCompletionRequest.__struct_fields__ if n != "messages"]
+    body = {"messages": HELLO, **dict.fromkeys(names)}
+    request, ignored = decode_body(json.dumps(body).encode(), ChatCompletionRequest)
+    request.check()
+    assert ignored == []
+    params = request.sampling_params({"temperature": 0.7}, None, None)
+    assert (params.temperature, params.n, params.max_tokens) == (0.7, 1, None)
+
+
+def test_the_request_wins_over_the_model_s_defaults():
+    body = {"messages": HELLO, "temperature": 0, "top_p": 0.5, "stop": "x", "max_tokens": 7}
+    request, _ = decode_body(json.dumps(body).encode(), ChatCompletionRequest)
+    defaults = {"temperature": 0.7, "top_k": 20, "max_tokens": 99}
+    params = request.sampling_params(defaults, request.output_limit, 2)
+    assert (params.temperature, params.top_p, params.top_k) == (0.0, 0.5, 20)
+    assert (params.stop, params.max_tokens, params.logprobs) == (("x",), 7, 2)
+
+
+def test_messages_reach_the_template_as_it_knows_them():
+    body = {
+        "messages": [
+            {"role": "developer", "content": "Be short."},
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": "Ann"},
+            {"role": "assistant", "content": "Yes?", "reasoning_content": "Hm.", "refusal": None},
+        ]
+    }
+    request, _ = decode_body(json.dumps(body).encode(), ChatCompletionRequest)
+    assert [message.for_template(i) for i, message in enumerate(request.messages)] == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": "Ann"},
+        {"role": "assistant", "content": "Yes?", "reasoning": "Hm.", "reasoning_content": "Hm."},
+    ]

@@ -1,0 +1,144 @@
+"""The three tiers: what is honoured, refused by name, or reported as ignored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quire.core.errors import RequestError
+from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.protocol.completion import CompletionRequest
+from quire.protocol.decode import decode_body
+from quire.protocol.generation import GenerationRequest
+from quire.protocol.request_fields import HARMLESS, REFUSED_CHAT, REFUSED_COMPLETION
+
+DOCS = Path(__file__).parents[2] / "docs" / "server.md"
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+TEXT = {"prompt": "Hi"}
+KINDS = [
+    pytest.param(ChatCompletionRequest, CHAT, REFUSED_CHAT, id="chat"),
+    pytest.param(CompletionRequest, TEXT, REFUSED_COMPLETION, id="completion"),
+]
+
+# Every field that clients of vLLM may send; each must be in exactly one tier.
+KNOWN_CHAT = """
+messages model frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n
+presence_penalty response_format seed stop stream stream_options temperature top_p tools tool_choice
+parallel_tool_calls reasoning_effort user top_k min_p repetition_penalty length_penalty
+use_beam_search stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
+spaces_between_special_tokens truncate_prompt_tokens truncation_side prompt_logprobs
+logprob_token_ids allowed_token_ids bad_words echo add_generation_prompt continue_final_message
+add_special_tokens documents chat_template chat_template_kwargs media_io_kwargs
+mm_processor_kwargs structured_outputs priority request_id session_id return_tokens_as_token_ids
+return_token_ids return_prompt_text return_token_offsets cache_salt kv_transfer_params vllm_xargs
+repetition_detection stream_interval thinking_token_budget include_reasoning watermarking best_of
+guided_json guided_regex guided_choice guided_grammar metadata store
+""".split()
+ONLY_CHAT = {
+    "messages", "top_logprobs", "max_completion_tokens", "add_generation_prompt",
+    "continue_final_message", "chat_template_kwargs",
+}  # fmt: skip
+KNOWN_COMPLETION = [
+    *(name for name in KNOWN_CHAT if name not in ONLY_CHAT), "prompt", "suffix", "prompt_embeds",
+]  # fmt: skip
+
+
+def decode(kind, body):
+    return decode_body(json.dumps(body).encode(), kind)
+
+
+@pytest.mark.parametrize(("kind", "base", "refused"), KINDS)
+def test_tiers_do_not_overlap(kind, base, refused):
+    supported = set(kind.__struct_fields__)
+    assert not supported & set(refused)
+    assert not supported & HARMLESS
+    assert not set(refused) & HARMLESS
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused", "known"),
+    [
+        (ChatCompletionRequest, REFUSED_CHAT, KNOWN_CHAT),
+        (CompletionRequest, REFUSED_COMPLETION, KNOWN_COMPLETION),
+    ],
+)
+def test_every_known_field_has_a_tier(kind, refused, known):
+    tiers = {*kind.__struct_fields__, *refused, *HARMLESS, "best_of"}
+    assert set(known) <= tiers
+
+
+@pytest.mark.parametrize(("kind", "base", "refused"), KINDS)
+def test_refused_fields_are_named(kind, base, refused):
+    for name in refused:
+        with pytest.raises(RequestError) as caught:
+            decode(kind, {**base, name: {"asks": "something"}})
+        assert caught.value.param == name
+        assert f"[{name}]" in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "base", "refused"), KINDS)
+def test_neutral_values_are_accepted(kind, base, refused):
+    for name, values in refused.items():
+        for value in (None, *values):
+            assert decode(kind, {**base, name: value})[1] == []
+    for name in HARMLESS:
+        assert decode(kind, {**base, name: {"any": 1}})[1] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "fine"),
+    [
+        ({"best_of": 1}, True),
+        ({"best_of": None}, True),
+        ({"best_of": 3, "n": 3}, True),
+        ({"best_of": 3}, False),
+        ({"best_of": 3, "n": 2}, False),
+    ],
+)
+def test_best_of_must_equal_n(fields, fine):
+    if fine:
+        assert decode(CompletionRequest, TEXT | fields)[1] == []
+    else:
+        with pytest.raises(RequestError) as caught:
+            decode(CompletionRequest, TEXT | fields)
+        assert caught.value.param == "best_of"
+
+
+def test_unknown_fields_are_named_with_their_place():
+    body = {
+        **CHAT,
+        "foo": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True, "bar": 2},
+        "messages": [{"role": "user", "content": "Hi", "baz": 3}],
+        "temperature": 0.5,
+    }
+    request, ignored = decode(ChatCompletionRequest, body)
+    assert ignored == ["foo", "stream_options.bar", "messages[].baz"]
+    assert request.temperature == 0.5
+
+
+def table() -> str:
+    """The table of docs/server.md, from the code."""
+    shared = set(GenerationRequest.__struct_fields__)
+    chat = set(ChatCompletionRequest.__struct_fields__) - shared
+    text = set(CompletionRequest.__struct_fields__) - shared
+    rows = {
+        "supported by both": shared,
+        "supported by chat completions": chat,
+        "supported by completions": text,
+        "accepted, no effect on the output": HARMLESS,
+        "refused by both, unless null or neutral": (set(REFUSED_CHAT) & set(REFUSED_COMPLETION)),
+        "refused by chat completions only": set(REFUSED_CHAT) - set(REFUSED_COMPLETION),
+        "refused by completions only": set(REFUSED_COMPLETION) - set(REFUSED_CHAT),
+    }
+    lines = ["| tier | fields |", "|---|---|"]
+    for tier, names in rows.items():
+        lines.append(f"| {tier} | {', '.join(f'`{name}`' for name in sorted(names))} |")
+    return "\n".join(lines)
+
+
+def test_the_documented_table_is_the_code_s():
+    assert table() in DOCS.read_text(), f"docs/server.md must hold:\n{table()}"

@@ -1,0 +1,134 @@
+"""Text completions on a real engine, asked by OpenAI's own client."""
+
+from __future__ import annotations
+
+import pytest
+
+PROMPT = "Once upon a time"
+
+
+def create(live, **fields):
+    keywords = {"model": "tiny", "prompt": PROMPT, "temperature": 0, "max_tokens": 12}
+    return live.openai.completions.create(**{**keywords, **fields})
+
+
+def text_of(live, **fields):
+    return create(live, **fields).choices[0].text
+
+
+def test_sixteen_tokens_by_default(live):
+    answer = live.openai.completions.create(model="tiny", prompt=PROMPT)
+    assert (answer.object, answer.id[:5]) == ("text_completion", "cmpl-")
+    assert answer.usage.completion_tokens == 16
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_the_default_gives_way_to_the_context_s_end(live):
+    answer = live.openai.completions.create(model="tiny", prompt="x" * 509)
+    assert answer.usage.completion_tokens == 3
+
+
+def test_token_ids_are_a_prompt(live):
+    ids = live.http.post("/tokenize", json={"prompt": PROMPT}).json()["tokens"]
+    assert text_of(live, prompt=ids) == text_of(live)
+
+
+def test_many_prompts_keep_their_order(live):
+    prompts = ["One", "Two", "Three and more"]
+    alone = [text_of(live, prompt=prompt) for prompt in prompts]
+    answer = create(live, prompt=prompts)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert [choice.text for choice in answer.choices] == alone
+    ids = [live.http.post("/tokenize", json={"prompt": p}).json()["tokens"] for p in prompts]
+    assert [choice.text for choice in create(live, prompt=ids).choices] == alone
+    assert answer.usage.completion_tokens == 36
+    assert answer.usage.prompt_tokens == sum(map(len, ids))
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_streamed_is_whole(live, echo):
+    fields = {
+        "prompt": ["One", "Two"],
+        "n": 2,
+        "temperature": 1,
+        "seed": 3,
+        "echo": echo,
+        "logprobs": 2,
+    }
+    whole = create(live, **fields)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2, 3]
+    found = {}
+    for chunk in create(live, stream=True, stream_options={"include_usage": True}, **fields):
+        for choice in chunk.choices:
+            entry = found.setdefault(choice.index, {"text": "", "tokens": [], "offsets": []})
+            entry["text"] += choice.text
+            entry["tokens"] += choice.logprobs.tokens
+            entry["offsets"] += choice.logprobs.text_offset
+            entry["reason"] = choice.finish_reason
+        usage = chunk.usage
+    for choice in whole.choices:
+        assert found[choice.index] == {
+            "text": choice.text,
+            "tokens": choice.logprobs.tokens,
+            "offsets": choice.logprobs.text_offset,
+            "reason": choice.finish_reason,
+        }
+    assert usage == whole.usage
+
+
+def test_logprobs(live):
+    choice = create(live, logprobs=2).choices[0]
+    lists = choice.logprobs
+    assert len(lists.tokens) == len(lists.token_logprobs) == len(lists.top_logprobs) == 12
+    assert lists.text_offset[0] == 0 and lists.text_offset == sorted(lists.text_offset)
+    for token, logprob, top in zip(
+        lists.tokens, lists.token_logprobs, lists.top_logprobs, strict=True
+    ):
+        assert len(top) == 2 and top[token] == logprob == max(top.values())
+    assert create(live, logprobs=0).choices[0].logprobs.token_logprobs == lists.token_logprobs
+
+
+def test_echo(live):
+    plain = text_of(live)
+    assert text_of(live, echo=True) == PROMPT + plain
+    ids = live.http.post("/tokenize", json={"prompt": PROMPT}).json()["tokens"]
+    assert text_of(live, prompt=ids, echo=True) == PROMPT + plain
+
+
+def test_echo_alone_scores_the_prompt(live):
+    whole = create(live, echo=True, logprobs=1).choices[0]
+    answer = create(live, echo=True, logprobs=1, max_tokens=0)
+    choice = answer.choices[0]
+    assert choice.text == PROMPT and choice.finish_reason == "length"
+    assert answer.usage.completion_tokens == 0
+    count = len(PROMPT)
+    assert choice.logprobs.tokens == list(PROMPT)
+    assert choice.logprobs.token_logprobs == whole.logprobs.token_logprobs[:count]
+    assert choice.logprobs.token_logprobs[0] is None and choice.logprobs.top_logprobs[0] is None
+    assert choice.logprobs.text_offset == list(range(count))
+
+
+def test_empty_prompts_are_refused(live):
+    for prompt in ("", [], [""], [[]]):
+        body = {"prompt": prompt}
+        error = live.http.post("/v1/completions", json=body).json()["error"]
+        assert (error["code"], error["param"]) == (400, "prompt")
+
+
+def test_ids_outside_the_vocabulary_are_refused(live):
+    for name, value in (
+        ("prompt", [5, 320]),
+        ("stop_token_ids", [320]),
+        ("allowed_token_ids", [999]),
+        ("logit_bias", {"320": 1}),
+    ):
+        response = live.http.post("/v1/completions", json={"prompt": "a", name: value})
+        assert response.status_code == 400, name
+        assert response.json()["error"]["param"] == name
+
+
+def test_a_refused_prompt_takes_its_fellows_along(live):
+    prompts = [[1, 2, 3], [4, 320]]
+    response = live.http.post("/v1/completions", json={"prompt": prompts, "max_tokens": 400})
+    assert response.status_code == 400
+    live.wait_until_idle()

@@ -1,0 +1,97 @@
+"""Clients that come in crowds, and clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+
+import httpx2
+import pytest
+
+from quire.server.connection import run_until_disconnect
+
+ABORTED = 'finished_reason="abort"'
+FOREVER = {"prompt": "Once", "max_tokens": 480, "ignore_eos": True, "temperature": 0}
+
+
+async def stream_text(client, body):
+    text = ""
+    async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                text += json.loads(line[6:])["choices"][0]["text"]
+    return text
+
+
+async def test_fifty_streams_read_as_alone(live):
+    def body(i):
+        prompt = f"Request number {i % 7} says {'hello ' * (i % 5)}"
+        return {"prompt": prompt, "max_tokens": 5 + i % 11, "temperature": 1.0, "seed": i}
+
+    limits = httpx2.Limits(max_connections=60)
+    async with httpx2.AsyncClient(base_url=live.url, timeout=120, limits=limits) as client:
+        crowd = await asyncio.gather(*(stream_text(client, body(i)) for i in range(50)))
+        for i in range(50):
+            answer = await client.post("/v1/completions", json=body(i))
+            assert answer.json()["choices"][0]["text"] == crowd[i], i
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_disconnect_frees_everything(live, path, stream, n):
+    body = {**FOREVER, "n": n, "stream": stream}
+    if path.startswith("/v1/chat"):
+        body["messages"] = [{"role": "user", "content": body.pop("prompt")}]
+    aborted = live.metric("quire:request_success_total", ABORTED)
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    url = httpx2.URL(live.url)
+    with socket.create_connection((url.host, url.port), timeout=20) as connection:
+        connection.sendall(head.encode() + content)
+        if stream:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        while live.metric("quire:num_requests_running") < n:
+            time.sleep(0.002)
+    live.wait_until_idle()
+    after = live.metric("quire:request_success_total", ABORTED)
+    assert after == aborted + n, "it must not have run to its end"
+
+
+def test_a_disconnect_ends_all_prompts_of_a_request(live):
+    with pytest.raises(httpx2.ReadTimeout):
+        live.http.post("/v1/completions", json={**FOREVER, "prompt": ["a", "b", "c"]}, timeout=0.2)
+    live.wait_until_idle()
+
+
+async def test_work_is_cancelled_and_awaited():
+    ended = []
+
+    async def work():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    await run_until_disconnect(receive, work())
+    assert ended == [True]
+
+
+async def test_work_s_exception_is_passed_on():
+    async def work():
+        raise ValueError("wrong")
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    with pytest.raises(ValueError, match="wrong"):
+        await run_until_disconnect(receive, work())

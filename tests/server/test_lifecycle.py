@@ -1,0 +1,133 @@
+"""Taking an address and giving it back."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.server.lifecycle import Server, address, bind
+from quire.server.options import ServerOptions
+from quire.server.service import Service
+
+
+def test_a_taken_port_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port} must be free"):
+            bind(ServerOptions(port=port))
+
+
+def test_nobody_connects_before_the_server_listens():
+    with bind(ServerOptions(port=0)) as listener, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(listener.getsockname(), timeout=5)
+
+
+def test_an_unknown_host_is_refused():
+    with pytest.raises(ConfigError, match="--host"):
+        bind(ServerOptions(host="256.0.0.1", port=0))
+
+
+def test_a_unix_socket_left_behind_is_replaced(tmp_path):
+    path = str(tmp_path / "quire.sock")
+    bind(ServerOptions(uds=path)).close()
+    with bind(ServerOptions(uds=path)) as listener:
+        assert address(listener) == f"unix:{path}"
+        listener.listen()
+        with pytest.raises(ConfigError, match="must not be in use"):
+            bind(ServerOptions(uds=path))
+
+
+def test_a_file_is_no_unix_socket(tmp_path):
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(ConfigError, match="must name a socket"):
+        bind(ServerOptions(uds=str(path)))
+    assert path.read_text() == "data"
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"port": 70000}, "--port"),
+        ({"shutdown_timeout": -1.0}, "--shutdown-timeout"),
+        ({"metrics_prefix": "a-b"}, "--metrics-prefix"),
+        ({"root_path": "x"}, "--root-path"),
+        ({"api_key": ""}, "--api-key"),
+        ({"api_key": "two words"}, "--api-key"),
+    ],
+)
+def test_impossible_settings_name_their_flag(settings, flag):
+    with pytest.raises(ConfigError, match=flag):
+        ServerOptions(**settings)
+
+
+class Running:
+    """A server in a thread that is told to stop while requests run."""
+
+    def __init__(self, engine, timeout):
+        options = ServerOptions(port=0, uvicorn_log_level="error", shutdown_timeout=timeout)
+        self.listener = bind(options)
+        self.url = address(self.listener)
+        ready = threading.Event()
+        self.server = Server(Service(engine, EngineConfig(), options), ready.set)
+        keywords = {"sockets": [self.listener]}
+        self.thread = threading.Thread(target=self.server.run, kwargs=keywords)
+        self.thread.start()
+        assert ready.wait(10)
+        self.answers = {}
+        self.clients = []
+
+    def ask(self, name, body):
+        import httpx2
+
+        def post():
+            url = f"{self.url}/v1/completions"
+            self.answers[name] = httpx2.post(url, json=body, timeout=20)
+
+        self.clients.append(threading.Thread(target=post))
+        self.clients[-1].start()
+
+    def join(self):
+        for thread in (*self.clients, self.thread):
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def start_two(engine, timeout):
+    """A streamed and a whole request, both held behind their first token."""
+    engine.text, engine.hold_after = "ABC", 1
+    running = Running(engine, timeout)
+    running.ask("whole", {"prompt": "a"})
+    running.ask("streamed", {"prompt": "a", "stream": True})
+    while len(engine.open_requests) < 2:
+        time.sleep(0.005)
+    running.server.should_exit = True
+    return running
+
+
+def test_running_requests_finish_before_the_end(engine):
+    running = start_two(engine, timeout=60.0)
+    while running.listener.fileno() != -1:
+        time.sleep(0.005)  # It has begun to stop: nobody else gets in.
+    engine.released.set()
+    running.join()
+    assert running.answers["whole"].json()["choices"][0]["text"] == "ABC"
+    assert running.answers["streamed"].text.endswith("data: [DONE]\n\n")
+    assert '"finish_reason":"stop"' in running.answers["streamed"].text
+    assert engine.ended == ["finished", "finished"] and engine.stopped
+
+
+def test_late_requests_are_ended_with_words(engine):
+    running = start_two(engine, timeout=0.05)
+    running.join()
+    whole = running.answers["whole"]
+    assert whole.status_code == 503
+    assert "shutting down" in whole.json()["error"]["message"]
+    events = running.answers["streamed"].text.split("\n\n")
+    assert '"text":"A"' in events[0]
+    assert '"type":"ServiceUnavailableError"' in events[-3] and events[-2] == "data: [DONE]"
