@@ -24,7 +24,6 @@ from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder, DecoderParts
 from quire.models.registry import get_family
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
-from quire.models.weight_names import WeightNames
 
 log = logging.getLogger(__name__)
 
@@ -56,31 +55,35 @@ def load_model(
         ConfigError: ``dtype`` or ``max_model_len`` does not fit the model.
     """
     folder = Path(path)
-    config = read_model_config(folder)
+    config = _settle(read_model_config(folder), dtype, max_model_len)
     checkpoint = Checkpoint(folder)
     names = get_family(config.architecture).names
-    if f"{names.embedding}.weight" not in checkpoint.names:
-        names = names.without_prefix()
+    bare = names.without_prefix()
+    if f"{bare.embedding}.weight" in checkpoint.names:
+        names = bare
     weights = WeightMap(config, names)
-    _check_tensors(checkpoint, weights, names)
+    _check_tensors(checkpoint, weights)
+    max_model_len = max_model_len or config.max_position_embeddings
+    parts = _Builder(backend, checkpoint, weights, on_progress).decoder_parts(max_model_len)
+    return Decoder(config, backend, max_model_len, parts)
+
+
+def _settle(config: ModelConfig, dtype: str, max_model_len: int | None) -> ModelConfig:
+    """Return ``config`` with the type its weights will be held in."""
     dtype = config.dtype if dtype == "auto" else dtype
     if dtype not in DTYPE_BYTES:
         raise ConfigError(f"[load] --dtype must be one of {', '.join(DTYPE_BYTES)}; got {dtype}.")
     limit = config.max_position_embeddings
-    if max_model_len is None:
-        max_model_len = limit
-    if not 1 <= max_model_len <= limit:
+    if max_model_len is not None and not 1 <= max_model_len <= limit:
         raise ConfigError(
-            f"[load] --max-model-len must be in 1..{limit}, the context of {folder}; "
+            f"[load] --max-model-len must be in 1..{limit}, the context of the checkpoint; "
             f"got {max_model_len}."
         )
-    config = replace(config, dtype=dtype)
-    builder = _Builder(backend, checkpoint, weights, on_progress)
-    parts = builder.decoder_parts(config, max_model_len)
-    return Decoder(config, backend, max_model_len, parts)
+    return replace(config, dtype=dtype)
 
 
-def _check_tensors(checkpoint: Checkpoint, weights: WeightMap, names: WeightNames) -> None:
+def _check_tensors(checkpoint: Checkpoint, weights: WeightMap) -> None:
+    names = weights.names
     head, embedding = f"{names.head}.weight", f"{names.embedding}.weight"
     tied = weights.config.tie_word_embeddings
     checkpoint.check(weights.shapes(), (*names.harmless, *((head,) if tied else ())))
@@ -113,12 +116,10 @@ class _Builder:
         self._on_progress = on_progress
         self._done_bytes = 0
         self._total_bytes = sum(checkpoint.entry(name).nbytes for name in weights.shapes())
-        self._dtype = "float32"
 
-    def decoder_parts(self, config: ModelConfig, max_model_len: int) -> DecoderParts:
+    def decoder_parts(self, max_model_len: int) -> DecoderParts:
         """Build everything; the largest tensors first, while little else is in memory."""
-        self._dtype = config.dtype
-        weights = self.weights
+        weights, config = self.weights, self.weights.config
         embedding = self.linear(weights.embedding())
         head = embedding if config.tie_word_embeddings else self.linear(weights.head())
         positions = self.parameter(weights.positions()) if config.learned_positions else None
@@ -134,7 +135,7 @@ class _Builder:
         if weights.transposed:
             matrices = [_transpose(matrix) for matrix in matrices]
         biases = [tensors[f"{module}.bias"] for module in weights.modules] if weights.bias else []
-        linear = self.backend.linear(matrices, biases, dtype=self._dtype)
+        linear = self.backend.linear(matrices, biases, dtype=self.weights.config.dtype)
         self.weight_bytes += linear.nbytes
         for name in tensors:
             self._finish(name)

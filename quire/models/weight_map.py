@@ -71,9 +71,7 @@ class WeightMap:
 
     def embedding(self) -> LinearWeights:
         """(V, D)."""
-        return LinearWeights(
-            (self.names.embedding,), (self.config.vocab_size,), self.config.hidden_size
-        )
+        return self._vocabulary(self.names.embedding)
 
     def head(self) -> LinearWeights:
         """(V, D), of its own or the embedding's."""
@@ -134,11 +132,8 @@ class WeightMap:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return every tensor of the model."""
         config = self.config
-        parts: list[LinearWeights | NormWeights] = [
-            self.embedding(),
-            self.head(),
-            self.final_norm(),
-        ]
+        parts: list[LinearWeights | NormWeights] = [self.embedding(), self.head()]
+        parts.append(self.final_norm())
         for layer in range(config.num_layers):
             parts += [self.attention_norm(layer), self.qkv(layer), self.attention_output(layer)]
             parts += [self.mlp_norm(layer), *(self.qk_norm(layer) if config.qk_norm else ())]
