@@ -1,0 +1,43 @@
+"""Loading needs little more memory than the weights it leaves behind."""
+
+import subprocess
+import sys
+
+import pytest
+
+from quire.core.errors import NoKernelError
+from quire.kernels.backend import create_backend
+from tools.random_checkpoint import PRESETS, random_checkpoint
+
+CODE = """
+import resource, sys
+from quire.kernels.backend import create_backend
+from quire.models.loader import load_model
+
+def peak():
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+backend = create_backend("cpu", threads=1)
+before = peak()
+model = load_model(sys.argv[1], backend, max_model_len=64)
+print(peak() - before, model.weight_bytes)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_peak_is_at_most_a_fifth_above_the_weights(tmp_path, dtype):
+    try:
+        create_backend("cpu", threads=1)
+    except (NoKernelError, ImportError) as error:
+        pytest.skip(f"no backend cpu: {error}")
+    sizes = {"vocab_size": 32000, "hidden_size": 512, "intermediate_size": 2048}
+    config = PRESETS["tiny-llama"] | sizes | {"head_dim": 128, "num_hidden_layers": 8}
+    random_checkpoint(tmp_path, config, dtype=dtype)
+    result = subprocess.run(
+        [sys.executable, "-c", CODE, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    extra, weight_bytes = map(int, result.stdout.split())
+    assert weight_bytes > 80e6
+    # Four MiB for what the first load imports and allocates besides.
+    assert extra <= 1.2 * weight_bytes + 4 * 2**20
