@@ -52,9 +52,7 @@ class PackedLinear {
     kernels().lookup_rows(weights_, rows, num_ids, output);
   }
 
-  size_t nbytes() const {
-    return memory_.bytes() + (bias_ ? bias_->bytes() : 0);
-  }
+  size_t nbytes() const { return memory_.bytes() + (bias_ ? bias_->bytes() : 0); }
 
  private:
   LinearWeights weights_;

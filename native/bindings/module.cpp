@@ -2,12 +2,20 @@
 #include <nanobind/nanobind.h>
 
 namespace quire {
+void bind_attention(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
+void bind_ops(nanobind::module_& m);
+void bind_probe(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
+void bind_sampling(nanobind::module_& m);
 }  // namespace quire
 
 NB_MODULE(_native, m) {
   m.doc() = "Native kernels of Quire";
+  quire::bind_attention(m);
   quire::bind_linear(m);
+  quire::bind_ops(m);
+  quire::bind_probe(m);
   quire::bind_runtime(m);
+  quire::bind_sampling(m);
 }

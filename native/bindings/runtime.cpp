@@ -1,9 +1,9 @@
 // Python: instruction sets, threads and the probes of tests.
-#include <stdexcept>
-#include <string>
-
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
 
 #include "bindings/binding.h"
 #include "runtime/thread_pool.h"
@@ -37,9 +37,8 @@ void count_chunks(nb::handle counters, int64_t n, int64_t inner) {
   Output<int32_t> buffer(counters, n);
   int32_t* counts = buffer;
   nb::gil_scoped_release release;
-  parallel_for(n, [=](int64_t chunk) {
-    parallel_for(inner, [=](int64_t) { counts[chunk] += 1; });
-  });
+  parallel_for(n,
+               [=](int64_t chunk) { parallel_for(inner, [=](int64_t) { counts[chunk] += 1; }); });
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct Tiles {
 };
 
 template <class Format>
-constexpr int64_t group_inputs = group_words* Format::word_inputs;
+constexpr int64_t group_inputs = group_words * Format::word_inputs;
 
 // Activations packed for the tiles: [block][tile][group][row][16 words].
 template <class Format>
@@ -36,8 +36,9 @@ class Activations {
       : tiles_(num_rows),
         in_features_(weights.in_features),
         num_groups_(weights.padded_inputs() / group_inputs<Format>) {
-    words_ = static_cast<Word*>(scratch(
-        Slot::activations, static_cast<size_t>(num_rows * num_groups_ * group_words) * sizeof(Word)));
+    words_ = static_cast<Word*>(
+        scratch(Slot::activations,
+                static_cast<size_t>(num_rows * num_groups_ * group_words) * sizeof(Word)));
     // A thread is worth waking for some thousand lines.
     const int64_t tiles_per_chunk = ceil_div(4096, max_tile_rows * num_groups_);
     parallel_for(ceil_div(tiles_.count, tiles_per_chunk), [&](int64_t chunk) {
@@ -88,6 +89,21 @@ RunTile<Format> tile_of(int64_t wanted) {
   return run_tile<Format, rows>;
 }
 
+// Ask memory for weights while others are multiplied: the next block, a share by each tile of this
+// one; a single tile has no time for that and runs a fixed distance ahead of itself.
+template <class Format>
+void prefetch_ahead(Tile<Format>& tile, const char* block, int64_t block_bytes, const Tiles& tiles,
+                    int64_t i) {
+  if (tiles.count == 1) {
+    tile.prefetch = block + (tiles.num_rows > 8 ? 16 << 10 : 8 << 10);
+    tile.prefetch_stride = 128;
+  } else {
+    const int64_t shares = tiles.count >= 4 ? 4 : 2;
+    tile.prefetch = i < shares ? block + block_bytes + i * (block_bytes / shares) : block;
+    tile.prefetch_stride = i < shares ? 128 / shares : 0;
+  }
+}
+
 // All rows times panels begin .. end - 1, written to out.
 template <class Format>
 void multiply_panels(const LinearWeights& weights, const Activations<Format>& activations,
@@ -112,8 +128,7 @@ void multiply_panels(const LinearWeights& weights, const Activations<Format>& ac
         tile.groups = groups;
         tile.first = block == 0;
         tile.out = sums + (panel - begin) * sums_size + tiles.start(i) * panel_width;
-        tile.prefetch = data + block_bytes;
-        tile.prefetch_stride = 128;
+        prefetch_ahead(tile, data, block_bytes, tiles, i);
         tile_of<Format>(tiles.start(i + 1) - tiles.start(i))(tile);
       }
     }
@@ -136,9 +151,8 @@ void multiply(const LinearWeights& weights, const float* x, int64_t num_rows, fl
   for (int64_t row = 0; row < num_rows; row += max_rows_at_once) {
     const int64_t rows = smaller(max_rows_at_once, num_rows - row);
     const Activations<Format> activations(weights, x + row * weights.in_features, rows);
-    // A chunk is about 128 KiB of weights for few rows, four panels for many.
+    // A chunk is about 128 KiB of weights.
     int64_t panels = larger<int64_t>(1, (128 << 10) / weights.panel_bytes());
-    if (rows > 4 * max_tile_rows) panels = 4;
     // Small work stays on the calling thread: waking another costs some microseconds.
     if (weights.bytes() * (1 + rows / 4) < (256 << 10)) panels = weights.num_panels();
     float* out_rows = out + row * weights.out_features;

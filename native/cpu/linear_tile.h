@@ -23,6 +23,17 @@ constexpr int max_tile_rows = F32::lanes == 16 ? 12 : F32::lanes == 8 ? 6 : 4;
 template <int rows>
 using Sums = F32[rows][tile_vectors];
 
+// Each row's broadcast word times two vectors of weights.
+template <int rows>
+inline void multiply_add(Sums<rows>& sums, const float* a, F32 w0, F32 w1) {
+#pragma GCC unroll 16
+  for (int m = 0; m < rows; ++m) {
+    const F32 x = set1(a[m * group_words]);
+    sums[m][0] = fma(x, w0, sums[m][0]);
+    sums[m][1] = fma(x, w1, sums[m][1]);
+  }
+}
+
 // Weights float or F16, activations float: a step is one input.
 template <class T>
 struct FloatFormat {
@@ -33,13 +44,7 @@ struct FloatFormat {
 
   template <int rows>
   static inline void step(Sums<rows>& sums, const Word* a, const T* w) {
-    const F32 w0 = load(w), w1 = load(w + F32::lanes);
-#pragma GCC unroll 16
-    for (int m = 0; m < rows; ++m) {
-      const F32 x = set1(a[m * group_words]);
-      sums[m][0] = fma(x, w0, sums[m][0]);
-      sums[m][1] = fma(x, w1, sums[m][1]);
-    }
+    multiply_add<rows>(sums, a, load(w), load(w + F32::lanes));
   }
 
   static void fill(const float* x, int64_t n, Word* line) {
@@ -57,21 +62,10 @@ struct PairFormat {
 
   template <int rows>
   static inline void step(Sums<rows>& sums, const Word* a, const BF16* w) {
-    F32 even0, odd0, even1, odd1;
-    load_pairs(w, even0, odd0);
-    load_pairs(w + 2 * F32::lanes, even1, odd1);
-#pragma GCC unroll 16
-    for (int m = 0; m < rows; ++m) {
-      const F32 x = set1(a[m * group_words]);
-      sums[m][0] = fma(x, even0, sums[m][0]);
-      sums[m][1] = fma(x, even1, sums[m][1]);
-    }
-#pragma GCC unroll 16
-    for (int m = 0; m < rows; ++m) {
-      const F32 x = set1(a[m * group_words + 1]);
-      sums[m][0] = fma(x, odd0, sums[m][0]);
-      sums[m][1] = fma(x, odd1, sums[m][1]);
-    }
+    multiply_add<rows>(sums, a, load_even(w), load_even(w + 2 * F32::lanes));
+    // Load the pairs again: kept, they would not fit in AVX2's 16 registers beside six rows' sums.
+    __asm__("" : "+r"(w));
+    multiply_add<rows>(sums, a + 1, load_odd(w), load_odd(w + 2 * F32::lanes));
   }
 
   static void fill(const float* x, int64_t n, Word* line) { FloatFormat<float>::fill(x, n, line); }
@@ -91,7 +85,8 @@ struct DotFormat {
     const auto w1 = reinterpret_cast<__m512bh>(_mm512_loadu_si512(w + 32));
 #pragma GCC unroll 16
     for (int m = 0; m < rows; ++m) {
-      const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[m * group_words])));
+      const auto x =
+          reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[m * group_words])));
       sums[m][0].v = _mm512_dpbf16_ps(sums[m][0].v, x, w0);
       sums[m][1].v = _mm512_dpbf16_ps(sums[m][1].v, x, w1);
     }
@@ -116,8 +111,8 @@ struct Tile {
   int64_t groups;
   bool first;               // whether this is the first block: `out` is written, else added to
   float* out;               // [row][panel_width]
-  const char* prefetch;     // where the weights of a later tile begin
-  int64_t prefetch_stride;  // bytes of them to ask for per step
+  const char* prefetch;     // weights that a later tile will want
+  int64_t prefetch_stride;  // bytes of them to ask for per step, at most two lines
 };
 
 // Weights of one step of a whole panel, in elements.
@@ -140,7 +135,10 @@ void run_tile(const Tile<Format>& tile) {
       for (int s = 0; s < steps; s += 4) {
 #pragma GCC unroll 4
         for (int t = 0; t < 4; ++t) {
-          if (part == 0) __builtin_prefetch(ahead + t * tile.prefetch_stride, 0, 2);
+          if (part == 0) {
+            __builtin_prefetch(ahead + t * tile.prefetch_stride);
+            __builtin_prefetch(ahead + t * tile.prefetch_stride + 64);
+          }
           Format::template step<rows>(sums, a + (s + t) * Format::step_words,
                                       w + t * step_weights<Format>);
         }

@@ -50,7 +50,8 @@ void pack_panel(const LinearWeights& weights, const From* source, int64_t first_
     const int64_t n = smaller(piece, weights.in_features - from);
     for (int64_t row = begin; row < end; ++row) {
       convert(source + (row - first_row) * weights.in_features + from, n, inputs);
-      for (int64_t i = 0; i < n; ++i) packed[place(row - panel * panel_width, from + i)] = inputs[i];
+      for (int64_t i = 0; i < n; ++i)
+        packed[place(row - panel * panel_width, from + i)] = inputs[i];
     }
   }
 }
@@ -64,7 +65,8 @@ void pack_linear(const LinearWeights& weights, const void* source, DType source_
   with_type(weights.dtype, [&](auto to) {
     with_type(source_dtype, [&](auto from) {
       parallel_for(panels, [&](int64_t i) {
-        pack_panel<decltype(from), decltype(to)>(weights, static_cast<const decltype(from)*>(source),
+        pack_panel<decltype(from), decltype(to)>(weights,
+                                                 static_cast<const decltype(from)*>(source),
                                                  first_row, num_rows, first_panel + i);
       });
     });
@@ -80,8 +82,8 @@ void lookup_rows(const LinearWeights& weights, const int32_t* ids, int64_t num_i
       const int64_t end = smaller((chunk + 1) * rows_per_chunk, num_ids);
       for (int64_t i = chunk * rows_per_chunk; i < end; ++i) {
         const int64_t panel = ids[i] / panel_width;
-        const auto* packed = reinterpret_cast<const decltype(type)*>(
-            weights.data + panel * weights.panel_bytes());
+        const auto* packed =
+            reinterpret_cast<const decltype(type)*>(weights.data + panel * weights.panel_bytes());
         float* row = out + i * weights.in_features;
         for (int64_t input = 0; input < weights.in_features; ++input)
           store_partial(row + input,

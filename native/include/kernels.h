@@ -5,6 +5,8 @@
 #include <cstdint>
 
 #include "include/linear.h"
+#include "include/attention.h"
+#include "include/sampling.h"
 #include "include/types.h"
 
 namespace quire {

@@ -15,4 +15,7 @@ struct F16 {
 
 enum class DType : int32_t { float32 = 0, float16 = 1, bfloat16 = 2 };
 
+// The order of quire/kernels/activation.py.
+enum class Activation : int32_t { silu = 0, gelu = 1, gelu_tanh = 2 };
+
 }  // namespace quire

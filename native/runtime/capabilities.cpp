@@ -45,9 +45,9 @@ Features detect() { return {}; }
 
 }  // namespace
 
-#define QUIRE_EACH(isa)        \
-  namespace isa {              \
-  extern const Kernels table;  \
+#define QUIRE_EACH(isa)       \
+  namespace isa {             \
+  extern const Kernels table; \
   }
 QUIRE_ISA_LIST
 #undef QUIRE_EACH

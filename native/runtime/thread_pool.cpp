@@ -1,7 +1,8 @@
 // A job is open while its ticket has chunks left; whoever decrements the ticket owns that chunk.
 //
-//   caller:  write job fields -> publish ticket (epoch, n) -> wake sleepers -> claim ... -> wait done == n
-//   worker:  spin a little -> sleep on `wake` -> claim (epoch, n) -> (epoch, n - 1) ... -> done += 1
+//   caller:  write job fields -> publish ticket (epoch, n) -> wake sleepers -> claim ... -> wait
+//   done == n worker:  spin a little -> sleep on `wake` -> claim (epoch, n) -> (epoch, n - 1) ...
+//   -> done += 1
 //
 // The caller waits only for chunks that somebody claimed: a worker that never got a core in time
 // finds the ticket empty and nobody waited for it.

@@ -33,11 +33,14 @@ inline F32 load(const BF16* p) {
 inline F32 load(const F16* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
-// 16 consecutive bfloat16 as the 8 with even index and the 8 with odd index.
-inline void load_pairs(const BF16* p, F32& even, F32& odd) {
+// Of 16 consecutive bfloat16 the 8 with even index, and the 8 with odd index.
+inline F32 load_even(const BF16* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  even.v = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
-  odd.v = _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-65536)));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
+}
+inline F32 load_odd(const BF16* p) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-65536)))};
 }
 inline F32 load_partial(const float* p, int n) { return {_mm256_maskload_ps(p, first(n))}; }
 inline F32 load_partial(const BF16* p, int n) { return from_bf16(load_partial_16(p, n)); }
@@ -47,8 +50,7 @@ inline F32 load_partial(const F16* p, int n) { return {_mm256_cvtph_ps(load_part
 inline __m128i to_bf16(F32 x) {
   const __m256i bits = _mm256_castps_si256(x.v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i rounded =
-      _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
   const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x.v, x.v, _CMP_UNORD_Q));
   const __m256i upper = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
@@ -92,6 +94,7 @@ inline F32 scale_by_power(F32 a, F32 n) {
 }
 
 inline Mask less(F32 a, F32 b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
+inline bool any(Mask m) { return _mm256_movemask_ps(m.v) != 0; }
 inline F32 select(Mask m, F32 a, F32 b) { return {_mm256_blendv_ps(b.v, a.v, m.v)}; }
 
 inline float sum(F32 a) {

@@ -23,11 +23,12 @@ inline F32 load(const BF16* p) {
 inline F32 load(const F16* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
-// 32 consecutive bfloat16 as the 16 with even index and the 16 with odd index.
-inline void load_pairs(const BF16* p, F32& even, F32& odd) {
-  const __m512i bits = _mm512_loadu_si512(p);
-  even.v = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
-  odd.v = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-65536)));
+// Of 32 consecutive bfloat16 the 16 with even index, and the 16 with odd index.
+inline F32 load_even(const BF16* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
+}
+inline F32 load_odd(const BF16* p) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(-65536)))};
 }
 inline F32 load_partial(const float* p, int n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }
 inline F32 load_partial(const BF16* p, int n) {
@@ -42,12 +43,10 @@ inline F32 load_partial(const F16* p, int n) {
 inline __m256i to_bf16(F32 x) {
   const __m512i bits = _mm512_castps_si512(x.v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded =
-      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
   const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-  return _mm512_cvtepi32_epi16(
-      _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
 }
 inline __m256i to_f16(F32 x) {
   return _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -81,6 +80,7 @@ inline F32 round(F32 a) {
 inline F32 scale_by_power(F32 a, F32 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 
 inline Mask less(F32 a, F32 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
+inline bool any(Mask m) { return m != 0; }
 inline F32 select(Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m, b.v, a.v)}; }
 
 inline __m256 low_half(F32 a) { return _mm512_castps512_ps256(a.v); }

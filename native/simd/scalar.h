@@ -65,10 +65,12 @@ template <class T>
 inline F32 load(const T* p) {
   return each_lane([&](int i) { return widen(p[i]); });
 }
-// 8 consecutive bfloat16 as the 4 with even index and the 4 with odd index.
-inline void load_pairs(const BF16* p, F32& even, F32& odd) {
-  even = each_lane([&](int i) { return widen(p[2 * i]); });
-  odd = each_lane([&](int i) { return widen(p[2 * i + 1]); });
+// Of 8 consecutive bfloat16 the 4 with even index, and the 4 with odd index.
+inline F32 load_even(const BF16* p) {
+  return each_lane([&](int i) { return widen(p[2 * i]); });
+}
+inline F32 load_odd(const BF16* p) {
+  return each_lane([&](int i) { return widen(p[2 * i + 1]); });
 }
 template <class T>
 inline F32 load_partial(const T* p, int n) {
@@ -119,6 +121,7 @@ inline F32 scale_by_power(F32 a, F32 n) {
 inline Mask less(F32 a, F32 b) {
   return {{a.v[0] < b.v[0], a.v[1] < b.v[1], a.v[2] < b.v[2], a.v[3] < b.v[3]}};
 }
+inline bool any(Mask m) { return m.v[0] || m.v[1] || m.v[2] || m.v[3]; }
 inline F32 select(Mask m, F32 a, F32 b) {
   return each_lane([&](int i) { return m.v[i] ? a.v[i] : b.v[i]; });
 }

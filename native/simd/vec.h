@@ -3,9 +3,10 @@
 // Everything lives in quire::<isa>, so that no inline function is shared between instruction sets.
 //   lanes; zero(), set1(x); load/store of float, BF16, F16 (rounding to nearest even), with
 //   *_partial(p, n) touching the first n < lanes elements only (others load as 0);
-//   load_pairs(p, even, odd) of BF16;
+//   load_even(p), load_odd(p) of 2 lanes BF16;
 //   + - * /, fma(a, b, c) = a * b + c, min, max, abs, sqrt, round;
-//   less(a, b) -> Mask, select(mask, a, b); sum(), max(): across lanes, halves folded in a fixed order.
+//   less(a, b) -> Mask, any(mask), select(mask, a, b);
+//   sum(), max(): across lanes, halves folded in a fixed order.
 // min and max return the second operand when either is NaN.
 #pragma once
 

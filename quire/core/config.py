@@ -130,6 +130,11 @@ class EngineConfig:
         for flag, value in at_least_one.items():
             if value is not None and value < 1:
                 raise ConfigError(f"[config] {flag} must be at least 1; got {value}.")
+        threshold = self.scheduler.long_prefill_token_threshold
+        if threshold < 0:
+            raise ConfigError(
+                f"[config] --long-prefill-token-threshold must be at least 0; got {threshold}."
+            )
         fraction = self.cache.gpu_memory_utilization
         if not 0.0 < fraction <= 1.0:
             raise ConfigError(

@@ -98,7 +98,8 @@ class Engine:
             request_id: Unique among live requests.
             prompt_token_ids: At least one token.
             params: With ``n`` > 1 the prompt is computed once and shared.
-            priority: Lower is sooner, under the ``priority`` policy.
+            priority: Lower is sooner, under the ``priority`` policy; see
+                :data:`~quire.engine.request_queue.AGEING_SECONDS`. Within 32 bits.
             extra_keys: What separates its prefix cache from others' beside the tokens, such as
                 ``("salt:...", "adapter:...")``.
             arrival_time: Seconds on the engine's clock; None means now.
@@ -110,6 +111,10 @@ class Engine:
         self.check_alive()
         prompt = list(prompt_token_ids)
         max_total_tokens = self._check_request(prompt, params)
+        if abs(priority) >= 2**31:
+            raise RequestError(
+                f"[priority] must be within 32 bits; got {priority}.", param="priority"
+            )
         if arrival_time is None:
             arrival_time = self._clock()
         number = self._num_added
@@ -133,13 +138,13 @@ class Engine:
             )
             for index in range(params.n)
         ]
-        for sequence in group:
-            if sequence.request_id in self.scheduler.requests:
-                raise RequestError(
-                    f"[request_id] must be unique among live requests; got {request_id!r}. "
-                    "Choose another.",
-                    param="request_id",
-                )
+        live = self.scheduler.requests
+        if self.scheduler.group(request_id) or any(one.request_id in live for one in group):
+            raise RequestError(
+                f"[request_id] must be unique among live requests; got {request_id!r}. "
+                "Choose another.",
+                param="request_id",
+            )
         self._num_added += 1
         if self._use_cache:
             group[0].pending_children = group[1:]

@@ -82,6 +82,7 @@ class Scheduler:
         plan = SchedulerOutput()
         self._schedule_waiting(plan, self._schedule_running(plan))
         if plan.scheduled:
+            self.stats.num_steps += 1
             plan.finished_request_ids, self._ended = self._ended, []
         else:
             num_live = len(self.running) + len(self.waiting)
@@ -91,7 +92,6 @@ class Scheduler:
     def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:
         """Take in a step's result; return the news of each sequence that has some."""
         now = self._clock()
-        self.stats.num_steps += 1
         outputs: list[EngineOutput] = []
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]

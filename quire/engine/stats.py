@@ -15,7 +15,8 @@ class EngineStats:
         num_computed_tokens: Token positions that went through the model, recomputation included.
         num_preemptions: Requests whose blocks were taken back to recompute later.
         num_block_copies: Blocks copied on write.
-        prompt_tokens: Prompt tokens of requests that were started; ``n`` sequences count once.
+        prompt_tokens: Prompt tokens of requests that were started; sequences that share a prompt's
+            computation count once.
         generation_tokens: Sampled tokens.
         prefix_cache_queries: Tokens looked up in the prefix cache, once per started request.
         prefix_cache_hits: Of these, found.

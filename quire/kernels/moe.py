@@ -60,3 +60,10 @@ def check(x: Array, ids: Array, weights: Array, out: Array) -> None:
             "[experts] x and out must be (T, D), ids and weights (T, k); got "
             f"{[tuple(a.shape) for a in (x, out, ids, weights)]}."
         )
+
+
+def refuse_expert(num_experts: int) -> UnsupportedInputError:
+    """Return the error for an expert id outside 0..E - 1."""
+    return UnsupportedInputError(
+        f"[experts] ids must be in [0, {num_experts}); got at least one outside."
+    )

@@ -268,6 +268,7 @@ def refusal(run: Any, prompt: list[int], **params: Any) -> RequestError:
         ([1] * 64, {"max_tokens": 1}, ["(64 tokens)", "got 64 prompt tokens"]),
         ([1] * 60, {"max_tokens": 5}, ["(64 tokens)", "60 + 5 = 65"]),
         ([1] * 10, {"n": 9}, ["--max-num-seqs (8)", "got 9"]),
+        ([1], {"priority": 10**400}, ["[priority]", "32 bits"]),
     ],
 )
 def test_requests_that_can_never_run_are_refused_with_counts(start, prompt, params, parts):
@@ -287,10 +288,14 @@ def test_a_request_larger_than_the_pool_is_refused(start):
 
 def test_an_id_is_unique_among_live_requests_and_free_afterwards(start):
     run = start()
-    run.add("r", [1], n=2, max_tokens=2)
+    run.add("r", [1], n=2, max_tokens=3)
     for taken in ("r", "r#1"):
         with pytest.raises(RequestError, match="unique"):
             run.add(taken, [1])
+    run.step()
+    run.engine.stop_sequence("r", 0)
+    with pytest.raises(RequestError, match="unique"):
+        run.add("r", [1])
     run.finish()
     run.tokens.clear()
     run.endings.clear()
@@ -446,4 +451,5 @@ def test_idle_engine_has_nothing_to_do(start):
     run = start()
     assert run.engine.step() == []
     assert run.plans == []
+    assert run.engine.stats()["num_steps"] == 0
     assert not run.engine.has_unfinished_requests()

@@ -1,0 +1,132 @@
+// Python: the KV cache and one layer's attention as objects.
+#include <algorithm>
+#include <stdexcept>
+
+#include <nanobind/ndarray.h>
+
+#include "bindings/binding.h"
+#include "runtime/kv_cache.h"
+
+namespace quire {
+namespace {
+
+// A window that no position reaches the end of, small enough to compute with.
+constexpr int64_t everything = int64_t{1} << 40;
+
+using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+
+void copy_blocks(KVCache& cache, nb::handle pairs, int64_t num_pairs) {
+  const Input<int64_t> ids(pairs, 2 * num_pairs);
+  const int64_t* id = ids;
+  for (int64_t i = 0; i < 2 * num_pairs; ++i)
+    if (id[i] < 0 || id[i] >= cache.num_blocks())
+      throw std::invalid_argument("[copy_blocks] block ids must lie inside the cache.");
+  const nb::gil_scoped_release release;
+  cache.copy_blocks(ids, num_pairs);
+}
+
+// A float array kept alive as long as the object that points into it.
+class Parameter {
+ public:
+  Parameter(nb::object array, int64_t count) : array_(std::move(array)) {
+    if (!array_.is_none()) data_ = Input<float>(array_, count);
+  }
+  operator const float*() const { return data_; }
+
+ private:
+  nb::object array_;
+  const float* data_ = nullptr;
+};
+
+class PagedAttention {
+ public:
+  PagedAttention(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, float scale,
+                 int64_t window, int64_t max_positions, int64_t half, nb::object cosines,
+                 nb::object sines, nb::object q_norm, nb::object k_norm, float norm_eps)
+      : cosines_(std::move(cosines), max_positions * half),
+        sines_(std::move(sines), max_positions * half),
+        q_norm_(std::move(q_norm), head_dim),
+        k_norm_(std::move(k_norm), head_dim),
+        layer_{num_heads,     num_kv_heads, head_dim, scale,
+               window > 0 ? window : everything,
+               cosines_,      sines_,       half,     max_positions,
+               q_norm_,       k_norm_,      norm_eps} {}
+
+  // False, and nothing done, when the batch points outside the cache or the tables.
+  bool run(nb::handle qkv, int64_t num_tokens, nb::handle positions, nb::handle slot_mapping,
+           nb::handle block_tables, int64_t num_requests, int64_t max_blocks,
+           nb::handle query_start_loc, nb::handle seq_lens, const KVCache& cache, int64_t layer,
+           nb::handle out) const {
+    const int64_t out_width = layer_.num_heads * layer_.head_dim;
+    const int64_t width = out_width + 2 * layer_.num_kv_heads * layer_.head_dim;
+    const Output<float> rows(qkv, num_tokens * width);
+    const Output<float> result(out, num_tokens * out_width);
+    const Input<int32_t> at(positions, num_tokens);
+    const Input<int64_t> slots(slot_mapping, num_tokens);
+    const Input<int32_t> tables(block_tables, num_requests * max_blocks);
+    const Input<int32_t> starts(query_start_loc, num_requests + 1);
+    const Input<int32_t> lens(seq_lens, num_requests);
+    const AttentionBatch batch{num_tokens, num_requests, max_blocks, at,
+                               slots,      tables,       starts,     lens};
+    if (layer < 0 || layer >= cache.num_layers() || cache.head_dim() != layer_.head_dim ||
+        cache.num_kv_heads() != layer_.num_kv_heads || !inside(batch, cache))
+      return false;
+    const KVBlocks blocks = cache.layer(layer);
+    const GilRelease release(num_tokens * width * 64);
+    kernels().rope_and_cache(layer_, blocks, batch, rows);
+    kernels().paged_attention(layer_, blocks, batch, rows, result);
+    return true;
+  }
+
+ private:
+  bool inside(const AttentionBatch& batch, const KVCache& cache) const {
+    const int64_t num_slots = cache.num_blocks() * cache.block_size();
+    for (int64_t i = 0; i < batch.num_tokens; ++i) {
+      const bool rotates = layer_.cosines != nullptr;
+      if (batch.positions[i] < 0 || (rotates && batch.positions[i] >= layer_.max_positions))
+        return false;
+      if (batch.slot_mapping[i] < -1 || batch.slot_mapping[i] >= num_slots) return false;
+    }
+    const int32_t* starts = batch.query_start_loc;
+    if (starts[0] != 0 || starts[batch.num_requests] != batch.num_tokens) return false;
+    for (int64_t i = 0; i < batch.num_requests; ++i) {
+      const int64_t queries = starts[i + 1] - starts[i], length = batch.seq_lens[i];
+      const int64_t blocks = (length + cache.block_size() - 1) / cache.block_size();
+      if (queries < 0 || queries > length || blocks > batch.max_blocks) return false;
+      const int32_t* table = batch.block_tables + i * batch.max_blocks;
+      if (!std::all_of(table, table + blocks,
+                       [&](int32_t id) { return id >= 0 && id < cache.num_blocks(); }))
+        return false;
+    }
+    return true;
+  }
+
+  Parameter cosines_, sines_, q_norm_, k_norm_;
+  AttentionLayer layer_;
+};
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+  nb::class_<KVCache>(m, "KVCache")
+      .def("__init__",
+           [](KVCache* self, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
+              int64_t block_size, int dtype) {
+             new (self) KVCache(layers, blocks, kv_heads, head_dim, block_size,
+                                static_cast<DType>(dtype));
+           })
+      .def("copy_blocks", copy_blocks)
+      .def_prop_ro("nbytes", &KVCache::bytes)
+      .def_prop_ro("memory", [](nb::handle_t<KVCache> self) {
+        const KVCache& cache = nb::cast<const KVCache&>(self);
+        return Bytes(cache.data(), {cache.bytes()}, self);
+      });
+  nb::class_<PagedAttention>(m, "PagedAttention")
+      .def(nb::init<int64_t, int64_t, int64_t, float, int64_t, int64_t, int64_t, nb::object,
+                    nb::object, nb::object, nb::object, float>(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg())
+      .def("run", &PagedAttention::run);
+}
+
+}  // namespace quire

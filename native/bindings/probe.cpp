@@ -1,0 +1,65 @@
+// Python: the machine's limits, measured on the pool's threads: the best of many short runs,
+// because a busy neighbour only ever makes one slower. Each call takes some 50 ms.
+#include <chrono>
+#include <cstring>
+
+#include "bindings/binding.h"
+#include "runtime/memory.h"
+#include "runtime/thread_pool.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t chunks_per_thread = 8;
+
+// Least seconds that body(chunk) over chunks_per_thread chunks a thread takes.
+template <class Body>
+double best_seconds(int repeats, const Body& body) {
+  double best = 1e30;
+  for (int i = 0; i < repeats; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    parallel_for(num_threads() * chunks_per_thread, body);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (taken.count() < best) best = taken.count();
+  }
+  return best;
+}
+
+double flops(double (*probe)(int64_t, float*)) {
+  nb::gil_scoped_release release;
+  constexpr int64_t rounds = 1 << 15;
+  float unused = 0;
+  const double work =
+      probe(1, &unused) * rounds * static_cast<double>(num_threads() * chunks_per_thread);
+  return work / best_seconds(60, [=](int64_t) {
+           float sink = 0;
+           probe(rounds, &sink);
+         });
+}
+
+double read_bytes_per_second() {
+  nb::gil_scoped_release release;
+  constexpr size_t bytes = size_t{128} << 20;  // beyond most caches
+  const AlignedMemory memory(bytes);
+  std::memset(memory.data(), 1, bytes);  // untouched pages would all be one page of zeros
+  const auto* data = static_cast<const float*>(memory.data());
+  const int64_t chunks = num_threads() * chunks_per_thread;
+  const int64_t floats = static_cast<int64_t>(bytes / sizeof(float)) / chunks;
+  const double seconds = best_seconds(10, [=](int64_t chunk) {
+    float sink;
+    kernels().probe_read(data + chunk * floats, floats, &sink);
+  });
+  return static_cast<double>(chunks * floats) * sizeof(float) / seconds;
+}
+
+}  // namespace
+
+void bind_probe(nb::module_& m) {
+  m.def("measure_fma", [] { return flops(kernels().probe_fma); }, "float32 operations per second.");
+  m.def(
+      "measure_dot", [] { return flops(kernels().probe_dot); },
+      "bfloat16 dot-product operations per second; 0 without the instruction.");
+  m.def("measure_read", read_bytes_per_second, "Bytes read from memory per second.");
+}
+
+}  // namespace quire

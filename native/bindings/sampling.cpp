@@ -1,0 +1,92 @@
+// Python: sampling and log-probabilities.
+#include <algorithm>
+#include <stdexcept>
+
+#include "bindings/binding.h"
+
+namespace quire {
+namespace {
+
+// Offsets rise from 0 to the length of an array of ids that lie inside the vocabulary; `most` ids a row.
+bool ragged(const int64_t* offsets, int64_t rows, const int32_t* ids, int64_t length,
+            int64_t vocab, int64_t most) {
+  if (offsets[0] != 0 || offsets[rows] != length) return false;
+  for (int64_t i = 0; i < rows; ++i)
+    if (offsets[i + 1] < offsets[i] || offsets[i + 1] - offsets[i] > most) return false;
+  return std::all_of(ids, ids + length, [=](int32_t id) { return id >= 0 && id < vocab; });
+}
+
+// The attributes of a SamplingBatch, held for the length of a call. The lengths of the flat arrays
+// are passed beside it.
+struct Settings {
+  nb::handle batch;
+  int64_t rows;
+  template <class T>
+  Input<T> get(const char* name, int64_t count) const {
+    return Input<T>(nb::getattr(batch, name), count);
+  }
+};
+
+// False, and nothing done, when ids or offsets are out of range.
+bool sample(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch, int64_t num_history,
+            int64_t num_bias, int64_t num_allowed, nb::handle out) {
+  const Output<float> scores(logits, rows * vocab);
+  const Output<int32_t> tokens(out, rows);
+  const Settings given{batch, rows};
+  const auto temperature = given.get<float>("temperature", rows);
+  const auto top_p = given.get<float>("top_p", rows), min_p = given.get<float>("min_p", rows);
+  const auto repetition = given.get<float>("repetition_penalty", rows);
+  const auto presence = given.get<float>("presence_penalty", rows);
+  const auto frequency = given.get<float>("frequency_penalty", rows);
+  const auto top_k = given.get<int32_t>("top_k", rows);
+  const auto seed = given.get<uint64_t>("seed", rows);
+  const auto position = given.get<int64_t>("position", rows);
+  const auto history_ids = given.get<int32_t>("history_ids", num_history);
+  const auto history_offsets = given.get<int64_t>("history_offsets", rows + 1);
+  const auto num_prompt_tokens = given.get<int32_t>("num_prompt_tokens", rows);
+  const auto bias_ids = given.get<int32_t>("bias_ids", num_bias);
+  const auto bias_values = given.get<float>("bias_values", num_bias);
+  const auto bias_offsets = given.get<int64_t>("bias_offsets", rows + 1);
+  const auto allowed_ids = given.get<int32_t>("allowed_ids", num_allowed);
+  const auto allowed_offsets = given.get<int64_t>("allowed_offsets", rows + 1);
+  const int64_t any = num_history + num_bias + num_allowed;
+  const int32_t* prompt = num_prompt_tokens;
+  if (vocab < 1 ||
+      !ragged(history_offsets, rows, history_ids, num_history, vocab, any) ||
+      !ragged(bias_offsets, rows, bias_ids, num_bias, vocab, any) ||
+      !ragged(allowed_offsets, rows, allowed_ids, num_allowed, vocab, vocab) ||
+      !std::all_of(prompt, prompt + rows, [](int32_t n) { return n >= 0; }))
+    return false;
+  const SamplingRows all{rows,        vocab,           temperature,       top_p,
+                         min_p,       repetition,      presence,          frequency,
+                         top_k,       seed,            position,          history_ids,
+                         history_offsets, num_prompt_tokens, bias_ids,    bias_values,
+                         bias_offsets, allowed_ids,    allowed_offsets};
+  const GilRelease release(rows * vocab * 4);
+  kernels().sample(all, scores, tokens);
+  return true;
+}
+
+void token_logprobs(nb::handle logits, int64_t rows, int64_t vocab, nb::handle token_ids,
+                    int64_t num_top, nb::handle logprobs, nb::handle ranks, nb::handle top_ids,
+                    nb::handle top_logprobs) {
+  const Input<float> scores(logits, rows * vocab);
+  const Input<int32_t> ids(token_ids, rows);
+  const Output<float> chosen(logprobs, rows), best(top_logprobs, rows * num_top);
+  const Output<int32_t> places(ranks, rows), best_ids(top_ids, rows * num_top);
+  const int32_t* id = ids;
+  if (num_top < 0 || num_top > vocab ||
+      !std::all_of(id, id + rows, [=](int32_t token) { return token >= 0 && token < vocab; }))
+    throw std::invalid_argument("[token_logprobs] token_ids must lie inside the vocabulary.");
+  const GilRelease release(rows * vocab * 4);
+  kernels().token_logprobs(scores, rows, vocab, ids, num_top, chosen, places, best_ids, best);
+}
+
+}  // namespace
+
+void bind_sampling(nb::module_& m) {
+  m.def("sample", sample);
+  m.def("token_logprobs", token_logprobs);
+}
+
+}  // namespace quire

@@ -1,0 +1,57 @@
+// What this machine can do at best: loops of nothing but multiply-adds, or of nothing but loads.
+#include "include/kernels.h"
+#include "simd/vec.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// Enough independent sums to hide the latency of one.
+constexpr int chains = 12;
+
+float fold(const F32 (&sums)[chains]) {
+  F32 total = zero();
+  for (const F32& x : sums) total = total + x;
+  return sum(total);
+}
+
+}  // namespace
+
+double probe_fma(int64_t rounds, float* sink) {
+  F32 sums[chains];
+  for (int i = 0; i < chains; ++i) sums[i] = set1(static_cast<float>(i));
+  const F32 a = set1(*sink), b = set1(0.5f);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+    for (int i = 0; i < chains; ++i) sums[i] = fma(a, b, sums[i]);
+  }
+  *sink = fold(sums);
+  return 2.0 * F32::lanes * chains * static_cast<double>(rounds);
+}
+
+double probe_dot(int64_t rounds, float* sink) {
+#if defined(__AVX512BF16__)
+  F32 sums[chains];
+  for (int i = 0; i < chains; ++i) sums[i] = set1(static_cast<float>(i));
+  const auto a = reinterpret_cast<__m512bh>(set1(*sink).v);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+    for (int i = 0; i < chains; ++i) sums[i].v = _mm512_dpbf16_ps(sums[i].v, a, a);
+  }
+  *sink = fold(sums);
+  return 4.0 * F32::lanes * chains * static_cast<double>(rounds);
+#else
+  (void)rounds, (void)sink;
+  return 0;
+#endif
+}
+
+void probe_read(const float* data, int64_t n, float* sink) {
+  F32 sums[4] = {zero(), zero(), zero(), zero()};
+  for (int64_t i = 0; i + 4 * F32::lanes <= n; i += 4 * F32::lanes) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) sums[j] = max(sums[j], load(data + i + j * F32::lanes));
+  }
+  *sink = max(max(max(sums[0], sums[1]), max(sums[2], sums[3])));
+}
+
+}  // namespace quire::QUIRE_ISA

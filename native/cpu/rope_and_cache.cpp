@@ -1,0 +1,95 @@
+// Before attention: normalise and rotate queries and keys, store keys and values in the cache.
+#include <math.h>
+
+#include "include/kernels.h"
+#include "runtime/thread_pool.h"
+#include "simd/vec.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+constexpr int64_t chunk_elements = 16384;
+
+void normalize(float* x, const float* weight, int64_t n, float eps) {
+  F32 squares = zero();
+  for (int64_t i = 0; i < n; i += F32::lanes) {
+    const F32 v = load_tail(x + i, n - i);
+    squares = squares + v * v;
+  }
+  const F32 factor = set1(1.0f / sqrtf(sum(squares) / static_cast<float>(n) + eps));
+  for (int64_t i = 0; i < n; i += F32::lanes)
+    store_tail(x + i, load_tail(x + i, n - i) * factor * load_tail(weight + i, n - i), n - i);
+}
+
+// (x[i], x[i + half]) by the angle whose cosine and sine are given.
+void rotate(float* x, const float* cosines, const float* sines, int64_t half) {
+  for (int64_t i = 0; i < half; i += F32::lanes) {
+    const int64_t n = half - i;
+    const F32 first = load_tail(x + i, n), second = load_tail(x + half + i, n);
+    const F32 cosine = load_tail(cosines + i, n), sine = load_tail(sines + i, n);
+    store_tail(x + i, first * cosine - second * sine, n);
+    store_tail(x + half + i, second * cosine + first * sine, n);
+  }
+}
+
+// Round one head to T; keys are spread over the block, element by element.
+template <class T>
+void store_head(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slot, int64_t head,
+                const float* key, const float* value) {
+  const int64_t head_size = layer.head_dim * blocks.block_size;
+  const int64_t offset = slot % blocks.block_size;
+  T* block = static_cast<T*>(blocks.data) +
+             slot / blocks.block_size * 2 * layer.num_kv_heads * head_size;
+  T* k = block + head * head_size + offset;
+  T* v = block + (layer.num_kv_heads + head) * head_size + offset * layer.head_dim;
+  for (int64_t i = 0; i < layer.head_dim; i += F32::lanes) {
+    const int64_t n = smaller<int64_t>(F32::lanes, layer.head_dim - i);
+    T rounded[F32::lanes];
+    store(rounded, load_tail(key + i, n));
+    for (int64_t lane = 0; lane < n; ++lane) k[(i + lane) * blocks.block_size] = rounded[lane];
+    store_tail(v + i, load_tail(value + i, n), n);
+  }
+}
+
+void store_any(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slot, int64_t head,
+               const float* key, const float* value) {
+  switch (blocks.dtype) {
+    case DType::float32:
+      return store_head<float>(layer, blocks, slot, head, key, value);
+    case DType::float16:
+      return store_head<F16>(layer, blocks, slot, head, key, value);
+    case DType::bfloat16:
+      return store_head<BF16>(layer, blocks, slot, head, key, value);
+  }
+}
+
+}  // namespace
+
+void rope_and_cache(const AttentionLayer& layer, const KVBlocks& blocks,
+                    const AttentionBatch& batch, float* qkv) {
+  const int64_t heads = layer.num_heads + layer.num_kv_heads;
+  const int64_t row_elements = (heads + layer.num_kv_heads) * layer.head_dim;
+  const int64_t step = larger<int64_t>(1, chunk_elements / row_elements);
+  parallel_for(ceil_div(batch.num_tokens, step), [&](int64_t chunk) {
+    const int64_t end = smaller(batch.num_tokens, (chunk + 1) * step);
+    for (int64_t token = chunk * step; token < end; ++token) {
+      float* row = qkv + token * row_elements;
+      const int64_t angle = batch.positions[token] * layer.half;
+      for (int64_t head = 0; head < heads; ++head) {
+        float* x = row + head * layer.head_dim;
+        const float* weight = head < layer.num_heads ? layer.q_norm : layer.k_norm;
+        if (weight) normalize(x, weight, layer.head_dim, layer.norm_eps);
+        if (layer.cosines)
+          rotate(x, layer.cosines + angle, layer.sines + angle, layer.half);
+      }
+      const int64_t slot = batch.slot_mapping[token];
+      if (slot < 0) continue;
+      for (int64_t head = 0; head < layer.num_kv_heads; ++head) {
+        const float* key = row + (layer.num_heads + head) * layer.head_dim;
+        store_any(layer, blocks, slot, head, key, key + layer.num_kv_heads * layer.head_dim);
+      }
+    }
+  });
+}
+
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,40 @@
+// What attention works on: one layer's constants, its part of the KV cache, and the step.
+//
+// T tokens, B requests, N query heads, K KV heads, H head dim.
+//
+// A block of one layer holds K as (K, H, block_size), then V as (K, block_size, H): scores read a
+// row of positions for each element of the head, sums read a row of elements for each position.
+#pragma once
+
+#include <cstdint>
+
+#include "include/types.h"
+
+namespace quire {
+
+struct AttentionLayer {
+  int64_t num_heads, num_kv_heads, head_dim;
+  float scale;
+  int64_t window;             // latest positions seen, the own one included
+  const float *cosines, *sines;  // (max_positions, half) or null
+  int64_t half, max_positions;
+  const float *q_norm, *k_norm;  // (H,) or null
+  float norm_eps;
+};
+
+struct KVBlocks {
+  void* data;
+  DType dtype;
+  int64_t block_size;
+};
+
+struct AttentionBatch {
+  int64_t num_tokens, num_requests, max_blocks;
+  const int32_t* positions;       // (T,)
+  const int64_t* slot_mapping;    // (T,)
+  const int32_t* block_tables;    // (B, max_blocks)
+  const int32_t* query_start_loc; // (B + 1,)
+  const int32_t* seq_lens;        // (B,)
+};
+
+}  // namespace quire

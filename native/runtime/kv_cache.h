@@ -1,0 +1,36 @@
+// The memory of a KV cache: blocks of every layer, one layer after another.
+#pragma once
+
+#include <cstdint>
+
+#include "include/attention.h"
+#include "runtime/memory.h"
+
+namespace quire {
+
+class KVCache {
+ public:
+  // Throws std::bad_alloc.
+  KVCache(int64_t num_layers, int64_t num_blocks, int64_t num_kv_heads, int64_t head_dim,
+          int64_t block_size, DType dtype);
+
+  int64_t num_layers() const { return num_layers_; }
+  int64_t num_blocks() const { return num_blocks_; }
+  int64_t num_kv_heads() const { return num_kv_heads_; }
+  int64_t head_dim() const { return head_dim_; }
+  int64_t block_size() const { return block_size_; }
+  size_t bytes() const { return memory_.bytes(); }
+  void* data() const { return memory_.data(); }
+  KVBlocks layer(int64_t index) const;
+
+  // Copy block pairs[2 i] to block pairs[2 i + 1] in every layer, in order. Ids are in range.
+  void copy_blocks(const int64_t* pairs, int64_t num_pairs);
+
+ private:
+  int64_t num_layers_, num_blocks_, num_kv_heads_, head_dim_, block_size_;
+  DType dtype_;
+  size_t block_bytes_;
+  AlignedMemory memory_;
+};
+
+}  // namespace quire

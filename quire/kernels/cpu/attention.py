@@ -1,0 +1,92 @@
+"""KV cache and paged attention on the native kernels; the maths is in ``kernels/attention.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels import attention
+from quire.kernels.backend import AttentionSpec, Batch, KVCache
+from quire.kernels.cpu.native import DTYPE_CODES, native
+
+
+class CpuKVCache:
+    """K and V of all layers in one native allocation; each layer's blocks lie side by side.
+
+    Attributes:
+        nbytes: What the blocks take, ``num_blocks * spec.block_bytes``.
+    """
+
+    def __init__(self, spec: KVCacheSpec, num_blocks: int) -> None:
+        self.spec = spec
+        self.num_blocks = num_blocks
+        self.native = native.KVCache(
+            spec.num_layers,
+            num_blocks,
+            spec.num_kv_heads,
+            spec.head_dim,
+            spec.block_size,
+            DTYPE_CODES[spec.dtype],
+        )
+        self.nbytes: int = self.native.nbytes
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks ``(source, destination)`` in every layer, in order."""
+        self.native.copy_blocks(np.array(pairs, np.int64).reshape(-1, 2), len(pairs))
+
+
+class CpuAttention:
+    """One layer's attention: a single native call rotates, stores and attends."""
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        rope: tuple[np.ndarray, np.ndarray] | None,
+        qk_norm: tuple[np.ndarray, np.ndarray] | None,
+        norm_eps: float,
+    ) -> None:
+        attention.check_spec(spec, rope, qk_norm)
+        self.spec = spec
+        cosines, sines = rope or (None, None)
+        max_positions, half = (0, 0) if cosines is None else cosines.shape
+        self._native = native.PagedAttention(
+            spec.num_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            spec.scale,
+            spec.sliding_window or 0,
+            max_positions,
+            half,
+            cosines,
+            sines,
+            *(qk_norm or (None, None)),
+            norm_eps,
+        )
+
+    def __call__(
+        self, qkv: np.ndarray, batch: Batch, kv_cache: KVCache, out: np.ndarray
+    ) -> np.ndarray:
+        """Write this step's K and V to the cache, then attend."""
+        assert isinstance(kv_cache, CpuKVCache)
+        attention.check(self.spec, qkv, batch, out)
+        num_requests, max_blocks = batch.block_tables.shape
+        done = self._native.run(
+            qkv,
+            qkv.shape[0],
+            batch.positions,
+            batch.slot_mapping,
+            batch.block_tables,
+            num_requests,
+            max_blocks,
+            batch.query_start_loc,
+            batch.seq_lens,
+            kv_cache.native,
+            self.spec.layer,
+            out,
+        )
+        if not done:
+            attention.check_cache(self.spec, kv_cache.spec)
+            raise attention.refuse_batch()
+        return out

@@ -1,0 +1,150 @@
+"""The CPU backend: numpy arrays, contiguous float32, handed to the native kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels import activation as activation_op
+from quire.kernels import moe as moe_op
+from quire.kernels import norm, sampling
+from quire.kernels import rows as rows_op
+from quire.kernels.activation import ACTIVATIONS
+from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch
+from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
+from quire.kernels.cpu.linear import CpuLinear
+from quire.kernels.cpu.moe import CpuExperts
+from quire.kernels.cpu.native import native
+from quire.kernels.host_tensor import HostTensor
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+
+
+class CpuBackend:
+    """Arrays are numpy. See ``kernels/backend.py`` for the methods.
+
+    Args:
+        threads: Compute threads of the whole process.
+    """
+
+    name = "cpu"
+
+    def __init__(self, threads: int) -> None:
+        native.set_num_threads(threads)
+
+    def empty(self, shape: Sequence[int], dtype: str = "float32") -> Any:
+        return np.empty(tuple(shape), dtype)
+
+    def from_numpy(self, array: Any) -> Any:
+        return array
+
+    def to_numpy(self, array: Any) -> Any:
+        return array
+
+    def parameter(self, tensor: HostTensor) -> Floats:
+        return np.ascontiguousarray(tensor.float32())
+
+    def kv_cache(self, spec: KVCacheSpec, num_blocks: int) -> CpuKVCache:
+        return CpuKVCache(spec, num_blocks)
+
+    def linear(
+        self, weights: Sequence[HostTensor], biases: Sequence[HostTensor] = (), *, dtype: str
+    ) -> CpuLinear:
+        return CpuLinear(weights, biases, dtype)
+
+    def attention(
+        self,
+        spec: AttentionSpec,
+        *,
+        rope: tuple[Floats, Floats] | None = None,
+        qk_norm: tuple[Floats, Floats] | None = None,
+        norm_eps: float = 0.0,
+    ) -> CpuAttention:
+        return CpuAttention(spec, rope, qk_norm, norm_eps)
+
+    def rms_norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> Floats:
+        norm.check("rms_norm", (x, out), (weight,))
+        native.rms_norm(x, None, weight, eps, *x.shape, out)
+        return out
+
+    def add_rms_norm(
+        self, x: Floats, residual: Floats, weight: Floats, eps: float, out: Floats
+    ) -> Floats:
+        norm.check("add_rms_norm", (x, residual, out), (weight,))
+        native.rms_norm(x, residual, weight, eps, *x.shape, out)
+        return out
+
+    def layer_norm(
+        self, x: Floats, weight: Floats, bias: Floats, eps: float, out: Floats
+    ) -> Floats:
+        norm.check("layer_norm", (x, out), (weight, bias))
+        native.layer_norm(x, None, weight, bias, eps, *x.shape, out)
+        return out
+
+    def add_layer_norm(
+        self, x: Floats, residual: Floats, weight: Floats, bias: Floats, eps: float, out: Floats
+    ) -> Floats:
+        norm.check("add_layer_norm", (x, residual, out), (weight, bias))
+        native.layer_norm(x, residual, weight, bias, eps, *x.shape, out)
+        return out
+
+    def gated_activation(self, x: Floats, activation: str, out: Floats) -> Floats:
+        activation_op.check(x, activation, out, gated=True)
+        native.gated_activation(x, ACTIVATIONS.index(activation), *out.shape, out)
+        return out
+
+    def activation(self, x: Floats, activation: str, out: Floats) -> Floats:
+        activation_op.check(x, activation, out, gated=False)
+        native.activation(x, ACTIVATIONS.index(activation), *out.shape, out)
+        return out
+
+    def add_rows(self, x: Floats, table: Floats, rows: Ints) -> Floats:
+        rows_op.check("add_rows", table, rows, x)
+        if not native.add_rows(x, table, len(table), rows, *x.shape):
+            raise rows_op.refuse_row("add_rows", len(table))
+        return x
+
+    def gather_rows(self, x: Floats, rows: Ints, out: Floats) -> Floats:
+        rows_op.check("gather_rows", x, rows, out)
+        if not native.gather_rows(x, len(x), rows, *out.shape, out):
+            raise rows_op.refuse_row("gather_rows", len(x))
+        return out
+
+    def route(self, logits: Floats, top_k: int, renormalize: bool) -> tuple[Ints, Floats]:
+        moe_op.check_route(logits, top_k)
+        num_rows, num_experts = logits.shape
+        ids = np.empty((num_rows, top_k), np.int32)
+        weights = np.empty((num_rows, top_k), np.float32)
+        native.route(logits, num_rows, num_experts, top_k, renormalize, ids, weights)
+        return ids, weights
+
+    def experts(
+        self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str
+    ) -> CpuExperts:
+        return CpuExperts(gate_up, down, activation)
+
+    def sample(self, logits: Floats, batch: SamplingBatch) -> Ints:
+        sampling.check(logits, batch)
+        out = np.empty(len(logits), np.int32)
+        lengths = (len(batch.history_ids), len(batch.bias_ids), len(batch.allowed_ids))
+        if not native.sample(logits, *logits.shape, batch, *lengths, out):
+            raise sampling.refuse_batch()
+        return out
+
+    def token_logprobs(
+        self, logits: Floats, token_ids: Ints, num_top: int
+    ) -> tuple[Floats, Ints, Ints, Floats]:
+        sampling.check_logprobs(logits, token_ids, num_top)
+        count = len(logits)
+        logprobs, ranks = np.empty(count, np.float32), np.empty(count, np.int32)
+        top_ids = np.empty((count, num_top), np.int32)
+        top_logprobs = np.empty((count, num_top), np.float32)
+        native.token_logprobs(
+            logits, *logits.shape, token_ids, num_top, logprobs, ranks, top_ids, top_logprobs
+        )
+        return logprobs, ranks, top_ids, top_logprobs

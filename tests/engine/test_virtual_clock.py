@@ -1,0 +1,118 @@
+"""Claims about time, on a virtual clock that advances by each step's cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.core.sampling_params import SamplingParams
+
+EXAMPLE = [10, 50, 200, 500]
+
+
+def latencies(run: Any, prefix: str) -> list[float]:
+    return sorted(
+        o.metrics.last_token_time - o.metrics.arrival_time
+        for o in run.outputs
+        if o.finish_reason and o.request_id.startswith(prefix)
+    )
+
+
+def static_endings(lengths: list[int], batch_size: int) -> list[int]:
+    """When each request ends if batches run until their longest one has ended, in steps."""
+    ends, now = [], 0
+    for first in range(0, len(lengths), batch_size):
+        now += max(lengths[first : first + batch_size])
+        ends += [now] * len(lengths[first : first + batch_size])
+    return ends
+
+
+def test_continuous_against_static_batching(start, counting):
+    """BAT-02: 10/50/200/500 at batch 4, 64 times: 4/190 against 4/500 sequences a step, 2.63 x.
+
+    BAT-09: short requests also wait less, in the mean and at the 99th percentile.
+    """
+    run = start(executor_class=counting, max_num_seqs=4)
+    lengths = EXAMPLE * 64
+    for i, length in enumerate(lengths):
+        run.add(f"{length}-{i}", [1], max_tokens=length)
+    run.finish()
+    static = static_endings(lengths, 4)
+    assert static[3] == 500
+    steady = run.clock.now - 500  # the last ones run in a batch that nobody fills any more
+    rate = (len(lengths) - 4) / steady
+    assert rate == pytest.approx(4 / 190, rel=0.02)
+    assert rate / (len(lengths) / static[-1]) == pytest.approx(2.63, rel=0.02)
+    short = latencies(run, "10-")
+    short_static = sorted(static[i] for i in range(0, len(lengths), 4))
+    assert sum(short) < sum(short_static)
+    assert short[int(0.99 * len(short))] < short_static[int(0.99 * len(short_static))]
+
+
+def serve(run: Any, batch_size: int, arrival_seconds: float, count: int) -> None:
+    """Requests of one step each arrive evenly; a step starts when ``batch_size`` of them wait."""
+    arrived = 0
+    while len(run.endings) < count:
+        due = min(count, int(run.clock.now / arrival_seconds + 1e-9))
+        for i in range(arrived, due):
+            run.engine.add_request(f"r{i}", [1], run.params, arrival_time=(i + 1) * arrival_seconds)
+        arrived = due
+        if run.engine.stats()["num_requests_waiting"] >= batch_size:
+            run.step()
+        else:
+            run.clock.advance((due + 1) * arrival_seconds - run.clock.now)
+
+
+def test_latency_mode_against_throughput_mode(start, counting):
+    """BAT-14: a step takes 50 ms whatever the batch: 20 req/s alone, 320 at 32 in 150 ms: 16 x."""
+    rates = []
+    for batch_size, arrival_seconds in ((1, 0.050), (32, 0.003125)):
+        run = start(
+            executor_class=counting, max_num_seqs=batch_size, step_seconds=lambda plan: 0.050
+        )
+        run.params = SamplingParams(max_tokens=1)
+        serve(run, batch_size, arrival_seconds, 20 * batch_size)
+        run.finish()
+        ends = [o.metrics.last_token_time for o in run.outputs]
+        assert len(run.plans) == 20
+        rates.append(batch_size * 19 / (max(ends) - min(ends)))
+        worst = latencies(run, "r")[-1]
+        assert worst == pytest.approx(0.050 if batch_size == 1 else 0.150 - arrival_seconds)
+    assert rates == pytest.approx([20.0, 320.0])
+    assert rates[1] / rates[0] == pytest.approx(16.0)
+
+
+def cost(plan: Any) -> float:
+    """5 ms a step and 0.1 ms a token."""
+    return 0.005 + 0.0001 * plan.num_scheduled_tokens
+
+
+def serve_long_prompt(start: Any, counting: Any, chunked: bool) -> tuple[float, float]:
+    """Return the longest gap of a decode while 32k tokens arrive, and their time to first token."""
+    run = start(
+        num_blocks=3000,
+        executor_class=counting,
+        max_position_embeddings=40000,
+        enable_chunked_prefill=chunked,
+        max_num_batched_tokens=2048 if chunked else 40000,
+        step_seconds=cost,
+    )
+    run.add("decode", [1], max_tokens=60)
+    run.step()
+    run.add("long", [2] * 32768, max_tokens=1)
+    times = []
+    while run.engine.has_unfinished_requests():
+        for output in run.step():
+            if output.request_id == "decode":
+                times.append(output.metrics.last_token_time)
+    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    return max([times[0], *gaps]), latencies(run, "long")[0]
+
+
+def test_chunks_bound_the_gaps_of_decodes_at_little_cost(start, counting):
+    """CHK-02: the longest gap is at most a quarter; CHK-03: the prompt's TTFT at most 1.5 x."""
+    gap, ttft = serve_long_prompt(start, counting, chunked=True)
+    whole_gap, whole_ttft = serve_long_prompt(start, counting, chunked=False)
+    assert gap <= whole_gap / 4
+    assert whole_ttft <= ttft <= 1.5 * whole_ttft

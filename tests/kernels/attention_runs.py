@@ -1,0 +1,85 @@
+"""Run attention cases on the CPU backend and on the reference, on equal inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
+from quire.kernels.reference.attention import ReferenceAttention, ReferenceKVCache
+from quire.layers.forward_batch import ForwardBatch
+from tests.kernels.attention_cases import Case, Tables
+
+Parts = Sequence[tuple[int, int, int]]
+
+
+def tensors(value: Any) -> Any:
+    """Copy numpy arrays to torch, inside tuples, dicts and batches too."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, tuple):
+        return tuple(tensors(item) for item in value)
+    if isinstance(value, dict):
+        return {name: tensors(item) for name, item in value.items()}
+    if isinstance(value, ForwardBatch):
+        fields = dataclasses.fields(value)
+        return ForwardBatch(**{f.name: tensors(getattr(value, f.name)) for f in fields})
+    return value
+
+
+def random_qkv(case: Case, lens: Sequence[int]) -> list[np.ndarray]:
+    """Return (length, width) rows for each request."""
+    rng = np.random.default_rng(7)
+    return [rng.standard_normal((length, case.width), dtype=np.float32) for length in lens]
+
+
+def rows_of(qkv: list[np.ndarray], parts: Parts) -> np.ndarray:
+    """Return the step's rows, a fresh copy."""
+    return np.concatenate([qkv[row][first:end] for row, first, end in parts])
+
+
+def run_cpu(case: Case, tables: Tables, qkv: list[np.ndarray], steps: Sequence[Parts]) -> list:
+    """Run the steps in turn on a cache full of NaN; each request's (length, N H) rows."""
+    attention = CpuAttention(case.spec, **case.parameters())
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    cache.native.memory[:] = 0xFF
+    return _collect(
+        case,
+        qkv,
+        steps,
+        lambda rows, parts, out: attention(rows, tables.step(parts), cache, out),
+    )
+
+
+def run_reference(
+    case: Case, tables: Tables, qkv: list[np.ndarray], steps: Sequence[Parts]
+) -> list:
+    """The same on the reference."""
+    attention = ReferenceAttention(case.spec, **tensors(case.parameters()))
+    cache = ReferenceKVCache(case.cache_spec, tables.num_blocks)
+    return _collect(
+        case,
+        qkv,
+        steps,
+        lambda rows, parts, out: attention(
+            torch.from_numpy(rows), tensors(tables.step(parts)), cache, torch.from_numpy(out)
+        ),
+    )
+
+
+def _collect(case: Case, qkv: list[np.ndarray], steps: Sequence[Parts], run: Any) -> list:
+    width = case.num_heads * case.head_dim
+    results = [np.full((len(rows), width), np.nan, np.float32) for rows in qkv]
+    for parts in steps:
+        rows = rows_of(qkv, parts)
+        out = np.empty((len(rows), width), np.float32)
+        run(rows, parts, out)
+        at = 0
+        for row, first, end in parts:
+            results[row][first:end] = out[at : at + end - first]
+            at += end - first
+    return results

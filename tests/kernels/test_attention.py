@@ -1,0 +1,230 @@
+"""Paged attention: right against the reference, and the same bits however the work is cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from quire.core.errors import UnsupportedInputError
+from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
+from tests.kernels.attention_cases import SHAPES, Case, Tables
+from tests.kernels.attention_runs import (
+    Parts,
+    random_qkv,
+    rows_of,
+    run_cpu,
+    run_reference,
+)
+
+torch.set_num_threads(1)
+
+LENS = [1, 17, 256, 300]
+
+
+def whole(lens: list[int]) -> list[Parts]:
+    return [[(row, 0, length) for row, length in enumerate(lens)]]
+
+
+def halves(lens: list[int]) -> list[Parts]:
+    first = [(row, 0, length // 2) for row, length in enumerate(lens) if length > 1]
+    second = [(row, length // 2, length) for row, length in enumerate(lens)]
+    return [first, second]
+
+
+@pytest.mark.parametrize(
+    ("shape", "block_size"),
+    [
+        *((shape, 16) for shape in SHAPES),
+        *((shape, size) for shape in ("gqa", "window") for size in (1, 5, 32, 256)),
+    ],
+)
+def test_equals_the_reference(isa: str, shape: str, block_size: int) -> None:
+    """Ragged lengths, a chunk behind cached tokens, shuffled blocks, NaN in unwritten slots."""
+    case = replace(SHAPES[shape], block_size=block_size)
+    tables, qkv = Tables(case, LENS), random_qkv(case, LENS)
+    ours = run_cpu(case, tables, qkv, halves(LENS))
+    for got, want in zip(ours, run_reference(case, tables, qkv, halves(LENS)), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("block_size", [16, 3])
+def test_narrow_caches_equal_the_reference(isa: str, dtype: str, block_size: int) -> None:
+    """Both round K and V to the same values, so only the order of sums is left to differ."""
+    case = Case(dtype=dtype, block_size=block_size)
+    tables, qkv = Tables(case, LENS), random_qkv(case, LENS)
+    ours = run_cpu(case, tables, qkv, halves(LENS))
+    for got, want in zip(ours, run_reference(case, tables, qkv, halves(LENS)), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+    exact = run_reference(replace(case, dtype="float32"), tables, qkv, halves(LENS))
+    for got, want in zip(ours, exact, strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-2)
+
+
+def test_qkv_holds_the_rotated_rows(isa: str) -> None:
+    case = SHAPES["partial rope"]
+    tables, qkv = Tables(case, [9]), random_qkv(case, [9])
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    rows = rows_of(qkv, [(0, 0, 9)])
+    attention = CpuAttention(case.spec, **case.parameters())
+    attention(rows, tables.step([(0, 0, 9)]), cache, np.empty((9, 160), np.float32))
+    heads = rows.reshape(9, 8, 40)
+    before = qkv[0].reshape(9, 8, 40)
+    cosines, sines = case.parameters()["rope"]
+    turned = before[:, :6, :6] * cosines[:9, None] - before[:, :6, 6:12] * sines[:9, None]
+    np.testing.assert_allclose(heads[:, :6, :6], turned, atol=1e-6)
+    np.testing.assert_array_equal(heads[:, :, 12:], before[:, :, 12:])
+    np.testing.assert_array_equal(heads[:, 6:], before[:, 6:])
+
+
+def split_everywhere(length: int, points: range) -> list[list[Parts]]:
+    return [[[(0, 0, at)], [(0, at, length)]] for at in points]
+
+
+@pytest.mark.parametrize("shape", ["gqa", "mha", "window", "long window", "odd head"])
+def test_bits_do_not_depend_on_chunks_batch_blocks_or_threads(
+    isa: str, threads: int, shape: str
+) -> None:
+    """A 17-token prompt at every split point, and one of three pieces at some."""
+    case = replace(SHAPES[shape], dtype="bfloat16")
+    lens = [17, 620, 300]
+    qkv = random_qkv(case, lens)
+    want = run_cpu(case, Tables(case, lens), qkv, whole(lens))
+    splits = {0: split_everywhere(17, range(1, 17)), 1: split_everywhere(620, range(33, 620, 97))}
+    splits[0].append([[(0, p, p + 1)] for p in range(17)])
+    splits[1].append([[(1, 0, 600)], *([(1, p, p + 1)] for p in range(600, 620))])
+    for row, ways in splits.items():
+        for seed, way in enumerate(ways):
+            steps = [[(row, first, end) for _, first, end in parts] for parts in way]
+            got = run_cpu(case, Tables(case, lens, seed), qkv, steps)
+            np.testing.assert_array_equal(got[row], want[row])
+    for block_size in (1, 8, 32):
+        sized = replace(case, block_size=block_size)
+        steps = [[(1, 0, 500)], [(2, 0, 300), (1, 500, 620), (0, 0, 17)]]
+        got = run_cpu(sized, Tables(sized, lens, block_size), qkv, steps)
+        for mine, first in zip(got, want, strict=True):
+            np.testing.assert_array_equal(mine, first)
+    batch = [[(1, 0, 619), (2, 0, 299)], [(2, 299, 300), (0, 0, 17), (1, 619, 620)]]
+    for mine, first in zip(run_cpu(case, Tables(case, lens), qkv, batch), want, strict=True):
+        np.testing.assert_array_equal(mine, first)
+
+
+def test_a_long_decode_split_over_pieces_gives_the_prefills_bits(threads: int) -> None:
+    """One token after 3,000 runs piece by piece on all threads; a prefill runs tile by tile."""
+    case = Case(num_heads=4, num_kv_heads=1, head_dim=64, dtype="bfloat16")
+    tables, qkv = Tables(case, [3001]), random_qkv(case, [3001])
+    prefill = run_cpu(case, tables, qkv, [[(0, 0, 3001)]])[0]
+    decode = run_cpu(case, tables, qkv, [[(0, 0, 3000)], [(0, 3000, 3001)]])[0]
+    np.testing.assert_array_equal(decode, prefill)
+    reference = run_reference(case, tables, qkv, [[(0, 0, 3000)], [(0, 3000, 3001)]])[0]
+    np.testing.assert_allclose(decode[-1], reference[-1], atol=1e-5)
+
+
+def test_large_scores_do_not_overflow(isa: str) -> None:
+    case = Case(num_heads=2)
+    tables, qkv = Tables(case, [300]), random_qkv(case, [300])
+    qkv[0] *= 100
+    got = run_cpu(case, tables, qkv, whole([300]))[0]
+    want = run_reference(case, tables, qkv, whole([300]))[0]
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-2)
+
+
+def test_an_empty_step_and_requests_without_queries(isa: str) -> None:
+    case = Case()
+    tables = Tables(case, [4, 5])
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    attention = CpuAttention(case.spec, **case.parameters())
+    out = np.empty((0, 128), np.float32)
+    for parts in ([], [(0, 4, 4), (1, 5, 5)]):
+        attention(np.empty((0, case.width), np.float32), tables.step(parts), cache, out)
+
+
+def test_slot_minus_one_writes_nothing(isa: str) -> None:
+    case = Case()
+    tables, qkv = Tables(case, [3]), random_qkv(case, [3])
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    attention = CpuAttention(case.spec, **case.parameters())
+    batch = tables.step([(0, 0, 3)])
+    batch.slot_mapping[:] = -1
+    attention(qkv[0], batch, cache, np.empty((3, 128), np.float32))
+    assert not cache.native.memory.any()
+
+
+def test_copy_blocks_copies_in_order_in_every_layer() -> None:
+    case = Case(dtype="bfloat16")
+    cache = CpuKVCache(case.cache_spec, 5)
+    assert cache.nbytes == 5 * case.cache_spec.block_bytes
+    blocks = cache.native.memory.reshape(2, 5, -1)
+    blocks[:] = np.arange(10, dtype=np.uint8).reshape(2, 5, 1)
+    cache.copy_blocks([(3, 1), (1, 2)])
+    np.testing.assert_array_equal(blocks[:, :, 0], [[0, 3, 3, 3, 4], [5, 8, 8, 8, 9]])
+    cache.copy_blocks([])
+    with pytest.raises(ValueError, match="inside the cache"):
+        cache.copy_blocks([(0, 5)])
+
+
+def test_a_copied_block_is_read_like_the_first(isa: str) -> None:
+    """Copy on write: after the copy, a table that names the copy gives the same bits."""
+    case = Case(block_size=4)
+    tables, qkv = Tables(case, [6, 6]), random_qkv(case, [6])
+    attention = CpuAttention(case.spec, **case.parameters())
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    attention(qkv[0][:5].copy(), tables.step([(0, 0, 5)]), cache, np.empty((5, 128), np.float32))
+    cache.copy_blocks(list(zip(*tables.tables.tolist(), strict=True)))
+    outs = [np.empty((1, 128), np.float32) for _ in range(2)]
+    for row, out in enumerate(outs):
+        attention(qkv[0][5:].copy(), tables.step([(row, 5, 6)]), cache, out)
+    np.testing.assert_array_equal(*outs)
+
+
+def corrupt(name: str, index: object, value: int) -> object:
+    def change(batch: object) -> None:
+        getattr(batch, name)[index] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        corrupt("slot_mapping", 0, 1 << 40),
+        corrupt("slot_mapping", 0, -2),
+        corrupt("block_tables", (0, 0), 99),
+        corrupt("block_tables", (0, 0), -1),
+        corrupt("seq_lens", 0, 9999),
+        corrupt("seq_lens", 0, 2),
+        corrupt("positions", 0, 5000),
+        corrupt("query_start_loc", 1, 2),
+    ],
+)
+def test_a_batch_that_points_outside_is_refused(change: object) -> None:
+    case = SHAPES["rope"]
+    tables, qkv = Tables(case, [3]), random_qkv(case, [3])
+    batch = tables.step([(0, 0, 3)])
+    change(batch)
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    attention = CpuAttention(case.spec, **case.parameters())
+    with pytest.raises(UnsupportedInputError, match="inside the cache"):
+        attention(qkv[0], batch, cache, np.empty((3, 128), np.float32))
+
+
+def test_wrong_shapes_and_caches_are_refused() -> None:
+    case = Case()
+    tables, qkv = Tables(case, [3]), random_qkv(case, [3])
+    batch, out = tables.step([(0, 0, 3)]), np.empty((3, 128), np.float32)
+    attention = CpuAttention(case.spec, **case.parameters())
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    with pytest.raises(UnsupportedInputError, match="qkv must be"):
+        attention(qkv[0][:, :-1].copy(), batch, cache, out)
+    with pytest.raises(UnsupportedInputError, match="describe 2 tokens"):
+        attention(qkv[0][:2].copy(), batch, cache, out[:2])
+    with pytest.raises(ValueError, match="contiguous"):
+        attention(np.concatenate([qkv[0]] * 2, axis=1)[:, : case.width], batch, cache, out)
+    other = CpuKVCache(replace(case, head_dim=16).cache_spec, tables.num_blocks)
+    with pytest.raises(UnsupportedInputError, match="needs a cache"):
+        attention(qkv[0], batch, other, out)
+    with pytest.raises(UnsupportedInputError, match="multiple of num_kv_heads"):
+        CpuAttention(replace(case, num_heads=3).spec, None, None, 0.0)
