@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import quire
+from quire.core.errors import QuireError
 
 
 def commit() -> str | None:
@@ -29,10 +30,10 @@ def commit() -> str | None:
 def native_isa() -> str:
     """Return the instruction set the native kernels use, or why there are none."""
     try:
-        from quire.kernels.cpu import native_isa as isa
-    except ImportError as error:
-        return f"no native kernels ({error})"
-    return str(isa())
+        from quire.kernels.cpu.native import native
+    except QuireError as error:
+        return f"no native kernels: {error}"
+    return str(native.isa())
 
 
 def version_line() -> str:

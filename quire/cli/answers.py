@@ -1,0 +1,111 @@
+"""Runs prompts on an engine in this process and follows their text as it grows; prints nothing."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineDeadError
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.llm.engine_client import Prompt
+from quire.llm.progress import loading_bar
+from quire.llm.text_engine import TextEngine
+from quire.text.chat_template import no_template_error
+from quire.text.tokenizer import Tokenizer
+
+_REQUEST_IDS = map(str, itertools.count())
+
+
+@dataclass(slots=True)
+class Answer:
+    """One prompt's output so far, and when it came (seconds on the performance counter)."""
+
+    output: RequestOutput | None = None
+    started: float = field(default_factory=time.perf_counter)
+    first_token: float | None = None
+    last_token: float | None = None
+
+    @property
+    def text(self) -> str:
+        """Everything generated so far."""
+        return self.output.outputs[0].text if self.output else ""
+
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens so far."""
+        return len(self.output.outputs[0].token_ids) if self.output else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more comes."""
+        return self.output is not None and self.output.finished
+
+    def update(self, output: RequestOutput) -> None:
+        """Take the newest output."""
+        before, self.output = self.num_tokens, output
+        if self.num_tokens > before:
+            self.last_token = time.perf_counter()
+            self.first_token = self.first_token or self.last_token
+
+    def summary(self) -> str:
+        """Say how much came how fast, on one line."""
+        if self.first_token is None or self.last_token is None:
+            return "no tokens"
+        line = f"{self.num_tokens} tokens, first after {self.first_token - self.started:.2f} s"
+        seconds = self.last_token - self.first_token
+        if self.num_tokens > 1 and seconds > 0:
+            line += f", {(self.num_tokens - 1) / seconds:.1f} tok/s"
+        return line
+
+
+def load_engine(config: EngineConfig) -> TextEngine:
+    """Load a model, with a progress bar for large ones."""
+    with loading_bar() as on_progress:
+        return TextEngine(config, on_progress=on_progress)
+
+
+def chat_prompt(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> Prompt:
+    """Return the prompt that asks for the answer to a conversation.
+
+    Raises:
+        RequestError: The model has no chat template, or it refuses the conversation.
+    """
+    if tokenizer.chat_template is None:
+        raise no_template_error()
+    text = tokenizer.chat_template.render(messages)
+    # The template writes the special tokens out itself.
+    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
+def follow(
+    engine: TextEngine, prompts: Sequence[Prompt], params: SamplingParams
+) -> Generator[list[Answer], None, None]:
+    """Run all prompts together; yield their answers after each step, in the prompts' order.
+
+    Closing the iterator ends the requests that still run.
+
+    Raises:
+        RequestError: A prompt is refused.
+        EngineDeadError: A step failed.
+    """
+    answers: dict[str, Answer] = {}
+    try:
+        for prompt in prompts:
+            request_id = next(_REQUEST_IDS)
+            engine.add_request(request_id, prompt, params)
+            answers[request_id] = Answer()
+        while not all(answer.finished for answer in answers.values()):
+            for output in engine.step():
+                answers[output.request_id].update(output)
+                if output.error is not None:
+                    raise EngineDeadError(output.error)
+            yield list(answers.values())
+    finally:
+        for request_id, answer in answers.items():
+            if not answer.finished:
+                engine.abort_request(request_id)

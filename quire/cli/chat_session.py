@@ -1,0 +1,170 @@
+"""A conversation with one model: its messages, its settings and its slash commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from quire.cli.answers import chat_prompt, follow
+from quire.core.errors import RequestError
+from quire.core.sampling_params import SamplingParams
+from quire.llm.text_engine import TextEngine
+from quire.text.chat_template import no_template_error
+
+Message = dict[str, Any]
+
+HELP = """\
+/system TEXT      set the system prompt; without TEXT, remove it
+/clear            forget the conversation, keep the system prompt
+/retry            answer the last question again
+/save FILE        write the conversation as JSON
+/load FILE        go on with a saved conversation
+/set NAME VALUE   change a sampling setting: /set temperature 0.7; without NAME, list them
+/stats            what the engine did so far
+/exit             leave"""
+
+
+class ChatSession:
+    """State between the lines of a chat.
+
+    Args:
+        engine: A loaded model with a chat template.
+        sampling: Settings beyond the model's own defaults, as keywords.
+
+    Attributes:
+        messages: The conversation, system prompt first.
+        wants_answer: A question waits for :meth:`answer`.
+        last_summary: How fast the last answer came.
+
+    Raises:
+        RequestError: The model has no chat template.
+        InvalidSamplingParamsError: A setting is out of range.
+    """
+
+    def __init__(
+        self, engine: TextEngine, *, system: str | None = None, sampling: dict[str, Any]
+    ) -> None:
+        self._engine = engine
+        self._sampling = {"max_tokens": None, **engine.default_sampling_params, **sampling}
+        SamplingParams(**self._sampling)
+        self.messages: list[Message] = []
+        self.last_summary = ""
+        if system is not None:
+            self._set_system(system)
+        if engine.tokenizer.chat_template is None:
+            raise no_template_error()
+
+    @property
+    def wants_answer(self) -> bool:
+        return bool(self.messages) and self.messages[-1]["role"] == "user"
+
+    def ask(self, text: str) -> None:
+        """Add the user's next message."""
+        self.messages.append({"role": "user", "content": text.rstrip("\n")})
+
+    def answer(self, stopped: Callable[[], bool]) -> Iterator[str]:
+        """Yield the answer's text in pieces and keep it; ends early when ``stopped()``.
+
+        Raises:
+            RequestError: The conversation is refused; the question is taken back.
+        """
+        shown = 0
+        answer = None
+        try:
+            prompt = chat_prompt(self.messages, self._engine.tokenizer)
+            steps = follow(self._engine, [prompt], SamplingParams(**self._sampling))
+            for (answer,) in steps:
+                yield answer.text[shown:]
+                shown = len(answer.text)
+                if stopped():
+                    steps.close()
+                    break
+        finally:
+            if answer is None:
+                self.messages.pop()
+            else:
+                self.messages.append({"role": "assistant", "content": answer.text})
+                self.last_summary = answer.summary()
+
+    def run_command(self, line: str) -> str | None:
+        """Run a slash command; return what to tell the user, or None to leave.
+
+        Raises:
+            RequestError: The command is unknown or cannot be done.
+        """
+        name, _, rest = line.strip().partition(" ")
+        commands: dict[str, Callable[[str], str | None]] = {
+            "/help": lambda rest: HELP,
+            "/system": self._set_system,
+            "/clear": self._clear,
+            "/retry": self._retry,
+            "/save": self._save,
+            "/load": self._load,
+            "/set": self._set,
+            "/stats": self._stats,
+            "/exit": lambda rest: None,
+        }
+        if name not in commands:
+            raise RequestError(f"[chat] a command must be one of {' '.join(commands)}; got {name}.")
+        return commands[name](rest.strip())
+
+    def _set_system(self, text: str) -> str:
+        rest = [message for message in self.messages if message["role"] != "system"]
+        self.messages = ([{"role": "system", "content": text}] if text else []) + rest
+        return "system prompt set" if text else "system prompt removed"
+
+    def _clear(self, rest: str) -> str:
+        self.messages = [message for message in self.messages if message["role"] == "system"]
+        return "conversation cleared"
+
+    def _retry(self, rest: str) -> str:
+        asked = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
+        if not asked:
+            raise RequestError("[chat] /retry needs a question before it; got none.")
+        del self.messages[asked[-1] + 1 :]
+        return ""
+
+    def _save(self, name: str) -> str:
+        saved = {"messages": self.messages, "sampling": self._sampling}
+        try:
+            Path(name).write_text(json.dumps(saved, ensure_ascii=False, indent=2) + "\n", "utf-8")
+        except OSError as error:
+            raise RequestError(f"[chat] /save needs a file to write; got {error}.") from error
+        return f"{len(self.messages)} messages saved to {name}"
+
+    def _load(self, name: str) -> str:
+        try:
+            saved = json.loads(Path(name).read_text("utf-8"))
+            messages = [{"role": m["role"], "content": m["content"]} for m in saved["messages"]]
+            SamplingParams(**saved["sampling"])
+            if not all(isinstance(text, str) for m in messages for text in m.values()):
+                raise ValueError("a message that is no text")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RequestError(f"[chat] /load needs a saved chat; got {error!r}.") from error
+        if messages and messages[-1]["role"] == "user":
+            messages.pop()
+        self.messages, self._sampling = messages, saved["sampling"]
+        return f"{len(messages)} messages loaded from {name}"
+
+    def _set(self, rest: str) -> str:
+        if not rest:
+            return json.dumps(self._sampling)
+        name, _, text = rest.partition(" ")
+        if name not in SamplingParams.__dataclass_fields__:
+            raise RequestError(f"[chat] /set needs a sampling setting; got {name!r}.")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        changed = {**self._sampling, name: value}
+        try:
+            SamplingParams(**changed)
+        except TypeError as error:
+            raise RequestError(f"[chat] {name} cannot be {value!r} ({error}).") from error
+        self._sampling = changed
+        return f"{name} = {value!r}"
+
+    def _stats(self, rest: str) -> str:
+        return "\n".join(f"{name:40} {value:g}" for name, value in self._engine.stats().items())

@@ -1,0 +1,142 @@
+"""``quire doctor``: what the machine and the installation give, measured where that says more."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import quire
+from quire.cli.version import commit
+from quire.core import env
+from quire.core.errors import QuireError
+from quire.core.machine import read_machine
+
+#: What more packages would give: extra -> (module it needs, what for).
+EXTRAS = {
+    "quantize": ("torch", "quantizing models, --device reference"),
+    "train": ("torch", "training"),
+}
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+Report = dict[str, dict[str, Any]]
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--measure/--no-measure", default=True, help="Measure memory and compute speed.")
+def doctor(as_json: bool, measure: bool) -> None:
+    """Show what this machine gives Quire: kernels, measured speed, and what is missing.
+
+    Exit code 1 means that models cannot run here; the report says why.
+    """
+    report = {
+        "software": _software(),
+        "machine": _machine(),
+        "native": _native(measure),
+        "model": _model(),
+        "extras": _extras(),
+        "environment": {name: env.get(name) for name in env.VARIABLES if name != "QUIRE_API_KEY"},
+    }
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _print(report)
+    if "error" in report["native"] or "error" in report["model"]:
+        raise click.exceptions.Exit(1)
+
+
+def _software() -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "quire": quire.__version__,
+        "commit": commit(),
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+    for name in ("numpy", "tokenizers", "starlette"):
+        found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    machine = read_machine()
+    return {
+        "cpu": _cpu_name(),
+        "cores in the machine": os.cpu_count(),
+        "cores for Quire": machine.num_cores,
+        "memory, GiB": round(machine.total_bytes / 2**30, 1),
+        "available, GiB": round(machine.free_bytes / 2**30, 1),
+        "huge pages": _huge_pages(),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or "unknown")
+
+
+def _huge_pages() -> str:
+    try:
+        # The choice in force is the one in brackets.
+        return HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
+    except OSError:
+        return "unknown"
+
+
+def _native(measure: bool) -> dict[str, Any]:
+    try:
+        from quire.kernels.cpu.native import native
+    except QuireError as error:
+        return {"error": str(error)}
+    native.set_num_threads(env.num_threads())
+    found = {
+        "instruction set": native.isa(),
+        "available": native.available_isas(),
+        "threads": native.num_threads(),
+    }
+    if measure:
+        found["memory read, GB/s"] = round(native.measure_read() / 1e9, 1)
+        found["float32, GFLOP/s"] = round(native.measure_fma() / 1e9, 1)
+        found["bfloat16, GFLOP/s"] = round(native.measure_dot() / 1e9, 1) or "no instruction"
+    return found
+
+
+def _model() -> dict[str, Any]:
+    from quire.models.hub import resolve_model
+
+    try:
+        return {"quire-tiny": str(resolve_model("quire-tiny"))}
+    except QuireError as error:
+        return {"error": str(error)}
+
+
+def _extras() -> dict[str, Any]:
+    return {
+        name: f"{use}: {'installed' if importlib.util.find_spec(module) else f'needs {module}'}"
+        for name, (module, use) in EXTRAS.items()
+    }
+
+
+def _print(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for section, rows in report.items():
+        for i, (name, value) in enumerate(rows.items()):
+            shown = ", ".join(value) if isinstance(value, list) else value
+            style = "red" if name == "error" else None
+            table.add_row(section if i == 0 else "", name, str(shown or "-"), style=style)
+        table.add_section()
+    Console(highlight=False, markup=False, soft_wrap=True).print(table)

@@ -1,0 +1,95 @@
+"""``quire generate``: prompts in, text out, streamed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.cli.engine_flags import EngineCommand, engine_flags
+from quire.cli.sampling_flags import sampling_flags
+from quire.core.config import EngineConfig
+
+if TYPE_CHECKING:
+    from quire.cli.answers import Answer
+
+#: Without --max-tokens; enough to read, and it ends with models that never stop.
+MAX_TOKENS = 256
+
+
+@click.command(cls=EngineCommand)
+@engine_flags
+@click.option("--prompt", "-p", "prompts", multiple=True, help="text; may be repeated; -: stdin")
+@click.option("--chat", is_flag=True, help="ask in the model's chat template")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object per prompt, in order")
+@sampling_flags
+def generate(
+    config: EngineConfig,
+    prompts: tuple[str, ...],
+    chat: bool,
+    as_json: bool,
+    sampling: dict[str, Any],
+) -> None:
+    """Complete prompts with MODEL (default: quire-tiny) and print the text.
+
+    Prompts run together; their texts come in the order given. Speed is reported on stderr.
+    """
+    if not prompts:
+        raise click.UsageError("Give at least one --prompt (- reads it from stdin).")
+    from quire.cli.answers import chat_prompt, follow, load_engine
+    from quire.core.sampling_params import SamplingParams
+
+    texts = [sys.stdin.read() if text == "-" else text for text in prompts]
+    engine = load_engine(config)
+    defaults = {"max_tokens": MAX_TOKENS, **engine.default_sampling_params}
+    params = SamplingParams(**{**defaults, **sampling})
+    items: list[Any] = list(texts)
+    if chat:
+        items = [
+            chat_prompt([{"role": "user", "content": text}], engine.tokenizer) for text in texts
+        ]
+    writer = _Writer(as_json)
+    for answers in follow(engine, items, params):
+        writer.write(answers)
+    click.echo("; ".join(answer.summary() for answer in answers), err=True)
+
+
+class _Writer:
+    """Writes answers to stdout in the prompts' order: text as it grows, or JSON when it is done."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._current = 0
+        self._shown = 0
+
+    def write(self, answers: list[Answer]) -> None:
+        while self._current < len(answers):
+            answer = answers[self._current]
+            if not self._as_json:
+                click.echo(answer.text[self._shown :], nl=False)
+                self._shown = len(answer.text)
+            if not answer.finished:
+                return
+            click.echo(_as_line(answer) if self._as_json else "")
+            self._current, self._shown = self._current + 1, 0
+
+
+def _as_line(answer: Answer) -> str:
+    output = answer.output
+    assert output is not None
+    sequence = output.outputs[0]
+    return json.dumps(
+        {
+            "prompt": output.prompt,
+            "text": sequence.text,
+            "token_ids": sequence.token_ids,
+            "finish_reason": sequence.finish_reason,
+            "stop_reason": sequence.stop_reason,
+            "num_prompt_tokens": len(output.prompt_token_ids),
+            "num_output_tokens": len(sequence.token_ids),
+            "num_cached_tokens": output.num_cached_tokens,
+        },
+        ensure_ascii=False,
+    )
