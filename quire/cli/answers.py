@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
+import signal
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.outputs import RequestOutput
@@ -64,7 +68,9 @@ class Answer:
 
 
 def load_engine(config: EngineConfig) -> TextEngine:
-    """Load a model, with a progress bar for large ones."""
+    """Load a model, with a progress bar for large ones; log warnings only, unless told to."""
+    if env.get("QUIRE_LOG_LEVEL") is None:
+        logging.getLogger("quire").setLevel(logging.WARNING)
     with loading_bar() as on_progress:
         return TextEngine(config, on_progress=on_progress)
 
@@ -80,6 +86,17 @@ def chat_prompt(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> 
     text = tokenizer.chat_template.render(messages)
     # The template writes the special tokens out itself.
     return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """Collect Ctrl-C in a list: an exception in the middle of a step would break the engine."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def follow(

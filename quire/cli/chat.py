@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,21 +70,12 @@ def _read_line() -> str | None:
 
 def _show_answer(session: ChatSession) -> str:
     """Write the answer as it grows; return the line about its speed."""
-    with _interrupts() as interrupted:
+    from quire.cli.answers import interrupts
+
+    with interrupts() as interrupted:
         for delta in session.answer(stopped=lambda: bool(interrupted)):
             sys.stdout.write(delta)
             sys.stdout.flush()
     sys.stdout.write("\n")
     sys.stdout.flush()
     return f"[{session.last_summary}{', stopped' if interrupted else ''}]"
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Collect Ctrl-C in a list: an exception in the middle of a step would lose the engine."""
-    seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -38,7 +38,7 @@ def generate(
     """
     if not prompts:
         raise click.UsageError("Give at least one --prompt (- reads it from stdin).")
-    from quire.cli.answers import chat_prompt, follow, load_engine
+    from quire.cli.answers import chat_prompt, follow, interrupts, load_engine
     from quire.core.sampling_params import SamplingParams
 
     texts = [sys.stdin.read() if text == "-" else text for text in prompts]
@@ -51,8 +51,11 @@ def generate(
             chat_prompt([{"role": "user", "content": text}], engine.tokenizer) for text in texts
         ]
     writer = _Writer(as_json)
-    for answers in follow(engine, items, params):
-        writer.write(answers)
+    with interrupts() as interrupted:
+        for answers in follow(engine, items, params):
+            writer.write(answers)
+            if interrupted:
+                raise click.Abort
     click.echo("; ".join(answer.summary() for answer in answers), err=True)
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+from quire.core.errors import InvalidSamplingParamsError
+from quire.core.sampling_params import SamplingParams
+
 FLAGS: dict[str, tuple[click.ParamType[Any], str]] = {
     "max_tokens": (click.INT, "most tokens of an answer"),
     "temperature": (click.FLOAT, "0 always takes the most likely token"),
@@ -20,12 +23,19 @@ FLAGS: dict[str, tuple[click.ParamType[Any], str]] = {
 
 
 def sampling_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the sampling flags; it receives those that were given, as ``sampling``."""
+    """Give a command the sampling flags; it receives those that were given, as ``sampling``.
+
+    A value that cannot be is misuse (exit code 2).
+    """
 
     @functools.wraps(function)
     def command(**keywords: Any) -> Any:
         given = {name: keywords.pop(name) for name in FLAGS}
         sampling = {name: value for name, value in given.items() if value not in (None, ())}
+        try:
+            SamplingParams(**{"max_tokens": None, **sampling})
+        except InvalidSamplingParamsError as error:
+            raise click.UsageError(str(error)) from error
         return function(sampling=sampling, **keywords)
 
     for name, (kind, text) in reversed(FLAGS.items()):

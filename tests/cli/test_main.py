@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -10,12 +11,7 @@ import pytest
 from quire.cli.main import COMMANDS
 
 
-def quire(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "quire.cli.main", *args]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
-
-
-def test_help_lists_every_command():
+def test_help_lists_every_command(quire):
     result = quire("--help")
     assert result.returncode == 0
     assert all(f"\n  {name} " in result.stdout for name in COMMANDS)
@@ -32,24 +28,52 @@ def test_help_imports_nothing_heavy():
     assert result.stdout.splitlines()[-1] == "[]"
 
 
-def test_version():
+def test_version(quire):
     result = quire("--version")
     assert result.returncode == 0
     assert result.stdout.startswith("quire 0.")
 
 
-def test_unknown_command_is_misuse():
+def test_unknown_command_is_misuse(quire):
     result = quire("sreve")
     assert (result.returncode, result.stdout) == (2, "")
     assert "sreve" in result.stderr
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_completion(shell):
+def test_completion(quire, shell):
     result = quire("completion", shell)
     assert result.returncode == 0
     assert "_QUIRE_COMPLETE" in result.stdout
 
 
-def test_completion_of_an_unknown_shell_is_misuse():
+def test_completion_of_an_unknown_shell_is_misuse(quire):
     assert quire("completion", "csh").returncode == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_fits_one_screen(quire, command):
+    result = quire(command, "--help")
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.splitlines()) <= 66
+
+
+def test_failure_is_one_line(quire, tmp_path):
+    result = quire("generate", str(tmp_path / "nowhere"), "--prompt", "x")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("quire: [load] ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_pull_of_a_folder_prints_it(quire, tmp_path):
+    result = quire("pull", str(tmp_path))
+    assert (result.returncode, result.stdout) == (0, f"{tmp_path}\n")
+
+
+def test_doctor_reports_what_it_found(quire):
+    report = json.loads(quire("doctor", "--json", "--no-measure").stdout)
+    assert report["native"]["instruction set"] in report["native"]["available"]
+    assert report["machine"]["cores for Quire"] == 1
+    assert set(report) == {"software", "machine", "native", "model", "extras", "environment"}
+    shown = quire("doctor", "--no-measure").stdout
+    assert report["native"]["instruction set"] in shown

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quire.core import env
 from quire.core.errors import ConfigError, NoKernelError
 
 try:
-    from quire import _native as native
+    from quire import _native
 except ImportError as error:
     raise NoKernelError(
         f"[cpu] the native module must be built for this Python; got {error}. "
         "Run scripts/build_native or install the package."
     ) from error
+
+#: Compiled, so without types.
+native: Any = _native
 
 #: How the kernels name an element type; the order of native/include/types.h.
 DTYPE_CODES = {"float32": 0, "float16": 1, "bfloat16": 2}

@@ -1,0 +1,86 @@
+"""``quire chat`` driven through pipes: answers on stdout, all else on stderr."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+
+from tests.cli.conftest import COMMAND, ENVIRONMENT
+
+GREEDY = ("--temperature", "0", "--max-tokens", "6")
+
+
+def test_a_conversation_with_commands(quire, model, tmp_path):
+    saved, again = tmp_path / "saved.json", tmp_path / "again.json"
+    script = [
+        "/set max_tokens 5",
+        "hello",
+        "/retry",
+        f"/save {saved}",
+        "/clear",
+        f"/load {saved}",
+        "and you?",
+        f"/save {again}",
+        "/stats",
+        "/exit",
+        "never read",
+    ]
+    result = quire(
+        "chat", str(model), *GREEDY, "--system", "Be brief.", stdin="\n".join(script) + "\n"
+    )
+    assert result.returncode == 0, result.stderr
+    first = json.loads(saved.read_text())
+    roles = [message["role"] for message in first["messages"]]
+    assert roles == ["system", "user", "assistant"]
+    assert first["sampling"]["max_tokens"] == 5
+    second = json.loads(again.read_text())["messages"]
+    assert second[:3] == first["messages"]
+    assert second[3] == {"role": "user", "content": "and you?"}
+    # The same question greedily asked twice has the same answer; only answers are on stdout.
+    hello, other = first["messages"][2]["content"], second[4]["content"]
+    assert result.stdout == f"{hello}\n{hello}\n{other}\n"
+    assert "5 tokens, first after" in result.stderr
+
+
+def test_mistakes_are_told_and_the_chat_goes_on(quire, model, tmp_path):
+    script = [
+        "/bogus",
+        "/set temperature -1",
+        "/set pages 3",
+        "/set stop 3",
+        "/load nowhere.json",
+        "/save /nowhere/file",
+        "/retry",
+        "/help",
+        "hello",
+    ]
+    result = quire("chat", str(model), *GREEDY, stdin="\n".join(script) + "\n")
+    assert result.returncode == 0  # The end of the input ends the chat.
+    errors = [line for line in result.stderr.splitlines() if line.startswith("[")]
+    assert len(errors) == 8, result.stderr  # Seven mistakes and the answer's speed.
+    assert "/system TEXT" in result.stderr
+    assert len(result.stdout) > 1
+
+
+def test_question_that_does_not_fit_is_taken_back(quire, model, tmp_path):
+    saved = tmp_path / "saved.json"
+    script = f"{'word ' * 100}\nhi\n/save {saved}\n"
+    result = quire("chat", str(model), *GREEDY, "--max-model-len", "64", stdin=script)
+    assert result.returncode == 0
+    assert [m["role"] for m in json.loads(saved.read_text())["messages"]] == ["user", "assistant"]
+
+
+def test_interrupt_stops_the_answer_and_not_the_chat(model, tmp_path):
+    saved = tmp_path / "saved.json"
+    command = [*COMMAND, "chat", str(model), "--temperature", "0", "--max-tokens", "1900"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, env=ENVIRONMENT) as process:
+        process.stdin.write(b"hello\n")
+        process.stdin.flush()
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(f"/save {saved}\n".encode(), timeout=60)
+    assert process.returncode == 0, errors
+    assert b", stopped]" in errors
+    assert len(json.loads(saved.read_text())["messages"]) == 2

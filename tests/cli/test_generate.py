@@ -1,0 +1,91 @@
+"""``quire generate``: streamed text, JSON lines, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+
+import pytest
+
+from tests.cli.conftest import COMMAND, ENVIRONMENT
+
+GREEDY = ("--temperature", "0", "--max-tokens", "8")
+PROMPTS = ("--prompt", "one", "--prompt", "number two")
+
+
+def lines(stdout: str) -> list[dict]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+def test_json_has_one_object_per_prompt_in_order(quire, model):
+    result = quire("generate", str(model), *GREEDY, *PROMPTS, "--json")
+    assert result.returncode == 0, result.stderr
+    first, second = lines(result.stdout)
+    assert (first["prompt"], second["prompt"]) == ("one", "number two")
+    assert first["num_output_tokens"] == len(first["token_ids"]) == 8
+    assert first["finish_reason"] == "length"
+
+
+def test_text_is_what_json_says_and_nothing_else(quire, model):
+    expected = lines(quire("generate", str(model), *GREEDY, *PROMPTS, "--json").stdout)
+    result = quire("generate", str(model), *GREEDY, *PROMPTS)
+    assert result.stdout == "".join(item["text"] + "\n" for item in expected)
+    assert "8 tokens, first after" in result.stderr
+
+
+def test_prompt_from_standard_input(quire, model):
+    result = quire("generate", str(model), *GREEDY, "--prompt", "-", "--json", stdin="from a pipe")
+    assert lines(result.stdout)[0]["prompt"] == "from a pipe"
+
+
+def test_chat_uses_the_template(quire, model):
+    result = quire("generate", str(model), *GREEDY, "--prompt", "Hi", "--chat", "--json")
+    assert lines(result.stdout)[0]["prompt"] == (
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("--prompt", "x", "--temperature", "-1"),
+        ("--prompt", "x", "--top-p", "0"),
+        ("--prompt", "x", "--block-size", "0"),
+    ],
+)
+def test_misuse(quire, model, args):
+    result = quire("generate", str(model), *args)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "Traceback" not in result.stderr
+
+
+def test_prompt_longer_than_the_context_is_refused_with_counts(quire, model):
+    result = quire("generate", str(model), "--max-model-len", "64", "--prompt", "word " * 200)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "64" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_interrupt_ends_with_130(model):
+    command = [*COMMAND, "generate", str(model), "--prompt", "x", "--max-tokens", "2000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # Greedy, so that this model is known not to stop by itself within that time.
+    with subprocess.Popen([*command, "--temperature", "0"], **pipes, env=ENVIRONMENT) as process:
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == b"quire: interrupted\n"
+
+
+def test_reader_that_goes_away_is_no_traceback(model):
+    command = [*COMMAND, "generate", str(model), "--prompt", "x", "--max-tokens", "2000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, "--temperature", "0"], **pipes, env=ENVIRONMENT) as process:
+        assert process.stdout.read(1)
+        process.stdout.close()
+        errors = process.stderr.read()
+        process.wait(timeout=60)
+    assert (process.returncode, errors) == (1, b"")
