@@ -1,9 +1,9 @@
 """The equality lattice: the same requests under every condition must give the same bits.
 
 Conditions are {alone, batched} x {whole, chunked} x {cold, warm prefix} x {preempted, not} x
-{streamed, not} x {1, 2 threads}. Compared are token ids, texts, endings, log-probabilities with their
-alternatives, and prompt log-probabilities. A condition that did not happen (nothing was preempted,
-no prefix was found ...) is a failure too.
+{streamed, not} x {1, 2 threads}. Compared are token ids, texts, endings, log-probabilities with
+their alternatives, and prompt log-probabilities. A condition that did not happen (nothing was
+preempted, no prefix was found ...) is a failure too.
 
 ``scripts/bench equality [FOLDER ...]`` prints the table; the integration tests call
 :func:`check_lattice`.
@@ -230,7 +230,9 @@ def _did_not_happen(condition: Condition, baseline: Run, found: Run) -> list[str
         "warm": found.num_cached_tokens > 0,
         "preempted": found.stats["num_preemptions"] > 0,
     }
-    return [f"nothing was {n}" for n, seen in happened.items() if getattr(condition, n) and not seen]
+    return [
+        f"nothing was {n}" for n, seen in happened.items() if getattr(condition, n) and not seen
+    ]
 
 
 def _random_models(root: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,8 +19,8 @@ LONG = SamplingParams(temperature=0.0, max_tokens=1500, ignore_eos=True)
 
 
 @pytest_asyncio.fixture
-async def engine(folder: Path, device: str) -> AsyncIterator[AsyncLLM]:
-    llm = AsyncLLM(str(folder), device=device, memory=64 * 2**20, max_num_seqs=8, threads=1)
+async def engine(folder: Path, device: str, small: dict[str, Any]) -> AsyncIterator[AsyncLLM]:
+    llm = AsyncLLM(str(folder), device=device, **small)
     yield llm
     await llm.shutdown()
 
