@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def test_block_size_changes_no_token(
 
 
 def test_blocks_in_any_physical_order(create_llm: Callable[..., LLM], prompts: Prompts) -> None:
-    llm = create_llm(enable_prefix_caching=False, num_gpu_blocks_override=34)
+    llm = create_llm(enable_prefix_caching=False, num_gpu_blocks_override=16)
     (prompt,) = prompts(100)
     params = SamplingParams(temperature=0.0, max_tokens=16, logprobs=3, prompt_logprobs=3)
     expected = llm.generate(prompt, params)[0]
@@ -170,15 +169,24 @@ def test_a_shorter_context_is_kept(create_llm: Callable[..., LLM]) -> None:
 
 
 def test_what_does_not_fit_is_explained_with_three_ways_out(
-    create_llm: Callable[..., LLM], checkpoint: Callable[..., Path]
+    create_llm: Callable[..., LLM],
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        create_llm(memory=4 * 2**20, max_model_len=2048, max_num_batched_tokens=256)
-    message = str(caught.value)
-    assert message.count(";") >= 2 and "--max-model-len" in message and "--memory" in message
-    small = create_llm(memory=4 * 2**20, max_num_batched_tokens=256)
-    assert small.engine.max_model_len < 2048
-    assert any("what fits" in line for line in small.engine.executor.ledger.choices)
+        create_llm(memory=2 * 2**20, max_model_len=2048, max_num_batched_tokens=256)
+    options = str(caught.value).split("Any of these would fit: ")[1].split("; ")
+    assert len(options) == 3
+    assert any("--max-model-len" in option for option in options)
+    assert any("--memory" in option for option in options)
+
+
+def test_a_context_that_was_not_asked_for_is_lowered_to_what_fits(
+    create_llm: Callable[..., LLM],
+) -> None:
+    llm = create_llm(memory=2 * 2**20, max_num_batched_tokens=256)
+    assert 16 <= llm.engine.max_model_len < 2048
+    assert any("what fits" in line for line in llm.engine.executor.ledger.choices)
+    longest = [[1] * (llm.engine.max_model_len - 1)]
+    assert len(llm.generate(longest, SamplingParams(max_tokens=1))[0].outputs[0].token_ids) == 1
 
 
 def test_more_than_the_pool_is_refused_at_once(create_llm: Callable[..., LLM]) -> None:
