@@ -10,7 +10,6 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -45,16 +44,14 @@ void pause() {
 #endif
 }
 
-// Yields between looks: the thread waited for may need this very core.
 template <class Condition>
 bool spin_until(Condition condition) {
   const auto end = std::chrono::steady_clock::now() + spin_time;
   do {
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < 16; ++i) {
       if (condition()) return true;
       pause();
     }
-    sched_yield();
   } while (std::chrono::steady_clock::now() < end);
   return false;
 }

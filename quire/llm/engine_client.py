@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from quire.core.model_config import ModelConfig
@@ -36,7 +36,7 @@ class EngineClient(Protocol):
         *,
         priority: int = 0,
         cache_salt: str | None = None,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's state after each step that changed it; the last has ``finished``.
 
         Closing the iterator early aborts the request and frees its blocks within one step.

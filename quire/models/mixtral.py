@@ -32,5 +32,5 @@ def read_mixtral(config: ConfigFields) -> ModelConfig:
             top_k=top_k,
             intermediate_size=config.integer("intermediate_size"),
         ),
-        sliding_window=llama.read_uniform_window(config, default=None),
+        **llama.read_uniform_window(config, default=None),
     )

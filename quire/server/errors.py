@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Mapping
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -120,6 +121,8 @@ class AnswerErrors:
         path = scope["path"]
         try:
             await self.app(scope, receive, watched_send)
+        except ClientDisconnect:
+            return  # Nobody is left to be told.
         except Exception as error:
             if started:
                 raise

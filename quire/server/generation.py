@@ -115,7 +115,7 @@ async def _observed(
         cache_salt=submission.cache_salt,
     )
     observer = RequestObserver(service.metrics, params)
-    async with aclosing(outputs):  # type: ignore[type-var]
+    async with aclosing(outputs):
         async for output in outputs:
             observer.observe(output)
             yield output

@@ -39,12 +39,13 @@ class TokenNames:
 def chat_logprobs(
     names: TokenNames, token_ids: Sequence[int], positions: Sequence[Position], num_top: int
 ) -> ChatLogprobs:
-    """Return one entry per token with its ``num_top`` most likely alternatives."""
+    """Return one entry per token with its ``num_top`` most likely alternatives; -1 is all."""
+    end = None if num_top < 0 else num_top
     return ChatLogprobs(
         [
             ChosenTokenLogprob(
                 *_entry(names, token_id, position[token_id]),
-                [TokenLogprob(*_entry(names, i, x)) for i, x in _ranked(position)[:num_top]],
+                [TokenLogprob(*_entry(names, i, x)) for i, x in _ranked(position)[:end]],
             )
             for token_id, position in zip(token_ids, positions, strict=True)
         ]

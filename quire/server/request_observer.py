@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.server.metrics import ServerMetrics
@@ -16,22 +14,26 @@ class RequestObserver:
         self._metrics = metrics
         self._params = params
         self._num_tokens = [0] * params.n
-        self._last_time = [0.0] * params.n
+        self._last_time = 0.0
 
     def observe(self, output: RequestOutput) -> None:
-        """Record the tokens that are new in ``output``, and everything else at its end."""
-        now = time.monotonic()
+        """Record the tokens that are new in ``output``, and everything else at its end.
+
+        Times are the engine's: an output may carry several tokens when it was fetched late.
+        """
+        times = output.metrics
+        if not self._last_time and times.first_token_time:
+            self._last_time = times.first_token_time
+            wait = times.first_token_time - times.arrival_time
+            self._metrics.time_to_first_token.observe(wait)
         for completion in output.outputs:
-            index = completion.index
-            before, count = self._num_tokens[index], len(completion.token_ids)
-            if count > before:
-                if before:
-                    gap = (now - self._last_time[index]) / (count - before)
-                    for _ in range(count - before):
-                        self._metrics.inter_token_latency.observe(gap)
-                elif not any(self._num_tokens):
-                    self._metrics.time_to_first_token.observe(now - output.metrics.arrival_time)
-                self._num_tokens[index], self._last_time[index] = count, now
+            before, count = self._num_tokens[completion.index], len(completion.token_ids)
+            gaps = count - max(before, 1)
+            for _ in range(gaps):
+                gap = (times.last_token_time - self._last_time) / gaps
+                self._metrics.inter_token_latency.observe(gap)
+            self._num_tokens[completion.index] = count
+        self._last_time = max(self._last_time, times.last_token_time)
         if output.finished:
             self._observe_end(output)
 

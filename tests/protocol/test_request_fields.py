@@ -23,79 +23,20 @@ KINDS = [
 ]
 
 # Every field that clients of vLLM may send; each must be in exactly one tier.
-KNOWN_CHAT = [
-    "messages",
-    "model",
-    "frequency_penalty",
-    "logit_bias",
-    "logprobs",
-    "top_logprobs",
-    "max_tokens",
-    "max_completion_tokens",
-    "n",
-    "presence_penalty",
-    "response_format",
-    "seed",
-    "stop",
-    "stream",
-    "stream_options",
-    "temperature",
-    "top_p",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "reasoning_effort",
-    "user",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "length_penalty",
-    "use_beam_search",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "min_tokens",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "truncate_prompt_tokens",
-    "truncation_side",
-    "prompt_logprobs",
-    "logprob_token_ids",
-    "allowed_token_ids",
-    "bad_words",
-    "echo",
-    "add_generation_prompt",
-    "continue_final_message",
-    "add_special_tokens",
-    "documents",
-    "chat_template",
-    "chat_template_kwargs",
-    "media_io_kwargs",
-    "mm_processor_kwargs",
-    "structured_outputs",
-    "priority",
-    "request_id",
-    "session_id",
-    "return_tokens_as_token_ids",
-    "return_token_ids",
-    "return_prompt_text",
-    "return_token_offsets",
-    "cache_salt",
-    "kv_transfer_params",
-    "vllm_xargs",
-    "repetition_detection",
-    "stream_interval",
-    "thinking_token_budget",
-    "include_reasoning",
-    "watermarking",
-    "best_of",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "metadata",
-    "store",
-]
+_NAMES = """
+messages model frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n
+presence_penalty response_format seed stop stream stream_options temperature top_p tools tool_choice
+parallel_tool_calls reasoning_effort user top_k min_p repetition_penalty length_penalty
+use_beam_search stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
+spaces_between_special_tokens truncate_prompt_tokens truncation_side prompt_logprobs
+logprob_token_ids allowed_token_ids bad_words echo add_generation_prompt continue_final_message
+add_special_tokens documents chat_template chat_template_kwargs media_io_kwargs
+mm_processor_kwargs structured_outputs priority request_id session_id return_tokens_as_token_ids
+return_token_ids return_prompt_text return_token_offsets cache_salt kv_transfer_params vllm_xargs
+repetition_detection stream_interval thinking_token_budget include_reasoning watermarking best_of
+guided_json guided_regex guided_choice guided_grammar metadata store
+"""
+KNOWN_CHAT = _NAMES.split()
 ONLY_CHAT = {
     "messages", "top_logprobs", "max_completion_tokens", "add_generation_prompt",
     "continue_final_message", "chat_template_kwargs",

@@ -28,12 +28,15 @@ from quire.server.service import Service
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
+#: Long enough that no test's client is too slow to leave before the answer is complete.
+CONTEXT = 8192
+
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random checkpoint; its tokenizer has one token per byte, so all broken texts occur."""
     path: Path = tmp_path_factory.mktemp("tiny") / "tiny-llama"
-    random_checkpoint(path, {**PRESETS["tiny-llama"], "max_position_embeddings": 512})
+    random_checkpoint(path, {**PRESETS["tiny-llama"], "max_position_embeddings": CONTEXT})
     return path
 
 
@@ -257,19 +260,26 @@ class Live:
         (found,) = (line for line in lines if line.startswith(name + "{") and label in line)
         return float(found.rsplit(" ", 1)[1])
 
+    def wait_until_running(self, num_requests: int) -> None:
+        """Wait until so many sequences run."""
+        self._wait(lambda: self.metric("quire:num_requests_running") >= num_requests)
+
     def wait_until_idle(self) -> None:
-        """Wait until the engine holds no request and no block; 20 s is a failure."""
-        begin = time.monotonic()
-        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
-            while self.metric(f"quire:{name}"):
-                assert time.monotonic() < begin + 20, f"{name} is not 0"
-                time.sleep(0.01)
+        """Wait until the engine holds no request and no block."""
+        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        self._wait(lambda: not any(self.metric(f"quire:{name}") for name in names))
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < end, self.http.get("/metrics").text
+            time.sleep(0.002)
 
 
 @pytest.fixture(scope="session")
 def live(folder: Path, device: str) -> Iterator[Live]:
     """One server for all tests of the real engine."""
-    keywords = {"device": device, "memory": 16 * 2**20, "max_num_seqs": 16, "threads": 1}
+    keywords = {"device": device, "memory": 64 * 2**20, "max_num_seqs": 16, "threads": 1}
     config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", **keywords)
     engine = AsyncLLM.from_config(config)
     options = ServerOptions(port=0, uvicorn_log_level="warning")

@@ -180,8 +180,8 @@ def test_the_client_s_exceptions(live):
     with pytest.raises(openai.BadRequestError) as caught:
         create(live, temperature=-1)
     assert caught.value.param == "temperature"
-    with pytest.raises(openai.BadRequestError, match="maximum context length is 512 tokens"):
-        create(live, messages=[{"role": "user", "content": "x" * 600}])
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 8192 tokens"):
+        create(live, messages=[{"role": "user", "content": "x" * 8200}])
     with pytest.raises(openai.BadRequestError) as caught:
         create(live, logprobs=True, top_logprobs=21)
     assert caught.value.param == "logprobs"

@@ -1,0 +1,78 @@
+"""Any value in any field: an answer or a clear 400, never a failure, never a hang."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.protocol.completion import CompletionRequest
+from quire.protocol.request_fields import REFUSED_CHAT, REFUSED_COMPLETION
+
+#: How long an answer is; values of their own, so that the test stays quick.
+LENGTHS = {"max_tokens", "max_completion_tokens", "n"}
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 400)
+    | st.sampled_from([2**31, 2**63, -(2**63), 10**25, 1e300, -0.0, 1e-300])
+    | st.floats(-10, 10)
+    | st.text(max_size=8)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+def few(kind, refused):
+    """Bodies with up to three fuzzed fields."""
+    names = sorted({*kind.__struct_fields__, *refused, "unknown"} - LENGTHS)
+    return st.dictionaries(st.sampled_from(names), VALUES, max_size=3)
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "strategy"),
+    [
+        (
+            "/v1/completions",
+            {"prompt": "Hi", "max_tokens": 2},
+            few(CompletionRequest, REFUSED_COMPLETION),
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
+            few(ChatCompletionRequest, REFUSED_CHAT),
+        ),
+    ],
+)
+def test_no_value_breaks_the_server(live, path, base, strategy):
+    seen = set()
+
+    @settings(
+        max_examples=150,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def check(fields):
+        content = json.dumps(base | fields).encode()
+        response = live.http.post(
+            path, content=content, headers={"content-type": "application/json"}
+        )
+        seen.add(response.status_code)
+        if response.status_code == 200:
+            assert '"error"' not in response.text
+        else:
+            assert response.status_code in (400, 404), (fields, response.text)
+            error = response.json()["error"]
+            assert error["code"] == response.status_code and error["message"]
+
+    check()
+    assert seen >= {200, 400}
+    live.wait_until_idle()
