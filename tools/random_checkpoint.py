@@ -44,6 +44,7 @@ def _dense(architecture: str, sizes: tuple[int, ...], **fields: Any) -> dict[str
     vocab_size, hidden_size, layers, heads, kv_heads, head_dim, intermediate_size = sizes
     return {
         "architectures": [architecture],
+        "model_type": architecture.removesuffix("ForCausalLM").lower(),
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
         "num_hidden_layers": layers,
@@ -59,6 +60,7 @@ def _dense(architecture: str, sizes: tuple[int, ...], **fields: Any) -> dict[str
 def _gpt2(vocab_size: int, hidden_size: int, layers: int, heads: int) -> dict[str, Any]:
     return {
         "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
         "vocab_size": vocab_size,
         "n_embd": hidden_size,
         "n_layer": layers,
