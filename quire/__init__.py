@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -12,15 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
 
+_HOMES = {
+    "LLM": "quire.llm",
+    "AsyncLLM": "quire.llm",
+    "SamplingParams": "quire.core.sampling_params",
+}
+
 
 def __getattr__(name: str) -> Any:
     # Lazy, so that `quire --help` and the planner never pay for the engine's imports.
-    if name in ("LLM", "AsyncLLM"):
-        import quire.llm
-
-        return getattr(quire.llm, name)
-    if name == "SamplingParams":
-        from quire.core.sampling_params import SamplingParams
-
-        return SamplingParams
-    raise AttributeError(f"module 'quire' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'quire' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,8 +1,8 @@
 // Python: the KV cache and one layer's attention as objects.
+#include <nanobind/ndarray.h>
+
 #include <algorithm>
 #include <stdexcept>
-
-#include <nanobind/ndarray.h>
 
 #include "bindings/binding.h"
 #include "runtime/kv_cache.h"
@@ -47,10 +47,9 @@ class PagedAttention {
         sines_(std::move(sines), max_positions * half),
         q_norm_(std::move(q_norm), head_dim),
         k_norm_(std::move(k_norm), head_dim),
-        layer_{num_heads,     num_kv_heads, head_dim, scale,
-               window > 0 ? window : everything,
-               cosines_,      sines_,       half,     max_positions,
-               q_norm_,       k_norm_,      norm_eps} {}
+        layer_{num_heads, num_kv_heads, head_dim, scale,         window > 0 ? window : everything,
+               cosines_,  sines_,       half,     max_positions, q_norm_,
+               k_norm_,   norm_eps} {}
 
   // False, and nothing done, when the batch points outside the cache or the tables.
   bool run(nb::handle qkv, int64_t num_tokens, nb::handle positions, nb::handle slot_mapping,
@@ -112,8 +111,8 @@ void bind_attention(nb::module_& m) {
       .def("__init__",
            [](KVCache* self, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
               int64_t block_size, int dtype) {
-             new (self) KVCache(layers, blocks, kv_heads, head_dim, block_size,
-                                static_cast<DType>(dtype));
+             new (self)
+                 KVCache(layers, blocks, kv_heads, head_dim, block_size, static_cast<DType>(dtype));
            })
       .def("copy_blocks", copy_blocks)
       .def_prop_ro("nbytes", &KVCache::bytes)

@@ -7,20 +7,19 @@
 namespace quire {
 namespace {
 
-// Offsets rise from 0 to the length of an array of ids that lie inside the vocabulary; `most` ids a row.
+// Offsets rise from 0 to the length of an array of ids that lie inside the vocabulary.
 bool ragged(const int64_t* offsets, int64_t rows, const int32_t* ids, int64_t length,
-            int64_t vocab, int64_t most) {
+            int64_t vocab) {
   if (offsets[0] != 0 || offsets[rows] != length) return false;
   for (int64_t i = 0; i < rows; ++i)
-    if (offsets[i + 1] < offsets[i] || offsets[i + 1] - offsets[i] > most) return false;
+    if (offsets[i + 1] < offsets[i]) return false;
   return std::all_of(ids, ids + length, [=](int32_t id) { return id >= 0 && id < vocab; });
 }
 
-// The attributes of a SamplingBatch, held for the length of a call. The lengths of the flat arrays
-// are passed beside it.
+// A SamplingBatch; its arrays are held for the length of a call.
 struct Settings {
   nb::handle batch;
-  int64_t rows;
+
   template <class T>
   Input<T> get(const char* name, int64_t count) const {
     return Input<T>(nb::getattr(batch, name), count);
@@ -32,7 +31,7 @@ bool sample(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch, in
             int64_t num_bias, int64_t num_allowed, nb::handle out) {
   const Output<float> scores(logits, rows * vocab);
   const Output<int32_t> tokens(out, rows);
-  const Settings given{batch, rows};
+  const Settings given{batch};
   const auto temperature = given.get<float>("temperature", rows);
   const auto top_p = given.get<float>("top_p", rows), min_p = given.get<float>("min_p", rows);
   const auto repetition = given.get<float>("repetition_penalty", rows);
@@ -49,19 +48,31 @@ bool sample(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch, in
   const auto bias_offsets = given.get<int64_t>("bias_offsets", rows + 1);
   const auto allowed_ids = given.get<int32_t>("allowed_ids", num_allowed);
   const auto allowed_offsets = given.get<int64_t>("allowed_offsets", rows + 1);
-  const int64_t any = num_history + num_bias + num_allowed;
   const int32_t* prompt = num_prompt_tokens;
-  if (vocab < 1 ||
-      !ragged(history_offsets, rows, history_ids, num_history, vocab, any) ||
-      !ragged(bias_offsets, rows, bias_ids, num_bias, vocab, any) ||
-      !ragged(allowed_offsets, rows, allowed_ids, num_allowed, vocab, vocab) ||
+  if (vocab < 1 || !ragged(history_offsets, rows, history_ids, num_history, vocab) ||
+      !ragged(bias_offsets, rows, bias_ids, num_bias, vocab) ||
+      !ragged(allowed_offsets, rows, allowed_ids, num_allowed, vocab) ||
       !std::all_of(prompt, prompt + rows, [](int32_t n) { return n >= 0; }))
     return false;
-  const SamplingRows all{rows,        vocab,           temperature,       top_p,
-                         min_p,       repetition,      presence,          frequency,
-                         top_k,       seed,            position,          history_ids,
-                         history_offsets, num_prompt_tokens, bias_ids,    bias_values,
-                         bias_offsets, allowed_ids,    allowed_offsets};
+  const SamplingRows all{rows,
+                         vocab,
+                         temperature,
+                         top_p,
+                         min_p,
+                         repetition,
+                         presence,
+                         frequency,
+                         top_k,
+                         seed,
+                         position,
+                         history_ids,
+                         history_offsets,
+                         num_prompt_tokens,
+                         bias_ids,
+                         bias_values,
+                         bias_offsets,
+                         allowed_ids,
+                         allowed_offsets};
   const GilRelease release(rows * vocab * 4);
   kernels().sample(all, scores, tokens);
   return true;

@@ -67,8 +67,7 @@ void activation(const float* x, Activation which, int64_t rows, int64_t columns,
   apply<false>(x, which, rows, columns, out);
 }
 
-void gated_activation(const float* x, Activation which, int64_t rows, int64_t columns,
-                      float* out) {
+void gated_activation(const float* x, Activation which, int64_t rows, int64_t columns, float* out) {
   apply<true>(x, which, rows, columns, out);
 }
 

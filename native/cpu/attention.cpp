@@ -7,7 +7,8 @@
 //            +----- merge -->--- merge ---->--- merge --> out
 //
 // Long contexts of few tiles are cut into groups of pieces that run side by side; their parts are
-// kept and merged in the same order with the same arithmetic, so the result is the same, bit for bit.
+// kept and merged in the same order with the same arithmetic, so the result is the same, bit for
+// bit.
 #include "cpu/attention_rows.h"
 #include "include/kernels.h"
 #include "runtime/memory.h"
@@ -24,8 +25,8 @@ constexpr int64_t inline_work = 1 << 18;  // multiplications below which no thre
 
 struct Tile {
   int64_t request, first_query, num_queries;
-  int64_t position;                  // of the first query
-  int64_t first_piece, end_piece;    // that its queries see
+  int64_t position;                // of the first query
+  int64_t first_piece, end_piece;  // that its queries see
 };
 
 struct Step {
@@ -88,8 +89,8 @@ const T* head_of_block(const Step& step, int64_t block, int64_t head, bool value
          ((2 * block + (value ? 1 : 0)) * kv_heads + head) * head_size;
 }
 
-// Point at positions [begin, end) of the piece that starts at `start`; blocks that do not hold whole
-// vectors are copied to `panel`, (H, 256) of K and (256, H) of V, first.
+// Point at positions [begin, end) of the piece that starts at `start`; blocks that do not hold
+// whole vectors are copied to `panel`, (H, 256) of K and (256, H) of V, first.
 template <class T>
 Piece<T> locate(const Step& step, const Tile& tile, int64_t kv_head, int64_t start, Span span,
                 T* panel) {
@@ -128,8 +129,7 @@ void attend_piece(const Step& step, const Tile& tile, int64_t kv_head, int64_t i
                 smaller(position + 1 - start, piece_positions)};
   };
   const Span whole{span_of(0).begin, span_of(tile.num_queries - 1).end};
-  const Piece<T> piece =
-      locate<T>(step, tile, kv_head, start, whole, static_cast<T*>(work.panel));
+  const Piece<T> piece = locate<T>(step, tile, kv_head, start, whole, static_cast<T*>(work.panel));
   for (int64_t row = 0; row < step.rows(tile); row += max_rows) {
     const int64_t count = smaller<int64_t>(max_rows, step.rows(tile) - row);
     Span spans[max_rows];

@@ -1,7 +1,8 @@
 // A few query rows against one piece of the context: scores, softmax, weighted sum of values.
 //
-// A piece is 256 absolute positions. What a row gets from it depends on the row, on the piece's K and
-// V and on nothing else: not on the rows beside it, nor on the block size. Included by attention.cpp.
+// A piece is 256 absolute positions. What a row gets from it depends on the row, on the piece's K
+// and V and on nothing else: not on the rows beside it, nor on the block size. Included by
+// attention.cpp.
 #pragma once
 
 #include <float.h>
@@ -84,8 +85,8 @@ void score(const float* q, const Piece<T>& piece, int64_t first, int64_t end, fl
     if (first < end) score<R, C / 2>(q, piece, first, end, s);
 }
 
-// Turn the scores of a span into exp(score - highest); returns their sum. Positions outside become 0
-// up to whole vectors. A score of -inf counts nothing; NaN stays.
+// Turn the scores of a span into exp(score - highest); returns their sum. Positions outside become
+// 0 up to whole vectors. A score of -inf counts nothing; NaN stays.
 float exponentials(float* s, Span span, float* highest) {
   const int64_t first = span.begin / lanes * lanes, end = ceil_div(span.end, lanes) * lanes;
   for (int64_t i = first; i < span.begin; ++i) s[i] = -INFINITY;
@@ -194,14 +195,22 @@ template <class T>
 void attend_some(int64_t rows, const float* q, const Span* spans, const Piece<T>& piece, float* s,
                  Part part) {
   switch (rows) {
-    case 1: return attend_rows<1>(q, spans, piece, s, part);
-    case 2: return attend_rows<2>(q, spans, piece, s, part);
-    case 3: return attend_rows<3>(q, spans, piece, s, part);
-    case 4: return attend_rows<4>(q, spans, piece, s, part);
-    case 5: return attend_rows<5>(q, spans, piece, s, part);
-    case 6: return attend_rows<6>(q, spans, piece, s, part);
-    case 7: return attend_rows<7>(q, spans, piece, s, part);
-    default: return attend_rows<8>(q, spans, piece, s, part);
+    case 1:
+      return attend_rows<1>(q, spans, piece, s, part);
+    case 2:
+      return attend_rows<2>(q, spans, piece, s, part);
+    case 3:
+      return attend_rows<3>(q, spans, piece, s, part);
+    case 4:
+      return attend_rows<4>(q, spans, piece, s, part);
+    case 5:
+      return attend_rows<5>(q, spans, piece, s, part);
+    case 6:
+      return attend_rows<6>(q, spans, piece, s, part);
+    case 7:
+      return attend_rows<7>(q, spans, piece, s, part);
+    default:
+      return attend_rows<8>(q, spans, piece, s, part);
   }
 }
 

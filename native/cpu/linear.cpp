@@ -154,7 +154,7 @@ void multiply(const LinearWeights& weights, const float* x, int64_t num_rows, fl
     // A chunk is about 128 KiB of weights.
     int64_t panels = larger<int64_t>(1, (128 << 10) / weights.panel_bytes());
     // Small work stays on the calling thread: waking another costs some microseconds.
-    if (weights.bytes() * (1 + rows / 4) < (256 << 10)) panels = weights.num_panels();
+    if (weights.bytes() * (1 + rows / 4) < (1 << 20)) panels = weights.num_panels();
     float* out_rows = out + row * weights.out_features;
     parallel_for(ceil_div(weights.num_panels(), panels), [&](int64_t chunk) {
       multiply_panels(weights, activations, chunk * panels,

@@ -9,15 +9,26 @@ namespace {
 
 constexpr int64_t panel_width = LinearWeights::panel_width;
 
-// Index of (output, input) in a packed panel, for input 0 of an output, and the steps from there.
-struct Place {
-  int64_t pair;  // inputs that lie side by side: 2 for bfloat16, else 1
+// Inputs of a row that are converted, or read back, at a time.
+constexpr int64_t piece = 1024;
 
-  explicit Place(DType dtype) : pair(dtype == DType::bfloat16 ? 2 : 1) {}
-  int64_t operator()(int64_t output, int64_t input) const {
-    return (input / pair * panel_width + output) * pair + input % pair;
-  }
+// What lies side by side for one output of a packed panel: an input, or a pair of BF16. Unit u of
+// output n is at [u * panel_width + n].
+template <class T>
+struct Unit {
+  T inputs[1];
 };
+template <>
+struct Unit<BF16> {
+  BF16 inputs[2];
+};
+template <class T>
+constexpr int64_t unit_inputs = sizeof(Unit<T>) / sizeof(T);
+
+template <class T>
+Unit<T>* panel_units(const LinearWeights& weights, int64_t panel) {
+  return reinterpret_cast<Unit<T>*>(weights.data + panel * weights.panel_bytes());
+}
 
 // n elements to n elements of another type, through float.
 template <class From, class To>
@@ -29,7 +40,7 @@ void convert(const T* from, int64_t n, T* to) {
   std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
 }
 
-// Call body(zero of the element type) for `dtype`.
+// Call body(a value of the element type) for `dtype`.
 template <class Body>
 void with_type(DType dtype, const Body& body) {
   if (dtype == DType::bfloat16) return body(BF16{});
@@ -40,19 +51,36 @@ void with_type(DType dtype, const Body& body) {
 template <class From, class To>
 void pack_panel(const LinearWeights& weights, const From* source, int64_t first_row,
                 int64_t num_rows, int64_t panel) {
-  constexpr int64_t piece = 256;
-  const Place place(weights.dtype);
-  auto* packed = reinterpret_cast<To*>(weights.data + panel * weights.panel_bytes());
+  Unit<To>* packed = panel_units<To>(weights, panel);
   const int64_t begin = larger(panel * panel_width, first_row);
   const int64_t end = smaller((panel + 1) * panel_width, first_row + num_rows);
-  To inputs[piece];
+  union {
+    To inputs[piece];
+    Unit<To> units[piece / unit_inputs<To>];
+  };
   for (int64_t from = 0; from < weights.in_features; from += piece) {
     const int64_t n = smaller(piece, weights.in_features - from);
+    std::memset(inputs, 0, sizeof(inputs));  // the second half of an odd last pair
     for (int64_t row = begin; row < end; ++row) {
       convert(source + (row - first_row) * weights.in_features + from, n, inputs);
-      for (int64_t i = 0; i < n; ++i)
-        packed[place(row - panel * panel_width, from + i)] = inputs[i];
+      Unit<To>* place = packed + from / unit_inputs<To> * panel_width + row % panel_width;
+      for (int64_t u = 0; u < ceil_div(n, unit_inputs<To>); ++u) place[u * panel_width] = units[u];
     }
+  }
+}
+
+template <class T>
+void read_row(const LinearWeights& weights, int64_t row, float* out) {
+  const Unit<T>* packed = panel_units<T>(weights, row / panel_width) + row % panel_width;
+  union {
+    T inputs[piece];
+    Unit<T> units[piece / unit_inputs<T>];
+  };
+  for (int64_t from = 0; from < weights.in_features; from += piece) {
+    const int64_t n = smaller(piece, weights.in_features - from);
+    const Unit<T>* place = packed + from / unit_inputs<T> * panel_width;
+    for (int64_t u = 0; u < ceil_div(n, unit_inputs<T>); ++u) units[u] = place[u * panel_width];
+    convert(inputs, n, out + from);
   }
 }
 
@@ -64,31 +92,24 @@ void pack_linear(const LinearWeights& weights, const void* source, DType source_
   const int64_t panels = ceil_div(first_row + num_rows, panel_width) - first_panel;
   with_type(weights.dtype, [&](auto to) {
     with_type(source_dtype, [&](auto from) {
+      using To = decltype(to);
+      using From = decltype(from);
       parallel_for(panels, [&](int64_t i) {
-        pack_panel<decltype(from), decltype(to)>(weights,
-                                                 static_cast<const decltype(from)*>(source),
-                                                 first_row, num_rows, first_panel + i);
+        pack_panel<From, To>(weights, static_cast<const From*>(source), first_row, num_rows,
+                             first_panel + i);
       });
     });
   });
 }
 
 void lookup_rows(const LinearWeights& weights, const int32_t* ids, int64_t num_ids, float* out) {
-  const Place place(weights.dtype);
-  // A row is scattered over a panel: about 10 us each from memory.
+  // A row is scattered over its panel: some 10 us each from memory.
   constexpr int64_t rows_per_chunk = 4;
   with_type(weights.dtype, [&](auto type) {
     parallel_for(ceil_div(num_ids, rows_per_chunk), [&](int64_t chunk) {
       const int64_t end = smaller((chunk + 1) * rows_per_chunk, num_ids);
-      for (int64_t i = chunk * rows_per_chunk; i < end; ++i) {
-        const int64_t panel = ids[i] / panel_width;
-        const auto* packed =
-            reinterpret_cast<const decltype(type)*>(weights.data + panel * weights.panel_bytes());
-        float* row = out + i * weights.in_features;
-        for (int64_t input = 0; input < weights.in_features; ++input)
-          store_partial(row + input,
-                        load_partial(packed + place(ids[i] - panel * panel_width, input), 1), 1);
-      }
+      for (int64_t i = chunk * rows_per_chunk; i < end; ++i)
+        read_row<decltype(type)>(weights, ids[i], out + i * weights.in_features);
     });
   });
 }

@@ -50,8 +50,7 @@ void best_few(const float* logits, int64_t vocab, int64_t n, Scored* best) {
   int64_t count = 0;
   for (int64_t i = 0; i < vocab; i += F32::lanes) {
     const int64_t width = smaller<int64_t>(F32::lanes, vocab - i);
-    if (count == n && width == F32::lanes &&
-        !any(less(set1(best[n - 1].score), load(logits + i))))
+    if (count == n && width == F32::lanes && !any(less(set1(best[n - 1].score), load(logits + i))))
       continue;
     for (int64_t lane = 0; lane < width; ++lane) {
       const float logit = logits[i + lane];
@@ -87,8 +86,8 @@ void token_logprobs(const float* logits, int64_t rows, int64_t vocab, const int3
     if (num_top == 0) return;
     const bool few = num_top <= few_tops;
     const int64_t room = few ? num_top : vocab;
-    auto* items = static_cast<Scored*>(
-        scratch(Slot::partial, static_cast<size_t>(room) * sizeof(Scored)));
+    auto* items =
+        static_cast<Scored*>(scratch(Slot::partial, static_cast<size_t>(room) * sizeof(Scored)));
     few ? best_few(x, vocab, num_top, items) : best_many(x, vocab, num_top, items);
     for (int64_t i = 0; i < num_top; ++i) {
       top_ids[row * num_top + i] = items[i].id;

@@ -20,6 +20,14 @@ float sum_row(int64_t columns, Function f) {
   return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
+// x - mean; lanes past the end stay 0.
+F32 centre(const float* x, int64_t n, float mean) {
+  if (n >= F32::lanes) return load(x) - set1(mean);
+  float means[F32::lanes];
+  store(means, set1(mean));
+  return load_tail(x, n) - load_tail(means, n);
+}
+
 void add_row(const float* x, int64_t columns, float* residual) {
   for (int64_t i = 0; i < columns; i += F32::lanes)
     store_tail(residual + i, load_tail(residual + i, columns - i) + load_tail(x + i, columns - i),
@@ -62,21 +70,20 @@ void layer_norm(const float* x, float* residual, const float* weight, const floa
                 int64_t rows, int64_t columns, float* out) {
   each_row(x, residual, rows, columns, out, [=](const float* row, float* result) {
     const float count = static_cast<float>(columns);
-    const F32 mean =
-        set1(sum_row(columns, [=](int64_t i, int64_t n) { return load_tail(row + i, n); }) / count);
+    // The rounded mean of a row far from 0 is improved by the mean of what is left.
+    float mean = sum_row(columns, [=](int64_t i, int64_t n) { return load_tail(row + i, n); });
+    mean /= count;
+    mean +=
+        sum_row(columns, [=](int64_t i, int64_t n) { return centre(row + i, n, mean); }) / count;
     const float squares = sum_row(columns, [=](int64_t i, int64_t n) {
-      // Lanes past the end load 0 on both sides and must not count the mean.
-      float ones[F32::lanes];
-      for (int lane = 0; lane < F32::lanes; ++lane) ones[lane] = lane < n ? 1.0f : 0.0f;
-      const F32 v = n >= F32::lanes ? load(row + i) - mean
-                                    : (load_tail(row + i, n) - mean) * load(ones);
+      const F32 v = centre(row + i, n, mean);
       return v * v;
     });
     const F32 factor = set1(1.0f / sqrtf(squares / count + eps));
     for (int64_t i = 0; i < columns; i += F32::lanes) {
       const int64_t n = columns - i;
-      const F32 centred = (load_tail(row + i, n) - mean) * factor;
-      store_tail(result + i, centred * load_tail(weight + i, n) + load_tail(bias + i, n), n);
+      const F32 scaled = centre(row + i, n, mean) * factor;
+      store_tail(result + i, scaled * load_tail(weight + i, n) + load_tail(bias + i, n), n);
     }
   });
 }

@@ -38,8 +38,8 @@ void store_head(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slo
                 const float* key, const float* value) {
   const int64_t head_size = layer.head_dim * blocks.block_size;
   const int64_t offset = slot % blocks.block_size;
-  T* block = static_cast<T*>(blocks.data) +
-             slot / blocks.block_size * 2 * layer.num_kv_heads * head_size;
+  T* block =
+      static_cast<T*>(blocks.data) + slot / blocks.block_size * 2 * layer.num_kv_heads * head_size;
   T* k = block + head * head_size + offset;
   T* v = block + (layer.num_kv_heads + head) * head_size + offset * layer.head_dim;
   for (int64_t i = 0; i < layer.head_dim; i += F32::lanes) {
@@ -79,8 +79,7 @@ void rope_and_cache(const AttentionLayer& layer, const KVBlocks& blocks,
         float* x = row + head * layer.head_dim;
         const float* weight = head < layer.num_heads ? layer.q_norm : layer.k_norm;
         if (weight) normalize(x, weight, layer.head_dim, layer.norm_eps);
-        if (layer.cosines)
-          rotate(x, layer.cosines + angle, layer.sines + angle, layer.half);
+        if (layer.cosines) rotate(x, layer.cosines + angle, layer.sines + angle, layer.half);
       }
       const int64_t slot = batch.slot_mapping[token];
       if (slot < 0) continue;

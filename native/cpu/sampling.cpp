@@ -2,8 +2,8 @@
 //
 // Top-k and top-p need the first tokens in the order (logit falling, id rising) up to a count or a
 // weight. A histogram over the distance from the best logit finds the bucket where that point lies,
-// and only this bucket is sorted. The first histogram covers the near tokens, where the point nearly
-// always is; the far ones are looked at only when it is not.
+// and only this bucket is sorted. The first histogram covers the near tokens, where the point
+// nearly always is; the far ones are looked at only when it is not.
 #include <math.h>
 
 #include "include/kernels.h"
@@ -37,10 +37,10 @@ struct Row {
   float* logits;
   int64_t vocab;
   float highest, temperature;
-  float* weights;       // (V,): exp(-distance), 0 where not kept
-  double* chunks;       // (V / chunk_tokens + 1,)
+  float* weights;  // (V,): exp(-distance), 0 where not kept
+  double* chunks;  // (V / chunk_tokens + 1,)
   Histogram* histogram;
-  Scored* items;        // (V,)
+  Scored* items;  // (V,)
 };
 
 F32 distance(const Row& row, F32 logits) {
@@ -257,7 +257,10 @@ void sample(const SamplingRows& all, float* logits, int32_t* out) {
   parallel_for(all.rows, [&](int64_t index) {
     const size_t vocab = static_cast<size_t>(all.vocab);
     const size_t chunks = vocab / chunk_tokens + 1;
-    const size_t bytes = sizeof(Histogram) + chunks * 8 + vocab * (sizeof(Scored) + 4);
+    const int64_t* allowed = all.allowed_offsets + index;
+    const int64_t num_allowed = allowed[1] - allowed[0];
+    const size_t floats = static_cast<size_t>(larger(all.vocab, num_allowed));
+    const size_t bytes = sizeof(Histogram) + chunks * 8 + vocab * sizeof(Scored) + floats * 4;
     auto* memory = static_cast<char*>(scratch(Slot::partial, bytes));
     Row row{};
     row.logits = logits + index * all.vocab;
@@ -266,10 +269,8 @@ void sample(const SamplingRows& all, float* logits, int32_t* out) {
     row.chunks = reinterpret_cast<double*>(memory + sizeof(Histogram));
     row.items = reinterpret_cast<Scored*>(row.chunks + chunks);
     row.weights = reinterpret_cast<float*>(row.items + vocab);
-    const int64_t* allowed = all.allowed_offsets + index;
-    if (allowed[0] < allowed[1])
-      allow_only(all.allowed_ids + allowed[0], allowed[1] - allowed[0], all.vocab, row.logits,
-                 row.weights);
+    if (num_allowed > 0)
+      allow_only(all.allowed_ids + allowed[0], num_allowed, all.vocab, row.logits, row.weights);
     for (int64_t i = all.bias_offsets[index]; i < all.bias_offsets[index + 1]; ++i)
       row.logits[all.bias_ids[i]] += all.bias_values[i];
     penalize(all, index, row.logits, reinterpret_cast<int32_t*>(row.weights));

@@ -15,7 +15,7 @@ namespace quire {
 struct AttentionLayer {
   int64_t num_heads, num_kv_heads, head_dim;
   float scale;
-  int64_t window;             // latest positions seen, the own one included
+  int64_t window;                // latest positions seen, the own one included
   const float *cosines, *sines;  // (max_positions, half) or null
   int64_t half, max_positions;
   const float *q_norm, *k_norm;  // (H,) or null
@@ -30,11 +30,11 @@ struct KVBlocks {
 
 struct AttentionBatch {
   int64_t num_tokens, num_requests, max_blocks;
-  const int32_t* positions;       // (T,)
-  const int64_t* slot_mapping;    // (T,)
-  const int32_t* block_tables;    // (B, max_blocks)
-  const int32_t* query_start_loc; // (B + 1,)
-  const int32_t* seq_lens;        // (B,)
+  const int32_t* positions;        // (T,)
+  const int64_t* slot_mapping;     // (T,)
+  const int32_t* block_tables;     // (B, max_blocks)
+  const int32_t* query_start_loc;  // (B + 1,)
+  const int32_t* seq_lens;         // (B,)
 };
 
 }  // namespace quire

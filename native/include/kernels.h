@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "include/linear.h"
 #include "include/attention.h"
+#include "include/linear.h"
 #include "include/sampling.h"
 #include "include/types.h"
 

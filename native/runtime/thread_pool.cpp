@@ -10,6 +10,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -44,14 +45,16 @@ void pause() {
 #endif
 }
 
+// Yields between looks: the thread waited for may need this very core.
 template <class Condition>
 bool spin_until(Condition condition) {
   const auto end = std::chrono::steady_clock::now() + spin_time;
   do {
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < 32; ++i) {
       if (condition()) return true;
       pause();
     }
+    sched_yield();
   } while (std::chrono::steady_clock::now() < end);
   return false;
 }

@@ -123,9 +123,10 @@ def plan_memory(
     if kv_bytes is not None:
         if kv_bytes > available:
             raise ConfigError(
-                f"[config] --kv-cache-memory-bytes must be at most {_gib(max(available, 0))}, what "
-                f"weights and scratch leave of {_gib(budget_bytes)}; got {_gib(kv_bytes)}. Lower "
-                "it, or raise --memory."
+                "[config] --kv-cache-memory-bytes must be at most "
+                f"{format_bytes(max(available, 0))}, what weights and scratch leave of "
+                f"{format_bytes(budget_bytes)}; got {format_bytes(kv_bytes)}. Lower it, or raise "
+                "--memory."
             )
         available = kv_bytes
     num_blocks = max(available, 0) // demand.spec.block_bytes
@@ -135,9 +136,10 @@ def plan_memory(
         options = _fitting_settings(demand, allowed, kv_bytes is not None)
         raise ConfigError(
             f"[config] the KV cache must hold one request of {demand.max_model_len} tokens; got "
-            f"{_gib(max(available, 0))} for it ({_gib(budget_bytes)} less weights "
-            f"{_gib(demand.weight_bytes)} and scratch {_gib(demand.scratch_bytes)}), needed "
-            f"{_gib(needed * demand.spec.block_bytes)}. Any of these would fit: "
+            f"{format_bytes(max(available, 0))} for it ({format_bytes(budget_bytes)} less weights "
+            f"{format_bytes(demand.weight_bytes)} and scratch "
+            f"{format_bytes(demand.scratch_bytes)}), needed "
+            f"{format_bytes(needed * demand.spec.block_bytes)}. Any of these would fit: "
             f"{'; '.join(options)}."
         )
     return MemoryBudget(
@@ -184,5 +186,11 @@ def _mib_up(num_bytes: int) -> str:
     return f"{-(-num_bytes // 2**20)}MiB"
 
 
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / GIB:.2f} GiB"
+def format_bytes(num_bytes: int) -> str:
+    """Write a size in the largest unit that keeps it readable, such as ``9.7 MiB``."""
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"

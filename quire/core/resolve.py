@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.machine import Machine
+from quire.core.memory_budget import format_bytes
 from quire.core.model_config import ModelConfig
 
 
@@ -72,7 +73,7 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
         chosen("max_model_len", max_model_len, why)
     memory_bytes, why = _memory_bytes(config, machine)
     if why:
-        chosen("memory", f"{memory_bytes / 2**30:.2f} GiB", why)
+        chosen("memory", format_bytes(memory_bytes), why)
     return ResolvedConfig(
         config=config,
         device=device,
@@ -107,11 +108,11 @@ def _memory_bytes(config: EngineConfig, machine: Machine) -> tuple[int, str]:
     if given is None:
         fraction = config.cache.gpu_memory_utilization
         return int(fraction * machine.free_bytes), (
-            f"{fraction:g} of the {machine.free_bytes / 2**30:.2f} GiB that are free"
+            f"{fraction:g} of the {format_bytes(machine.free_bytes)} that are free"
         )
     if given > machine.total_bytes:
         raise ConfigError(
-            f"[config] --memory must be at most the {machine.total_bytes / 2**30:.2f} GiB this "
-            f"process may use; got {given / 2**30:.2f} GiB. Lower it."
+            f"[config] --memory must be at most the {format_bytes(machine.total_bytes)} this "
+            f"process may use; got {format_bytes(given)}. Lower it."
         )
     return given, ""

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.forward_batch import ForwardBatch
 from quire.layers.norm import Norm
-from quire.layers.workspace import Workspace, workspace_bytes
+from quire.layers.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +56,6 @@ class Decoder:
         self._parts = parts
         self._workspace: Workspace | None = None
         self._logits: Array | None = None
-
-    def kv_cache_spec(self, block_size: int, dtype: str = "auto") -> KVCacheSpec:
-        """Return the KV cache this model needs; ``auto`` is the type of the weights."""
-        config = self.config
-        return KVCacheSpec(
-            num_layers=config.num_layers,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            block_size=block_size,
-            dtype=config.dtype if dtype == "auto" else dtype,
-        )
-
-    def scratch_bytes(self, max_tokens: int, max_logits_rows: int = 0) -> int:
-        """Return what :meth:`reserve` allocates, in bytes."""
-        logits_bytes = 4 * max_logits_rows * self.config.vocab_size
-        return workspace_bytes(self.config, max_tokens) + logits_bytes
 
     def reserve(self, max_tokens: int, max_logits_rows: int = 0) -> None:
         """Allocate activations for steps of up to ``max_tokens`` rows.

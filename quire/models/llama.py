@@ -37,13 +37,13 @@ ACTIVATIONS = {
 def read_llama(config: ConfigFields) -> ModelConfig:
     """Read a LlamaForCausalLM (Llama 2, 3, 3.1, 3.2, 3.3 and models of that shape)."""
     config.require("sliding_window")
+    _check_layer_types(config, None)
     bias = config.boolean("attention_bias", False)
     return read_decoder(
         config,
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=config.boolean("mlp_bias", False),
-        **_layer_windows(config, None),
     )
 
 
@@ -51,7 +51,7 @@ def read_mistral(config: ConfigFields) -> ModelConfig:
     """Read a MistralForCausalLM: one sliding window in all layers, or none when it is null."""
     for name in ("attention_bias", "mlp_bias"):
         config.require(name, False)
-    return read_decoder(config, **read_uniform_window(config, default=4096))
+    return read_decoder(config, sliding_window=read_uniform_window(config, default=4096))
 
 
 def read_qwen2(config: ConfigFields) -> ModelConfig:
@@ -131,20 +131,20 @@ def read_activation(config: ConfigFields, name: str, default: str) -> str:
     return ACTIVATIONS[activation]
 
 
-def read_uniform_window(config: ConfigFields, default: int | None) -> dict[str, Any]:
+def read_uniform_window(config: ConfigFields, default: int | None) -> int | None:
     """Read a window that all layers share; null means none, ``default`` holds when absent."""
-    window = config.integer("sliding_window") if config.has("sliding_window") else None
-    if "sliding_window" not in config.values:
-        window = default
-    return {"sliding_window": window, **_layer_windows(config, window)}
+    window = default
+    if "sliding_window" in config.values:
+        window = config.integer("sliding_window") if config.has("sliding_window") else None
+    _check_layer_types(config, window)
+    return window
 
 
-def _layer_windows(config: ConfigFields, window: int | None) -> dict[str, Any]:
+def _check_layer_types(config: ConfigFields, window: int | None) -> None:
     """Refuse a ``layer_types`` that says otherwise than that all layers have ``window``."""
     kind = "full_attention" if window is None else "sliding_attention"
     if set(config.strings("layer_types")) - {kind}:
         raise config.error("layer_types", f"must all be {kind} in this architecture")
-    return {}
 
 
 def _qwen_windows(config: ConfigFields) -> dict[str, Any]:
@@ -152,10 +152,11 @@ def _qwen_windows(config: ConfigFields) -> dict[str, Any]:
     num_layers = config.integer("num_hidden_layers")
     first = config.integer("max_window_layers", 28, minimum=0)
     types = config.strings("layer_types")
-    config.has("sliding_window")
-    if not config.boolean("use_sliding_window", False):
+    is_null = "sliding_window" in config.values and not config.has("sliding_window")
+    if not config.boolean("use_sliding_window", False) or is_null:
+        config.has("sliding_window")
         if set(types) - {"full_attention"}:
-            raise config.error("layer_types", "must be full_attention without use_sliding_window")
+            raise config.error("layer_types", "must be full_attention without a sliding window")
         return {}
     window = config.integer("sliding_window", 4096)
     flags = tuple(layer >= first for layer in range(num_layers))

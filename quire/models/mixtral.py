@@ -32,5 +32,5 @@ def read_mixtral(config: ConfigFields) -> ModelConfig:
             top_k=top_k,
             intermediate_size=config.integer("intermediate_size"),
         ),
-        **llama.read_uniform_window(config, default=None),
+        sliding_window=llama.read_uniform_window(config, default=None),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.core.memory_budget import MemoryBudget, MemoryDemand, plan_memory
+from quire.core.memory_budget import MemoryBudget, MemoryDemand, format_bytes, plan_memory
 from quire.core.resolve import ResolvedConfig
 
 
@@ -30,17 +30,18 @@ class Ledger:
     def lines(self) -> list[str]:
         """Say where the memory goes and how many sequences of which length fit."""
         budget, spec = self.budget, self.budget.spec
-        used = budget.weight_bytes + budget.scratch_bytes + budget.kv_bytes
         lengths = [self.max_model_len]
         while len(lengths) < 4 and lengths[-1] >= 4 * spec.block_size:
             lengths.append(lengths[-1] // 4)
         fits = ", ".join(f"{budget.num_sequences(n):,} of {n:,} tokens" for n in lengths)
+        parts = (budget.weight_bytes, budget.scratch_bytes, budget.kv_bytes)
+        weights, scratch, kv, total = map(format_bytes, (*parts, sum(parts)))
+        headroom, device = map(format_bytes, (budget.headroom_bytes, budget.device_bytes))
         return [
-            f"memory: weights {_size(budget.weight_bytes)} + scratch {_size(budget.scratch_bytes)} "
-            f"+ KV {_size(budget.kv_bytes)} = {_size(used)}; headroom "
-            f"{_size(budget.headroom_bytes)} of {_size(budget.device_bytes)}",
+            f"memory: weights {weights} + scratch {scratch} + KV {kv} = {total}; "
+            f"headroom {headroom} of {device}",
             f"KV cache: {budget.num_blocks - 1:,} blocks of {spec.block_size} tokens in "
-            f"{spec.dtype}, {_size(spec.token_bytes)} a token; sequences at once: {fits}",
+            f"{spec.dtype}, {format_bytes(spec.token_bytes)} a token; sequences at once: {fits}",
         ]
 
 
@@ -102,13 +103,3 @@ def _fixed_blocks(
         spec=demand.spec,
     )
     return Ledger(budget, resolved.max_model_len, ())
-
-
-def _size(num_bytes: int) -> str:
-    """Write a size with three significant digits or so."""
-    size = float(num_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if abs(size) < 1000:
-            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.2f} GiB"

@@ -125,12 +125,13 @@ def _number(value: int | bytes) -> int:
     return value
 
 
-def build_tokenizer(model: SentencePieceModel, *, legacy: bool = False) -> Tokenizer:
+def build_tokenizer(model: SentencePieceModel, *, legacy: bool = True) -> Tokenizer:
     """Build the tokenizer that a sentencepiece model describes.
 
     Args:
-        legacy: Put the dummy prefix before every stretch of text between special tokens, as
-            transformers did at first, instead of before the whole text only.
+        legacy: Encode each stretch of text between special tokens as sentencepiece encodes a text,
+            dummy prefix included. False is what transformers calls so: only the whole text gets
+            the prefix, and only when no space is there.
     """
     unknown = model.pieces[model.unknown_id]
     vocabulary = {piece: index for index, piece in enumerate(model.pieces)}
@@ -146,17 +147,20 @@ def build_tokenizer(model: SentencePieceModel, *, legacy: bool = False) -> Token
         scored = list(zip(model.pieces, model.scores, strict=True))
         algorithm = models.Unigram(scored, model.unknown_id, model.byte_fallback)
     tokenizer = Tokenizer(algorithm)
-    rules: list[normalizers.Normalizer] = (
-        [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
-    )
+    rules: list[normalizers.Normalizer] = []
+    if model.charsmap:
+        rules.append(normalizers.Precompiled(model.charsmap))
     if model.remove_extra_whitespaces:
         rules += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    if rules:
-        tokenizer.normalizer = normalizers.Sequence(rules)
-    # A normaliser that cuts leading spaces hides from the library which text is the first.
+    # Where spaces were cut, the library no longer knows which text comes first.
     everywhere = legacy or model.remove_extra_whitespaces
-    prefix = "never" if not model.add_dummy_prefix else "always" if everywhere else "first"
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=prefix, split=False)
+    if model.add_dummy_prefix and everywhere:
+        rules.append(normalizers.Prepend(SPACE))
+    tokenizer.normalizer = normalizers.Sequence([*rules, normalizers.Replace(" ", SPACE)])
+    if model.add_dummy_prefix and not everywhere:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+            SPACE, prepend_scheme="first", split=False
+        )
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if model.add_dummy_prefix:
         steps.append(decoders.Strip(content=" ", left=1))

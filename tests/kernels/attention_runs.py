@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,24 +10,10 @@ import torch
 
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.reference.attention import ReferenceAttention, ReferenceKVCache
-from quire.layers.forward_batch import ForwardBatch
 from tests.kernels.attention_cases import Case, Tables
+from tests.kernels.torch_copies import tensors
 
 Parts = Sequence[tuple[int, int, int]]
-
-
-def tensors(value: Any) -> Any:
-    """Copy numpy arrays to torch, inside tuples, dicts and batches too."""
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    if isinstance(value, tuple):
-        return tuple(tensors(item) for item in value)
-    if isinstance(value, dict):
-        return {name: tensors(item) for name, item in value.items()}
-    if isinstance(value, ForwardBatch):
-        fields = dataclasses.fields(value)
-        return ForwardBatch(**{f.name: tensors(getattr(value, f.name)) for f in fields})
-    return value
 
 
 def random_qkv(case: Case, lens: Sequence[int]) -> list[np.ndarray]:

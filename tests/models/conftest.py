@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from quire.core.errors import NoKernelError
+from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.backend import create_backend
 from quire.layers.forward_batch import ForwardBatch
 from quire.models.loader import load_model
@@ -110,7 +111,9 @@ class Driver:
     def start(self, num_sequences):
         """Forget all tokens; every sequence gets the blocks of the longest context."""
         blocks = -(-self.decoder.max_model_len // self.block_size)
-        spec = self.decoder.kv_cache_spec(self.block_size, "float32")
+        config = self.decoder.config
+        shape = config.num_layers, config.num_kv_heads, config.head_dim, self.block_size
+        spec = KVCacheSpec(*shape, "float32")
         self.kv_cache = self.backend.kv_cache(spec, 1 + num_sequences * blocks)
         # Descending ids, so that nothing works by the blocks lying in order.
         ids = np.arange(num_sequences * blocks, 0, -1, dtype=np.int32)

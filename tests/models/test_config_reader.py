@@ -116,12 +116,21 @@ def test_mixtral(read):
 def test_qwen_windows(read):
     assert read(QWEN2 | {"sliding_window": 16}).sliding_window is None
     windowed = QWEN2 | {"sliding_window": 16, "use_sliding_window": True}
+    assert read(windowed | {"sliding_window": None}).sliding_window is None
     config = read(windowed | {"max_window_layers": 3})
     assert config.layer_windows == (False, False, False, True)
     types = ["full_attention", "sliding_attention"] * 2
     config = read(windowed | {"layer_types": types})
     assert config.layer_windows == (False, True, False, True)
     assert config.qkv_bias and not config.output_bias
+
+
+def test_qwen_layer_types_need_a_window(read):
+    types = ["full_attention", "sliding_attention"] * 2
+    with pytest.raises(ModelLoadError, match="layer_types must be full_attention without"):
+        read(QWEN2 | {"layer_types": types})
+    with pytest.raises(ModelLoadError, match="layer_types must be 4 of"):
+        read(QWEN2 | {"use_sliding_window": True, "layer_types": types[:2]})
 
 
 def test_qwen3_has_its_own_head_dim(read):
@@ -192,6 +201,7 @@ def test_bad_rope_scaling_is_refused(read, scaling, message):
         {"final_logit_softcapping": 30.0},
         {"residual_multiplier": 0.2},
         {"sliding_window": 64},
+        {"is_encoder_decoder": True},
     ],
 )
 def test_options_that_change_the_output_are_refused(read, option):

@@ -120,7 +120,8 @@ def make_sentencepiece(folder: Path, **trainer: Any) -> None:
     sentencepiece.SentencePieceTrainer.train(
         input=str(corpus), model_prefix=str(folder / "tokenizer"), **{**options, **trainer}
     )
-    save_config(folder, tokenizer_class="LlamaTokenizer", add_bos_token=True, add_eos_token=False)
+    # The oracle's own way; ours without the option is tested against sentencepiece.
+    save_config(folder, tokenizer_class="LlamaTokenizer", add_bos_token=True, legacy=False)
 
 
 MAKERS = {

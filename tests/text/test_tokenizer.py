@@ -11,9 +11,12 @@ import pytest
 import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
 
 from quire.core.errors import ModelLoadError, RequestError
-from quire.text.tokenizer import load_tokenizer
+from quire.text.sentencepiece_model import BPE, SentencePieceModel, build_tokenizer
+from quire.text.tokenizer import Tokenizer, load_tokenizer
 from tests.text.conftest import TEXTS, make_sentencepiece, save_config
 
 
@@ -109,6 +112,7 @@ def test_start_and_end_options_of_sentencepiece(folders, tmp_path, add_bos_token
     save_config(
         tmp_path,
         tokenizer_class="LlamaTokenizer",
+        legacy=False,
         add_bos_token=add_bos_token,
         add_eos_token=add_eos_token,
     )
@@ -128,6 +132,7 @@ def test_tokens_added_by_the_configuration(folders, tmp_path):
     save_config(
         tmp_path,
         tokenizer_class="LlamaTokenizer",
+        legacy=False,
         add_bos_token=True,
         added_tokens_decoder={
             "0": {"content": "<unk>", "special": True, "normalized": False},
@@ -145,12 +150,54 @@ def test_tokens_added_by_the_configuration(folders, tmp_path):
 def test_tokens_of_the_older_files(folders, tmp_path):
     shutil.copy(folders["sentencepiece"] / "tokenizer.model", tmp_path)
     size = load_tokenizer(tmp_path).vocab_size
-    save_config(tmp_path, tokenizer_class="LlamaTokenizer", add_bos_token=True)
+    save_config(tmp_path, tokenizer_class="LlamaTokenizer", add_bos_token=True, legacy=False)
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<|end|>": size}))
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"eos_token": "<|end|>"}))
     tokenizer, expected = load_tokenizer(tmp_path), oracle(tmp_path)
     assert tokenizer.eos_token_id == expected.eos_token_id == size
     assert tokenizer.encode("x<|end|>") == expected.encode("x<|end|>")
+
+
+def test_sentencepiece_model_equals_sentencepiece(folders, tmp_path):
+    shutil.copy(folders["sentencepiece"] / "tokenizer.model", tmp_path)
+    expected = sentencepiece.SentencePieceProcessor(str(tmp_path / "tokenizer.model"))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("Hello") == [expected.bos_id(), *expected.encode("Hello")]
+    for text in TEXTS:
+        if "s>" not in text:  # sentencepiece knows no special tokens in text.
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            assert ids == expected.encode(text), text
+            assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("name", ["llama-spm", "gpt-2"])
+def test_real_vocabularies(name):
+    folder = Path(__file__).parents[3] / "shared/data/gguf-vocab"
+    if not folder.is_dir():
+        pytest.skip(f"the real vocabularies are not at {folder}")
+    gguf = pytest.importorskip("gguf")
+    fields = gguf.GGUFReader(folder / f"ggml-vocab-{name}.gguf").fields
+    listed = {
+        key: fields[f"tokenizer.ggml.{key}"].contents()
+        for key in ("tokens", "scores", "token_type", "merges")
+        if f"tokenizer.ggml.{key}" in fields
+    }
+    if name == "llama-spm":
+        model = SentencePieceModel(
+            listed["tokens"], listed["scores"], listed["token_type"], BPE, byte_fallback=True
+        )
+        model.remove_extra_whitespaces = False
+        backend = build_tokenizer(model)
+    else:
+        vocabulary = {token: i for i, token in enumerate(listed["tokens"])}
+        merges = [tuple(merge.split(" ")) for merge in listed["merges"]]
+        backend = Backend(models.BPE(vocabulary, merges))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(backend, {}, None)
+    for case in json.loads((folder / "cases.json").read_text())[name]["cases"]:
+        assert tokenizer.encode(case["text"], add_special_tokens=False) == case["ids"]
+        assert tokenizer.decode(case["ids"]) == case["text"]
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])

@@ -57,7 +57,9 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
             tokens.append(int((x == x.max()).nonzero()[0]))
         else:
             running = kept_weights(x, batch, row).cumsum(0)
-            target = uniform(int(batch.seed[row]), int(batch.position[row])) * running[-1]
+            # torch cannot turn uint64 beyond 2 ** 63 into a number; `uniform` works modulo 2 ** 64.
+            seed = int(batch.seed.view(torch.int64)[row])
+            target = uniform(seed, int(batch.position[row])) * running[-1]
             tokens.append(int((running > target).nonzero()[0]))
     return torch.tensor(tokens, dtype=torch.int32)
 

@@ -1,0 +1,281 @@
+"""The equality lattice: the same requests under every condition must give the same bits.
+
+Conditions are {alone, batched} x {whole, chunked} x {cold, warm prefix} x {preempted, not} x
+{streamed, not} x {1, 2 threads}. Compared are token ids, texts, endings, log-probabilities with
+their alternatives, and prompt log-probabilities. A condition that did not happen (nothing was
+preempted, no prefix was found ...) is a failure too.
+
+``scripts/bench equality [FOLDER ...]`` prints the table; the integration tests call
+:func:`check_lattice`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quire import LLM, AsyncLLM, SamplingParams
+from quire.core.outputs import RequestOutput
+
+NUM_OUTPUT_TOKENS = 20
+BLOCK_SIZE = 8
+
+#: Everything of a request's output that must not depend on the condition.
+Result = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Condition:
+    """How the requests are run; all False is the baseline."""
+
+    batched: bool = False
+    chunked: bool = False
+    warm: bool = False
+    preempted: bool = False
+    streamed: bool = False
+    two_threads: bool = False
+
+    @property
+    def name(self) -> str:
+        """The conditions that differ from the baseline."""
+        return " + ".join(f.name for f in fields(self) if getattr(self, f.name)) or "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one condition.
+
+    Attributes:
+        condition: How it was run.
+        failures: What differs from the baseline, or did not happen; empty is a pass.
+    """
+
+    condition: Condition
+    failures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Results of the requests in order, and the engine's counters from then."""
+
+    results: list[Result]
+    stats: dict[str, float]
+    num_cached_tokens: int
+
+
+def all_conditions() -> list[Condition]:
+    """Return the whole lattice; a request alone has nobody to be preempted for."""
+    axes = itertools.product((False, True), repeat=len(fields(Condition)))
+    lattice = (Condition(*values) for values in axes)
+    return [c for c in lattice if c.batched or not c.preempted]
+
+
+def few_conditions() -> list[Condition]:
+    """Return each condition by itself, and all of them together."""
+    names = [f.name for f in fields(Condition)]
+    single = [Condition(**{name: True}) for name in names if name != "preempted"]
+    together = Condition(**dict.fromkeys(names, True))
+    return [*single, Condition(batched=True, preempted=True), together]
+
+
+def requests(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
+    """Make prompts and settings: greedy and seeded, one and several sequences, every logprob."""
+    random = np.random.default_rng(11)
+
+    def prompt(length: int) -> list[int]:
+        return random.integers(5, vocab_size, length).tolist()
+
+    def params(**settings: Any) -> SamplingParams:
+        return SamplingParams(max_tokens=NUM_OUTPUT_TOKENS, ignore_eos=True, **settings)
+
+    shared = prompt(70)
+    return [
+        (prompt(3), params(temperature=0.0, logprobs=2)),
+        (prompt(37), params(temperature=0.0, logprobs=0, prompt_logprobs=2)),
+        (shared + prompt(30), params(temperature=0.9, top_p=0.9, seed=1, n=3, logprobs=1)),
+        (
+            shared + prompt(7),
+            params(temperature=1.0, seed=2, repetition_penalty=1.2, presence_penalty=0.3),
+        ),
+        (
+            prompt(33),
+            params(
+                temperature=0.7, top_k=9, min_p=0.01, seed=3, n=2, logprobs=5, logit_bias={7: 2.0}
+            ),
+        ),
+        (prompt(2 * BLOCK_SIZE), params(temperature=0.0, prompt_logprobs=0)),
+    ]
+
+
+def check_lattice(
+    folder: Path, conditions: Iterable[Condition], *, device: str = "cpu", **settings: Any
+) -> list[Outcome]:
+    """Run the requests under each condition and compare with the baseline.
+
+    Args:
+        folder: A checkpoint.
+        conditions: Which ones.
+        device: Backend.
+        **settings: Further engine settings of all runs, such as ``dtype``.
+    """
+    settings = {"device": device, **settings}
+    baseline = run(folder, Condition(), settings)
+    outcomes = []
+    for condition in conditions:
+        found = run(folder, condition, settings)
+        failures = _differences(baseline.results, found.results)
+        failures += _did_not_happen(condition, baseline, found)
+        outcomes.append(Outcome(condition, tuple(failures)))
+    return outcomes
+
+
+def run(folder: Path, condition: Condition, settings: dict[str, Any]) -> Run:
+    """Run all requests under one condition, on a model loaded for it."""
+    settings = {
+        "block_size": BLOCK_SIZE,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 24 if condition.chunked else 512,
+        "enable_prefix_caching": condition.warm,
+        # The longest request takes 30 blocks with its three sequences, all together 69.
+        "num_gpu_blocks_override": 36 if condition.preempted else 200,
+        "threads": 2 if condition.two_threads else 1,
+        **settings,
+    }
+    passes = 2 if condition.warm else 1
+    if condition.streamed:
+        return asyncio.run(_run_streamed(folder, condition, settings, passes))
+    with LLM(str(folder), **settings) as llm:
+        vocab_size = llm.engine.model_config.vocab_size
+        for _ in range(passes):
+            work = requests(vocab_size)
+            before = llm.engine.stats()
+            if condition.batched:
+                outputs = llm.generate([p for p, _ in work], [s for _, s in work], use_tqdm=False)
+            else:
+                outputs = [llm.generate(prompt, params)[0] for prompt, params in work]
+        return _collect(outputs, before, llm.engine.stats())
+
+
+async def _run_streamed(
+    folder: Path, condition: Condition, settings: dict[str, Any], passes: int
+) -> Run:
+    llm = AsyncLLM(str(folder), **settings)
+    try:
+        for number in range(passes):
+            before = llm.stats()
+            streams = [
+                _read_stream(llm, prompt, params, f"{number}-{i}")
+                for i, (prompt, params) in enumerate(requests(llm.model_config.vocab_size))
+            ]
+            if condition.batched:
+                outputs = list(await asyncio.gather(*streams))
+            else:
+                outputs = [await stream for stream in streams]
+        return _collect(outputs, before, llm.stats())
+    finally:
+        await llm.shutdown()
+
+
+async def _read_stream(
+    llm: AsyncLLM, prompt: list[int], params: SamplingParams, request_id: str
+) -> RequestOutput:
+    states = [state async for state in llm.generate(prompt, params, request_id)]
+    final = states[-1]
+    for state in states:
+        for part, whole in zip(state.outputs, final.outputs, strict=True):
+            assert whole.token_ids[: len(part.token_ids)] == part.token_ids
+            assert whole.text.startswith(part.text)
+    return final
+
+
+def _collect(
+    outputs: Sequence[RequestOutput], before: dict[str, float], after: dict[str, float]
+) -> Run:
+    results = [
+        (
+            output.prompt_logprobs,
+            *(
+                (s.token_ids, s.text, s.finish_reason, s.logprobs, s.cumulative_logprob)
+                for s in output.outputs
+            ),
+        )
+        for output in outputs
+    ]
+    stats = {name: value - before[name] for name, value in after.items()}
+    return Run(results, stats, sum(output.num_cached_tokens for output in outputs))
+
+
+def _differences(expected: list[Result], got: list[Result]) -> list[str]:
+    failures = []
+    for number, (one, other) in enumerate(zip(expected, got, strict=True)):
+        if one != other:
+            ids = [[s[0] for s in result[1:]] for result in (one, other)]
+            what = "tokens" if ids[0] != ids[1] else "log-probabilities"
+            failures.append(f"request {number}: other {what}")
+    return failures
+
+
+def _did_not_happen(condition: Condition, baseline: Run, found: Run) -> list[str]:
+    happened = {
+        "batched": found.stats["num_steps"] < baseline.stats["num_steps"] / 2,
+        "chunked": condition.batched or found.stats["num_steps"] > baseline.stats["num_steps"],
+        "warm": found.num_cached_tokens > 0,
+        "preempted": found.stats["num_preemptions"] > 0,
+    }
+    return [
+        f"nothing was {n}" for n, seen in happened.items() if getattr(condition, n) and not seen
+    ]
+
+
+def _random_models(root: Path) -> list[Path]:
+    from tools.random_checkpoint import PRESETS, random_checkpoint
+
+    folders = []
+    for name, config in PRESETS.items():
+        if name.startswith("tiny-"):
+            random_checkpoint(root / name, config)
+            folders.append(root / name)
+    return folders
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check the models named, or quire-tiny and a random model of each family; print the table."""
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table
+
+    from quire.models.hub import resolve_model
+
+    console, conditions = Console(), all_conditions()
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = [Path(argument) for argument in arguments]
+        if not folders:
+            folders = [resolve_model("quire-tiny"), *_random_models(Path(temporary))]
+        columns = {}
+        for folder in track(folders, "running", console=Console(stderr=True), transient=True):
+            columns[folder.name] = check_lattice(folder, conditions)
+    table = Table("condition", *columns, title="Same request, same tokens")
+    failed = []
+    for row, condition in enumerate(conditions):
+        cells = []
+        for name, outcomes in columns.items():
+            failures = outcomes[row].failures
+            cells.append("[red]FAIL[/]" if failures else "[green]pass[/]")
+            failed += [f"{name}, {condition.name}: {failure}" for failure in failures]
+        table.add_row(condition.name, *cells)
+    console.print(table)
+    for line in failed:
+        console.print(line, style="red")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""Fixtures that more than one package's tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.core.errors import NoKernelError
+from quire.kernels.backend import create_backend
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Name the native backend where it is built, else the reference."""
+    try:
+        create_backend("cpu", threads=1)
+    except (NoKernelError, ImportError):
+        torch = pytest.importorskip("torch")
+        torch.set_num_threads(1)
+        return "reference"
+    return "cpu"
+
+
+@pytest.fixture(scope="session")
+def small() -> dict[str, Any]:
+    """Settings with which an engine takes little of the machine that runs the tests."""
+    return {"memory": 64 * 2**20, "max_num_seqs": 8, "threads": 1}

@@ -1,0 +1,58 @@
+"""Tiny random checkpoints of every family, and engines on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quire import LLM
+from tools.random_checkpoint import PRESETS, random_checkpoint
+
+FAMILIES = sorted(name for name in PRESETS if name.startswith("tiny-"))
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that writes a preset, with changed fields, once."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def write(preset: str = "tiny-llama", **fields: Any) -> Path:
+        folder: Path = root / "-".join([preset, *(f"{k}={v}" for k, v in fields.items())])
+        if not folder.exists():
+            random_checkpoint(folder, PRESETS[preset] | fields)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def create_llm(
+    checkpoint: Callable[..., Path], device: str, small: dict[str, Any]
+) -> Iterator[Callable[..., LLM]]:
+    """Return a function that loads a preset (or folder) with further settings."""
+    made: list[LLM] = []
+
+    def create(model: str | Path = "tiny-llama", **settings: Any) -> LLM:
+        folder = model if isinstance(model, Path) else checkpoint(model)
+        made.append(LLM(str(folder), **{"device": device, **small, **settings}))
+        return made[-1]
+
+    yield create
+    for llm in made:
+        llm.engine.engine.scheduler.kv.check_integrity()
+        llm.shutdown()
+
+
+@pytest.fixture
+def prompts() -> Callable[..., list[list[int]]]:
+    """Return a function that makes prompts of given lengths."""
+
+    def make(*lengths: int, seed: int = 5) -> list[list[int]]:
+        random = np.random.default_rng(seed)
+        return [random.integers(0, 256, length).tolist() for length in lengths]
+
+    return make

@@ -1,0 +1,53 @@
+"""Same request, same tokens, bit for bit: the lattice of ``benchmarks/equality.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.equality import all_conditions, check_lattice, few_conditions
+from quire.core.errors import ModelLoadError
+from quire.models.hub import resolve_model
+from tests.integration.conftest import FAMILIES
+
+
+@pytest.fixture
+def native(device: str) -> str:
+    """The promise is the CPU's; torch, which the reference stands on, makes none."""
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+    return device
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_random_model_of_each_family(
+    checkpoint: Callable[..., Path], native: str, family: str
+) -> None:
+    outcomes = check_lattice(checkpoint(family), few_conditions(), device=native)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_and_cache_of_16_bits(
+    checkpoint: Callable[..., Path], native: str, dtype: str
+) -> None:
+    outcomes = check_lattice(checkpoint(), few_conditions(), device=native, dtype=dtype)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+def test_quire_tiny(native: str) -> None:
+    try:
+        folder = resolve_model("quire-tiny")
+    except ModelLoadError as error:
+        pytest.skip(f"quire-tiny is not built: {error}")
+    outcomes = check_lattice(folder, few_conditions(), device=native)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+@pytest.mark.slow
+def test_the_whole_lattice(checkpoint: Callable[..., Path], native: str) -> None:
+    outcomes = check_lattice(checkpoint(), all_conditions(), device=native)
+    assert len(outcomes) == 48
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}

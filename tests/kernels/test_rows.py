@@ -1,0 +1,43 @@
+"""Picking rows of a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quire.core.errors import UnsupportedInputError
+from quire.kernels.cpu.backend import CpuBackend
+
+BACKEND = CpuBackend(threads=1)
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 35])
+@pytest.mark.parametrize("rows", [[], [4], [0, 4, 4, 2]])
+def test_rows_are_gathered_and_added(isa: str, columns: int, rows: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((5, columns)).astype(np.float32)
+    x = rng.standard_normal((len(rows), columns)).astype(np.float32)
+    index = np.array(rows, np.int32)
+    out = BACKEND.gather_rows(table, index, np.empty_like(x))
+    np.testing.assert_array_equal(out, table[index])
+    want = x + table[index]
+    np.testing.assert_array_equal(BACKEND.add_rows(x, table, index), want)
+
+
+@pytest.mark.parametrize("row", [-1, 5])
+def test_rows_outside_are_refused_and_nothing_is_written(row: int) -> None:
+    table, x = np.ones((5, 4), np.float32), np.zeros((2, 4), np.float32)
+    index = np.array([0, row], np.int32)
+    with pytest.raises(UnsupportedInputError, match=r"rows must be in \[0, 5\)"):
+        BACKEND.gather_rows(table, index, x)
+    with pytest.raises(UnsupportedInputError, match=r"rows must be in \[0, 5\)"):
+        BACKEND.add_rows(x, table, index)
+    assert not x.any()
+
+
+def test_wrong_shapes_are_refused() -> None:
+    table = np.ones((5, 4), np.float32)
+    with pytest.raises(UnsupportedInputError, match="results"):
+        BACKEND.gather_rows(table, np.zeros(2, np.int32), np.zeros((3, 4), np.float32))
+    with pytest.raises(ValueError, match="contiguous"):
+        BACKEND.gather_rows(table, np.zeros(4, np.int32)[::2], np.zeros((2, 4), np.float32))

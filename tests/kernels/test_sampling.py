@@ -1,0 +1,191 @@
+"""Choosing tokens: what the reference chooses, and no influence of neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quire.core.errors import UnsupportedInputError
+from quire.kernels.backend import SamplingBatch
+from quire.kernels.cpu.backend import CpuBackend
+from quire.kernels.reference.backend import ReferenceBackend
+from quire.kernels.reference.sampling import penalized
+from tests.kernels.sampling_cases import batch, row_of
+from tests.kernels.torch_copies import tensors
+
+torch.set_num_threads(1)
+CPU, REFERENCE = CpuBackend(threads=1), ReferenceBackend()
+
+
+def random_logits(rows: int, vocab: int, seed: int = 0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal((rows, vocab)) * 3).astype(np.float32)
+
+
+def random_settings(rows: int, vocab: int) -> SamplingBatch:
+    """Every setting at once, some neutral, some sharp."""
+    rng = np.random.default_rng(5)
+    histories = [rng.integers(0, vocab, rng.integers(0, 30)).tolist() for _ in range(rows)]
+    return batch(
+        rows,
+        temperature=rng.choice([0.0, 0.3, 1.0, 1.7], rows),
+        top_p=rng.choice([1.0, 0.95, 0.5, 1e-6], rows),
+        min_p=rng.choice([0.0, 0.0, 0.1, 1.0], rows),
+        top_k=rng.choice([0, 0, 1, 5, 40, 10 * vocab], rows),
+        repetition_penalty=rng.choice([1.0, 1.1, 0.8], rows),
+        presence_penalty=rng.choice([0.0, 0.5, -0.5], rows),
+        frequency_penalty=rng.choice([0.0, 0.3], rows),
+        seed=rng.integers(0, 2**64, rows, dtype=np.uint64),
+        position=rng.integers(0, 10_000, rows),
+        history=histories,
+        num_prompt_tokens=[len(ids) // 2 for ids in histories],
+        bias=[{int(rng.integers(vocab)): 2.0} if i % 5 == 0 else {} for i in range(rows)],
+        allowed=[rng.integers(0, vocab, 7).tolist() if i % 7 == 0 else [] for i in range(rows)],
+    )
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 15, 17, 1000, 5003])
+def test_chooses_what_the_reference_chooses(isa: str, vocab: int) -> None:
+    rows = 120
+    logits, settings = random_logits(rows, vocab), random_settings(rows, vocab)
+    want = REFERENCE.sample(torch.from_numpy(logits), tensors(settings)).numpy()
+    np.testing.assert_array_equal(CPU.sample(logits.copy(), settings), want)
+
+
+def test_a_row_does_not_feel_its_neighbours(isa: str, threads: int) -> None:
+    rows, vocab = 40, 3001
+    logits, settings = random_logits(rows, vocab), random_settings(rows, vocab)
+    together = CPU.sample(logits.copy(), settings)
+    for row in range(rows):
+        alone = CPU.sample(logits[row : row + 1].copy(), row_of(settings, row))
+        assert alone[0] == together[row]
+
+
+def test_logits_hold_the_penalised_values_afterwards(isa: str) -> None:
+    rows, vocab = 60, 101
+    logits, settings = random_logits(rows, vocab), random_settings(rows, vocab)
+    want = np.stack([penalized(torch.from_numpy(logits), tensors(settings), i) for i in range(60)])
+    CPU.sample(logits, settings)
+    np.testing.assert_allclose(logits, want, rtol=1e-5, atol=1e-6)
+
+
+def test_penalties_by_hand() -> None:
+    """Token 1 is prompt, 2 twice output, 3 both; 0 was never seen."""
+    logits = np.array([[2.0, 2.0, 2.0, -2.0]], np.float32)
+    settings = batch(
+        1,
+        history=[[1, 3, 2, 2, 3]],
+        num_prompt_tokens=2,
+        repetition_penalty=2.0,
+        presence_penalty=0.5,
+        frequency_penalty=0.25,
+    )
+    want = [2.0, 2.0 / 2, 2.0 / 2 - 2 * 0.25 - 0.5, -2.0 * 2 - 0.25 - 0.5]
+    np.testing.assert_allclose(penalized(torch.from_numpy(logits), tensors(settings), 0), want)
+    CPU.sample(logits, settings)
+    np.testing.assert_allclose(logits[0], want)
+
+
+def test_bias_comes_before_penalties_and_allowed_before_all() -> None:
+    logits = np.array([[1.0, -1.0, 5.0]], np.float32)
+    settings = batch(
+        1,
+        bias=[{1: 3.0}],
+        allowed=[[1, 0]],
+        history=[[1]],
+        num_prompt_tokens=1,
+        repetition_penalty=2.0,
+        temperature=0.0,
+    )
+    assert CPU.sample(logits, settings)[0] == 0
+    np.testing.assert_allclose(logits, [[1.0, 1.0, -np.inf]])
+
+
+def test_greedy_takes_the_lowest_of_equal_ids(isa: str) -> None:
+    for vocab in (3, 16, 40, 2000):
+        logits = np.zeros((3, vocab), np.float32)
+        logits[0, [vocab - 1, vocab // 2]] = 4
+        logits[1] = -np.inf
+        logits[1, vocab - 1] = -3
+        tokens = CPU.sample(logits, batch(3, temperature=0.0))
+        assert tokens.tolist() == [vocab // 2, vocab - 1, 0]
+
+
+@pytest.mark.parametrize("vocab", [2, 40])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_choice_is_minus_one(isa: str, vocab: int, temperature: float) -> None:
+    logits = np.zeros((5, vocab), np.float32)
+    logits[0, 1] = np.nan
+    logits[1, vocab - 1] = np.inf
+    logits[2] = -np.inf
+    logits[3, 0] = -np.inf
+    bias = [{}, {}, {}, {}, dict.fromkeys(range(vocab), -np.inf)]
+    tokens = CPU.sample(logits.copy(), batch(5, temperature=temperature, bias=bias))
+    reference = tensors(batch(5, temperature=temperature, bias=bias))
+    want = REFERENCE.sample(torch.from_numpy(logits), reference).numpy()
+    np.testing.assert_array_equal(tokens, want)
+    assert tokens[[0, 1, 2, 4]].tolist() == [-1] * 4
+    assert tokens[3] > 0
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-6, 1e6])
+def test_extreme_temperatures(isa: str, temperature: float) -> None:
+    logits = random_logits(200, 50)
+    tokens = CPU.sample(logits.copy(), batch(200, temperature=temperature, top_k=20))
+    assert ((tokens >= 0) & (tokens < 50)).all()
+    if temperature < 1:
+        np.testing.assert_array_equal(tokens, logits.argmax(1))
+    else:
+        assert len(set(tokens.tolist())) > 20
+
+
+def test_equal_logits_are_cut_by_id(isa: str) -> None:
+    logits = np.zeros((500, 3000), np.float32)
+    tokens = CPU.sample(logits, batch(500, top_k=7))
+    assert set(tokens.tolist()) == set(range(7))
+    tokens = CPU.sample(np.zeros((500, 3000), np.float32), batch(500, top_p=0.0009))
+    assert set(tokens.tolist()) == set(range(3))
+
+
+def test_far_tokens_are_cut_exactly(isa: str) -> None:
+    """Top-k beyond the near range of the histogram, among tokens of tiny weight."""
+    logits = -np.arange(200, dtype=np.float32)[None] * 0.5
+    settings = batch(1, top_k=150, bias=[{}])
+    logits = np.ascontiguousarray(logits[:, ::-1])
+    assert CPU.sample(logits.copy(), settings)[0] >= 50
+    hot = np.where(np.arange(200) < 50, -1e30, logits).astype(np.float32)
+    np.testing.assert_array_equal(
+        CPU.sample(np.repeat(logits, 400, 0), batch(400, top_k=150)),
+        CPU.sample(np.repeat(hot, 400, 0), batch(400)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("history", [[7]]),
+        ("bias", [{-1: 1.0}]),
+        ("allowed", [[7]]),
+    ],
+)
+def test_ids_outside_the_vocabulary_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(UnsupportedInputError, match="inside the vocabulary"):
+        CPU.sample(np.zeros((1, 7), np.float32), batch(1, **{name: value}))
+
+
+def test_wrong_shapes_are_refused() -> None:
+    logits = np.zeros((2, 7), np.float32)
+    with pytest.raises(UnsupportedInputError, match=r"temperature must have shape \(2,\)"):
+        CPU.sample(logits, batch(3))
+    broken = batch(2, history=[[1], [2]])
+    broken.history_offsets[1] = 5
+    with pytest.raises(UnsupportedInputError, match="offsets rise"):
+        CPU.sample(logits, broken)
+    with pytest.raises(ValueError, match="contiguous"):
+        CPU.sample(np.zeros((7, 2), np.float32).T, batch(2))
+
+
+def test_an_empty_batch_gives_no_tokens(isa: str) -> None:
+    assert CPU.sample(np.empty((0, 9), np.float32), batch(0)).shape == (0,)

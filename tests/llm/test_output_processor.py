@@ -1,0 +1,186 @@
+"""Steps of tokens to text: stop strings, endings, log-probabilities, several sequences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import SamplingParams
+from quire.core.outputs import Logprob, RequestMetrics, RequestOutput
+from quire.core.step import PromptLogprobs, TokenLogprobs
+from quire.engine.engine_output import EngineOutput
+from quire.llm.output_processor import OutputProcessor
+from quire.llm.prompts import TokenizedPrompt
+from quire.text.tokenizer import Tokenizer, load_tokenizer
+
+END = 256
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return load_tokenizer(folder)
+
+
+class Feed:
+    """One request, fed token by token."""
+
+    def __init__(self, tokenizer: Tokenizer, **params: Any) -> None:
+        self.tokenizer = tokenizer
+        self.processor = OutputProcessor(tokenizer)
+        self.processor.add("r", TokenizedPrompt("p", [1]), SamplingParams(**params))
+        self.stopped: list[tuple[str, int]] = []
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
+
+    def step(self, ids: list[int], index: int = 0, **news: Any) -> RequestOutput | None:
+        """Feed one step's tokens of one sequence; return what callers see of it."""
+        item = EngineOutput("r", index, ids, 0, RequestMetrics(), **news)
+        step = self.processor.process([item])
+        self.stopped += step.stopped
+        return step.outputs[0] if step.outputs else None
+
+    def text(self, text: str, index: int = 0) -> RequestOutput | None:
+        """Feed text one token a step; return the last state."""
+        states = [self.step([token], index) for token in self.ids(text)]
+        return [state for state in states if state is not None][-1]
+
+
+def test_text_grows_and_never_shows_half_a_character(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer)
+    texts = []
+    for token in feed.ids("aé"):
+        state = feed.step([token])
+        assert state is not None
+        texts.append(state.outputs[0].text)
+    assert texts == ["a", "a", "aé"]
+    state = feed.step([feed.ids("é")[0]], finish_reason="length")
+    assert state is not None and state.finished
+    assert state.outputs[0].text == "aé\ufffd"
+
+
+@pytest.mark.parametrize("include, shown", [(False, "one "), (True, "one STOP")])
+def test_a_stop_string_ends_the_sequence_before_the_next_step(
+    tokenizer: Tokenizer, include: bool, shown: str
+) -> None:
+    feed = Feed(tokenizer, stop=["STOP"], include_stop_str_in_output=include, max_tokens=50)
+    state = feed.text("one STO")
+    assert state is not None and state.outputs[0].text == "one "
+    state = feed.text("P")
+    assert state is not None and state.finished
+    output = state.outputs[0]
+    assert (output.text, output.finish_reason, output.stop_reason) == (shown, "stop", "STOP")
+    assert output.token_ids == feed.ids("one STOP")
+    assert feed.stopped == [("r", 0)]
+    assert feed.step(feed.ids("x")) is None  # on its way when it was stopped
+
+
+def test_text_held_back_is_shown_when_no_stop_string_came(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer, stop=["STOP"])
+    state = feed.text("a ST")
+    assert state is not None and state.outputs[0].text == "a "
+    state = feed.step(feed.ids("O"), finish_reason="length")
+    assert state is not None and state.outputs[0].text == "a STO"
+    assert feed.stopped == []
+
+
+def test_a_stop_string_in_the_last_step_needs_no_stop(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer, stop=["!"])
+    state = feed.step(feed.ids("!"), finish_reason="length")
+    assert state is not None
+    assert (state.outputs[0].finish_reason, state.outputs[0].stop_reason) == ("stop", "!")
+    assert feed.stopped == []
+
+
+def test_min_tokens_puts_stop_strings_off(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer, stop=["!"], min_tokens=3)
+    state = feed.text("!!")
+    assert state is not None and not state.finished and state.outputs[0].text == "!!"
+    state = feed.text("!")
+    assert state is not None and state.finished and state.outputs[0].text == "!!"
+
+
+def test_a_stop_token_is_listed_but_not_shown(tokenizer: Tokenizer) -> None:
+    for include, shown in ((False, "a"), (True, "ab")):
+        feed = Feed(tokenizer, include_stop_str_in_output=include)
+        feed.text("a")
+        ids = feed.ids("b")
+        state = feed.step(ids, finish_reason="stop", stop_reason=ids[0])
+        assert state is not None
+        assert state.outputs[0].text == shown
+        assert state.outputs[0].token_ids == feed.ids("ab")
+        assert state.outputs[0].stop_reason == ids[0]
+
+
+def test_end_of_sequence_is_not_in_the_text(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer, skip_special_tokens=False)
+    feed.text("a")
+    state = feed.step([END], finish_reason="stop")
+    assert state is not None
+    assert (state.outputs[0].text, state.outputs[0].token_ids[-1]) == ("a", END)
+
+
+def test_without_detokenizing_there_are_only_ids(tokenizer: Tokenizer) -> None:
+    state = Feed(tokenizer, detokenize=False).text("abc")
+    assert state is not None
+    assert (state.outputs[0].text, len(state.outputs[0].token_ids)) == ("", 3)
+
+
+def test_logprobs_name_the_sampled_token_first(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer, logprobs=2, prompt_logprobs=1)
+    a, b, c = feed.ids("abc")
+    entry = TokenLogprobs(c, -3.0, 7, [(a, -0.5), (b, -1.0)])
+    prompt = PromptLogprobs(1, [TokenLogprobs(a, -0.25, 1, [(a, -0.25)])])
+    state = feed.step([c], logprobs=[entry], prompt_logprobs=prompt)
+    assert state is not None
+    assert state.outputs[0].logprobs == [
+        {c: Logprob(-3.0, 7, "c"), a: Logprob(-0.5, 1, "a"), b: Logprob(-1.0, 2, "b")}
+    ]
+    assert list((state.outputs[0].logprobs or [])[0]) == [c, a, b]
+    assert state.outputs[0].cumulative_logprob == -3.0
+    assert state.prompt_logprobs == [None, {a: Logprob(-0.25, 1, "a")}]
+
+
+def test_sequences_end_one_by_one_and_the_request_with_the_last(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer, n=2, stop=["!"])
+    state = feed.text("a!", index=1)
+    assert state is not None and not state.finished
+    assert [output.finish_reason for output in state.outputs] == [None, "stop"]
+    assert feed.stopped == [("r", 1)]
+    state = feed.step(feed.ids("b"), index=0, finish_reason="length")
+    assert state is not None and state.finished
+    assert [output.text for output in state.outputs] == ["b", "a"]
+
+
+def test_states_do_not_change_after_they_were_given(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer)
+    first = feed.text("a")
+    feed.text("b")
+    assert first is not None
+    assert (first.outputs[0].token_ids, first.outputs[0].text) == (feed.ids("a"), "a")
+
+
+def test_errors_carry_their_message(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer)
+    state = feed.step([], finish_reason="error", error="bad luck")
+    assert state is not None and state.finished
+    assert (state.error, state.outputs[0].finish_reason) == ("bad luck", "error")
+
+
+def test_only_final_states_on_request(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer)
+    feed.processor.only_final = True
+    assert feed.step(feed.ids("a")) is None
+    state = feed.step(feed.ids("b"), finish_reason="length")
+    assert state is not None and state.outputs[0].text == "ab"
+
+
+def test_a_failed_engine_ends_every_request(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer, n=2, stop=["!"])
+    feed.text("a!", index=0)
+    (state,) = feed.processor.fail_all("it broke")
+    assert state.finished and state.error == "it broke"
+    assert [output.finish_reason for output in state.outputs] == ["stop", "error"]
+    assert feed.processor.fail_all("again") == []

@@ -1,0 +1,34 @@
+"""The oracle of integration tests: transformers in float32, every token recomputed, no cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+
+
+class ReferenceModel:
+    """A checkpoint as transformers runs it."""
+
+    def __init__(self, folder: Path) -> None:
+        torch.set_num_threads(1)
+        transformers.logging.disable_progress_bar()
+        (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
+        self._model = getattr(transformers, architecture).from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+
+    @torch.no_grad()
+    def logprobs(self, token_ids: list[int]) -> torch.Tensor:
+        """Return (T, V) log-probabilities of the token after each position."""
+        logits = self._model(torch.tensor([token_ids]), use_cache=False).logits[0]
+        return torch.log_softmax(logits.double(), dim=-1)
+
+    def greedy(self, token_ids: list[int], num_tokens: int) -> list[int]:
+        """Return the most likely continuation."""
+        tokens = list(token_ids)
+        for _ in range(num_tokens):
+            tokens.append(int(self.logprobs(tokens)[-1].argmax()))
+        return tokens[len(token_ids) :]

@@ -1,0 +1,98 @@
+"""The ledger: what is allocated, what is lowered, what is refused, and the words for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.machine import Machine
+from quire.core.memory_budget import MemoryDemand
+from quire.core.model_config import ModelConfig
+from quire.core.resolve import resolve
+from quire.runner.memory import Ledger, draw_up_ledger
+
+MIB = 2**20
+MACHINE = Machine(num_cores=1, total_bytes=200 * MIB, free_bytes=100 * MIB)
+MODEL = ModelConfig(
+    architecture="LlamaForCausalLM",
+    vocab_size=100,
+    hidden_size=8,
+    num_layers=1,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=8,
+    intermediate_size=8,
+    max_position_embeddings=4096,
+)
+#: 4 KiB a token, 64 KiB a block.
+SPEC = KVCacheSpec(num_layers=4, num_kv_heads=2, head_dim=64, block_size=16, dtype="float32")
+
+
+def ledger(**settings: Any) -> Ledger:
+    resolved = resolve(EngineConfig.from_keywords(**settings), MACHINE, MODEL)
+    demand = MemoryDemand(
+        weight_bytes=20 * MIB,
+        weight_dtype="float32",
+        scratch_bytes=10 * MIB,
+        spec=SPEC,
+        max_model_len=resolved.max_model_len,
+    )
+    return draw_up_ledger(resolved, demand, MACHINE.free_bytes)
+
+
+def test_the_fraction_is_of_what_is_free() -> None:
+    found = ledger(gpu_memory_utilization=0.5)
+    assert found.budget.num_blocks == 20 * MIB // SPEC.block_bytes
+    assert found.budget.headroom_bytes == 50 * MIB
+    assert found.max_model_len == 4096
+
+
+def test_no_more_blocks_than_requests_can_hold() -> None:
+    found = ledger(max_num_seqs=2, max_model_len=100)
+    assert found.budget.num_blocks == 2 * 7 + 1
+    assert found.budget.kv_bytes == 15 * SPEC.block_bytes
+
+
+def test_bytes_for_the_cache_alone_are_taken_as_given() -> None:
+    found = ledger(kv_cache_memory_bytes=20 * MIB, max_num_seqs=1, max_model_len=100)
+    assert found.budget.num_blocks == 20 * MIB // SPEC.block_bytes
+
+
+def test_blocks_as_given_whatever_the_memory() -> None:
+    assert ledger(num_gpu_blocks_override=7).budget.num_blocks == 7
+    with pytest.raises(ConfigError, match="--num-gpu-blocks-override must be at least 2"):
+        ledger(num_gpu_blocks_override=1)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"memory": 34 * MIB}, {"memory": 90 * MIB, "kv_cache_memory_bytes": 4 * MIB}]
+)
+def test_a_context_nobody_asked_for_is_lowered(settings: dict[str, int]) -> None:
+    found = ledger(**settings)
+    assert found.max_model_len == 1024 - 16  # 64 blocks, one of them the null block
+    assert found.choices == ("max_model_len = 1008: what fits of the model's",)
+
+
+def test_a_context_that_was_asked_for_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ledger(memory=34 * MIB, max_model_len=2048)
+    message = str(caught.value)
+    assert "2048" in message and "4.0 MiB" in message
+    assert "--max-model-len 1008" in message and "--memory 39MiB" in message
+
+
+def test_weights_that_leave_nothing_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--memory"):
+        ledger(memory=20 * MIB)
+
+
+def test_the_lines_say_what_fits() -> None:
+    first, second = ledger(memory=62 * MIB, max_num_seqs=64).lines()
+    assert "weights 20.0 MiB + scratch 10.0 MiB + KV 32.0 MiB = 62.0 MiB" in first
+    assert "headroom 38.0 MiB of 100 MiB" in first
+    assert "511 blocks of 16 tokens in float32, 4.0 KiB a token" in second
+    assert "1 of 4,096 tokens, 7 of 1,024 tokens, 31 of 256 tokens" in second
