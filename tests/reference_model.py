@@ -16,9 +16,11 @@ class ReferenceModel:
         torch.set_num_threads(1)
         transformers.logging.disable_progress_bar()
         (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
-        self._model = getattr(transformers, architecture).from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        self._model = (
+            getattr(transformers, architecture)
+            .from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+            .eval()
+        )
 
     @torch.no_grad()
     def logprobs(self, token_ids: list[int]) -> torch.Tensor:

@@ -19,6 +19,7 @@ COMMANDS = {
     "serve": ("quire.cli.serve:serve", "Answer HTTP requests with OpenAI's API."),
     "generate": ("quire.cli.generate:generate", "Complete prompts and print the text."),
     "chat": ("quire.cli.chat:chat", "Talk to a model in the terminal."),
+    "calc": ("quire.cli.calc:calc", "Compute KV cache sizes and how many sequences fit."),
     "pull": ("quire.cli.pull:pull", "Download a model into the hub cache."),
     "doctor": ("quire.cli.doctor:doctor", "Show what this machine gives Quire, measured."),
     "completion": ("quire.cli.completion:completion", "Print a shell's completion script."),
