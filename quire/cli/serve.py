@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -52,6 +53,9 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     from quire.server.lifecycle import address, bind, run_server
     from quire.server.service import Service
 
+    # The engine's thread and the event loop share the GIL. At Python's 5 ms per turn a small model,
+    # which makes a token in 0.3 ms, waits for its own server: 1 ms took a third off such answers.
+    sys.setswitchinterval(0.001)
     options = replace(options, api_key=options.api_key or env.get("QUIRE_API_KEY"))
     listener = bind(options)
     engine = AsyncLLM.from_config(config)

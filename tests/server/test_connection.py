@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 
 import httpx2
 import pytest
@@ -68,6 +69,21 @@ def test_a_disconnect_ends_all_prompts_of_a_request(live):
         live.wait_until_running(3)
     live.wait_until_idle()
     assert live.metric("quire:request_success_total", ABORTED) == aborted + 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("prompts", [1, 3])
+def test_a_disconnect_reaches_a_request_without_a_token(client, engine, stream, prompts):
+    engine.hold_after = 0
+    with pytest.raises(httpx2.ReadTimeout):
+        client.post(
+            "/v1/completions", json={"prompt": ["a"] * prompts, "stream": stream}, timeout=0.1
+        )
+    end = time.monotonic() + 20
+    while len(engine.ended) < prompts:
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    assert engine.ended == ["closed"] * prompts
 
 
 def test_a_client_that_leaves_while_it_sends_is_no_error(live, caplog):

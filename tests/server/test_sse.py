@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 HELLO = [{"role": "user", "content": "Hi"}]
 HEAD = (
     'data: {"id":0,"object":"chat.completion.chunk","created":0,"model":"quire-tiny",'
@@ -104,3 +106,17 @@ def test_a_failed_request_tells_why(client, engine):
     error = json.loads(chunks[-2].removeprefix("data: "))["error"]
     assert error["code"] == 500 and "logits are not finite" in error["message"]
     assert chunks[-1] == "data: [DONE]"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_headers_do_not_wait_for_a_slow_first_token(client, engine, monkeypatch, fails):
+    monkeypatch.setattr("quire.server.sse.HEADERS_WITHIN_SECONDS", 0.01)
+    engine.text, engine.hold_after = "A", 0
+    with client.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}) as response:
+        assert response.status_code == 200
+        assert engine.ended == []
+        engine.fail_after = 1 if fails else None
+        engine.released.set()
+        chunks = response.read().decode().split("\n\n")[:-1]
+    assert '"text":"A"' in chunks[0] and chunks[-1] == "data: [DONE]"
+    assert ('"error"' in chunks[1]) == fails
