@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -37,7 +38,7 @@ def calc() -> None:
 @JSON
 def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json: bool) -> None:
     """Show the KV cache's size; without MODEL, for every named model."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for model in models or tuple(NAMED_SHAPES):
         spec = _spec(model, dtype)
         total = spec.token_bytes * tokens * sequences
@@ -50,7 +51,7 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
     )
     click.echo(f"{'model':<16}{'bytes/token':>12}{'bytes':>18}{'GB':>10}{'GiB':>10}")
     for row in rows:
-        total = int(row["bytes"])
+        total = row["bytes"]
         click.echo(
             f"{row['model']:<16}{row['bytes_per_token']:>12,}{total:>18,}"
             f"{total / 1e9:>10.3f}{total / 2**30:>10.3f}"
