@@ -172,7 +172,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def _read_tokenizer_json(path: Path) -> Backend:
     try:
         backend = Backend.from_file(str(path))
-    except Exception as error:  # The library raises plain Exception.
+        backend.encode("a")
+    # The library raises plain Exception, and for some mistakes a panic, which is no Exception.
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         raise ValueError(f"a file the tokenizers library refuses ({error})") from error
     backend.no_truncation()
     backend.no_padding()

@@ -273,6 +273,14 @@ def test_unknown_decoder_is_refused(folders, tmp_path):
         load_tokenizer(tmp_path)
 
 
+def test_panic_of_the_library_is_a_load_error(folders, tmp_path):
+    saved = json.loads((folders["byte_level"] / "tokenizer.json").read_text())
+    saved["post_processor"]["special_tokens"] = {}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
+    with pytest.raises(ModelLoadError, match="tokenizers library refuses"):
+        load_tokenizer(tmp_path)
+
+
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_damaged_sentencepiece_models_never_crash(folders, tmp_path_factory, data):
