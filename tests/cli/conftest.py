@@ -13,7 +13,7 @@ import pytest
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 COMMAND = [sys.executable, "-m", "quire.cli.main"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "100"}
 
 Quire = Callable[..., "subprocess.CompletedProcess[str]"]
 

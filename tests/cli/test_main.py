@@ -55,7 +55,7 @@ def test_completion_of_an_unknown_shell_is_misuse(quire):
 def test_help_of_each_command_fits_one_screen(quire, command):
     result = quire(command, "--help")
     assert result.returncode == 0, result.stderr
-    assert len(result.stdout.splitlines()) <= 66
+    assert len(result.stdout.splitlines()) <= 60
 
 
 def test_failure_is_one_line(quire, tmp_path):
