@@ -48,6 +48,11 @@ class Condition:
         """The conditions that differ from the baseline."""
         return " + ".join(f.name for f in fields(self) if getattr(self, f.name)) or "baseline"
 
+    @property
+    def code(self) -> str:
+        """One letter for each condition in turn, a dot where it is off."""
+        return "".join(f.name[0].upper() if getattr(self, f.name) else "·" for f in fields(self))
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -262,7 +267,11 @@ def main(arguments: Sequence[str]) -> int:
         columns = {}
         for folder in track(folders, "running", console=Console(stderr=True), transient=True):
             columns[folder.name] = check_lattice(folder, conditions)
-    table = Table("condition", *columns, title="Same request, same tokens")
+    legend = ", ".join(f"{f.name[0].upper()} {f.name}" for f in fields(Condition))
+    console.print(f"Same request, same tokens. {legend.replace('_', ' ')}.")
+    table = Table("condition")
+    for name in columns:
+        table.add_column(name.removeprefix("tiny-"))
     failed = []
     for row, condition in enumerate(conditions):
         cells = []
@@ -270,7 +279,7 @@ def main(arguments: Sequence[str]) -> int:
             failures = outcomes[row].failures
             cells.append("[red]FAIL[/]" if failures else "[green]pass[/]")
             failed += [f"{name}, {condition.name}: {failure}" for failure in failures]
-        table.add_row(condition.name, *cells)
+        table.add_row(condition.code, *cells)
     console.print(table)
     for line in failed:
         console.print(line, style="red")

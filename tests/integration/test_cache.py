@@ -34,6 +34,19 @@ def test_block_size_changes_no_token(
     assert tokens(create_llm(block_size=block_size).generate(work, GREEDY)) == tokens(expected)
 
 
+def test_every_split_of_a_prompt_gives_the_same_bits(
+    create_llm: Callable[..., LLM], prompts: Prompts, device: str
+) -> None:
+    if device != "cpu":
+        pytest.skip("the reference does not promise equal bits")
+    (prompt,) = prompts(17)
+    params = SamplingParams(temperature=0.0, max_tokens=4, logprobs=2, prompt_logprobs=2)
+    whole = create_llm().generate(prompt, params)[0]
+    for split in range(1, 17):
+        cut = create_llm(long_prefill_token_threshold=split).generate(prompt, params)[0]
+        assert (cut.outputs, cut.prompt_logprobs) == (whole.outputs, whole.prompt_logprobs)
+
+
 def test_blocks_in_any_physical_order(create_llm: Callable[..., LLM], prompts: Prompts) -> None:
     llm = create_llm(enable_prefix_caching=False, num_gpu_blocks_override=16)
     (prompt,) = prompts(100)
