@@ -117,6 +117,7 @@ def load_tokenizer(folder: str | Path, chat_template: str | None = None) -> Toke
         elif (folder / "tokenizer.model").is_file():
             source = folder / "tokenizer.model"
             model = parse_model(source.read_bytes())
+            model.add_dummy_prefix &= config.get("add_prefix_space") is not False
             backend = build_tokenizer(model, legacy=config.get("legacy") is not False)
             for name, default in zip(("bos", "eos", "unk"), ("<s>", "</s>", "<unk>"), strict=True):
                 if default in model.pieces:

@@ -120,6 +120,18 @@ def test_start_and_end_options_of_sentencepiece(folders, tmp_path, add_bos_token
     assert tokenizer.encode("Hello") == oracle(tmp_path).encode("Hello")
 
 
+def test_prefix_option_of_sentencepiece(folders, tmp_path):
+    shutil.copy(folders["sentencepiece"] / "tokenizer.model", tmp_path)
+    save_config(
+        tmp_path, tokenizer_class="LlamaTokenizer", add_bos_token=True, add_prefix_space=False
+    )
+    tokenizer, expected = load_tokenizer(tmp_path), oracle(tmp_path)
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        assert ids == expected.encode(text)
+        assert tokenizer.decode(ids) == expected.decode(ids, skip_special_tokens=True)
+
+
 def test_start_option_does_not_override_tokenizer_json(folders, tmp_path):
     shutil.copy(folders["byte_level"] / "tokenizer.json", tmp_path)
     save_config(tmp_path, tokenizer_class="PreTrainedTokenizerFast", add_bos_token=False)
