@@ -146,15 +146,25 @@ void multiply_panels(const LinearWeights& weights, const Activations<Format>& ac
   }
 }
 
+// How many panels make a chunk: about 128 KiB of weights; more when the activations come from the
+// last cache, so that each visit of a block of them serves several panels; all of them when the
+// work is small, because waking another thread costs some microseconds.
+template <class Format>
+int64_t panels_of_chunk(const LinearWeights& weights, int64_t rows) {
+  if (weights.bytes() * (1 + rows / 4) < (1 << 20)) return weights.num_panels();
+  const int64_t panels = larger<int64_t>(1, (128 << 10) / weights.panel_bytes());
+  const int64_t activation_bytes = rows * weights.padded_inputs() * 4 / Format::word_inputs;
+  return activation_bytes > (2 << 20) ? larger<int64_t>(panels, 8) : panels;
+}
+
 template <class Format>
 void multiply(const LinearWeights& weights, const float* x, int64_t num_rows, float* out) {
-  for (int64_t row = 0; row < num_rows; row += max_rows_at_once) {
-    const int64_t rows = smaller(max_rows_at_once, num_rows - row);
+  const int64_t passes = ceil_div(num_rows, max_rows_at_once);
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const int64_t row = pass * num_rows / passes;
+    const int64_t rows = (pass + 1) * num_rows / passes - row;
     const Activations<Format> activations(weights, x + row * weights.in_features, rows);
-    // A chunk is about 128 KiB of weights.
-    int64_t panels = larger<int64_t>(1, (128 << 10) / weights.panel_bytes());
-    // Small work stays on the calling thread: waking another costs some microseconds.
-    if (weights.bytes() * (1 + rows / 4) < (1 << 20)) panels = weights.num_panels();
+    const int64_t panels = panels_of_chunk<Format>(weights, rows);
     float* out_rows = out + row * weights.out_features;
     parallel_for(ceil_div(weights.num_panels(), panels), [&](int64_t chunk) {
       multiply_panels(weights, activations, chunk * panels,
