@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import time
 
@@ -69,6 +70,37 @@ def test_a_disconnect_ends_all_prompts_of_a_request(live):
         live.wait_until_running(3)
     live.wait_until_idle()
     assert live.metric("quire:request_success_total", ABORTED) == aborted + 3
+
+
+async def test_a_coming_and_going_leaves_nothing_behind(live):
+    draw = random.Random(5)
+    bodies = [
+        {
+            "prompt": draw.choice(["a", "b c", ["d", "e"]]),
+            "max_tokens": draw.randint(1, 300),
+            "n": draw.choice([1, 1, 4]),
+            "stream": draw.random() < 0.5,
+            "ignore_eos": True,
+        }
+        for _ in range(80)
+    ]
+    patience = [draw.choice([0.01, 0.03, 0.1, 60]) for _ in bodies]
+    gate = asyncio.Semaphore(20)
+
+    async def ask(client, body, seconds):
+        async with gate:
+            try:
+                response = await client.post("/v1/completions", json=body, timeout=seconds)
+            except httpx2.TimeoutException:
+                return "left"
+            assert response.status_code == 200
+            assert "error" not in response.text
+            return "answered"
+
+    async with httpx2.AsyncClient(base_url=live.url) as client:
+        ends = await asyncio.gather(*map(ask, [client] * 80, bodies, patience))
+    assert "answered" in ends
+    await asyncio.to_thread(live.wait_until_idle)
 
 
 @pytest.mark.parametrize("stream", [False, True])
