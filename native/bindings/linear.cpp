@@ -11,6 +11,7 @@ namespace {
 
 class PackedLinear {
  public:
+  // Sizes are at least 1 and dtype is one of DType: checked by kernels/linear.py.
   PackedLinear(int64_t in_features, int64_t out_features, int dtype)
       : weights_{in_features, out_features, static_cast<DType>(dtype), nullptr, nullptr},
         memory_(static_cast<size_t>(weights_.bytes())) {
@@ -35,10 +36,13 @@ class PackedLinear {
   }
 
   void multiply(nb::handle x, int64_t num_rows, nb::handle out) const {
-    const Input<float> input(x, num_rows * weights_.in_features);
+    const size_t bytes = static_cast<size_t>(num_rows * weights_.in_features) * sizeof(float);
+    const Buffer input(x, bytes, false);
+    if (input.bytes() != bytes)
+      throw std::invalid_argument("[linear] x must be float32 with in_features columns.");
     const Output<float> output(out, num_rows * weights_.out_features);
     const GilRelease release(num_rows * weights_.in_features * weights_.out_features);
-    kernels().linear(weights_, input, num_rows, output);
+    kernels().linear(weights_, static_cast<const float*>(input.data()), num_rows, output);
   }
 
   void lookup(nb::handle ids, int64_t num_ids, nb::handle out) const {

@@ -30,9 +30,11 @@ def check_weights(
         known = ", ".join(NUMPY_DTYPES)
         raise UnsupportedInputError(f"[linear] dtype must be one of {known}; got {dtype}.")
     shapes = [weight.shape for weight in weights]
-    if not shapes or any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
+    if not shapes or any(
+        len(shape) != 2 or shape[1] != shapes[0][1] or 0 in shape for shape in shapes
+    ):
         raise UnsupportedInputError(
-            f"[linear] weights must be matrices (out, in) with one in; got {shapes}."
+            f"[linear] weights must be matrices (out, in) of one in, none empty; got {shapes}."
         )
     in_features, out_features = shapes[0][1], sum(shape[0] for shape in shapes)
     bias_shapes = [bias.shape for bias in biases]

@@ -111,8 +111,10 @@ def test_no_rows_give_no_rows() -> None:
 
 def test_weights_that_do_not_stack_are_refused() -> None:
     a, b = host(normal(4, 8), "float32"), host(normal(4, 9), "float32")
-    with pytest.raises(UnsupportedInputError, match="one in"):
+    with pytest.raises(UnsupportedInputError, match="of one in"):
         CpuLinear([a, b], [], "float32")
+    with pytest.raises(UnsupportedInputError, match="none empty"):
+        CpuLinear([host(normal(4, 0), "float32")], [], "float32")
     with pytest.raises(UnsupportedInputError, match="must stack to"):
         CpuLinear([a], [host(normal(5), "float32")], "float32")
     with pytest.raises(UnsupportedInputError, match="dtype must be one of"):
@@ -125,5 +127,7 @@ def test_wrong_inputs_are_refused() -> None:
         layer(np.zeros((2, 9), np.float32))
     with pytest.raises(ValueError, match="inside the table"):
         layer.lookup(np.array([4], np.int32))
+    with pytest.raises(ValueError, match="float32"):
+        layer(np.zeros((2, 8), np.float64))
     with pytest.raises(ValueError, match="at least"):
         layer(np.zeros((2, 8), np.float32), np.zeros((1, 4), np.float32))
