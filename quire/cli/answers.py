@@ -7,9 +7,8 @@ import itertools
 import logging
 import signal
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from quire.core import env
 from quire.core.config import EngineConfig
@@ -19,8 +18,6 @@ from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
 from quire.llm.progress import loading_bar
 from quire.llm.text_engine import TextEngine
-from quire.text.chat_template import no_template_error
-from quire.text.tokenizer import Tokenizer
 
 _REQUEST_IDS = map(str, itertools.count())
 
@@ -73,19 +70,6 @@ def load_engine(config: EngineConfig) -> TextEngine:
         logging.getLogger("quire").setLevel(logging.WARNING)
     with loading_bar() as on_progress:
         return TextEngine(config, on_progress=on_progress)
-
-
-def chat_prompt(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> Prompt:
-    """Return the prompt that asks for the answer to a conversation.
-
-    Raises:
-        RequestError: The model has no chat template, or it refuses the conversation.
-    """
-    if tokenizer.chat_template is None:
-        raise no_template_error()
-    text = tokenizer.chat_template.render(messages)
-    # The template writes the special tokens out itself.
-    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
 
 
 @contextlib.contextmanager

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from quire.cli.answers import chat_prompt, follow
+from quire.cli.answers import follow
 from quire.core.errors import RequestError
 from quire.core.sampling_params import SamplingParams
+from quire.llm.prompts import chat_prompt
 from quire.llm.text_engine import TextEngine
 from quire.text.chat_template import no_template_error
 

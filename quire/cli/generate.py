@@ -38,8 +38,9 @@ def generate(
     """
     if not prompts:
         raise click.UsageError("Give at least one --prompt (- reads it from stdin).")
-    from quire.cli.answers import chat_prompt, follow, interrupts, load_engine
+    from quire.cli.answers import follow, interrupts, load_engine
     from quire.core.sampling_params import SamplingParams
+    from quire.llm.prompts import chat_prompt
 
     texts = [sys.stdin.read() if text == "-" else text for text in prompts]
     engine = load_engine(config)

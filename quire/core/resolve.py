@@ -115,4 +115,6 @@ def _memory_bytes(config: EngineConfig, machine: Machine) -> tuple[int, str]:
             f"[config] --memory must be at most the {format_bytes(machine.total_bytes)} this "
             f"process may use; got {format_bytes(given)}. Lower it."
         )
+    if given > machine.free_bytes:
+        return given, f"as given, though only {format_bytes(machine.free_bytes)} are free now"
     return given, ""

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -146,6 +147,8 @@ class AsyncLLM:
         if self._closed:
             raise EngineDeadError("[engine] it was shut down.")
         self._engine.check_alive()
+        if not self._thread.is_alive():
+            raise EngineDeadError("[engine] its thread has ended; see the log.")
 
     def stats(self) -> dict[str, float]:
         """Return counters and gauges by metric stem."""
@@ -213,7 +216,7 @@ class AsyncLLM:
         for stream, output in items:
             by_loop.setdefault(stream.loop, []).append((stream, output))
         for loop, batch in by_loop.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop has been closed, and its readers with it
                 loop.call_soon_threadsafe(_put_all, batch)
 
 

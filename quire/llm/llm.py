@@ -13,8 +13,8 @@ from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
 from quire.llm.progress import loading_bar, prompts_bar
+from quire.llm.prompts import chat_prompt
 from quire.llm.text_engine import TextEngine
-from quire.text.chat_template import no_template_error
 from quire.text.tokenizer import Tokenizer
 
 Message = dict[str, Any]
@@ -102,31 +102,37 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params = None,
         use_tqdm: bool = True,
-        **template_options: Any,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or several; return one finished output for each.
 
         Args:
             messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists.
             sampling_params, use_tqdm: As of :meth:`generate`.
-            **template_options: ``add_generation_prompt``, ``continue_final_message``, ``tools``,
-                and ``chat_template_kwargs``, a dict of more variables of the template.
+            add_generation_prompt: Ask for a new message of the assistant.
+            continue_final_message: Go on with the last message instead.
+            tools: JSON schemas of functions, in OpenAI's form.
+            chat_template_kwargs: More variables of the template.
 
         Raises:
             RequestError: The model has no chat template, or it refuses the conversation.
             EngineDeadError: A step failed; the engine cannot be used again.
         """
-        template = self.get_tokenizer().chat_template
-        if template is None:
-            raise no_template_error()
-        options = {**(template_options.pop("chat_template_kwargs", None) or {}), **template_options}
         conversations: Any = [messages] if _is_conversation(messages) else messages
-        texts = [template.render(conversation, **options) for conversation in conversations]
-        # The template writes the special tokens out itself.
-        encode = self.get_tokenizer().encode
-        prompts: list[Prompt] = [
-            {"prompt": text, "prompt_token_ids": encode(text, add_special_tokens=False)}
-            for text in texts
+        prompts = [
+            chat_prompt(
+                conversation,
+                self.get_tokenizer(),
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                **(chat_template_kwargs or {}),
+            )
+            for conversation in conversations
         ]
         return self.generate(prompts, sampling_params, use_tqdm)
 

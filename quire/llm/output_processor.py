@@ -145,9 +145,9 @@ class OutputProcessor:
         if item.error is not None:
             request.error = item.error
         if item.prompt_logprobs is not None and request.prompt_logprobs is not None:
-            request.prompt_logprobs += map(self._decode_logprobs, item.prompt_logprobs.entries)
+            request.prompt_logprobs += self._decode(item.prompt_logprobs.entries, params)
         if item.logprobs is not None and output.logprobs is not None:
-            output.logprobs += map(self._decode_logprobs, item.logprobs)
+            output.logprobs += self._decode(item.logprobs, params)
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + sum(
                 entry.logprob for entry in item.logprobs
             )
@@ -182,11 +182,18 @@ class OutputProcessor:
             output.text += stop_strings.flush()
         return stop_strings.matched
 
-    def _decode_logprobs(self, entry: TokenLogprobs) -> dict[int, Logprob]:
-        text = self._tokenizer.token_text
-        found = {entry.token_id: Logprob(entry.logprob, entry.rank, text(entry.token_id))}
-        for rank, (token_id, logprob) in enumerate(entry.top, start=1):
-            found.setdefault(token_id, Logprob(logprob, rank, text(token_id)))
+    def _decode(
+        self, entries: Iterable[TokenLogprobs], params: SamplingParams
+    ) -> list[dict[int, Logprob]]:
+        found = []
+        for entry in entries:
+            ranked = [(entry.token_id, entry.logprob, entry.rank)]
+            ranked += [(*pair, rank) for rank, pair in enumerate(entry.top, start=1)]
+            texts = {
+                token_id: self._tokenizer.token_text(token_id) if params.detokenize else None
+                for token_id, _, _ in ranked
+            }
+            found.append({i: Logprob(logprob, rank, texts[i]) for i, logprob, rank in ranked})
         return found
 
 

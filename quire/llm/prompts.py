@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 from quire.core.errors import RequestError
 from quire.llm.engine_client import Prompt
+from quire.text.chat_template import no_template_error
 from quire.text.tokenizer import Tokenizer
 
 
@@ -47,13 +49,32 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> TokenizedPrompt:
     return found
 
 
+def chat_prompt(
+    messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, **options: Any
+) -> Prompt:
+    """Return the prompt that asks for the answer to a conversation.
+
+    Args:
+        messages: ``[{"role": ..., "content": ...}, ...]``.
+        **options: Of :meth:`quire.text.chat_template.ChatTemplate.render`.
+
+    Raises:
+        RequestError: The model has no chat template, or it refuses the conversation.
+    """
+    if tokenizer.chat_template is None:
+        raise no_template_error()
+    text = tokenizer.chat_template.render(messages, **options)
+    # The template writes the special tokens out itself.
+    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
 def _read_dict(prompt: dict[str, Any]) -> tuple[Any, Any]:
     text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-    surplus = sorted(set(prompt) - {"prompt_token_ids", "prompt"})
+    surplus = set(prompt) - {"prompt_token_ids", "prompt"}
     if surplus or (text is None and ids is None):
         raise RequestError(
             "[prompt] a dict must hold prompt or prompt_token_ids and nothing else; got "
-            f"{', '.join(sorted(prompt)) or 'nothing'}.",
+            f"{', '.join(sorted(map(str, prompt))) or 'nothing'}.",
             "prompt",
         )
     return text, ids

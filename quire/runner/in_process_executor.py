@@ -16,9 +16,10 @@ from quire.core.resolve import ResolvedConfig, resolve
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.kernels.backend import create_backend
 from quire.layers.workspace import workspace_bytes
-from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
 from quire.models.loader import Progress, load_model
+from quire.models.registry import get_family
+from quire.models.weight_map import WeightMap
 from quire.runner.memory import Ledger, draw_up_ledger, table_bytes
 from quire.runner.model_runner import LOGITS_CHUNK_ROWS, ModelRunner, RunnerOptions
 
@@ -59,8 +60,9 @@ class InProcessExecutor:
         model_config = read_model_config(folder)
         self.resolved = resolved = resolve(config, machine, model_config)
         # Weights that cannot fit are refused before they fill the memory.
-        expected = _weight_bytes_on_disk(folder, resolved.dtype)
-        draw_up_ledger(resolved, _demand(model_config, resolved, expected), machine.free_bytes)
+        expected = _expected_weight_bytes(model_config, resolved.dtype)
+        device_bytes = max(machine.free_bytes, resolved.memory_bytes)
+        draw_up_ledger(resolved, _demand(model_config, resolved, expected), device_bytes)
         backend = create_backend(resolved.device, threads=resolved.threads)
         model = load_model(
             folder,
@@ -72,7 +74,7 @@ class InProcessExecutor:
         eos = tuple(dict.fromkeys((*model.config.eos_token_ids, *eos_token_ids)))
         self.model_config = replace(model.config, eos_token_ids=eos)
         demand = _demand(model.config, resolved, model.weight_bytes)
-        self.ledger: Ledger = draw_up_ledger(resolved, demand, machine.free_bytes)
+        self.ledger: Ledger = draw_up_ledger(resolved, demand, device_bytes)
         for line in (*resolved.choices, *self.ledger.choices, *self.ledger.lines()):
             log.info("%s", line)
         options = config.scheduler
@@ -121,8 +123,7 @@ def _demand(config: ModelConfig, resolved: ResolvedConfig, weight_bytes: int) ->
     )
 
 
-def _weight_bytes_on_disk(folder: Path, dtype: str) -> int:
-    """Return what a folder's weights will take as ``dtype``, padding and tables left out."""
-    checkpoint = Checkpoint(folder)
-    shapes = [checkpoint.entry(name).shape for name in checkpoint.names]
+def _expected_weight_bytes(config: ModelConfig, dtype: str) -> int:
+    """Return what the weights will take as ``dtype``, packing and tables left out."""
+    shapes = WeightMap(config, get_family(config.architecture).names).shapes().values()
     return sum(math.prod(shape) for shape in shapes) * DTYPE_BYTES[dtype]

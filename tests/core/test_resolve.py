@@ -56,6 +56,12 @@ def test_everything_given_leaves_nothing_to_say() -> None:
     assert found.memory_bytes == 2**30
 
 
+def test_more_memory_than_is_free_now_is_pointed_out() -> None:
+    found = resolved(memory=6 * 2**30)
+    assert found.memory_bytes == 6 * 2**30
+    assert "memory = 6.00 GiB: as given, though only 4.00 GiB are free now" in found.choices
+
+
 def test_kv_cache_follows_the_dtype_that_was_chosen() -> None:
     assert resolved(dtype="float32").kv_cache_dtype == "float32"
 
