@@ -63,7 +63,7 @@ def random_layer(inputs: int, outputs: int, dtype: str) -> CpuLinear:
     """Make a layer of random weights; a large one repeats a smaller block."""
     rows = min(outputs, 1024)
     block = np.random.default_rng(0).standard_normal((rows, inputs), dtype=np.float32)
-    blocks = [block] * (outputs // rows) + [block[: outputs % rows]]
+    blocks = [block[: outputs - first] for first in range(0, outputs, rows)]
     return CpuLinear([HostTensor("w", "float32", part) for part in blocks], [], dtype)
 
 
