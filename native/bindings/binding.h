@@ -64,7 +64,7 @@ class Output {
 };
 
 // Releases the GIL around work worth it: a thread that lets go may wait 5 ms to get it back, so
-// calls of a few microseconds keep it. `work` counts elements touched or multiplications.
+// calls of a few microseconds keep it. `work` counts elements touched, about 10 per nanosecond.
 class GilRelease {
  public:
   explicit GilRelease(int64_t work) {

@@ -41,7 +41,7 @@ class PackedLinear {
     if (input.bytes() != bytes)
       throw std::invalid_argument("[linear] x must be float32 with in_features columns.");
     const Output<float> output(out, num_rows * weights_.out_features);
-    const GilRelease release(num_rows * weights_.in_features * weights_.out_features);
+    const GilRelease release(num_rows * weights_.in_features * weights_.out_features / 8);
     kernels().linear(weights_, static_cast<const float*>(input.data()), num_rows, output);
   }
 
