@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t panel_width = LinearWeights::panel_width;
 
-// Rows multiplied together: their activations of one block stay in L2 (504 x 256 floats).
+// Rows multiplied together: their activations of one block stay in L2 (504 x 256 words).
 constexpr int64_t max_rows_at_once = 42 * max_tile_rows;
 // Groups of a block: its weights, one panel wide, stay in L1 (16 or 32 KiB).
 constexpr int64_t block_groups = 16;
@@ -94,13 +94,14 @@ RunTile<Format> tile_of(int64_t wanted) {
 template <class Format>
 void prefetch_ahead(Tile<Format>& tile, const char* block, int64_t block_bytes, const Tiles& tiles,
                     int64_t i) {
+  constexpr int64_t step_bytes = step_weights<Format> * sizeof(typename Format::Weight);
   if (tiles.count == 1) {
     tile.prefetch = block + (tiles.num_rows > 8 ? 16 << 10 : 8 << 10);
-    tile.prefetch_stride = 128;
+    tile.prefetch_stride = step_bytes;
   } else {
     const int64_t shares = tiles.count >= 4 ? 4 : 2;
     tile.prefetch = i < shares ? block + block_bytes + i * (block_bytes / shares) : block;
-    tile.prefetch_stride = i < shares ? 128 / shares : 0;
+    tile.prefetch_stride = i < shares ? step_bytes / shares : 0;
   }
 }
 
