@@ -17,14 +17,19 @@ constexpr int64_t piece_positions = 256;
 constexpr int lanes = F32::lanes;
 constexpr int max_rows = 8;
 
-// Where a piece lies: of each `lanes` positions, the first's element 0 of K (the next element
-// `k_stride` further) and row of V (the next position `head_dim` further).
+// Where a piece lies for the first of `heads` KV heads: of each `lanes` positions, the first's
+// element 0 of K (the next element `k_stride` further) and row of V (the next position `head_dim`
+// further). The next head's are `head_size` further. `run` positions of V lie side by side.
 template <class T>
 struct Piece {
   const T* k[piece_positions / lanes];
   const T* v[piece_positions / lanes];
-  int64_t k_stride;
-  int64_t head_dim;
+  int64_t k_stride, head_dim;
+  int64_t heads, head_size, run;
+
+  // With several heads the next one's K or V is fetched while this one's is multiplied; behind the
+  // last K head lies the first V head.
+  int64_t ahead() const { return heads > 1 ? head_size : 0; }
 };
 
 // Positions of a piece that a row sees; none when begin >= end.
@@ -45,18 +50,26 @@ constexpr int columns_for(int rows) {
   return room >= 8 ? 8 : room >= 4 ? 4 : room >= 2 ? 2 : 1;
 }
 
-// s[r, c] = q[r, :] . k[:, c] for C vectors of positions.
+void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+
+// s[r, c] = q[r, :] . k[:, c] for C vectors of positions, `offset` elements behind k. What lies
+// `ahead` elements further is fetched, unless 0.
 template <int R, int C, class T>
-void score_block(const float* q, int64_t head_dim, const T* const* k, int64_t stride, float* s) {
+void score_block(const float* q, int64_t head_dim, const T* const* k, int64_t offset,
+                 int64_t stride, int64_t ahead, float* s) {
+  constexpr int64_t per_line = larger<int64_t>(1, 64 / (lanes * static_cast<int64_t>(sizeof(T))));
   F32 sums[R][C];
   const T* at[C];
 #pragma GCC unroll 8
   for (int c = 0; c < C; ++c) {
-    at[c] = k[c];
+    at[c] = k[c] + offset;
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) sums[r][c] = zero();
   }
   for (int64_t i = 0; i < head_dim; ++i) {
+    if (ahead != 0 && i % per_line == 0)
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) prefetch(at[c] + ahead);
     F32 keys[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
@@ -76,11 +89,15 @@ void score_block(const float* q, int64_t head_dim, const T* const* k, int64_t st
     for (int c = 0; c < C; ++c) store(s + r * piece_positions + c * lanes, sums[r][c]);
 }
 
-// Scores of vectors [first, end) of the piece.
+// Scores of vectors [first, end) of the piece, R rows for each head. Heads go inside, because in
+// memory they are neighbours: a cold cache is then read in long runs.
 template <int R, int C, class T>
 void score(const float* q, const Piece<T>& piece, int64_t first, int64_t end, float* s) {
   for (; end - first >= C; first += C)
-    score_block<R, C>(q, piece.head_dim, piece.k + first, piece.k_stride, s + first * lanes);
+    for (int64_t head = 0; head < piece.heads; ++head)
+      score_block<R, C>(q + head * R * piece.head_dim, piece.head_dim, piece.k + first,
+                        head * piece.head_size, piece.k_stride, piece.ahead(),
+                        s + head * R * piece_positions + first * lanes);
   if constexpr (C > 1)
     if (first < end) score<R, C / 2>(q, piece, first, end, s);
 }
@@ -107,8 +124,10 @@ float exponentials(float* s, Span span, float* highest) {
 
 // sums[r, column..] += sum_j e[r, j] v[j, column..] over the span, positions rising.
 template <int R, int C, class T>
-void value_block(const float* e, Span span, const Piece<T>& piece, int64_t column, float* sums) {
-  const int64_t dim = piece.head_dim;
+void value_block(const float* e, Span span, const Piece<T>& piece, int64_t offset, int64_t column,
+                 float* sums) {
+  constexpr int per_line = larger<int>(1, 64 / (lanes * static_cast<int>(sizeof(T))));
+  const int64_t dim = piece.head_dim, ahead = piece.ahead();
   F32 x[R][C];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -116,8 +135,11 @@ void value_block(const float* e, Span span, const Piece<T>& piece, int64_t colum
     for (int c = 0; c < C; ++c) x[r][c] = load(sums + r * dim + column + c * lanes);
   for (int64_t j = span.begin; j < span.end;) {
     const int64_t stop = smaller(span.end, (j / lanes + 1) * lanes);
-    const T* v = piece.v[j / lanes] + j % lanes * dim + column;
+    const T* v = piece.v[j / lanes] + offset + j % lanes * dim + column;
     for (; j < stop; ++j, v += dim) {
+      if (ahead != 0)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c += per_line) prefetch(v + c * lanes + ahead);
       F32 values[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) values[c] = load(v + c * lanes);
@@ -137,57 +159,70 @@ void value_block(const float* e, Span span, const Piece<T>& piece, int64_t colum
 
 // The last head_dim % lanes columns.
 template <class T>
-void value_tail(const float* e, Span span, const Piece<T>& piece, int64_t column, float* sums) {
+void value_tail(const float* e, Span span, const Piece<T>& piece, int64_t offset, int64_t column,
+                float* sums) {
   const int n = static_cast<int>(piece.head_dim - column);
   F32 x = load_partial(sums + column, n);
   for (int64_t j = span.begin; j < span.end; ++j) {
-    const T* v = piece.v[j / lanes] + j % lanes * piece.head_dim + column;
+    const T* v = piece.v[j / lanes] + offset + j % lanes * piece.head_dim + column;
     x = fma(set1(e[j]), load_partial(v, n), x);
   }
   store_partial(sums + column, x, n);
 }
 
 template <int R, int C, class T>
-void add_values(const float* e, Span span, const Piece<T>& piece, int64_t column, float* sums) {
+void add_columns(const float* e, Span span, const Piece<T>& piece, int64_t offset, int64_t column,
+                 float* sums) {
   for (; piece.head_dim - column >= C * lanes; column += C * lanes)
-    value_block<R, C>(e, span, piece, column, sums);
+    value_block<R, C>(e, span, piece, offset, column, sums);
   if constexpr (C > 1) {
-    if (column < piece.head_dim) add_values<R, C / 2>(e, span, piece, column, sums);
+    if (column < piece.head_dim) add_columns<R, C / 2>(e, span, piece, offset, column, sums);
   } else if (column < piece.head_dim) {
     for (int r = 0; r < R; ++r)
-      value_tail(e + r * piece_positions, span, piece, column, sums + r * piece.head_dim);
+      value_tail(e + r * piece_positions, span, piece, offset, column, sums + r * piece.head_dim);
   }
 }
 
-// R rows whose spans may differ: where all see a position they share its V, in front of that and
-// behind it each row goes alone. `s` is (R, 256) of scratch.
+// Add the values of a span to R rows of the head.
+template <int R, class T>
+void add_values(const float* e, Span span, const Piece<T>& piece, int64_t head, float* sums) {
+  if (span.begin < span.end)
+    add_columns<R, columns_for(R)>(e, span, piece, head * piece.head_size, 0, sums);
+}
+
+// R rows for each head. Spans of rows may differ, those of heads do not: where all rows see a
+// position they share its V, in front of that and behind it each row goes alone. `s` is
+// (heads * R, 256) of scratch.
 template <int R, class T>
 void attend_rows(const float* q, const Span* spans, const Piece<T>& piece, float* s, Part part) {
   Span any{piece_positions, 0}, all{0, piece_positions};
   for (int r = 0; r < R; ++r) {
-    part.total[r] = 0.0f;
     all = {larger(all.begin, spans[r].begin), smaller(all.end, spans[r].end)};
     if (spans[r].begin < spans[r].end)
       any = {smaller(any.begin, spans[r].begin), larger(any.end, spans[r].end)};
   }
-  if (any.begin >= any.end) return;
+  if (all.begin >= all.end) all = {piece_positions, piece_positions};
   score<R, columns_for(R)>(q, piece, any.begin / lanes, ceil_div(any.end, lanes), s);
   const int64_t dim = piece.head_dim;
-  const bool shared = all.begin < all.end;
-  for (int r = 0; r < R; ++r) {
-    if (spans[r].begin >= spans[r].end) continue;
-    float *row = s + r * piece_positions, *sums = part.sums + r * dim;
-    part.total[r] = exponentials(row, spans[r], part.highest + r);
+  for (int64_t row = 0; row < piece.heads * R; ++row) {
+    const Span span = spans[row % R];
+    part.total[row] = 0.0f;
+    if (span.begin >= span.end) continue;
+    float *e = s + row * piece_positions, *sums = part.sums + row * dim;
+    part.total[row] = exponentials(e, span, part.highest + row);
     for (int64_t i = 0; i < dim; ++i) sums[i] = 0.0f;
-    const Span before{spans[r].begin, shared ? all.begin : spans[r].end};
-    if (before.begin < before.end) add_values<1, columns_for(1)>(row, before, piece, 0, sums);
+    add_values<1>(e, {span.begin, smaller(span.end, all.begin)}, piece, row / R, sums);
   }
-  if (!shared) return;
-  add_values<R, columns_for(R)>(s, all, piece, 0, part.sums);
-  for (int r = 0; r < R; ++r) {
-    const Span after{all.end, spans[r].end};
-    if (after.begin < after.end)
-      add_values<1, columns_for(1)>(s + r * piece_positions, after, piece, 0, part.sums + r * dim);
+  for (int64_t begin = all.begin; begin < all.end;) {
+    const int64_t end = smaller(all.end, (begin / piece.run + 1) * piece.run);
+    for (int64_t head = 0; head < piece.heads; ++head)
+      add_values<R>(s + head * R * piece_positions, {begin, end}, piece, head,
+                    part.sums + head * R * dim);
+    begin = end;
+  }
+  for (int64_t row = 0; row < piece.heads * R; ++row) {
+    const Span after{larger(spans[row % R].begin, all.end), spans[row % R].end};
+    add_values<1>(s + row * piece_positions, after, piece, row / R, part.sums + row * dim);
   }
 }
 

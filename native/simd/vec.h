@@ -31,11 +31,11 @@
 namespace quire::QUIRE_ISA {
 
 template <class T>
-inline T smaller(T a, T b) {
+constexpr T smaller(T a, T b) {
   return b < a ? b : a;
 }
 template <class T>
-inline T larger(T a, T b) {
+constexpr T larger(T a, T b) {
   return a < b ? b : a;
 }
 inline int64_t ceil_div(int64_t n, int64_t step) { return (n + step - 1) / step; }

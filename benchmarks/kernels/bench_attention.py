@@ -1,0 +1,141 @@
+"""One layer's attention against the machine: decode by what it reads, prefill by its arithmetic.
+
+Decode cases own enough caches, used in turn, that K and V come from memory and not from a processor
+cache. Rounds run the cases one after another beside a measurement of the machine's limits. One
+thread is timed by its processor time, which a busy neighbour does not stretch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks import results
+from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
+from quire.kernels.cpu.native import native
+from quire.kernels.cpu.probe import MachineSpeed, measure_machine
+from tests.kernels.attention_cases import Case, Tables
+
+SHAPES = {
+    "1b": Case(num_heads=32, num_kv_heads=8, head_dim=64, rotary_dim=64, dtype="bfloat16"),
+    "8b": Case(num_heads=32, num_kv_heads=8, head_dim=128, rotary_dim=128, dtype="bfloat16"),
+    "7b mha": Case(num_heads=32, num_kv_heads=32, head_dim=128, rotary_dim=128, dtype="bfloat16"),
+}
+#: name: (queries per request, context, requests)
+STEPS = {
+    "decode 1 x 2048": (1, 2048, 1),
+    "decode 16 x 2048": (1, 2048, 16),
+    "prefill 512": (512, 512, 1),
+    "chunk 256 behind 1792": (256, 2048, 1),
+}
+COLD_BYTES = 256 << 20
+
+
+@dataclass
+class Work:
+    """A call to be timed, and what it must at least read and multiply."""
+
+    name: str
+    call: Callable[[], object]
+    read_bytes: int
+    flops: int
+    seconds: list[float] = field(default_factory=list)
+
+    def time(self, clock: Callable[[], float]) -> None:
+        """Run twice, the first time to warm up."""
+        self.call()
+        start = clock()
+        self.call()
+        self.seconds.append(clock() - start)
+
+
+def work_of(name: str, case: Case, queries: int, context: int, requests: int) -> Work:
+    """``requests`` that compute their last ``queries`` of ``context`` tokens."""
+    tables = Tables(case, [context] * requests)
+    batch = tables.step([(row, context - queries, context) for row in range(requests)])
+    read_bytes = requests * context * case.cache_spec.token_bytes // case.cache_spec.num_layers
+    rng = np.random.default_rng(0)
+    caches = []
+    for _ in range(max(1, COLD_BYTES // read_bytes) if queries == 1 else 1):
+        cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+        memory = cache.native.memory.view(np.uint16)
+        memory[:] = np.resize(rng.integers(0x3C00, 0x3F00, 1 << 16, np.uint16), memory.shape)
+        caches.append(cache)
+    attention = CpuAttention(case.spec, **case.parameters())
+    rows = len(batch.positions)
+    qkv = rng.standard_normal((rows, case.width), dtype=np.float32)
+    out = np.empty((rows, case.num_heads * case.head_dim), np.float32)
+    turn = itertools.cycle(caches)
+    seen = queries * (context - queries) + queries * (queries + 1) // 2
+    flops = 4 * requests * seen * case.num_heads * case.head_dim
+    return Work(name, lambda: attention(qkv, batch, next(turn), out), read_bytes, flops)
+
+
+def figures(shape: str, work: Work, speeds: list[MachineSpeed]) -> dict[str, object]:
+    """Return times, rates and the fraction of the limits that was reached."""
+    summary = results.summary(work.seconds)
+    reads = [speed.read_bytes_per_second for speed in speeds]
+    peaks = [speed.fma_flops for speed in speeds]
+    best = max(work.read_bytes / max(reads), work.flops / max(peaks)) / summary["min"]
+    middle = max(work.read_bytes / statistics.median(reads), work.flops / statistics.median(peaks))
+    return {
+        "shape": shape,
+        "step": work.name,
+        "isa": speeds[0].isa,
+        "threads": speeds[0].threads,
+        "seconds": summary,
+        "gb_per_second": round(work.read_bytes / summary["min"] / 1e9, 2),
+        "gflops": round(work.flops / summary["min"] / 1e9, 1),
+        "read_limit_gb_per_second": round(max(reads) / 1e9, 2),
+        "compute_limit_gflops": round(max(peaks) / 1e9, 1),
+        "of_roofline_best": round(best, 3),
+        "of_roofline_median": round(middle / summary["median"], 3),
+    }
+
+
+def measure(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Yield the figures of every case asked for."""
+    for shape in options.shape:
+        works = [work_of(name, SHAPES[shape], *sizes) for name, sizes in STEPS.items()]
+        for threads in options.threads:
+            native.set_num_threads(threads)
+            speeds = []
+            for work in works:
+                work.seconds.clear()
+            for _ in range(options.rounds):
+                speeds.append(measure_machine(threads))
+                for work in works:
+                    work.time(time.thread_time if threads == 1 else time.perf_counter)
+            yield from (figures(shape, work, speeds) for work in works)
+
+
+def main() -> None:
+    """Run, print a line a case, write ``results/kernels_attention.json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--isa", choices=native.available_isas(), default=native.isa())
+    parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--output", default="kernels_attention", help="name of the result file")
+    options = parser.parse_args()
+    native.set_isa(options.isa)
+    rows = []
+    for row in measure(options):
+        rows.append(row)
+        print(
+            f"{row['isa']} {row['shape']:8} {row['step']:22} T={row['threads']} "
+            f"{row['gb_per_second']:7.1f} GB/s {row['gflops']:7.1f} GFLOP/s  of roofline: "
+            f"best {row['of_roofline_best']:.2f}, median {row['of_roofline_median']:.2f}",
+            flush=True,
+        )
+    print(results.write(options.output, rows, warmup=1, rounds=options.rounds))
+
+
+if __name__ == "__main__":
+    main()
