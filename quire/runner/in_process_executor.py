@@ -60,7 +60,7 @@ class InProcessExecutor:
         model_config = read_model_config(folder)
         self.resolved = resolved = resolve(config, machine, model_config)
         # Weights that cannot fit are refused before they fill the memory.
-        expected = _expected_weight_bytes(model_config, resolved.dtype)
+        expected = _expected_weight_bytes(model_config, resolved)
         device_bytes = max(machine.free_bytes, resolved.memory_bytes)
         draw_up_ledger(resolved, _demand(model_config, resolved, expected), device_bytes)
         backend = create_backend(resolved.device, threads=resolved.threads)
@@ -123,7 +123,8 @@ def _demand(config: ModelConfig, resolved: ResolvedConfig, weight_bytes: int) ->
     )
 
 
-def _expected_weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Return what the weights will take as ``dtype``, packing and tables left out."""
+def _expected_weight_bytes(config: ModelConfig, resolved: ResolvedConfig) -> int:
+    """Return what weights and RoPE tables will take, packing left out."""
     shapes = WeightMap(config, get_family(config.architecture).names).shapes().values()
-    return sum(math.prod(shape) for shape in shapes) * DTYPE_BYTES[dtype]
+    tables = 4 * resolved.max_model_len * config.rope.rotary_dim if config.rope else 0
+    return sum(math.prod(shape) for shape in shapes) * DTYPE_BYTES[resolved.dtype] + tables

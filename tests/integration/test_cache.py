@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -184,12 +185,18 @@ def test_a_shorter_context_is_kept(create_llm: Callable[..., LLM]) -> None:
 def test_what_does_not_fit_is_explained_with_three_ways_out(
     create_llm: Callable[..., LLM],
 ) -> None:
+    settings = {"max_model_len": 2048, "memory": 2 * 2**20, "max_num_batched_tokens": 256}
     with pytest.raises(ConfigError) as caught:
-        create_llm(memory=2 * 2**20, max_model_len=2048, max_num_batched_tokens=256)
-    options = str(caught.value).split("Any of these would fit: ")[1].split("; ")
+        create_llm(**settings)
+    options = str(caught.value).split("Any of these would fit: ")[1].rstrip(".").split("; ")
     assert len(options) == 3
-    assert any("--max-model-len" in option for option in options)
-    assert any("--memory" in option for option in options)
+    for option in options:
+        changes: dict[str, Any] = {}
+        for flag, value in re.findall(r"--([a-z-]+) (\w+)", option):
+            size = int(value[:-3]) * 2**20 if value.endswith("MiB") else value
+            changes[flag.replace("-", "_")] = int(size) if str(size).isdigit() else size
+        llm = create_llm(**{**settings, **changes})
+        assert llm.engine.max_model_len == changes.get("max_model_len", 2048)
 
 
 def test_a_context_that_was_not_asked_for_is_lowered_to_what_fits(
