@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-import signal
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from quire.core import env
@@ -70,17 +68,6 @@ def load_engine(config: EngineConfig) -> TextEngine:
         logging.getLogger("quire").setLevel(logging.WARNING)
     with loading_bar() as on_progress:
         return TextEngine(config, on_progress=on_progress)
-
-
-@contextlib.contextmanager
-def interrupts() -> Iterator[list[int]]:
-    """Collect Ctrl-C in a list: an exception in the middle of a step would break the engine."""
-    seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def follow(

@@ -70,9 +70,9 @@ def _read_line() -> str | None:
 
 def _show_answer(session: ChatSession) -> str:
     """Write the answer as it grows; return the line about its speed."""
-    from quire.cli.answers import interrupts
+    from quire.llm.interrupts import collect_interrupts
 
-    with interrupts() as interrupted:
+    with collect_interrupts() as interrupted:
         for delta in session.answer(stopped=lambda: bool(interrupted)):
             sys.stdout.write(delta)
             sys.stdout.flush()

@@ -38,8 +38,9 @@ def generate(
     """
     if not prompts:
         raise click.UsageError("Give at least one --prompt (- reads it from stdin).")
-    from quire.cli.answers import follow, interrupts, load_engine
+    from quire.cli.answers import follow, load_engine
     from quire.core.sampling_params import SamplingParams
+    from quire.llm.interrupts import collect_interrupts
     from quire.llm.prompts import chat_prompt
 
     texts = [sys.stdin.read() if text == "-" else text for text in prompts]
@@ -52,7 +53,7 @@ def generate(
             chat_prompt([{"role": "user", "content": text}], engine.tokenizer) for text in texts
         ]
     writer = _Writer(as_json)
-    with interrupts() as interrupted:
+    with collect_interrupts() as interrupted:
         for answers in follow(engine, items, params):
             writer.write(answers)
             if interrupted:

@@ -12,6 +12,7 @@ from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
+from quire.llm.interrupts import collect_interrupts
 from quire.llm.progress import loading_bar, prompts_bar
 from quire.llm.prompts import chat_prompt
 from quire.llm.text_engine import TextEngine
@@ -60,6 +61,7 @@ class LLM:
         Raises:
             RequestError: A prompt or setting is wrong; nothing was generated.
             EngineDeadError: A step failed; the engine cannot be used again.
+            KeyboardInterrupt: Ctrl-C, after the step that was running; the engine can go on.
         """
         items = _as_list(prompts)
         params = self._as_params(sampling_params, len(items))
@@ -85,11 +87,13 @@ class LLM:
         try:
             for request in requests:
                 self.engine.submit(request)
-            with prompts_bar(len(requests), use_tqdm) as advance:
-                while self.engine.has_unfinished_requests():
+            with prompts_bar(len(requests), use_tqdm) as advance, collect_interrupts() as seen:
+                while self.engine.has_unfinished_requests() and not seen:
                     for output in self.engine.step():
                         finished[output.request_id] = output
                         advance(sum(len(sequence.token_ids) for sequence in output.outputs))
+            if seen:
+                raise KeyboardInterrupt
             self.engine.check_alive()
         finally:
             self.engine.only_final = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -121,6 +122,29 @@ def test_low_level_steps(llm: LLM) -> None:
         expected[: i + 1] for i in range(len(expected))
     ]
     assert [output.finished for output in seen] == [False] * (len(expected) - 1) + [True]
+
+
+class Interrupting:
+    """An executor during whose steps somebody presses Ctrl-C."""
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+
+    def execute(self, plan: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return self._executor.execute(plan)
+
+
+def test_an_interrupt_waits_for_the_step_and_leaves_a_working_engine(llm: LLM) -> None:
+    expected = llm.generate("abc", GREEDY)[0].outputs
+    before = signal.getsignal(signal.SIGINT)
+    llm.engine.engine.executor = Interrupting(llm.engine.engine.executor)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["abc", "def"], SamplingParams(max_tokens=2000, ignore_eos=True))
+    assert signal.getsignal(signal.SIGINT) is before
+    assert is_idle(llm)
+    llm.engine.engine.executor = llm.engine.executor
+    assert llm.generate("abc", GREEDY)[0].outputs == expected
 
 
 def test_a_failed_step_ends_everything_and_says_so(create_llm: Callable[..., LLM]) -> None:
