@@ -30,6 +30,8 @@ static_assert(sizeof(Word) == 4 && Word::is_always_lock_free, "a futex is a plai
 
 // Long enough to bridge the Python code between two kernels, short enough for a shared machine.
 constexpr auto spin_time = std::chrono::microseconds(40);
+// From then on the core is offered to others between looks: the thread waited for may need it.
+constexpr auto selfish_time = std::chrono::microseconds(8);
 
 void futex_wait(Word& word, uint32_t seen) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
@@ -45,17 +47,16 @@ void pause() {
 #endif
 }
 
-// Yields between looks: the thread waited for may need this very core.
 template <class Condition>
 bool spin_until(Condition condition) {
-  const auto end = std::chrono::steady_clock::now() + spin_time;
-  do {
-    for (int i = 0; i < 32; ++i) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto now = begin; now - begin < spin_time; now = std::chrono::steady_clock::now()) {
+    for (int i = 0; i < 16; ++i) {
       if (condition()) return true;
       pause();
     }
-    sched_yield();
-  } while (std::chrono::steady_clock::now() < end);
+    if (now - begin > selfish_time) sched_yield();
+  }
   return false;
 }
 
