@@ -7,6 +7,7 @@ bfloat16 model can take: the time to read its weights at the measured bandwidth.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -75,11 +76,13 @@ def main() -> None:
     native.set_isa(options.isa)
     backend = CpuBackend(threads=options.threads)
     step = MODEL_BYTES / measure_machine(options.threads).read_bytes_per_second
+    clock = time.thread_time if options.threads == 1 else time.perf_counter
     found = []
     for vocab in options.vocab:
         for rows in options.rows:
             calls = cases(backend, rows, vocab)
-            for name, summary in results.interleave(calls, repeats=options.repeats).items():
+            times = results.interleave(calls, repeats=options.repeats, clock=clock)
+            for name, summary in times.items():
                 share = summary["median"] / step
                 found.append(
                     {

@@ -58,12 +58,12 @@ void each_between(const Row& row, float begin, float end, Function f) {
   for (int64_t i = 0; i < row.vocab; i += F32::lanes) {
     const int64_t n = smaller<int64_t>(F32::lanes, row.vocab - i);
     const F32 x = distance(row, load_tail(row.logits + i, n));
-    if (!any(less(x, set1(end)))) continue;
+    const F32 inside = select(less(x, set1(begin)), set1(INFINITY), x);
+    if (!any(less(inside, set1(end)))) continue;
     float distances[F32::lanes];
-    store(distances, x);
+    store(distances, inside);
     for (int64_t lane = 0; lane < n; ++lane)
-      if (distances[lane] >= begin && distances[lane] < end && row.weights[i + lane] > 0.0f)
-        f(i + lane, distances[lane]);
+      if (distances[lane] < end && row.weights[i + lane] > 0.0f) f(i + lane, distances[lane]);
   }
 }
 
@@ -122,10 +122,20 @@ Cut cut_prefix(const Row& row, int64_t count, double weight) {
 }
 
 void drop_behind(const Row& row, const Cut& cut) {
-  for (int64_t i = 0; i < row.vocab; ++i) {
-    const float logit = row.logits[i];
-    const bool kept = logit > cut.logit || (logit == cut.logit && i <= cut.id);
-    row.weights[i] = kept ? row.weights[i] : 0.0f;
+  const F32 bound = set1(cut.logit);
+  // Equal logits stay up to the cut's id, which lies inside one vector at most.
+  for (int64_t i = 0; i < row.vocab; i += F32::lanes) {
+    const int64_t n = smaller<int64_t>(F32::lanes, row.vocab - i);
+    const F32 logits = load_tail(row.logits + i, n), weights = load_tail(row.weights + i, n);
+    if (i > cut.id) {
+      store_tail(row.weights + i, select(less(bound, logits), weights, zero()), n);
+    } else if (i + n <= cut.id + 1) {
+      store_tail(row.weights + i, select(less(logits, bound), zero(), weights), n);
+    } else {
+      for (int64_t id = i; id < i + n; ++id)
+        if (id > cut.id ? row.logits[id] <= cut.logit : row.logits[id] < cut.logit)
+          row.weights[id] = 0.0f;
+    }
   }
 }
 
