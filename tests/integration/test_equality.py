@@ -46,7 +46,6 @@ def test_quire_tiny(native: str) -> None:
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
-@pytest.mark.slow
 def test_the_whole_lattice(checkpoint: Callable[..., Path], native: str) -> None:
     outcomes = check_lattice(checkpoint(), all_conditions(), device=native)
     assert len(outcomes) == 48
