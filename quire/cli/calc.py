@@ -30,10 +30,12 @@ def calc() -> None:
     """
 
 
-@calc.command()
+@calc.command(short_help="Show the KV cache's size.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @TOKENS
-@click.option("--sequences", type=CountType(False), default=1, show_default=True)
+@click.option(
+    "--sequences", type=CountType(False), default=1, show_default=True, help="Of that length each."
+)
 @DTYPE
 @JSON
 def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json: bool) -> None:
@@ -58,7 +60,7 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
         )
 
 
-@calc.command()
+@calc.command(short_help="Show how many sequences fit beside the weights.")
 @click.argument("model")
 @click.option("--memory", type=CountType(False), required=True, help="Of the device (80GiB).")
 @click.option("--weights", type=CountType(False), required=True, help="Of the weights (16GiB).")

@@ -21,7 +21,9 @@ MAX_TOKENS = 256
 
 @click.command(cls=EngineCommand)
 @engine_flags
-@click.option("--prompt", "-p", "prompts", multiple=True, help="text; may be repeated; -: stdin")
+@click.option(
+    "--prompt", "-p", "prompts", multiple=True, help="its text; may be repeated; - reads stdin"
+)
 @click.option("--chat", is_flag=True, help="ask in the model's chat template")
 @click.option("--json", "as_json", is_flag=True, help="one JSON object per prompt, in order")
 @sampling_flags

@@ -12,7 +12,10 @@ from quire.core.errors import InvalidSamplingParamsError
 from quire.core.sampling_params import SamplingParams
 
 FLAGS: dict[str, tuple[click.ParamType[Any], str]] = {
-    "max_tokens": (click.INT, "most tokens of an answer"),
+    "max_tokens": (
+        click.INT,
+        "most tokens of an answer; default: 256 in generate, what fits in chat",
+    ),
     "temperature": (click.FLOAT, "0 always takes the most likely token"),
     "top_p": (click.FLOAT, "draw from the most likely tokens of this total probability"),
     "top_k": (click.INT, "draw from so many tokens; 0: all"),

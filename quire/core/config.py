@@ -54,7 +54,7 @@ class CacheOptions:
         "auto", "element type of K and V; auto follows dtype"
     )
     enable_prefix_caching: bool = option(True, "reuse KV blocks of equal prefixes")
-    use_cache: bool = option(True, "False recomputes every token each step (for teaching)")
+    use_cache: bool = option(True, "off: recompute every token each step (for teaching)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

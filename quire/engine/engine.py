@@ -218,6 +218,10 @@ class Engine:
             values[f'request_success{{finished_reason="{reason}"}}'] = counted.finished[reason]
         return values
 
+    def describe_cache(self) -> str:
+        """Return the KV pool and the block table of each live request as text, for people."""
+        return self.scheduler.kv.describe()
+
     def _execute(self, plan: SchedulerOutput) -> StepOutput:
         if not plan.scheduled:
             return StepOutput()

@@ -154,6 +154,12 @@ class AsyncLLM:
         """Return counters and gauges by metric stem."""
         return self._engine.stats()
 
+    async def describe_cache(self) -> str:
+        """Return the KV pool and every block table as text, as they are between two steps."""
+        self.check_health()
+        text: str = await self._call(self._engine.describe_cache)
+        return text
+
     async def shutdown(self) -> None:
         """Stop the engine; open requests end with ``abort``. A second call does nothing."""
         if not self._closed:

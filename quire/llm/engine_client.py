@@ -64,6 +64,14 @@ class EngineClient(Protocol):
         """Return counters and gauges by metric stem, for ``/metrics``."""
         ...
 
+    async def describe_cache(self) -> str:
+        """Return the KV pool and the block table of each live request as text, for people.
+
+        Raises:
+            EngineDeadError: The engine has stopped.
+        """
+        ...
+
     async def shutdown(self) -> None:
         """Stop the engine; open requests end with ``abort``."""
         ...

@@ -172,6 +172,10 @@ class TextEngine:
         """Return the engine's counters and gauges by metric stem."""
         return self.engine.stats()
 
+    def describe_cache(self) -> str:
+        """Return the KV pool and the block table of each live request as text, for people."""
+        return self.engine.describe_cache()
+
     def shutdown(self) -> None:
         """Let go of the model; no call follows."""
         self.executor.shutdown()

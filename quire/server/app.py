@@ -5,11 +5,11 @@ from __future__ import annotations
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
-from quire.server import health, models, tokenization
+from quire.server import debug, health, models, tokenization
 from quire.server.authentication import RequireKey
+from quire.server.boundary import Boundary
 from quire.server.chat_completions import ChatCompletions
 from quire.server.completions import Completions
-from quire.server.errors import AnswerErrors
 from quire.server.service import Service
 
 
@@ -22,9 +22,10 @@ def create_app(service: Service) -> ASGIApp:
             *models.routes(service),
             *tokenization.routes(service),
             *health.routes(service),
+            *debug.routes(service),
         ],
         redirect_slashes=False,
     )
     if service.options.api_key:
         app = RequireKey(app, service.options.api_key)
-    return AnswerErrors(app)
+    return Boundary(app)

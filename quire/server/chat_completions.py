@@ -18,7 +18,7 @@ from quire.protocol.chat_completion import (
 )
 from quire.server.deltas import Sent, Tally, json_text
 from quire.server.generation import Outputs, Submission, output_limit
-from quire.server.generation_endpoint import GenerationEndpoint, response_id
+from quire.server.generation_endpoint import GenerationEndpoint
 from quire.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from quire.server.prompts import Conversation, encode_conversation
 from quire.server.service import Service
@@ -29,8 +29,11 @@ class ChatCompletions(GenerationEndpoint[ChatCompletionRequest]):
     """The ASGI app of the route."""
 
     kind = ChatCompletionRequest
+    id_prefix = "chatcmpl"
 
-    async def prepare(self, body: ChatCompletionRequest) -> tuple[ChatAnswer, Submission]:
+    async def prepare(
+        self, body: ChatCompletionRequest, response_id: str
+    ) -> tuple[ChatAnswer, Submission]:
         service = self.service
         model = service.resolve_model(body.model)
         body.check()
@@ -45,16 +48,14 @@ class ChatCompletions(GenerationEndpoint[ChatCompletionRequest]):
         limit = output_limit(service, body.output_limit, len(token_ids))
         defaults = service.engine.default_sampling_params
         submission = Submission(
-            response_id=response_id("chatcmpl", body),
+            response_id=response_id,
             prompts=[token_ids],
             params=[body.sampling_params(defaults, limit, body.num_logprobs)],
             param="messages",
             priority=body.priority or 0,
             cache_salt=body.cache_salt,
         )
-        return ChatAnswer(
-            service, body, submission.response_id, model, conversation.role
-        ), submission
+        return ChatAnswer(service, body, response_id, model, conversation.role), submission
 
 
 class ChatAnswer:

@@ -21,7 +21,7 @@ from quire.protocol.completion import (
 )
 from quire.server.deltas import Delta, Sent, Tally, json_text
 from quire.server.generation import Outputs, Submission, output_limit
-from quire.server.generation_endpoint import GenerationEndpoint, response_id
+from quire.server.generation_endpoint import GenerationEndpoint
 from quire.server.logprobs import CompletionLogprobWriter, TokenNames, prompt_logprobs
 from quire.server.prompts import encode_text
 from quire.server.service import Service
@@ -32,8 +32,11 @@ class Completions(GenerationEndpoint[CompletionRequest]):
     """The ASGI app of the route."""
 
     kind = CompletionRequest
+    id_prefix = "cmpl"
 
-    async def prepare(self, body: CompletionRequest) -> tuple[CompletionAnswer, Submission]:
+    async def prepare(
+        self, body: CompletionRequest, response_id: str
+    ) -> tuple[CompletionAnswer, Submission]:
         service = self.service
         model = service.resolve_model(body.model)
         body.check()
@@ -49,14 +52,14 @@ class Completions(GenerationEndpoint[CompletionRequest]):
                 prompts.append(prompt)
                 texts.append(tokenizer.decode(prompt) if body.echo else "")
         submission = Submission(
-            response_id=response_id("cmpl", body),
+            response_id=response_id,
             prompts=prompts,
             params=[self._params(body, len(token_ids)) for token_ids in prompts],
             param="prompt",
             priority=body.priority or 0,
             cache_salt=body.cache_salt,
         )
-        return CompletionAnswer(service, body, submission.response_id, model, texts), submission
+        return CompletionAnswer(service, body, response_id, model, texts), submission
 
     def _params(self, body: CompletionRequest, num_prompt_tokens: int) -> SamplingParams:
         asked = body.max_tokens

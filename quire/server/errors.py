@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.core.errors import (
     CapacityError,
@@ -93,39 +91,3 @@ def to_api_error(error: Exception) -> ApiError:
         return ApiError(error.status_code, error.detail, headers=error.headers)
     logger.error("[server] request failed", exc_info=error)
     return ApiError(500, "Internal server error.")
-
-
-class AnswerErrors:
-    """ASGI middleware: whatever the routes raise becomes OpenAI's error body.
-
-    It replaces Starlette's own two layers, which each wrap every chunk that is sent.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app; answer its exception unless an answer has begun."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started = False
-
-        def watched_send(message: Message) -> Awaitable[None]:
-            nonlocal started
-            started = True
-            return send(message)
-
-        # Makes Starlette's router raise 404 and 405 instead of answering in plain text.
-        scope["app"] = self
-        path = scope["path"]
-        try:
-            await self.app(scope, receive, watched_send)
-        except ClientDisconnect:
-            return  # Nobody is left to be told.
-        except Exception as error:
-            if started:
-                raise
-            if isinstance(error, HTTPException) and error.status_code == 404:
-                error = ApiError(404, f"There is no route {path}.")
-            await to_api_error(error).response()(scope, receive, send)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Generic, Protocol, TypeVar
@@ -38,9 +37,11 @@ class GenerationEndpoint(ABC, Generic[T]):
 
     Attributes:
         kind: Struct of the request's body.
+        id_prefix: First part of an answer's id.
     """
 
     kind: type[T]
+    id_prefix: str
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -51,7 +52,8 @@ class GenerationEndpoint(ABC, Generic[T]):
         body, headers = await read_request(Request(scope, receive), self.kind, strict)
 
         async def work() -> None:
-            answer, submission = await self.prepare(body)
+            request_id = body.request_id or body.rid or scope["request_id"]
+            answer, submission = await self.prepare(body, f"{self.id_prefix}-{request_id}")
             check_submission(self.service, submission)
             outputs = generate(self.service, submission)
             if body.stream:
@@ -64,15 +66,10 @@ class GenerationEndpoint(ABC, Generic[T]):
         await run_until_disconnect(receive, work())
 
     @abstractmethod
-    async def prepare(self, body: T) -> tuple[Answer, Submission]:
-        """Check and tokenize a request.
+    async def prepare(self, body: T, response_id: str) -> tuple[Answer, Submission]:
+        """Check and tokenize a request, whose answer is named ``response_id``.
 
         Raises:
             RequestError: It is wrong.
             ApiError: It names a model that is not served.
         """
-
-
-def response_id(prefix: str, body: GenerationRequest) -> str:
-    """Return the answer's id: the client's own behind ``prefix``, or a fresh one."""
-    return f"{prefix}-{body.request_id or body.rid or uuid.uuid4().hex}"

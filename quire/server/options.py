@@ -29,7 +29,7 @@ class ServerOptions:
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
         "info", "what the HTTP server logs"
     )
-    disable_uvicorn_access_log: bool = option(False, "no line per request")
+    disable_uvicorn_access_log: bool = option(False, "log no line per request")
 
     def __post_init__(self) -> None:
         checks = (

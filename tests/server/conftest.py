@@ -179,6 +179,10 @@ class ScriptedEngine:
             'request_success{finished_reason="abort"}': self.ended.count("closed"),
         }
 
+    async def describe_cache(self) -> str:
+        """There is none."""
+        return "no cache"
+
     async def shutdown(self) -> None:
         """End everything with ``abort``."""
         self.stopped = True

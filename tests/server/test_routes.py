@@ -87,6 +87,7 @@ GUARDED = [
     ("POST", "/v1/completions"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
+    ("GET", "/debug/kv_cache"),
     ("GET", "/nothing"),
     ("GET", "//v1/models"),
 ]

@@ -1,0 +1,61 @@
+"""What wraps every request: its id, and its failures in OpenAI's error body."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Awaitable
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.server.errors import ApiError, to_api_error
+
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
+
+
+class Boundary:
+    """ASGI middleware: names each request and answers whatever the routes raise.
+
+    The id is the client's ``X-Request-Id`` or a fresh one; it is in ``scope["request_id"]`` and on
+    the answer. Starlette's own two layers for errors each wrap every chunk that is sent; this one
+    replaces both.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app; answer its exception unless an answer has begun."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(b"x-request-id")
+        refused = given is not None and not _REQUEST_ID.fullmatch(given)
+        request_id = uuid.uuid4().hex.encode() if given is None or refused else given
+        started = False
+
+        def named_send(message: Message) -> Awaitable[None]:
+            nonlocal started
+            started = True
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            return send(message)
+
+        # Makes Starlette's router raise 404 and 405 instead of answering in plain text.
+        scope["app"] = self
+        scope["request_id"] = request_id.decode()
+        path = scope["path"]
+        try:
+            if refused:
+                raise ApiError(400, "[x-request-id] must be 1 to 128 visible ASCII characters.")
+            await self.app(scope, receive, named_send)
+        except ClientDisconnect:
+            return  # Nobody is left to be told.
+        except Exception as error:
+            if started:
+                raise
+            if isinstance(error, HTTPException) and error.status_code == 404:
+                error = ApiError(404, f"There is no route {path}.")
+            await to_api_error(error).response()(scope, receive, named_send)
