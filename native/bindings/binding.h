@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "include/kernels.h"
 
@@ -14,21 +15,20 @@ namespace nb = nanobind;
 
 // A C-contiguous Python buffer (a numpy array) for the length of a call.
 //
-// Checks what memory safety needs: contiguity, at least `count` elements of T, writability.
-// Element types and shapes are the business of kernels/<op>.py. Needs the GIL at both ends.
+// Checks what memory safety needs: contiguity, at least `min_bytes`, writability; and the size of
+// an element unless 0, because int64 read as int32 would be wrong without a word. Shapes are the
+// business of kernels/<op>.py. Needs the GIL at both ends.
 class Buffer {
  public:
-  Buffer(nb::handle object, size_t min_bytes, bool writable) {
+  Buffer(nb::handle object, size_t min_bytes, bool writable, size_t element = 0) {
     // PyBUF_SIMPLE demands C-contiguity and asks for nothing that takes time.
     if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE))
       throw nb::python_error();
-    if (static_cast<size_t>(view_.len) < min_bytes) {
-      const size_t bytes = static_cast<size_t>(view_.len);
-      PyBuffer_Release(&view_);
-      PyErr_Format(PyExc_ValueError, "[native] buffer must have at least %zu bytes; got %zu.",
-                   min_bytes, bytes);
-      throw nb::python_error();
-    }
+    const size_t bytes = static_cast<size_t>(view_.len);
+    const size_t size = static_cast<size_t>(view_.itemsize);
+    if (bytes < min_bytes)
+      refuse("buffer must have at least %zu bytes; got %zu.", min_bytes, bytes);
+    if (element && size != element) refuse("elements must have %zu bytes; got %zu.", element, size);
   }
   ~Buffer() { PyBuffer_Release(&view_); }
   Buffer(const Buffer&) = delete;
@@ -38,6 +38,12 @@ class Buffer {
   size_t bytes() const { return static_cast<size_t>(view_.len); }
 
  private:
+  [[noreturn]] void refuse(const char* rule, size_t wanted, size_t got) {
+    PyBuffer_Release(&view_);
+    PyErr_Format(PyExc_ValueError, (std::string("[native] ") + rule).c_str(), wanted, got);
+    throw nb::python_error();
+  }
+
   Py_buffer view_;
 };
 
@@ -45,7 +51,7 @@ template <class T>
 class Input {
  public:
   Input(nb::handle object, int64_t count)
-      : buffer_(object, static_cast<size_t>(count) * sizeof(T), false) {}
+      : buffer_(object, static_cast<size_t>(count) * sizeof(T), false, sizeof(T)) {}
   operator const T*() const { return static_cast<const T*>(buffer_.data()); }
 
  private:
@@ -56,7 +62,7 @@ template <class T>
 class Output {
  public:
   Output(nb::handle object, int64_t count)
-      : buffer_(object, static_cast<size_t>(count) * sizeof(T), true) {}
+      : buffer_(object, static_cast<size_t>(count) * sizeof(T), true, sizeof(T)) {}
   operator T*() const { return static_cast<T*>(buffer_.data()); }
 
  private:

@@ -41,3 +41,11 @@ def test_wrong_shapes_are_refused() -> None:
         BACKEND.gather_rows(table, np.zeros(2, np.int32), np.zeros((3, 4), np.float32))
     with pytest.raises(ValueError, match="contiguous"):
         BACKEND.gather_rows(table, np.zeros(4, np.int32)[::2], np.zeros((2, 4), np.float32))
+
+
+def test_elements_of_another_size_are_refused() -> None:
+    table, out = np.ones((5, 4), np.float32), np.zeros((2, 4), np.float32)
+    with pytest.raises(ValueError, match="elements must have 4 bytes; got 8"):
+        BACKEND.gather_rows(table, np.zeros(2, np.int64), out)
+    with pytest.raises(ValueError, match="elements must have 4 bytes; got 8"):
+        BACKEND.gather_rows(table.astype(np.float64), np.zeros(2, np.int32), out)
