@@ -59,6 +59,8 @@ class Answer:
         seconds = self.last_token - self.first_token
         if self.num_tokens > 1 and seconds > 0:
             line += f", {(self.num_tokens - 1) / seconds:.1f} tok/s"
+        if self.output and self.output.outputs[0].finish_reason == "length":
+            line += ", cut at the token limit"
         return line
 
 
@@ -71,11 +73,12 @@ def load_engine(config: EngineConfig) -> TextEngine:
 
 
 def follow(
-    engine: TextEngine, prompts: Sequence[Prompt], params: SamplingParams
+    engine: TextEngine, prompts: Sequence[Prompt], params: SamplingParams, *, fit_output: bool
 ) -> Generator[list[Answer], None, None]:
     """Run all prompts together; yield their answers after each step, in the prompts' order.
 
-    Closing the iterator ends the requests that still run.
+    Closing the iterator ends the requests that still run. With ``fit_output`` an answer may be
+    shorter than ``max_tokens`` where the context ends.
 
     Raises:
         RequestError: A prompt is refused.
@@ -85,7 +88,8 @@ def follow(
     try:
         for prompt in prompts:
             request_id = next(_REQUEST_IDS)
-            engine.add_request(request_id, prompt, params)
+            request = engine.prepare(request_id, prompt, params)
+            engine.submit(engine.fit_output(request) if fit_output else request)
             answers[request_id] = Answer()
         while not all(answer.finished for answer in answers.values()):
             for output in engine.step():

@@ -75,7 +75,9 @@ class ChatSession:
         answer = None
         try:
             prompt = chat_prompt(self.messages, self._engine.tokenizer)
-            steps = follow(self._engine, [prompt], SamplingParams(**self._sampling))
+            steps = follow(
+                self._engine, [prompt], SamplingParams(**self._sampling), fit_output=True
+            )
             for (answer,) in steps:
                 yield answer.text[shown:]
                 shown = len(answer.text)
@@ -143,7 +145,7 @@ class ChatSession:
             if not all(isinstance(text, str) for m in messages for text in m.values()):
                 raise ValueError("a message that is no text")
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise RequestError(f"[chat] /load needs a saved chat; got {error!r}.") from error
+            raise RequestError(f"[chat] /load needs a saved chat; got {name}: {error}.") from error
         if messages and messages[-1]["role"] == "user":
             messages.pop()
         self.messages, self._sampling = messages, saved["sampling"]
@@ -153,8 +155,11 @@ class ChatSession:
         if not rest:
             return json.dumps(self._sampling)
         name, _, text = rest.partition(" ")
-        if name not in SamplingParams.__dataclass_fields__:
-            raise RequestError(f"[chat] /set needs a sampling setting; got {name!r}.")
+        if name not in SamplingParams.__dataclass_fields__ or name == "n":
+            raise RequestError(
+                f"[chat] /set needs a sampling setting of one answer; got {name!r}. "
+                "/set alone lists those in use."
+            )
         try:
             value = json.loads(text)
         except ValueError:
@@ -163,7 +168,8 @@ class ChatSession:
         try:
             SamplingParams(**changed)
         except TypeError as error:
-            raise RequestError(f"[chat] {name} cannot be {value!r} ({error}).") from error
+            kind = SamplingParams.__annotations__[name]
+            raise RequestError(f"[chat] {name} must be {kind}; got {text!r}.") from error
         self._sampling = changed
         return f"{name} = {value!r}"
 

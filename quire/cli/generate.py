@@ -21,9 +21,7 @@ MAX_TOKENS = 256
 
 @click.command(cls=EngineCommand)
 @engine_flags
-@click.option(
-    "--prompt", "-p", "prompts", multiple=True, help="its text; may be repeated; - reads stdin"
-)
+@click.option("--prompt", "-p", "prompts", multiple=True, help="text, - for stdin; may be repeated")
 @click.option("--chat", is_flag=True, help="ask in the model's chat template")
 @click.option("--json", "as_json", is_flag=True, help="one JSON object per prompt, in order")
 @sampling_flags
@@ -45,7 +43,8 @@ def generate(
     from quire.llm.interrupts import collect_interrupts
     from quire.llm.prompts import chat_prompt
 
-    texts = [sys.stdin.read() if text == "-" else text for text in prompts]
+    # `echo question |` ends its text with a newline that nobody means to ask.
+    texts = [sys.stdin.read().removesuffix("\n") if text == "-" else text for text in prompts]
     engine = load_engine(config)
     defaults = {"max_tokens": MAX_TOKENS, **engine.default_sampling_params}
     params = SamplingParams(**{**defaults, **sampling})
@@ -56,7 +55,7 @@ def generate(
         ]
     writer = _Writer(as_json)
     with collect_interrupts() as interrupted:
-        for answers in follow(engine, items, params):
+        for answers in follow(engine, items, params, fit_output="max_tokens" not in sampling):
             writer.write(answers)
             if interrupted:
                 raise click.Abort

@@ -14,7 +14,7 @@ from quire.core.sampling_params import SamplingParams
 FLAGS: dict[str, tuple[click.ParamType[Any], str]] = {
     "max_tokens": (
         click.INT,
-        "most tokens of an answer; default: 256 in generate, what fits in chat",
+        "most tokens of an answer",
     ),
     "temperature": (click.FLOAT, "0 always takes the most likely token"),
     "top_p": (click.FLOAT, "draw from the most likely tokens of this total probability"),

@@ -82,6 +82,12 @@ class Engine:
         kv = self.scheduler.kv
         return (kv.pool.num_blocks - 1) * kv.block_size
 
+    @property
+    def max_total_tokens(self) -> int:
+        """Longest prompt plus output, in tokens."""
+        # The last token's KV is never written, hence one more than the pool holds.
+        return min(self.max_model_len, self.max_cached_tokens + 1)
+
     def add_request(
         self,
         request_id: str,
@@ -251,8 +257,7 @@ class Engine:
             raise RequestError(
                 f"[n] must be at most --max-num-seqs ({max_num_seqs}); got {params.n}.", param="n"
             )
-        # The last token's KV is never written, hence one more than the pool holds.
-        longest = min(self.max_model_len, self.max_cached_tokens + 1)
+        longest = self.max_total_tokens
         limit = (
             f"the context length ({self.max_model_len} tokens)"
             if longest == self.max_model_len

@@ -54,7 +54,8 @@ class LLM:
 
         Args:
             prompts: One or many; each is text, token ids, or a dict of one of the two.
-            sampling_params: For all or one per prompt; None means the model's own defaults.
+            sampling_params: For all or one per prompt; None means the model's own defaults, their
+                ``max_tokens`` lowered to what fits.
             use_tqdm: Show progress when there are several prompts and stderr is a terminal.
             priority: One per prompt, lower first, under ``scheduling_policy="priority"``.
 
@@ -81,6 +82,8 @@ class LLM:
             self.engine.prepare(next(self._request_ids), prompt, own, priority=level)
             for prompt, own, level in zip(items, params, priorities, strict=True)
         ]
+        if sampling_params is None:
+            requests = [self.engine.fit_output(request) for request in requests]
         ids = [request.request_id for request in requests]
         finished: dict[str, RequestOutput] = {}
         self.engine.only_final = True

@@ -100,6 +100,18 @@ class TextEngine:
             () if cache_salt is None else (f"salt:{cache_salt}",),
         )
 
+    def fit_output(self, request: PreparedRequest) -> PreparedRequest:
+        """Lower ``max_tokens``, where nobody asked for it, to what the prompt leaves of the context.
+
+        A prompt that leaves nothing is still refused by :meth:`submit`.
+        """
+        params, limit = request.params, self.engine.max_total_tokens
+        room = max(1, limit - len(request.prompt.token_ids))
+        if params.max_tokens is None or params.max_tokens <= room:
+            return request
+        fitted = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+        return replace(request, params=fitted)
+
     def submit(self, request: PreparedRequest) -> None:
         """Queue a prepared request.
 

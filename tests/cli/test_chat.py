@@ -48,6 +48,8 @@ def test_mistakes_are_told_and_the_chat_goes_on(quire, model, tmp_path):
         "/bogus",
         "/set temperature -1",
         "/set pages 3",
+        "/set temperature hot",
+        "/set n 2",
         "/set stop 3",
         "/load nowhere.json",
         "/save /nowhere/file",
@@ -58,9 +60,16 @@ def test_mistakes_are_told_and_the_chat_goes_on(quire, model, tmp_path):
     result = quire("chat", str(model), *GREEDY, stdin="\n".join(script) + "\n")
     assert result.returncode == 0  # The end of the input ends the chat.
     errors = [line for line in result.stderr.splitlines() if line.startswith("[")]
-    assert len(errors) == 8, result.stderr  # Seven mistakes and the answer's speed.
+    assert len(errors) == 10, result.stderr  # Nine mistakes and the answer's speed.
+    assert "[chat] temperature must be float; got 'hot'." in errors
     assert "/system TEXT" in result.stderr
     assert len(result.stdout) > 1
+
+
+def test_an_answer_ends_where_the_context_ends(quire, model):
+    args = ("--temperature", "0", "--max-tokens", "60", "--max-model-len", "64")
+    result = quire("chat", str(model), *args, stdin="hello\n/set ignore_eos true\nhello\n")
+    assert ", cut at the token limit]" in result.stderr, result.stderr
 
 
 def test_question_that_does_not_fit_is_taken_back(quire, model, tmp_path):

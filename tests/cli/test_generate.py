@@ -35,7 +35,9 @@ def test_text_is_what_json_says_and_nothing_else(quire, model):
 
 
 def test_prompt_from_standard_input(quire, model):
-    result = quire("generate", str(model), *GREEDY, "--prompt", "-", "--json", stdin="from a pipe")
+    result = quire(
+        "generate", str(model), *GREEDY, "--prompt", "-", "--json", stdin="from a pipe\n"
+    )
     assert lines(result.stdout)[0]["prompt"] == "from a pipe"
 
 
@@ -66,6 +68,16 @@ def test_prompt_longer_than_the_context_is_refused_with_counts(quire, model):
     assert (result.returncode, result.stdout) == (1, "")
     assert "64" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_limit_nobody_gave_gives_way_to_the_context(quire, model):
+    result = quire("generate", str(model), "--max-model-len", "16", "--prompt", "12345", "--json")
+    assert lines(result.stdout)[0]["num_output_tokens"] <= 11, result.stderr
+    result = quire(
+        "generate", str(model), "--max-model-len", "16", "--prompt", "12345", "--max-tokens", "12"
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "got 5 + 12 = 17" in result.stderr
 
 
 def test_interrupt_ends_with_130(model):

@@ -16,8 +16,6 @@ import httpx2
 import openai
 import pytest
 
-from quire.core.errors import NoKernelError
-from quire.kernels.backend import create_backend
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -25,16 +23,10 @@ HELLO = [{"role": "user", "content": "Hello!"}]
 
 
 @pytest.fixture(scope="module")
-def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def arguments(tmp_path_factory: pytest.TempPathFactory, device: str) -> list[str]:
     """A tiny checkpoint and the settings that fit it."""
     folder = tmp_path_factory.mktemp("tiny") / "tiny-llama"
     random_checkpoint(folder, PRESETS["tiny-llama"])
-    try:
-        create_backend("cpu", threads=1)
-        device = "cpu"
-    except (NoKernelError, ImportError):
-        pytest.importorskip("torch")
-        device = "reference"
     return [str(folder), "--device", device, "--memory", "32MiB", "--threads", "1"]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +48,18 @@ def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
         output.finished and output.outputs[0].finish_reason == "length" for output in outputs
     )
     assert is_idle(llm)
+
+
+def test_the_model_s_own_limit_gives_way_to_the_context(
+    folder: Path, device: str, small: dict[str, Any], tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "generation_config.json").write_text('{"max_new_tokens": 60, "do_sample": false}')
+    with LLM(str(tmp_path), device=device, **{**small, "max_model_len": 64}) as llm:
+        short, long = llm.generate([[1] * 3, [1] * 50])
+        assert len(long.outputs[0].token_ids) <= 14 < len(short.outputs[0].token_ids)
+        with pytest.raises(RequestError, match="50 \\+ 60 = 110"):
+            llm.generate([[1] * 50], llm.get_default_sampling_params())
 
 
 def test_no_prompts_no_outputs(llm: LLM) -> None:

@@ -16,11 +16,10 @@ import openai
 import pytest
 
 from quire.core.config import EngineConfig
-from quire.core.errors import EngineDeadError, NoKernelError
+from quire.core.errors import EngineDeadError
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.kernels.backend import create_backend
 from quire.llm import AsyncLLM
 from quire.server.lifecycle import Server, address, bind
 from quire.server.options import ServerOptions
@@ -230,18 +229,6 @@ def serve(engine: ScriptedEngine) -> Iterator[Callable[..., httpx2.Client]]:
 def client(serve: Callable[..., httpx2.Client]) -> httpx2.Client:
     """A client of a server with default options."""
     return serve()
-
-
-@pytest.fixture(scope="session")
-def device() -> str:
-    """The native backend where it is built, else the reference."""
-    try:
-        create_backend("cpu", threads=1)
-    except (NoKernelError, ImportError):
-        torch = pytest.importorskip("torch")
-        torch.set_num_threads(1)
-        return "reference"
-    return "cpu"
 
 
 @dataclass
