@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 
 from quire.core.errors import InvalidSamplingParamsError
 
-MAX_LOGPROBS = 20
 MAX_N = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SamplingParams:
     """Sampling settings of one request, in vLLM's names and defaults.
+
+    Fields may be set afterwards, as scripts for vLLM do; a request takes a copy, which is checked
+    again.
 
     Args:
         n: Sequences generated from the prompt, 1 to 128.
@@ -72,9 +74,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        object.__setattr__(self, "bad_words", tuple(self.bad_words or ()))
+        self.stop = stop
+        self.stop_token_ids = tuple(self.stop_token_ids or ())
+        self.bad_words = tuple(self.bad_words or ())
         self._check()
 
     def _check(self) -> None:

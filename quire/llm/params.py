@@ -26,12 +26,13 @@ class ParamsLimits:
 def complete_params(
     params: SamplingParams, tokenizer: Tokenizer, limits: ParamsLimits
 ) -> SamplingParams:
-    """Check ``params`` against a model and add the token ids of its bad words.
+    """Return a checked copy of ``params``, with the token ids of its bad words.
 
     Raises:
         InvalidSamplingParamsError: More alternatives than allowed, ids outside the vocabulary, or
             stop strings without text to find them in.
     """
+    params = replace(params)
     for name in ("logprobs", "prompt_logprobs"):
         value = getattr(params, name)
         allowed = limits.max_logprobs
@@ -49,10 +50,9 @@ def complete_params(
             "[stop] stop strings are found in text; got detokenize=False. Use stop_token_ids.",
             "stop",
         )
-    if not params.bad_words:
-        return params
-    words = params.bad_words_token_ids + _bad_words_ids(params.bad_words, tokenizer)
-    return replace(params, bad_words_token_ids=words)
+    if params.bad_words:
+        params.bad_words_token_ids += _bad_words_ids(params.bad_words, tokenizer)
+    return params
 
 
 def _check_ids(name: str, ids: Iterable[int], limits: ParamsLimits) -> None:

@@ -101,7 +101,7 @@ class TextEngine:
         )
 
     def fit_output(self, request: PreparedRequest) -> PreparedRequest:
-        """Lower ``max_tokens``, where nobody asked for it, to what the prompt leaves of the context.
+        """Lower a ``max_tokens`` nobody asked for to what the prompt leaves of the context.
 
         A prompt that leaves nothing is still refused by :meth:`submit`.
         """

@@ -62,6 +62,18 @@ def test_the_model_s_own_limit_gives_way_to_the_context(
             llm.generate([[1] * 50], llm.get_default_sampling_params())
 
 
+def test_settings_may_be_changed_and_are_checked_again(llm: LLM) -> None:
+    params = llm.get_default_sampling_params()
+    params.max_tokens, params.temperature = 3, 0
+    requests = [llm.engine.prepare("a", [1, 2], params)]
+    params.max_tokens = 5
+    assert requests[0].params.max_tokens == 3, "a request keeps the settings it came with"
+    assert len(llm.generate([1, 2], params)[0].outputs[0].token_ids) <= 5
+    params.temperature = -1
+    with pytest.raises(InvalidSamplingParamsError, match="temperature"):
+        llm.generate([1, 2], params)
+
+
 def test_no_prompts_no_outputs(llm: LLM) -> None:
     assert llm.generate([], GREEDY) == []
 
