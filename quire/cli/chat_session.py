@@ -133,7 +133,7 @@ class ChatSession:
         saved = {"messages": self.messages, "sampling": self._sampling}
         try:
             Path(name).write_text(json.dumps(saved, ensure_ascii=False, indent=2) + "\n", "utf-8")
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise RequestError(f"[chat] /save needs a file to write; got {error}.") from error
         return f"{len(self.messages)} messages saved to {name}"
 

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failure, 2 misuse, 130 after Ctrl-C. Results go to stdout,
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -84,15 +85,23 @@ def run(args: Sequence[str] | None = None) -> int:
     except QuireError as error:
         click.echo(f"quire: {error}", err=True)
         return 1
-    except BrokenPipeError:
-        # The reader has gone (`quire generate | head`); the interpreter must not flush into it.
+    except OSError as error:
+        # The reader has gone (`quire generate | head`) or the disk is full. What is left must not
+        # be flushed there again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"quire: {error}", err=True)
         return 1
     return result if isinstance(result, int) else 0
 
 
 def main() -> None:
     """Entry point of the ``quire`` script."""
+    # Whatever the locale: bytes that are no text are refused where the text is read, with words,
+    # and characters the terminal lacks are escaped.
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
     sys.exit(run())
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quire.core.errors import ConfigError, InvalidSamplingParamsError, ModelLoadError
+from quire.core.errors import ConfigError, ModelLoadError
 from quire.core.sampling_params import SamplingParams
 
 #: The file's names of our settings; everything else in it steers other programs.
@@ -62,8 +62,9 @@ def read_generation_config(folder: Path, mode: str) -> GenerationConfig:
         if values.get("do_sample") is False:
             sampling["temperature"] = 0.0
         SamplingParams(**sampling)
-    except (OSError, ValueError, TypeError, AttributeError, InvalidSamplingParamsError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        reason = str(error).removesuffix(".")
         raise ModelLoadError(
-            f"[load] {path} must hold generation settings; got {error}. Repair or remove it."
+            f"[load] {path} must hold generation settings; got {reason}. Repair or remove it."
         ) from error
     return GenerationConfig(sampling if mode == "auto" else {}, eos_token_ids)
