@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
+from numbers import Integral, Real
+from typing import Any, NoReturn
 
 from quire.core.errors import InvalidSamplingParamsError
 
 MAX_N = 128
+
+#: Type of the fields, in words and by name.
+_KINDS: tuple[tuple[type[Any], str, tuple[str, ...]], ...] = (
+    (
+        Integral,
+        "a whole number",
+        ("n", "top_k", "min_tokens", "seed", "max_tokens", "logprobs", "prompt_logprobs"),
+    ),
+    (
+        Real,
+        "a number",
+        (
+            "temperature",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+        ),
+    ),
+    (
+        bool,
+        "True or False",
+        ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize"),
+    ),
+)
+_OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +76,8 @@ class SamplingParams:
         detokenize: Produce text; False leaves only token ids.
 
     Raises:
-        InvalidSamplingParamsError: A value is out of range; the error's ``param`` names the field.
+        InvalidSamplingParamsError: A value has the wrong type or is out of range; the error's
+            ``param`` names the field.
     """
 
     n: int = 1
@@ -73,11 +105,30 @@ class SamplingParams:
     detokenize: bool = field(default=True)
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        self.stop = stop
-        self.stop_token_ids = tuple(self.stop_token_ids or ())
-        self.bad_words = tuple(self.bad_words or ())
+        self._read_kinds()
+        self.stop = _texts("stop", self.stop)
+        self.bad_words = _texts("bad_words", self.bad_words)
+        self.stop_token_ids = _ids("stop_token_ids", self.stop_token_ids or ())
+        self.bad_words_token_ids = tuple(
+            _ids("bad_words_token_ids", ids) for ids in self.bad_words_token_ids
+        )
+        if self.allowed_token_ids is not None:
+            self.allowed_token_ids = _ids("allowed_token_ids", self.allowed_token_ids)
+        if self.logit_bias is not None:
+            self.logit_bias = _biases(self.logit_bias)
         self._check()
+
+    def _read_kinds(self) -> None:
+        """Refuse wrong types here: in the middle of a step they would stop the engine."""
+        for kind, words, names in _KINDS:
+            for name in names:
+                value: Any = getattr(self, name)
+                if value is None and name in _OPTIONAL:
+                    continue
+                if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+                    _refuse(name, f"must be {words}", value)
+                if kind is Integral:
+                    setattr(self, name, int(value))  # numpy's, too
 
     def _check(self) -> None:
         bounds = (
@@ -87,16 +138,16 @@ class SamplingParams:
             ("presence_penalty", -2.0, 2.0),
             ("frequency_penalty", -2.0, 2.0),
             ("min_tokens", 0, 2**31 - 1),
+            ("top_k", -1, 2**31 - 1),
+            ("seed", -(2**63), 2**63 - 1),
         )
         for name, low, high in bounds:
             value = getattr(self, name)
             # NaN compares false with everything, so the test is written to fail on it.
-            if not low <= value <= high:
+            if value is not None and not low <= value <= high:
                 _refuse(name, f"must be in [{low}, {high}]", value)
         if not 0.0 < self.top_p <= 1.0:
             _refuse("top_p", "must be in (0, 1]", self.top_p)
-        if self.top_k < -1:
-            _refuse("top_k", "must be 0 or -1 (off) or at least 1", self.top_k)
         if not 0.0 < self.repetition_penalty < float("inf"):
             _refuse("repetition_penalty", "must be > 0 and finite", self.repetition_penalty)
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -115,5 +166,30 @@ class SamplingParams:
             _refuse("allowed_token_ids", "must hold at least one token id", [])
 
 
-def _refuse(name: str, rule: str, value: object) -> None:
-    raise InvalidSamplingParamsError(f"[{name}] {rule}; got {value!r}.", param=name)
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    items = (value,) if isinstance(value, str) else value or ()
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        _refuse(name, "must be text or a list of texts", value)
+    return tuple(items)
+
+
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        _refuse(name, "must be a list of token ids", value)
+    items = tuple(value)
+    if not all(isinstance(item, int | Integral) for item in items):
+        _refuse(name, "must be a list of token ids", value)
+    return items
+
+
+def _biases(value: Any) -> dict[int, float]:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(token_id, int | Integral) and isinstance(bias, Real) and isfinite(bias)
+        for token_id, bias in value.items()
+    ):
+        _refuse("logit_bias", "must map token ids to finite numbers", value)
+    return dict(value)
+
+
+def _refuse(name: str, rule: str, value: object) -> NoReturn:
+    raise InvalidSamplingParamsError(f"[{name}] {rule}; got {value!r:.80}.", param=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Any
@@ -182,7 +182,7 @@ class LLM:
 
 def _as_list(prompts: Any) -> list[Prompt]:
     """Return the prompts; a list of integers is one."""
-    if isinstance(prompts, str | dict):
+    if isinstance(prompts, str | bytes | dict) or not isinstance(prompts, Iterable):
         return [prompts]
     items = list(prompts)
     return [items] if items and all(isinstance(item, int) for item in items) else items

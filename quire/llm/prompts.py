@@ -82,7 +82,7 @@ def _read_dict(prompt: dict[str, Any]) -> tuple[Any, Any]:
 
 def _token_ids(prompt: Any) -> list[int]:
     try:
-        ids = list(prompt)
+        ids: list[Any] = [None] if isinstance(prompt, bytes) else list(prompt)
     except TypeError:
         ids = [None]
     # bool is an integer to Python and a mistake to us.

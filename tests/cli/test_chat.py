@@ -61,7 +61,7 @@ def test_mistakes_are_told_and_the_chat_goes_on(quire, model, tmp_path):
     assert result.returncode == 0  # The end of the input ends the chat.
     errors = [line for line in result.stderr.splitlines() if line.startswith("[")]
     assert len(errors) == 10, result.stderr  # Nine mistakes and the answer's speed.
-    assert "[chat] temperature must be float; got 'hot'." in errors
+    assert "[temperature] must be a number; got 'hot'." in errors
     assert "/system TEXT" in result.stderr
     assert len(result.stdout) > 1
 

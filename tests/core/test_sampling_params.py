@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quire.core.errors import InvalidSamplingParamsError
@@ -32,6 +33,23 @@ from quire.core.sampling_params import SamplingParams
         ("prompt_logprobs", -2),
         ("stop", ["x", ""]),
         ("allowed_token_ids", []),
+        ("seed", 2**63),
+        ("max_tokens", 2.5),
+        ("max_tokens", "5"),
+        ("temperature", "hot"),
+        ("logprobs", True),  # OpenAI's chat API has it so
+        ("seed", 1.5),
+        ("ignore_eos", "no"),
+        ("stop", b"ab"),
+        ("stop", 5),
+        ("bad_words", [5]),
+        ("stop_token_ids", [1.5]),
+        ("stop_token_ids", 5),
+        ("allowed_token_ids", "ab"),
+        ("bad_words_token_ids", [[1, "a"]]),
+        ("logit_bias", {"a": 1.0}),
+        ("logit_bias", {1: float("nan")}),
+        ("logit_bias", [1]),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(name: str, value: Any) -> None:
@@ -42,3 +60,9 @@ def test_values_out_of_range_are_refused_by_name(name: str, value: Any) -> None:
 
 def test_one_stop_string_is_a_list_of_one() -> None:
     assert SamplingParams(stop="ab").stop == SamplingParams(stop=["ab"]).stop == ("ab",)
+    assert SamplingParams(bad_words="ab").bad_words == ("ab",)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    params = SamplingParams(seed=np.int64(5), temperature=np.float32(0.5), top_k=np.int32(3))
+    assert (type(params.seed), params.seed, params.top_k) == (int, 5, 3)

@@ -121,6 +121,8 @@ def test_chat_renders_the_template_once(llm: LLM) -> None:
         ("a", SamplingParams(allowed_token_ids=[-1]), InvalidSamplingParamsError, ["-1"]),
         ("a", SamplingParams(stop="x", detokenize=False), InvalidSamplingParamsError, ["stop"]),
         ("a", SamplingParams(bad_words=[" "]), InvalidSamplingParamsError, ["bad_words"]),
+        (5, GREEDY, RequestError, ["must be text, a list of token ids", "got 5"]),
+        (b"abc", GREEDY, RequestError, ["must be text, a list of token ids"]),
         ("a", SamplingParams(n=9), RequestError, ["--max-num-seqs (8)", "9"]),
     ],
 )
