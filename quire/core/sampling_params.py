@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
@@ -69,7 +69,7 @@ class SamplingParams:
         logprobs: Alternatives reported per output token; None reports nothing, -1 the whole
             vocabulary. The sampled token is always reported beside them.
         prompt_logprobs: The same for prompt tokens.
-        logit_bias: Added to the logits of the given token ids.
+        logit_bias: Added to the logits of the given token ids; minus infinity forbids one.
         allowed_token_ids: When given, no other token is generated.
         include_stop_str_in_output: Keep the matched stop string in the text.
         skip_special_tokens: Leave special tokens out of the text.
@@ -184,10 +184,10 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
 
 def _biases(value: Any) -> dict[int, float]:
     if not isinstance(value, Mapping) or not all(
-        isinstance(token_id, int | Integral) and isinstance(bias, Real) and isfinite(bias)
+        isinstance(token_id, int | Integral) and isinstance(bias, Real) and bias < inf
         for token_id, bias in value.items()
     ):
-        _refuse("logit_bias", "must map token ids to finite numbers", value)
+        _refuse("logit_bias", "must map token ids to numbers below infinity", value)
     return dict(value)
 
 
