@@ -5,8 +5,10 @@ Resolution of ``auto`` and ``None`` lives in :mod:`quire.core.resolve`; nothing 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from os import PathLike, fspath
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from quire.core.errors import ConfigError
 
@@ -104,6 +106,7 @@ class EngineConfig:
             ConfigError: A keyword is not a setting, or a value is out of range.
         """
         parts: dict[str, Any] = {}
+        keywords = {k: fspath(v) if isinstance(v, PathLike) else v for k, v in keywords.items()}
         for part, part_class in PARTS.items():
             own = {f.name for f in fields(part_class)}
             parts[part] = part_class(**{k: keywords.pop(k) for k in list(keywords) if k in own})
@@ -117,6 +120,8 @@ class EngineConfig:
         return cls(**parts)
 
     def __post_init__(self) -> None:
+        for part in (self.model, self.cache, self.scheduler, self.parallel, self):
+            _check_types(part)
         at_least_one = {
             "--block-size": self.cache.block_size,
             "--max-num-seqs": self.scheduler.max_num_seqs,
@@ -130,6 +135,11 @@ class EngineConfig:
         for flag, value in at_least_one.items():
             if value is not None and value < 1:
                 raise ConfigError(f"[config] {flag} must be at least 1; got {value}.")
+        if self.model.max_logprobs < -1:
+            raise ConfigError(
+                "[config] --max-logprobs must be -1 (no limit) or at least 0; got "
+                f"{self.model.max_logprobs}."
+            )
         threshold = self.scheduler.long_prefill_token_threshold
         if threshold < 0:
             raise ConfigError(
@@ -148,6 +158,36 @@ class EngineConfig:
                     f"--max-model-len ({self.model.max_model_len}); got {budget}. Raise it, or "
                     "keep chunked prefill on."
                 )
+
+
+def _check_types(part: Any) -> None:
+    """Refuse values of another type, which Python callers can give and flags cannot."""
+    hints = get_type_hints(type(part))
+    for setting in fields(part):
+        value, allowed = getattr(part, setting.name), list(_alternatives(hints[setting.name]))
+        if isinstance(value, bool):
+            fits = bool in allowed
+        else:
+            fits = any(
+                value == kind if isinstance(kind, str) else isinstance(value, kind)
+                for kind in [*allowed, *((int,) if float in allowed else ())]
+            )
+        if not fits:
+            names = [kind if isinstance(kind, str) else kind.__name__ for kind in allowed]
+            names = ["None" if name == "NoneType" else name for name in names]
+            flag = setting.name.replace("_", "-")
+            raise ConfigError(f"[config] --{flag} must be {' or '.join(names)}; got {value!r:.80}.")
+
+
+def _alternatives(hint: Any) -> Iterator[Any]:
+    """Yield the types, and the words, that a type hint allows."""
+    if get_origin(hint) is None:
+        yield hint
+    for argument in get_args(hint):
+        if get_origin(argument) is not None or isinstance(argument, type):
+            yield from _alternatives(argument)
+        else:
+            yield argument
 
 
 PARTS: dict[str, type] = {

@@ -94,11 +94,19 @@ def _fixed_blocks(
             "[config] --num-gpu-blocks-override must be at least 2, the null block included; got "
             f"{num_blocks}."
         )
+    kv_bytes = num_blocks * demand.spec.block_bytes
+    room = device_bytes - demand.weight_bytes - demand.scratch_bytes
+    if kv_bytes > room:
+        raise ConfigError(
+            f"[config] --num-gpu-blocks-override must fit in {format_bytes(max(room, 0))}, what "
+            f"weights and scratch leave of the machine; got {num_blocks} blocks of "
+            f"{format_bytes(demand.spec.block_bytes)}. Lower it."
+        )
     budget = MemoryBudget(
         device_bytes=device_bytes,
         weight_bytes=demand.weight_bytes,
         scratch_bytes=demand.scratch_bytes,
-        kv_bytes=num_blocks * demand.spec.block_bytes,
+        kv_bytes=kv_bytes,
         num_blocks=num_blocks,
         spec=demand.spec,
     )

@@ -64,6 +64,8 @@ def test_bytes_for_the_cache_alone_are_taken_as_given() -> None:
 
 def test_blocks_as_given_whatever_the_memory() -> None:
     assert ledger(num_gpu_blocks_override=7).budget.num_blocks == 7
+    with pytest.raises(ConfigError, match="--num-gpu-blocks-override must fit in"):
+        ledger(num_gpu_blocks_override=10**9)
     with pytest.raises(ConfigError, match="--num-gpu-blocks-override must be at least 2"):
         ledger(num_gpu_blocks_override=1)
 
