@@ -72,6 +72,9 @@ class SchedulerOptions:
     scheduling_policy: Literal["fcfs", "priority"] = option(
         "fcfs", "order of waiting requests; priority: lower value first"
     )
+    batching_type: Literal["inflight", "static"] = option(
+        "inflight", "inflight: start requests at any step; static: when all others ended"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

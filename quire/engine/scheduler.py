@@ -152,6 +152,8 @@ class Scheduler:
 
     def _schedule_waiting(self, plan: SchedulerOutput, budget: int) -> None:
         """Start waiting requests, in order, while slots, blocks and budget last."""
+        if self.running and self.options.batching_type == "static":
+            return
         num_free_seqs = self.options.max_num_seqs
         num_free_seqs -= sum(1 + len(request.pending_children) for request in self.running)
         while budget > 0 and (request := self.waiting.peek()) is not None:

@@ -32,6 +32,7 @@ FLAGS = [
     "--enable-chunked-prefill",
     "--long-prefill-token-threshold",
     "--scheduling-policy",
+    "--batching-type",
     "--device",
     "--threads",
     "--seed",
