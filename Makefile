@@ -26,8 +26,8 @@ $(VENV)/.core: pyproject.toml $(NATIVE)
 	$(PIP) -e .
 	touch $@
 
-# The test oracles: torch's CPU build first, so that nothing asks for the CUDA one.
+# The test oracles. torch's CPU build is enough where pip finds it; TORCH_FLAGS="--index-url ..." tells it where.
 $(VENV)/.dev: $(VENV)/.core
-	$(PIP) "torch==2.13.0+cpu" || $(PIP) "torch==2.13.0" --index-url https://download.pytorch.org/whl/cpu
+	$(PIP) $(TORCH_FLAGS) "torch==2.13.0+cpu" || $(PIP) $(TORCH_FLAGS) "torch==2.13.0"
 	$(PIP) pip -U && $(PIP) --group dev --group oracle
 	touch $@
