@@ -76,6 +76,7 @@ def download_model(model: str, revision: str | None = None, *, weights: bool = T
     if folder is not None:
         return folder
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
@@ -84,6 +85,8 @@ def download_model(model: str, revision: str | None = None, *, weights: bool = T
         reason, advice = str(error), "Give a folder, quire-tiny, or a hub id such as org/name."
     except LocalEntryNotFoundError as error:
         reason = f"not in the cache, and the hub cannot be reached ({_first_line(error)})"
+        if HF_HUB_OFFLINE:
+            reason = "not in the cache, and HF_HUB_OFFLINE forbids the network"
         advice = "Run quire pull where there is a network, or give a folder."
     # The errors of the HTTP client come through, and which client it is depends on the version.
     except Exception as error:

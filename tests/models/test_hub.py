@@ -96,7 +96,7 @@ def test_unknown_id_offline_is_one_clear_error(tmp_path):
     result = run("resolve_model", ["org/other"], tmp_path, HF_HUB_OFFLINE="1")
     assert result.returncode == 1
     assert result.stderr.startswith("[load] the model must be a folder, quire-tiny, or a hub id")
-    assert "got org/other: not in the cache" in result.stderr
+    assert "not in the cache, and HF_HUB_OFFLINE forbids the network" in result.stderr
     assert "Traceback" not in result.stderr
 
 
