@@ -1,0 +1,57 @@
+"""Names and sizes of the tensor types of GGUF files; what the bits mean is in ``gguf_types``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a type stores a row: in blocks of the same number of elements and bytes.
+
+    Attributes:
+        name: As llama.cpp spells it.
+        code: The number in the file.
+        block_size: Elements of a block; a row is a whole number of them.
+        block_bytes: Bytes of a block.
+    """
+
+    name: str
+    code: int
+    block_size: int
+    block_bytes: int
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether elements share scales."""
+        return self.block_size > 1
+
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout("F32", 0, 1, 4),
+        Layout("F16", 1, 1, 2),
+        Layout("BF16", 30, 1, 2),
+        Layout("Q4_0", 2, 32, 18),
+        Layout("Q4_1", 3, 32, 20),
+        Layout("Q5_0", 6, 32, 22),
+        Layout("Q5_1", 7, 32, 24),
+        Layout("Q8_0", 8, 32, 34),
+        Layout("Q2_K", 10, 256, 84),
+        Layout("Q3_K", 11, 256, 110),
+        Layout("Q4_K", 12, 256, 144),
+        Layout("Q5_K", 13, 256, 176),
+        Layout("Q6_K", 14, 256, 210),
+        Layout("IQ4_NL", 20, 32, 18),
+        Layout("IQ4_XS", 23, 256, 136),
+    )
+}
+LAYOUT_BY_CODE = {layout.code: layout for layout in LAYOUTS.values()}
+
+#: Types that files may have and Quire cannot read, for messages.
+OTHER_TYPES = {
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
+    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
+    35: "TQ2_0", 39: "MXFP4",
+}  # fmt: skip

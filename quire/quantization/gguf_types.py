@@ -1,0 +1,275 @@
+"""What the bits of GGUF's quantized types mean: unpacked to integers and scales, and made of floats.
+
+Every type is ``value = scales * codes + offsets``, scales and offsets shared by a group. That is the
+definition kernels are packed from (:func:`unpack`) and tested against (:func:`dequantize`).
+B blocks, E elements of a block, G groups of a block.
+
+Source: the block structures of ggml (ggml-common.h); the tests compare with the ``gguf`` package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.quantization.gguf_layouts import LAYOUTS
+
+#: Values of the 4-bit codes of IQ4_NL and IQ4_XS.
+CODE_BOOK = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Blocks taken apart, nothing lost.
+
+    Attributes:
+        codes: (B, E) int8, in the order of the elements.
+        scales: (B, G) float32; group g holds elements ``[g * E / G, (g + 1) * E / G)``.
+        offsets: (B, G) float32, or None where there are none.
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+    offsets: np.ndarray | None = None
+
+
+def unpack(name: str, blocks: np.ndarray) -> Groups:
+    """Take blocks of a quantized type apart.
+
+    Args:
+        name: One of :data:`QUANTIZED`.
+        blocks: (B, bytes of a block) uint8.
+    """
+    return _UNPACK[name](np.ascontiguousarray(blocks))
+
+
+def dequantize(name: str, rows: np.ndarray) -> np.ndarray:
+    """Return the float32 values of rows, bit for bit those of ggml's own functions.
+
+    Args:
+        name: Any of :data:`quire.quantization.gguf_layouts.LAYOUTS`.
+        rows: (..., bytes of a row) uint8.
+
+    Returns:
+        (..., elements of a row) float32.
+    """
+    layout = LAYOUTS[name]
+    shape = (*rows.shape[:-1], rows.shape[-1] // layout.block_bytes * layout.block_size)
+    rows = np.ascontiguousarray(rows)
+    if name == "F32":
+        return rows.view(np.float32).reshape(shape)
+    if name == "F16":
+        return rows.view(np.float16).astype(np.float32).reshape(shape)
+    if name == "BF16":
+        return (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    groups = unpack(name, rows.reshape(-1, layout.block_bytes))
+    count, num_groups = groups.scales.shape
+    values = groups.codes.reshape(count, num_groups, -1).astype(np.float32)
+    values *= groups.scales[:, :, None]
+    if groups.offsets is not None:
+        values += groups.offsets[:, :, None]
+    return values.reshape(shape)
+
+
+def quantize(name: str, rows: np.ndarray) -> np.ndarray:
+    """Return rows as bytes of a type, rounded as ggml's reference functions do.
+
+    Args:
+        name: One of :data:`WRITABLE`.
+        rows: (..., elements of a row) float32; a row must be a whole number of blocks.
+
+    Returns:
+        (..., bytes of a row) uint8.
+    """
+    layout = LAYOUTS[name]
+    shape = (*rows.shape[:-1], rows.shape[-1] // layout.block_size * layout.block_bytes)
+    rows = np.ascontiguousarray(rows, np.float32)
+    if name == "F32":
+        return rows.view(np.uint8).reshape(shape)
+    if name == "F16":
+        with np.errstate(over="ignore"):
+            return rows.astype(np.float16).view(np.uint8).reshape(shape)
+    if name == "BF16":
+        return _to_bfloat16(rows).view(np.uint8).reshape(shape)
+    return _QUANTIZE[name](rows.reshape(-1, layout.block_size)).reshape(shape)
+
+
+def _half(blocks: np.ndarray, at: int) -> np.ndarray:
+    """Return the float16 at byte ``at`` of each block as (B, 1) float32."""
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
+
+
+def _nibbles(packed: np.ndarray, run: int) -> np.ndarray:
+    """Return 4-bit codes: the low halves of ``run`` bytes, then their high halves, and so on."""
+    packed = packed.reshape(len(packed), -1, 1, run)
+    shifts = np.array([0, 4], np.uint8)[:, None]
+    return (packed >> shifts & 15).reshape(len(packed), -1)
+
+
+def _pairs(packed: np.ndarray, run: int) -> np.ndarray:
+    """Return 2-bit codes: the lowest of ``run`` bytes, then the next, and so on."""
+    packed = packed.reshape(len(packed), -1, 1, run)
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    return (packed >> shifts & 3).reshape(len(packed), -1)
+
+
+def _bit_planes(packed: np.ndarray) -> np.ndarray:
+    """Return single bits: bit 0 of every byte, then bit 1 of every byte, and so on."""
+    shifts = np.arange(8, dtype=np.uint8)[:, None]
+    return (packed[:, None, :] >> shifts & 1).reshape(len(packed), -1)
+
+
+def _bits(packed: np.ndarray) -> np.ndarray:
+    """Return single bits in the order of a little-endian number."""
+    return np.unpackbits(packed, axis=1, bitorder="little")
+
+
+def _q4_0(blocks: np.ndarray) -> Groups:
+    return Groups(_nibbles(blocks[:, 2:], 16).view(np.int8) - np.int8(8), _half(blocks, 0))
+
+
+def _q4_1(blocks: np.ndarray) -> Groups:
+    codes = _nibbles(blocks[:, 4:], 16).view(np.int8)
+    return Groups(codes, _half(blocks, 0), _half(blocks, 2))
+
+
+def _q5_0(blocks: np.ndarray) -> Groups:
+    codes = _nibbles(blocks[:, 6:], 16) | _bits(blocks[:, 2:6]) << 4
+    return Groups(codes.view(np.int8) - np.int8(16), _half(blocks, 0))
+
+
+def _q5_1(blocks: np.ndarray) -> Groups:
+    codes = _nibbles(blocks[:, 8:], 16) | _bits(blocks[:, 4:8]) << 4
+    return Groups(codes.view(np.int8), _half(blocks, 0), _half(blocks, 2))
+
+
+def _q8_0(blocks: np.ndarray) -> Groups:
+    return Groups(np.ascontiguousarray(blocks[:, 2:]).view(np.int8), _half(blocks, 0))
+
+
+def _q2_k(blocks: np.ndarray) -> Groups:
+    scales, minima = blocks[:, :16] & 15, blocks[:, :16] >> 4
+    codes = _pairs(blocks[:, 16:80], 32).view(np.int8)
+    return Groups(codes, _half(blocks, 80) * scales, -(_half(blocks, 82) * minima))
+
+
+def _q3_k(blocks: np.ndarray) -> Groups:
+    low, packed = _pairs(blocks[:, 32:96], 32), blocks[:, 96:108]
+    codes = low | _bit_planes(blocks[:, :32]) << 2
+    scales = _nibbles(packed[:, :8], 8) | _pairs(packed[:, 8:], 4) << 4
+    signed = scales.view(np.int8) - np.int8(32)
+    return Groups(codes.view(np.int8) - np.int8(4), _half(blocks, 108) * signed)
+
+
+def _scales_and_minima(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the eight 6-bit scales and minima of Q4_K and Q5_K from their 12 bytes.
+
+    ```
+    byte 0..3    scale 0..3 in bits 0-5, top bits of scale 4..7 in bits 6-7
+    byte 4..7    minimum 0..3 in bits 0-5, top bits of minimum 4..7 in bits 6-7
+    byte 8..11   scale 4..7 in bits 0-3, minimum 4..7 in bits 4-7
+    ```
+    """
+    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=1)
+    minima = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=1)
+    return scales, minima
+
+
+def _q4_k(blocks: np.ndarray) -> Groups:
+    scales, minima = _scales_and_minima(blocks[:, 4:16])
+    codes = _nibbles(blocks[:, 16:], 32).view(np.int8)
+    return Groups(codes, _half(blocks, 0) * scales, -(_half(blocks, 2) * minima))
+
+
+def _q5_k(blocks: np.ndarray) -> Groups:
+    scales, minima = _scales_and_minima(blocks[:, 4:16])
+    codes = _nibbles(blocks[:, 48:], 32) | _bit_planes(blocks[:, 16:48]) << 4
+    return Groups(codes.view(np.int8), _half(blocks, 0) * scales, -(_half(blocks, 2) * minima))
+
+
+def _q6_k(blocks: np.ndarray) -> Groups:
+    codes = _nibbles(blocks[:, :128], 64) | _pairs(blocks[:, 128:192], 32) << 4
+    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
+    return Groups(codes.view(np.int8) - np.int8(32), _half(blocks, 208) * scales)
+
+
+def _iq4_nl(blocks: np.ndarray) -> Groups:
+    return Groups(CODE_BOOK[_nibbles(blocks[:, 2:], 16)], _half(blocks, 0))
+
+
+def _iq4_xs(blocks: np.ndarray) -> Groups:
+    high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, np.uint16) & 3
+    low = (blocks[:, 4:8, None] >> np.array([0, 4], np.uint8) & 15).reshape(-1, 8)
+    scales = (low | high.astype(np.uint8) << 4).view(np.int8) - np.int8(32)
+    return Groups(CODE_BOOK[_nibbles(blocks[:, 8:], 16)], _half(blocks, 0) * scales)
+
+
+_UNPACK: dict[str, Callable[[np.ndarray], Groups]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+}
+QUANTIZED = tuple(_UNPACK)
+
+
+def _to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Round float32 to the nearest bfloat16, ties to even; NaN stays NaN."""
+    bits = values.view(np.uint32)
+    rounded = (bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(values), bits >> 16 | 64, rounded).astype(np.uint16)
+
+
+def _inverse(scales: np.ndarray) -> np.ndarray:
+    """Return 1 / scales, and 0 for 0."""
+    with np.errstate(divide="ignore"):
+        return np.where(scales == 0, np.float32(0), np.float32(1) / scales)
+
+
+def _pack_nibbles(codes: np.ndarray) -> np.ndarray:
+    return codes[:, :16] | codes[:, 16:] << 4
+
+
+def _store(scales: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return scales.astype(np.float16).view(np.uint8)
+
+
+def _quantize_q8_0(blocks: np.ndarray) -> np.ndarray:
+    scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    scaled = blocks * _inverse(scales)
+    # Halves are rounded away from zero.
+    whole = np.trunc(scaled)
+    codes = whole + np.trunc((scaled - whole) * 2)
+    return np.concatenate([_store(scales), codes.astype(np.int8).view(np.uint8)], axis=1)
+
+
+def _quantize_q4_0(blocks: np.ndarray) -> np.ndarray:
+    largest = np.abs(blocks).argmax(axis=1, keepdims=True)
+    scales = np.take_along_axis(blocks, largest, axis=1) / np.float32(-8)
+    codes = (blocks * _inverse(scales) + np.float32(8.5)).astype(np.uint8).clip(0, 15)
+    return np.concatenate([_store(scales), _pack_nibbles(codes)], axis=1)
+
+
+def _quantize_q4_1(blocks: np.ndarray) -> np.ndarray:
+    minima = blocks.min(axis=1, keepdims=True)
+    scales = (blocks.max(axis=1, keepdims=True) - minima) / np.float32(15)
+    codes = ((blocks - minima) * _inverse(scales) + np.float32(0.5)).astype(np.uint8).clip(0, 15)
+    return np.concatenate([_store(scales), _store(minima), _pack_nibbles(codes)], axis=1)
+
+
+_QUANTIZE = {"Q8_0": _quantize_q8_0, "Q4_0": _quantize_q4_0, "Q4_1": _quantize_q4_1}
+WRITABLE = ("F32", "F16", "BF16", *_QUANTIZE)
