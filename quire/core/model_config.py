@@ -14,7 +14,8 @@ class RopeConfig:
         theta: Base of the frequencies.
         rotary_dim: Leading elements of each head that are rotated.
         scaling: ``None`` or the checkpoint's scaling parameters with key ``rope_type``
-            (``linear``, ``dynamic``, ``yarn``, ``llama3``).
+            (``linear``, ``dynamic``, ``yarn``, ``llama3``; ``factors``, by which each frequency
+            is divided).
     """
 
     theta: float

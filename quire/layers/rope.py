@@ -47,6 +47,9 @@ def inverse_frequencies(rope: RopeConfig, num_positions: int) -> tuple[np.ndarra
     theta = rope.theta
     if scaling is None:
         return _frequencies(theta, rope.rotary_dim), 1.0
+    if scaling["rope_type"] == "factors":
+        factors = np.array(scaling["factors"], np.float32)
+        return _frequencies(theta, rope.rotary_dim) / factors, 1.0
     factor, original = scaling["factor"], scaling["original_max_position_embeddings"]
     match scaling["rope_type"]:
         case "linear":

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quire.core.errors import ModelLoadError, WeightMismatchError
 from quire.kernels.host_tensor import HostTensor
 from quire.models.config_fields import read_json
+from quire.models.registry import get_family
 from quire.models.safetensors_file import SafetensorsFile, TensorEntry
-
-log = logging.getLogger(__name__)
+from quire.models.weight_names import WeightNames
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-#: Tensors named in one error message.
+#: Files named in one error message.
 MAX_NAMED = 8
 
 
@@ -42,9 +39,20 @@ class Checkpoint:
             raise _no_weights(folder)
 
     @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.folder
+
+    @property
     def names(self) -> set[str]:
         """Names of all tensors."""
         return set(self._files)
+
+    def weight_names(self, architecture: str) -> WeightNames:
+        """Return what the tensors are called: some checkpoints leave the family's prefix out."""
+        names = get_family(architecture).names
+        bare = names.without_prefix()
+        return bare if f"{bare.embedding}.weight" in self._files else names
 
     def entry(self, name: str) -> TensorEntry:
         """Return type, shape and place of a tensor."""
@@ -57,34 +65,6 @@ class Checkpoint:
     def release(self, name: str) -> None:
         """Give the pages of a tensor back."""
         self._files[name].release(name)
-
-    def check(self, shapes: Mapping[str, tuple[int, ...]], harmless: Sequence[str]) -> None:
-        """Account for every tensor.
-
-        Args:
-            shapes: The tensors the model takes.
-            harmless: Regular expressions of tensors that may be there besides.
-
-        Raises:
-            WeightMismatchError: Tensors are missing, surplus or of another shape; all are named.
-        """
-        missing = [name for name in shapes if name not in self._files]
-        problems = [f"missing {name} {shapes[name]}" for name in missing]
-        for name in sorted(self._files):
-            got = self.entry(name).shape
-            if name in shapes and got != shapes[name]:
-                problems.append(f"{name} must have shape {shapes[name]}; got {got}")
-            elif name not in shapes and not any(re.fullmatch(p, name) for p in harmless):
-                problems.append(f"surplus {name} {got}")
-        if problems:
-            more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
-            raise WeightMismatchError(
-                f"[load] the tensors in {self.folder} must be those of its config.json; got "
-                f"{'; '.join(problems[:MAX_NAMED])}{more}. Check that both belong together."
-            )
-        ignored = sorted(self.names - set(shapes))
-        if ignored:
-            log.info("%s: %d tensors are not needed: %s ...", self.folder, len(ignored), ignored[0])
 
 
 def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:

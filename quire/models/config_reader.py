@@ -1,4 +1,4 @@
-"""``config.json`` to :class:`ModelConfig`: every field checked, nothing ignored silently."""
+"""A checkpoint's configuration to :class:`ModelConfig`: all checked, nothing ignored silently."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from pathlib import Path
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields, read_json
+from quire.models.gguf_config import read_gguf_config
+from quire.models.gguf_file import GgufFile
 from quire.models.llama import read_architecture
 from quire.models.registry import get_family
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
 
 
 def read_model_config(folder: Path) -> ModelConfig:
-    """Read the ``config.json`` of a checkpoint folder, written by any version of transformers.
+    """Read the configuration of a checkpoint.
+
+    Args:
+        folder: With a ``config.json`` written by any version of transformers; or a GGUF file.
 
     Raises:
         UnsupportedArchitectureError: An architecture, or an option that changes the output, is not
             implemented.
         ModelLoadError: The file is missing or broken, or a field is missing or out of range.
     """
+    if folder.is_file():
+        return read_gguf_config(GgufFile(folder))
     path = folder / "config.json"
     fields = ConfigFields(read_json(path), str(path))
     config = get_family(read_architecture(fields)).read_config(fields)

@@ -48,7 +48,9 @@ BOOL, STRING, ARRAY = 7, 8, 9
 #: Fewest bytes of an element of an array.
 MIN_BYTES = {
     **{kind: struct.calcsize(code) for kind, code in SCALARS.items()},
-    **{BOOL: 1, STRING: 8, ARRAY: 12},
+    BOOL: 1,
+    STRING: 8,
+    ARRAY: 12,
 }
 
 

@@ -1,8 +1,9 @@
-"""A checkpoint folder to a :class:`Decoder`: tensors are read once and packed for the backend."""
+"""A checkpoint to a :class:`Decoder`: tensors are read once and packed for the backend."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,9 @@ from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rope import rope_tables
-from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder, DecoderParts
-from quire.models.registry import get_family
+from quire.models.tensor_source import TensorSource, check_tensors, open_tensors
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
 
 log = logging.getLogger(__name__)
@@ -38,10 +38,10 @@ def load_model(
     max_model_len: int | None = None,
     on_progress: Progress | None = None,
 ) -> Decoder:
-    """Load a checkpoint folder in Hugging Face's layout.
+    """Load a checkpoint.
 
     Args:
-        path: Holds ``config.json`` and safetensors.
+        path: A folder with ``config.json`` and safetensors, or a GGUF file.
         backend: Packs and computes.
         dtype: Type the weights are held in: ``float32``, ``float16``, ``bfloat16``, or ``auto`` for
             the checkpoint's.
@@ -54,14 +54,9 @@ def load_model(
         WeightMismatchError: A tensor is missing, surplus or of another shape.
         ConfigError: ``dtype`` or ``max_model_len`` does not fit the model.
     """
-    folder = Path(path)
-    config = _settle(read_model_config(folder), dtype, max_model_len)
-    checkpoint = Checkpoint(folder)
-    names = get_family(config.architecture).names
-    bare = names.without_prefix()
-    if f"{bare.embedding}.weight" in checkpoint.names:
-        names = bare
-    weights = WeightMap(config, names)
+    config = _settle(read_model_config(Path(path)), dtype, max_model_len)
+    checkpoint = open_tensors(Path(path), config)
+    weights = WeightMap(config, checkpoint.weight_names(config.architecture))
     _check_tensors(checkpoint, weights)
     max_model_len = max_model_len or config.max_position_embeddings
     parts = _Builder(backend, checkpoint, weights, on_progress).decoder_parts(max_model_len)
@@ -82,21 +77,22 @@ def _settle(config: ModelConfig, dtype: str, max_model_len: int | None) -> Model
     return replace(config, dtype=dtype)
 
 
-def _check_tensors(checkpoint: Checkpoint, weights: WeightMap) -> None:
+def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
     names = weights.names
     head, embedding = f"{names.head}.weight", f"{names.embedding}.weight"
     tied = weights.config.tie_word_embeddings
-    checkpoint.check(weights.shapes(), (*names.harmless, *((head,) if tied else ())))
+    harmless = (*names.harmless, *((re.escape(head),) if tied else ()))
+    check_tensors(checkpoint, weights.shapes(), harmless)
     if not tied or head not in checkpoint.names:
         return
     if not np.array_equal(checkpoint.tensor(head).array, checkpoint.tensor(embedding).array):
         raise WeightMismatchError(
             f"[load] {head} must equal {embedding} where config.json has tie_word_embeddings; got "
-            f"other values in {checkpoint.folder}. Set tie_word_embeddings to false to use both."
+            f"other values in {checkpoint.path}. Set tie_word_embeddings to false to use both."
         )
     checkpoint.release(head)
     checkpoint.release(embedding)
-    log.info("%s: %s repeats the tied embedding and is not read again", checkpoint.folder, head)
+    log.info("%s: %s repeats the tied embedding and is not read again", checkpoint.path, head)
 
 
 class _Builder:
@@ -105,7 +101,7 @@ class _Builder:
     def __init__(
         self,
         backend: Backend,
-        checkpoint: Checkpoint,
+        checkpoint: TensorSource,
         weights: WeightMap,
         on_progress: Progress | None,
     ) -> None:

@@ -30,7 +30,7 @@ class InProcessExecutor:
     """A loaded model with its KV cache; see :class:`quire.engine.executor.Executor`.
 
     Args:
-        folder: The checkpoint.
+        folder: The checkpoint, a folder or a GGUF file.
         config: The engine's settings.
         eos_token_ids: Ids that end a sequence, beside those of ``config.json``.
         machine: What may be used; measured when None.

@@ -1,0 +1,166 @@
+"""The tensors of a GGUF file as a loader wants them: one per expert, rows in the order of our RoPE.
+
+Quantized tensors are made of floats here. Kernels that keep them quantized take :meth:`rows`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from quire.core.errors import WeightMismatchError
+from quire.core.model_config import ModelConfig
+from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
+from quire.models.gguf_file import GgufFile
+from quire.models.gguf_names import GGUF_FAMILIES
+from quire.models.weight_names import WeightNames
+from quire.quantization.gguf_layouts import Layout
+from quire.quantization.gguf_types import dequantize
+
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+#: Elements made of floats at a time, which bounds the memory beside a tensor and its result.
+CHUNK = 1 << 20
+
+_EXPERTS = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))_exps\.weight")
+_ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(?:weight|bias)")
+
+
+@dataclass(frozen=True, slots=True)
+class GgufEntry:
+    """A tensor, or one expert's share of it.
+
+    Attributes:
+        stored: The file's name of it.
+        expert: Which share, or None for all.
+        layout: Its type.
+        shape: Row-major, of the share.
+        nbytes: Of the share.
+    """
+
+    stored: str
+    expert: int | None
+    layout: Layout
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+class GgufCheckpoint:
+    """All tensors of a file by name; see :class:`quire.models.tensor_source.TensorSource`.
+
+    Args:
+        file: The file.
+        config: Read from it; says how query and key rows are ordered.
+    """
+
+    def __init__(self, file: GgufFile, config: ModelConfig) -> None:
+        self._file = file
+        self._config = config
+        self._family = GGUF_FAMILIES[config.architecture]
+        self._entries: dict[str, GgufEntry] = {}
+        for name in file.tensors:
+            self._add(name)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all tensors."""
+        return set(self._entries)
+
+    def weight_names(self, architecture: str) -> WeightNames:
+        """Return what the tensors are called."""
+        return GGUF_FAMILIES[architecture].names
+
+    def entry(self, name: str) -> GgufEntry:
+        """Return type, shape and size of a tensor."""
+        return self._entries[name]
+
+    def rows(self, name: str) -> np.ndarray:
+        """Return a tensor as it is stored: (rows, bytes of a row) uint8, whole blocks each.
+
+        A view of the file, or a copy where rows are put into the order of our RoPE.
+        """
+        entry = self._entries[name]
+        data = np.frombuffer(self._file.data(entry.stored), np.uint8)
+        if entry.expert is not None:
+            data = data[entry.expert * entry.nbytes : (entry.expert + 1) * entry.nbytes]
+        match = _ROTATED.fullmatch(name)
+        if match is not None and self._family.interleaved_rope:
+            heads = self._config.num_heads if match[1] == "q" else self._config.num_kv_heads
+            data = data.reshape(entry.shape[0], -1)[_row_order(heads, self._config)]
+        rows = math.prod(entry.shape[:-1])
+        return data.reshape(rows, entry.nbytes // rows)
+
+    def tensor(self, name: str) -> HostTensor:
+        """Return a tensor: float ones as they are, quantized ones as float32."""
+        entry = self._entries[name]
+        rows, layout = self.rows(name), entry.layout
+        if layout.name in FLOATS:
+            dtype = FLOATS[layout.name]
+            values = np.ascontiguousarray(rows).reshape(-1).view(NUMPY_DTYPES[dtype])
+            return HostTensor(
+                name, dtype, np.require(values, requirements="A").reshape(entry.shape)
+            )
+        values = np.empty((len(rows), entry.shape[-1]), np.float32)
+        step = max(1, CHUNK // entry.shape[-1])
+        for begin in range(0, len(rows), step):
+            values[begin : begin + step] = dequantize(layout.name, rows[begin : begin + step])
+        return HostTensor(name, "float32", values.reshape(entry.shape))
+
+    def release(self, name: str) -> None:
+        """Give the pages of a tensor back."""
+        self._file.release(self._entries[name].stored)
+
+    def describe(self) -> str:
+        """Return the types of the tensors and how many have each."""
+        count = Counter(tensor.layout.name for tensor in self._file.tensors.values())
+        return ", ".join(f"{number} {name}" for name, number in count.most_common())
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether any tensor is."""
+        return any(tensor.layout.is_quantized for tensor in self._file.tensors.values())
+
+    def _add(self, name: str) -> None:
+        tensor = self._file.tensors[name]
+        match = _EXPERTS.fullmatch(name)
+        moe = self._config.moe
+        if match is None or moe is None:
+            entry = GgufEntry(name, None, tensor.layout, tensor.shape, tensor.nbytes)
+            self._entries[name] = entry
+            if len(entry.shape) == 1 and entry.layout.is_quantized:
+                raise WeightMismatchError(
+                    f"[load] {self.path}: {name} must be F32, F16 or BF16, being a vector; got "
+                    f"{entry.layout.name}."
+                )
+            return
+        if len(tensor.shape) != 3 or tensor.shape[0] != moe.num_experts:
+            raise WeightMismatchError(
+                f"[load] {self.path}: {name} must have shape ({moe.num_experts}, rows, columns); "
+                f"got {tensor.shape}."
+            )
+        share = tensor.nbytes // moe.num_experts
+        for expert in range(moe.num_experts):
+            self._entries[f"{match[1]}.{expert}.weight"] = GgufEntry(
+                name, expert, tensor.layout, tensor.shape[1:], share
+            )
+
+
+def _row_order(heads: int, config: ModelConfig) -> np.ndarray:
+    """Return which stored row each of our rows is.
+
+    Stored heads rotate the neighbours (2i, 2i + 1), ours (i, i + R/2); R rotated elements.
+    """
+    head = np.arange(config.head_dim)
+    if config.rope is not None:
+        rotated = config.rope.rotary_dim
+        head[:rotated] = head[:rotated].reshape(-1, 2).T.reshape(-1)
+    return (np.arange(heads)[:, None] * config.head_dim + head).reshape(-1)

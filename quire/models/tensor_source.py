@@ -1,0 +1,106 @@
+"""A checkpoint of any format as the loader sees it: tensors by name, all accounted for."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from quire.core.errors import WeightMismatchError
+from quire.core.model_config import ModelConfig
+from quire.kernels.host_tensor import HostTensor
+from quire.models.checkpoint import Checkpoint
+from quire.models.gguf_checkpoint import GgufCheckpoint
+from quire.models.gguf_file import GgufFile
+from quire.models.weight_names import WeightNames
+
+log = logging.getLogger(__name__)
+
+#: Tensors named in one error message.
+MAX_NAMED = 8
+
+
+class Entry(Protocol):
+    """What is known of a tensor before it is read."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Row-major."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Size in the file, in bytes."""
+        ...
+
+
+class TensorSource(Protocol):
+    """Tensors of one checkpoint."""
+
+    @property
+    def path(self) -> Path:
+        """The folder or file, for messages."""
+        ...
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all tensors."""
+        ...
+
+    def weight_names(self, architecture: str) -> WeightNames:
+        """Return what the tensors are called here."""
+        ...
+
+    def entry(self, name: str) -> Entry:
+        """Return shape and size of a tensor."""
+        ...
+
+    def tensor(self, name: str) -> HostTensor:
+        """Return the values; their pages stay resident until :meth:`release`."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Give the pages of a tensor back."""
+        ...
+
+
+def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
+    """Open a folder of safetensors or a GGUF file; ``config`` was read from the same path.
+
+    Raises:
+        ModelLoadError: There are no weights, or they are damaged.
+    """
+    return GgufCheckpoint(GgufFile(path), config) if path.is_file() else Checkpoint(path)
+
+
+def check_tensors(
+    source: TensorSource, shapes: Mapping[str, tuple[int, ...]], harmless: Sequence[str]
+) -> None:
+    """Account for every tensor.
+
+    Args:
+        source: The checkpoint.
+        shapes: The tensors the model takes.
+        harmless: Regular expressions of tensors that may be there besides.
+
+    Raises:
+        WeightMismatchError: Tensors are missing, surplus or of another shape; all are named.
+    """
+    problems = [f"missing {name} {shapes[name]}" for name in shapes if name not in source.names]
+    for name in sorted(source.names):
+        got = source.entry(name).shape
+        if name in shapes and got != shapes[name]:
+            problems.append(f"{name} must have shape {shapes[name]}; got {got}")
+        elif name not in shapes and not any(re.fullmatch(p, name) for p in harmless):
+            problems.append(f"surplus {name} {got}")
+    if problems:
+        more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+        raise WeightMismatchError(
+            f"[load] the tensors in {source.path} must be those of its configuration; got "
+            f"{'; '.join(problems[:MAX_NAMED])}{more}. Check that both belong together."
+        )
+    ignored = sorted(source.names - set(shapes))
+    if ignored:
+        log.info("%s: %d tensors are not needed: %s ...", source.path, len(ignored), ignored[0])
