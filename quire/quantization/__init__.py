@@ -1,1 +1,1 @@
-"""Weight formats of other programs: their layouts, and their values as plain integers and scales."""
+"""Weight formats of other programs: layouts, exact unpacking, quantizers."""

@@ -1,7 +1,7 @@
-"""What the bits of GGUF's quantized types mean: unpacked to integers and scales, and made of floats.
+"""What the bits of GGUF's types mean: unpacked to integers and scales, and made from floats.
 
-Every type is ``value = scales * codes + offsets``, scales and offsets shared by a group. That is the
-definition kernels are packed from (:func:`unpack`) and tested against (:func:`dequantize`).
+Every quantized type is ``value = scales * codes + offsets``, scales and offsets shared by a group.
+Kernels are packed from that (:func:`unpack`) and tested against it (:func:`dequantize`).
 B blocks, E elements of a block, G groups of a block.
 
 Source: the block structures of ggml (ggml-common.h); the tests compare with the ``gguf`` package.
@@ -203,7 +203,9 @@ def _iq4_nl(blocks: np.ndarray) -> Groups:
 
 
 def _iq4_xs(blocks: np.ndarray) -> Groups:
-    high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, np.uint16) & 3
+    high = (
+        np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    )
     low = (blocks[:, 4:8, None] >> np.array([0, 4], np.uint8) & 15).reshape(-1, 8)
     scales = (low | high.astype(np.uint8) << 4).view(np.int8) - np.int8(32)
     return Groups(CODE_BOOK[_nibbles(blocks[:, 8:], 16)], _half(blocks, 0) * scales)
@@ -230,13 +232,15 @@ def _to_bfloat16(values: np.ndarray) -> np.ndarray:
     """Round float32 to the nearest bfloat16, ties to even; NaN stays NaN."""
     bits = values.view(np.uint32)
     rounded = (bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16
-    return np.where(np.isnan(values), bits >> 16 | 64, rounded).astype(np.uint16)
+    result: np.ndarray = np.where(np.isnan(values), bits >> 16 | 64, rounded).astype(np.uint16)
+    return result
 
 
 def _inverse(scales: np.ndarray) -> np.ndarray:
     """Return 1 / scales, and 0 for 0."""
     with np.errstate(divide="ignore"):
-        return np.where(scales == 0, np.float32(0), np.float32(1) / scales)
+        inverse: np.ndarray = np.where(scales == 0, np.float32(0), np.float32(1) / scales)
+    return inverse
 
 
 def _pack_nibbles(codes: np.ndarray) -> np.ndarray:
