@@ -26,7 +26,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def calc() -> None:
     """Compute KV cache sizes and how many sequences fit.
 
-    MODEL is a name such as llama-3.1-8b or a folder with config.json.
+    MODEL is a name such as llama-3.1-8b or a folder with config.json or a GGUF file.
     """
 
 
@@ -85,9 +85,9 @@ def _spec(model: str, dtype: str) -> KVCacheSpec:
     spec = named_spec(model, dtype)
     if spec is not None:
         return spec
-    if not Path(model).is_dir():
+    if not Path(model).exists():
         raise click.UsageError(
-            f"MODEL must be a folder or one of {', '.join(NAMED_SHAPES)}; got {model}."
+            f"MODEL must be a folder, a GGUF file or one of {', '.join(NAMED_SHAPES)}; got {model}."
         )
     from quire.models.config_reader import read_model_config
 

@@ -22,9 +22,9 @@ def option(default: Any, help: str, **extra: Any) -> Any:
 class ModelOptions:
     """Which checkpoint, and how its numbers are held."""
 
-    model: str = option("quire-tiny", "folder, hub id, or quire-tiny (embedded)")
+    model: str = option("quire-tiny", "folder, GGUF file, hub id, or quire-tiny (embedded)")
     served_model_name: str | None = option(None, "name clients use; default: the model argument")
-    tokenizer: str | None = option(None, "folder or hub id; default: the model's own")
+    tokenizer: str | None = option(None, "folder, GGUF file or hub id; default: the model's own")
     revision: str | None = option(None, "branch, tag or commit of a hub id")
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "element type of the weights; auto keeps the checkpoint's"

@@ -1,4 +1,4 @@
-"""A checkpoint's ``generation_config.json``: sampling defaults and end-of-sequence ids."""
+"""A checkpoint's ``generation_config.json`` or GGUF metadata: sampling defaults and end-of-sequence ids."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.core.sampling_params import SamplingParams
+from quire.models.gguf_file import GgufFile
 
 #: The file's names of our settings; everything else in it steers other programs.
 _NAMES = {
@@ -18,6 +19,16 @@ _NAMES = {
     "min_p": "min_p",
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
+}
+
+
+#: A GGUF file's keys.
+_GGUF_KEYS = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
 }
 
 
@@ -38,6 +49,8 @@ def read_generation_config(folder: Path, mode: str) -> GenerationConfig:
     """Read the file of ``folder``; without one there are no defaults.
 
     Args:
+        folder: A checkpoint's folder, or a GGUF file, whose end-of-sequence ids are in its model's
+            configuration.
         mode: ``auto`` reads it; ``none`` takes only the end-of-sequence ids.
 
     Raises:
@@ -46,6 +59,8 @@ def read_generation_config(folder: Path, mode: str) -> GenerationConfig:
     """
     if mode not in ("auto", "none"):
         raise ConfigError(f"[config] --generation-config must be auto or none; got {mode}.")
+    if folder.is_file():
+        return _read_gguf(folder, mode)
     path = folder / "generation_config.json"
     if not path.is_file():
         return GenerationConfig()
@@ -68,3 +83,16 @@ def read_generation_config(folder: Path, mode: str) -> GenerationConfig:
             f"[load] {path} must hold generation settings; got {reason}. Repair or remove it."
         ) from error
     return GenerationConfig(sampling if mode == "auto" else {}, eos_token_ids)
+
+
+def _read_gguf(path: Path, mode: str) -> GenerationConfig:
+    metadata = GgufFile(path).metadata
+    sampling = {ours: metadata[key] for key, ours in _GGUF_KEYS.items() if key in metadata}
+    try:
+        SamplingParams(**sampling)
+    except (TypeError, InvalidSamplingParamsError) as error:
+        raise ModelLoadError(
+            f"[load] {path} must hold sampling settings in range; got {error}. "
+            "Ignore them with --generation-config none."
+        ) from error
+    return GenerationConfig(sampling if mode == "auto" else {})

@@ -26,7 +26,7 @@ class LLM:
     """A model loaded for offline use.
 
     Args:
-        model: Folder, hub id, or ``quire-tiny`` (embedded).
+        model: Folder, GGUF file, hub id, or ``quire-tiny`` (embedded).
         **keywords: Settings of :mod:`quire.core.config` (the flags of ``quire serve``).
 
     Attributes:

@@ -54,6 +54,10 @@ class Checkpoint:
         bare = names.without_prefix()
         return bare if f"{bare.embedding}.weight" in self._files else names
 
+    def notices(self) -> list[str]:
+        """Return nothing: tensors are stored as they are held, or rounded from it."""
+        return []
+
     def entry(self, name: str) -> TensorEntry:
         """Return type, shape and place of a tensor."""
         return self._files[name].entries[name]

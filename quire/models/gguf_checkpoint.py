@@ -79,6 +79,14 @@ class GgufCheckpoint:
         """Return what the tensors are called."""
         return GGUF_FAMILIES[architecture].names
 
+    def notices(self) -> list[str]:
+        """Return the types of tensors, and that quantized ones are made of floats, in one line."""
+        tensors = self._file.tensors.values()
+        count = Counter(tensor.layout.name for tensor in tensors)
+        types = ", ".join(f"{number} {name}" for name, number in count.most_common())
+        dequantized = any(tensor.layout.is_quantized for tensor in tensors)
+        return [f"tensors are {types}" + (", dequantized at load" if dequantized else "")]
+
     def entry(self, name: str) -> GgufEntry:
         """Return type, shape and size of a tensor."""
         return self._entries[name]
@@ -118,16 +126,6 @@ class GgufCheckpoint:
     def release(self, name: str) -> None:
         """Give the pages of a tensor back."""
         self._file.release(self._entries[name].stored)
-
-    def describe(self) -> str:
-        """Return the types of the tensors and how many have each."""
-        count = Counter(tensor.layout.name for tensor in self._file.tensors.values())
-        return ", ".join(f"{number} {name}" for name, number in count.most_common())
-
-    @property
-    def is_quantized(self) -> bool:
-        """Whether any tensor is."""
-        return any(tensor.layout.is_quantized for tensor in self._file.tensors.values())
 
     def _add(self, name: str) -> None:
         tensor = self._file.tensors[name]

@@ -75,6 +75,16 @@ class GgufTensor:
         return self.end - self.begin
 
 
+def is_gguf(path: Path) -> bool:
+    """Whether ``path`` is a file that begins as GGUF files do, or is named so."""
+    if not path.is_file():
+        return False
+    if path.suffix == ".gguf":
+        return True
+    with path.open("rb") as file:
+        return file.read(4) == MAGIC
+
+
 class GgufFile:
     """A mapped file; tensors are not read before their bytes are.
 

@@ -1,4 +1,4 @@
-"""A model argument to a local folder: a path, quire-tiny, or a hub id, cached or downloaded.
+"""A model argument to a local path: a folder, a GGUF file, quire-tiny, or a hub id.
 
 The hub library does the work, so ``HF_HOME``, ``HF_HUB_CACHE``, ``HF_HUB_OFFLINE``, ``HF_ENDPOINT``
 and ``HF_TOKEN`` mean what they mean everywhere.
@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from quire.core.errors import ModelLoadError
+from quire.models.gguf_file import is_gguf
 
 EMBEDDED = "quire-tiny"
 ASSETS = Path(__file__).parent.parent / "assets"
@@ -31,10 +32,10 @@ WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
 
 
 def resolve_model(model: str, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder of ``model``, downloading it when it is nowhere on this machine.
+    """Return the path of ``model``, downloading it when it is nowhere on this machine.
 
     Args:
-        model: A folder, ``quire-tiny``, or a hub id such as ``org/name``.
+        model: A folder, a GGUF file, ``quire-tiny``, or a hub id such as ``org/name``.
         revision: Branch, tag or commit of a hub id.
         weights: Whether the weights are needed, or only configuration and tokenizer.
 
@@ -67,7 +68,8 @@ def resolve_model(model: str, revision: str | None = None, *, weights: bool = Tr
 def download_model(model: str, revision: str | None = None, *, weights: bool = True) -> Path:
     """Bring ``model`` into the hub cache, showing progress, and return its folder.
 
-    Only the files Quire reads are fetched. A folder and ``quire-tiny`` are returned as they are.
+    Only the files Quire reads are fetched. A local path and ``quire-tiny`` are returned as they
+    are.
 
     Raises:
         ModelLoadError: No such hub id or revision, no access, or the hub cannot be reached.
@@ -111,11 +113,14 @@ def _local_folder(model: str) -> Path | None:
     if model and path.is_dir():
         return path
     if model and path.exists():
-        raise ModelLoadError(f"[load] the model must be a folder; got the file {path}.")
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model) or model[0] in ".~":
+        if is_gguf(path):
+            return path
+        raise ModelLoadError(f"[load] the model must be a folder or a GGUF file; got {path}.")
+    is_file_name = model.endswith(".gguf")
+    if is_file_name or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model) or model[0] in ".~":
         raise ModelLoadError(
-            f"[load] the model must be a folder that exists, {EMBEDDED}, or a hub id such as "
-            f"org/name; got {model!r}."
+            f"[load] the model must be a folder or GGUF file that exists, {EMBEDDED}, or a hub id "
+            f"such as org/name; got {model!r}."
         )
     return None
 

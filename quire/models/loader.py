@@ -57,6 +57,8 @@ def load_model(
     config = _settle(read_model_config(Path(path)), dtype, max_model_len)
     checkpoint = open_tensors(Path(path), config)
     weights = WeightMap(config, checkpoint.weight_names(config.architecture))
+    for line in checkpoint.notices():
+        log.info("%s: %s; weights are held as %s", path, line, config.dtype)
     _check_tensors(checkpoint, weights)
     max_model_len = max_model_len or config.max_position_embeddings
     parts = _Builder(backend, checkpoint, weights, on_progress).decoder_parts(max_model_len)

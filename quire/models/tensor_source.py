@@ -53,6 +53,10 @@ class TensorSource(Protocol):
         """Return what the tensors are called here."""
         ...
 
+    def notices(self) -> list[str]:
+        """Return what a user should know of how the tensors are stored."""
+        ...
+
     def entry(self, name: str) -> Entry:
         """Return shape and size of a tensor."""
         ...

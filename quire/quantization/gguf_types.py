@@ -244,7 +244,8 @@ def _inverse(scales: np.ndarray) -> np.ndarray:
 
 
 def _pack_nibbles(codes: np.ndarray) -> np.ndarray:
-    return codes[:, :16] | codes[:, 16:] << 4
+    packed: np.ndarray = codes[:, :16] | codes[:, 16:] << 4
+    return packed
 
 
 def _store(scales: np.ndarray) -> np.ndarray:

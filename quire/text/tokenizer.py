@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 from quire.core.errors import ModelLoadError, QuireError, RequestError
 from quire.text.chat_template import ChatTemplate, find_template
 from quire.text.detokenizer import Detokenizer
+from quire.text.gguf_tokenizer import read_gguf_tokenizer
 from quire.text.pieces import Pieces
 from quire.text.sentencepiece_model import build_tokenizer, parse_model
 
@@ -99,10 +100,10 @@ class Tokenizer:
 
 
 def load_tokenizer(folder: str | Path, chat_template: str | None = None) -> Tokenizer:
-    """Read the tokenizer of a model folder: ``tokenizer.json``, else ``tokenizer.model``.
+    """Read a model's tokenizer: ``tokenizer.json``, else ``tokenizer.model``, or a GGUF file's.
 
     Args:
-        folder: In the layout of the Hugging Face hub.
+        folder: In the layout of the Hugging Face hub; or a GGUF file.
         chat_template: Jinja file used instead of the model's own template.
 
     Raises:
@@ -111,7 +112,9 @@ def load_tokenizer(folder: str | Path, chat_template: str | None = None) -> Toke
     folder = source = Path(folder)
     try:
         config = _read_config(folder)
-        if (folder / "tokenizer.json").is_file():
+        if folder.is_file():
+            backend, config = read_gguf_tokenizer(folder)
+        elif (folder / "tokenizer.json").is_file():
             source = folder / "tokenizer.json"
             backend = _read_tokenizer_json(source)
         elif (folder / "tokenizer.model").is_file():
@@ -125,7 +128,7 @@ def load_tokenizer(folder: str | Path, chat_template: str | None = None) -> Toke
         else:
             raise ValueError("neither tokenizer.json nor tokenizer.model")
         special_tokens = _add_special_tokens(backend, config)
-        if source.suffix == ".model":
+        if source.name != "tokenizer.json":
             _add_start_and_end(backend, config, special_tokens)
         template = find_template(folder, config, chat_template, special_tokens)
         return Tokenizer(backend, special_tokens, template)

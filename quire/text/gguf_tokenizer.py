@@ -1,0 +1,158 @@
+"""The tokenizer of a GGUF file's metadata: sentencepiece pieces or byte-level BPE.
+
+Source: the format's description (docs/gguf.md in ggml) and the defaults of llama.cpp's loader.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+
+from quire.models.gguf_file import GgufFile
+from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS
+from quire.text.sentencepiece_model import (
+    BPE,
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    SentencePieceModel,
+    build_tokenizer,
+)
+
+PREFIX = "tokenizer.ggml."
+#: Named special tokens; the format has the misspelling.
+SPECIAL = {
+    "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding",
+    "mask": "mask",
+}  # fmt: skip
+#: Ids that files of sentencepiece may leave out.
+SENTENCEPIECE_IDS = {"bos": 1, "eos": 2, "unk": 0}
+
+
+def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
+    """Build the tokenizer of a GGUF file.
+
+    Returns:
+        The tokenizer without start and end tokens, and what a ``tokenizer_config.json`` would say:
+        special tokens, which of them are added, and chat templates.
+
+    Raises:
+        ModelLoadError: The file is damaged or a value is of the wrong kind.
+        ValueError: The vocabulary is of a kind we do not know, or contradicts itself.
+    """
+    file = GgufFile(path)
+    model = file.text(f"{PREFIX}model")
+    tokens = _read_tokens(file)
+    types = [int(kind) for kind in file.numbers(f"{PREFIX}token_type")] or [NORMAL] * len(tokens)
+    if len(types) != len(tokens):
+        raise ValueError(f"{len(types)} token types for {len(tokens)} tokens")
+    if model == "llama":
+        backend, defaults = _sentencepiece(file, tokens, types), SENTENCEPIECE_IDS
+        add_bos = True
+    elif model == "gpt2":
+        backend, defaults = _byte_level(file, tokens, types), {}
+        add_bos = PRE_TOKENIZERS[_pre_tokenizer(file)].add_bos
+    else:
+        raise ValueError(f"a vocabulary of kind {model!r}; llama and gpt2 are supported")
+    config: dict[str, Any] = {
+        "added_tokens_decoder": {},
+        "add_bos_token": file.boolean(f"{PREFIX}add_bos_token", add_bos),
+        "add_eos_token": file.boolean(f"{PREFIX}add_eos_token", False),
+        "chat_template": _templates(file),
+    }
+    for name, key in SPECIAL.items():
+        token_id = file.integer(f"{PREFIX}{key}_token_id", defaults.get(name))
+        if token_id is None:
+            continue
+        if token_id >= len(tokens):
+            if f"{PREFIX}{key}_token_id" in file.metadata:
+                raise ValueError(f"{key}_token_id {token_id} beyond {len(tokens)} tokens")
+            continue
+        config[f"{name}_token"] = tokens[token_id]
+    return backend, config
+
+
+def _read_tokens(file: GgufFile) -> list[str]:
+    # The library has no empty tokens, and the id must stay taken.
+    tokens = [
+        token or f"[EMPTY_{index}]" for index, token in enumerate(file.texts(f"{PREFIX}tokens"))
+    ]
+    if not tokens:
+        raise ValueError("no tokens")
+    if len(set(tokens)) < len(tokens):
+        ((twice, _),) = Counter(tokens).most_common(1)
+        raise ValueError(f"the token {twice!r:.80} twice")
+    return tokens
+
+
+def _sentencepiece(file: GgufFile, tokens: list[str], types: list[int]) -> Tokenizer:
+    scores = [float(score) for score in file.numbers(f"{PREFIX}scores")]
+    if len(scores) != len(tokens):
+        raise ValueError(f"{len(scores)} scores for {len(tokens)} tokens")
+    if UNKNOWN not in types:
+        raise ValueError("no unknown token")
+    charsmap = file.metadata.get(f"{PREFIX}precompiled_charsmap")
+    model = SentencePieceModel(
+        pieces=tokens,
+        scores=scores,
+        types=types,
+        algorithm=BPE,
+        byte_fallback=BYTE in types,
+        charsmap=bytes(number & 255 for number in charsmap) if charsmap is not None else b"",
+        add_dummy_prefix=file.boolean(f"{PREFIX}add_space_prefix", True),
+        remove_extra_whitespaces=file.boolean(f"{PREFIX}remove_extra_whitespaces", False),
+    )
+    return build_tokenizer(model)
+
+
+def _byte_level(file: GgufFile, tokens: list[str], types: list[int]) -> Tokenizer:
+    pre = PRE_TOKENIZERS[_pre_tokenizer(file)]
+    merges = []
+    for merge in file.texts(f"{PREFIX}merges"):
+        # A token may begin with the separating space, never hold it elsewhere.
+        cut = merge.find(" ", 1)
+        if cut < 0:
+            raise ValueError(f"a merge that is no pair: {merge!r:.80}")
+        merges.append((merge[:cut], merge[cut + 1 :]))
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    for left, right in merges:
+        if not {left, right, left + right} <= vocabulary.keys():
+            raise ValueError(f"a merge of or to an unknown token: {left!r:.40} {right!r:.40}")
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre.ignore_merges)
+    )
+    if pre.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre.build()
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=kind != USER_DEFINED)
+            for token, kind in zip(tokens, types, strict=True)
+            if kind in (UNKNOWN, CONTROL, USER_DEFINED)
+        ]
+    )
+    return tokenizer
+
+
+def _pre_tokenizer(file: GgufFile) -> str:
+    name = file.text(f"{PREFIX}pre", "default")
+    if name not in PRE_TOKENIZERS:
+        raise ValueError(
+            f"the pre-tokenizer {name!r:.80}; supported: {', '.join(sorted(PRE_TOKENIZERS))}"
+        )
+    return name
+
+
+def _templates(file: GgufFile) -> list[dict[str, str]] | None:
+    prefix = "tokenizer.chat_template"
+    named = {"default": prefix} if prefix in file.metadata else {}
+    named |= {
+        key.removeprefix(f"{prefix}."): key for key in file.metadata if key.startswith(f"{prefix}.")
+    }
+    return [{"name": name, "template": file.text(key)} for name, key in named.items()] or None
