@@ -21,6 +21,7 @@ COMMANDS = {
     "generate": ("quire.cli.generate:generate", "Complete prompts and print the text."),
     "chat": ("quire.cli.chat:chat", "Talk to a model in the terminal."),
     "calc": ("quire.cli.calc:calc", "Compute KV cache sizes and how many sequences fit."),
+    "convert": ("quire.cli.convert:convert", "Write a checkpoint to a GGUF file."),
     "pull": ("quire.cli.pull:pull", "Download a model into the hub cache."),
     "doctor": ("quire.cli.doctor:doctor", "Show what this machine gives Quire, measured."),
     "completion": ("quire.cli.completion:completion", "Print a shell's completion script."),

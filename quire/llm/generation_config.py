@@ -1,4 +1,4 @@
-"""A checkpoint's ``generation_config.json`` or GGUF metadata: sampling defaults and end-of-sequence ids."""
+"""A checkpoint's sampling defaults and end-of-sequence ids, from its folder or GGUF file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = {
 
 
 #: A GGUF file's keys.
-_GGUF_KEYS = {
+GGUF_KEYS = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_p": "top_p",
     "general.sampling.top_k": "top_k",
@@ -87,7 +87,7 @@ def read_generation_config(folder: Path, mode: str) -> GenerationConfig:
 
 def _read_gguf(path: Path, mode: str) -> GenerationConfig:
     metadata = GgufFile(path).metadata
-    sampling = {ours: metadata[key] for key, ours in _GGUF_KEYS.items() if key in metadata}
+    sampling = {ours: metadata[key] for key, ours in GGUF_KEYS.items() if key in metadata}
     try:
         SamplingParams(**sampling)
     except (TypeError, InvalidSamplingParamsError) as error:

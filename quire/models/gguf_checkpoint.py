@@ -103,7 +103,7 @@ class GgufCheckpoint:
         match = _ROTATED.fullmatch(name)
         if match is not None and self._family.interleaved_rope:
             heads = self._config.num_heads if match[1] == "q" else self._config.num_kv_heads
-            data = data.reshape(entry.shape[0], -1)[_row_order(heads, self._config)]
+            data = data.reshape(entry.shape[0], -1)[row_order(heads, self._config)]
         rows = math.prod(entry.shape[:-1])
         return data.reshape(rows, entry.nbytes // rows)
 
@@ -152,7 +152,7 @@ class GgufCheckpoint:
             )
 
 
-def _row_order(heads: int, config: ModelConfig) -> np.ndarray:
+def row_order(heads: int, config: ModelConfig) -> np.ndarray:
     """Return which stored row each of our rows is.
 
     Stored heads rotate the neighbours (2i, 2i + 1), ours (i, i + R/2); R rotated elements.

@@ -90,9 +90,10 @@ def find_pre_tokenizer(backend: Any) -> str | None:
     if not model["merges"] and not patterns:
         # Nothing is merged, so where text is cut makes no difference.
         return "gpt-2"
-    ignore_merges = bool(model.get("ignore_merges"))
+    normalizer = json.loads(backend.normalizer.__getstate__())["type"] if backend.normalizer else ""
+    wanted = tuple(patterns), bool(model.get("ignore_merges")), normalizer
     for name, pre in PRE_TOKENIZERS.items():
-        if list(pre.patterns) == patterns and pre.ignore_merges == ignore_merges:
+        if wanted == (pre.patterns, pre.ignore_merges, "NFC" if pre.nfc else ""):
             return name
     return None
 

@@ -25,6 +25,7 @@ class Tokenizer:
     """Text to token ids and back.
 
     Attributes:
+        backend: The library's object.
         pieces: Bytes of each token.
         bos_token_id, eos_token_id: None when the model has no such token.
         special_tokens: Named special tokens (``bos_token`` ...) by name, as text.
@@ -35,7 +36,7 @@ class Tokenizer:
     def __init__(
         self, backend: Backend, special_tokens: dict[str, str], chat_template: ChatTemplate | None
     ) -> None:
-        self._backend = backend
+        self.backend = backend
         self.pieces = Pieces(backend)
         self.special_tokens = special_tokens
         self.chat_template = chat_template
@@ -54,7 +55,7 @@ class Tokenizer:
             RequestError: ``text`` has lone surrogates, so it is no text.
         """
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
         except (UnicodeEncodeError, TypeError) as error:
             raise RequestError(
                 f"[tokenize] text must be valid Unicode; got {text[:40]!a} ({error}).", "prompt"
@@ -77,13 +78,13 @@ class Tokenizer:
     def convert_ids_to_tokens(self, token_ids: Sequence[int]) -> list[str | None]:
         """Return the vocabulary's own strings, None for ids it does not have."""
         return [
-            self._backend.id_to_token(token_id) if token_id in self.pieces else None
+            self.backend.id_to_token(token_id) if token_id in self.pieces else None
             for token_id in token_ids
         ]
 
     def token_to_id(self, token: str | None) -> int | None:
         """Return the id of a vocabulary string, or None when there is none."""
-        found: int | None = None if token is None else self._backend.token_to_id(token)
+        found: int | None = None if token is None else self.backend.token_to_id(token)
         return found
 
     def token_bytes(self, token_id: int) -> bytes:

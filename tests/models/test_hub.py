@@ -67,15 +67,26 @@ def test_a_folder_is_itself(tmp_path):
 
 @pytest.mark.parametrize("model", ["/no/such/folder", "./here", "~/there", "a/b/c", "", "a b"])
 def test_what_is_neither_folder_nor_id_is_refused(model):
-    with pytest.raises(ModelLoadError, match="must be a folder that exists, quire-tiny, or a hub"):
+    with pytest.raises(
+        ModelLoadError, match="must be a folder or GGUF file that exists"
+    ):
         hub.resolve_model(model)
 
 
-def test_a_file_is_not_a_model(tmp_path):
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF")
-    with pytest.raises(ModelLoadError, match="must be a folder; got the file"):
+def test_another_file_is_not_a_model(tmp_path):
+    file = tmp_path / "model.bin"
+    file.write_bytes(b"PK")
+    with pytest.raises(ModelLoadError, match="must be a folder or a GGUF file"):
         hub.resolve_model(str(file))
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "blob"])
+def test_a_gguf_file_is_a_model(name, tmp_path):
+    file = tmp_path / name
+    file.write_bytes(b"GGUF")
+    assert hub.resolve_model(str(file)) == file
+    with pytest.raises(ModelLoadError, match="GGUF file that exists"):
+        hub.resolve_model("missing.gguf")
 
 
 def test_cached_id_needs_no_network(tmp_path):

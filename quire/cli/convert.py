@@ -1,0 +1,75 @@
+"""``quire convert``: a checkpoint folder to one GGUF file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
+
+#: What a file can call tokens that end a text.
+ENDINGS = ("eos", "eot", "eom")
+TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+
+
+@click.command()
+@click.argument("model")
+@click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--type", "type_name", type=click.Choice(TYPES), default="f16", show_default=True,
+    help="Of the matrices; vectors stay float32.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace OUT when it is there.")
+def convert(model: str, out: Path, type_name: str, force: bool) -> None:
+    """Write MODEL (folder, hub id or quire-tiny) to the GGUF file OUT.
+
+    The file holds weights, configuration, tokenizer, chat template and sampling defaults.
+    """
+    if out.exists() and not force:
+        raise ConfigError(f"[convert] OUT must not exist; got {out}. Give --force to replace it.")
+    from quire.llm.progress import loading_bar
+    from quire.models.gguf_export import GgufExport
+    from quire.models.gguf_writer import write_gguf
+    from quire.models.hub import resolve_model
+    from quire.text.gguf_vocabulary import gguf_vocabulary
+
+    folder = resolve_model(model)
+    if folder.is_file():
+        raise ConfigError(f"[convert] MODEL must be a folder of safetensors; got file {folder}.")
+    export = GgufExport(folder, type_name.upper())
+    vocabulary = gguf_vocabulary(folder, export.config.vocab_size)
+    generation = _generation_metadata(folder, export.config, vocabulary)
+    metadata = export.metadata | vocabulary | generation
+    with loading_bar() as on_progress:
+        write_gguf(out, metadata, export.tensors, on_progress)
+    count = Counter(tensor.layout.name for tensor in export.tensors)
+    types = ", ".join(f"{number} {name}" for name, number in count.most_common())
+    click.echo(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, tensors are {types}")
+
+
+def _generation_metadata(
+    folder: Path, config: ModelConfig, vocabulary: dict[str, Any]
+) -> dict[str, Any]:
+    """Return start and end tokens that the tokenizer does not name, and sampling defaults."""
+    from quire.llm.generation_config import GGUF_KEYS, read_generation_config
+
+    generation = read_generation_config(folder, "auto")
+    metadata: dict[str, Any] = {
+        key: (int if ours == "top_k" else float)(generation.sampling[ours])
+        for key, ours in GGUF_KEYS.items()
+        if ours in generation.sampling
+    }
+    bos = "tokenizer.ggml.bos_token_id"
+    if config.bos_token_id is not None and bos not in vocabulary:
+        metadata[bos] = config.bos_token_id
+    own = vocabulary.get("tokenizer.ggml.eos_token_id")
+    ids = [own, *config.eos_token_ids, *generation.eos_token_ids]
+    distinct = list(dict.fromkeys(i for i in ids if i is not None))
+    if len(distinct) > len(ENDINGS):
+        click.echo(f"quire: end tokens {distinct[len(ENDINGS) :]} have no place in OUT", err=True)
+    endings = zip(ENDINGS, distinct, strict=False)
+    return metadata | {f"tokenizer.ggml.{name}_token_id": i for name, i in endings}

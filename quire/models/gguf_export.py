@@ -1,0 +1,224 @@
+"""A checkpoint folder as metadata and tensors of a GGUF file, all but the tokenizer."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
+from quire.core.model_config import ModelConfig
+from quire.layers.rope import inverse_frequencies
+from quire.models.checkpoint import Checkpoint
+from quire.models.config_reader import read_model_config
+from quire.models.gguf_checkpoint import CHUNK, row_order
+from quire.models.gguf_names import GGUF_FAMILIES, ROPE_FACTORS
+from quire.models.gguf_writer import TensorPlan
+from quire.models.registry import get_family
+from quire.models.tensor_source import check_tensors
+from quire.models.weight_map import WeightMap
+from quire.quantization.gguf_layouts import LAYOUTS
+from quire.quantization.gguf_types import quantize
+
+log = logging.getLogger(__name__)
+
+#: ``general.file_type`` of files whose matrices have a type.
+FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "BF16": 32}
+QUANTIZATION_VERSION = 2
+
+_EXPERT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.weight")
+_ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(?:weight|bias)")
+#: Small, and read as float32 by llama.cpp.
+_KEPT_FLOAT = re.compile(r"blk\.\d+\.ffn_gate_inp\.weight|position_embd\.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One tensor of the folder and how its rows are ordered in the file."""
+
+    name: str
+    transposed: bool = False
+    order: np.ndarray | None = None
+
+
+class GgufExport:
+    """What a GGUF file of a checkpoint holds.
+
+    Args:
+        folder: In Hugging Face's layout.
+        type_name: Of the matrices, one of :data:`FILE_TYPES`. Vectors are F32; matrices whose rows
+            are no whole number of blocks are F16.
+
+    Attributes:
+        config: Of the checkpoint.
+        metadata: Everything but the tokenizer's.
+        tensors: In the order of the file.
+
+    Raises:
+        ModelLoadError: The checkpoint is damaged, or has what a GGUF file cannot say.
+    """
+
+    def __init__(self, folder: Path, type_name: str) -> None:
+        self.config = config = read_model_config(folder)
+        self._checkpoint = Checkpoint(folder)
+        self._family = GGUF_FAMILIES[config.architecture]
+        self._type = type_name
+        self.metadata: dict[str, Any] = {
+            "general.architecture": self._family.architecture,
+            "general.type": "model",
+            "general.name": folder.resolve().name,
+            "general.file_type": FILE_TYPES[type_name],
+        }
+        if LAYOUTS[type_name].is_quantized:
+            self.metadata["general.quantization_version"] = QUANTIZATION_VERSION
+        options = _model_metadata(config, folder)
+        self.metadata |= {f"{self._family.architecture}.{key}": v for key, v in options.items()}
+        self.tensors = self._plans()
+
+    def _plans(self) -> list[TensorPlan]:
+        """Pair our names with the file's: both come from the same map, in the same order."""
+        config = self.config
+        names = self._checkpoint.weight_names(config.architecture)
+        ours = WeightMap(config, names).shapes()
+        tied = (re.escape(f"{names.head}.weight"),) if config.tie_word_embeddings else ()
+        check_tensors(self._checkpoint, ours, (*names.harmless, *tied))
+        theirs = WeightMap(config, self._family.names).shapes()
+        sources: dict[str, list[_Source]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for (name, stored), (gguf_name, shape) in zip(ours.items(), theirs.items(), strict=True):
+            match = _EXPERT.fullmatch(gguf_name)
+            if match is not None:
+                assert config.moe is not None
+                gguf_name, shape = f"{match[1]}_exps.weight", (config.moe.num_experts, *shape)
+            # A square matrix looks the same either way, so the family decides, not the shape.
+            is_transposed = get_family(config.architecture).names.linear_is_transposed
+            transposed = is_transposed and gguf_name.startswith("blk.") and len(stored) == 2
+            source = _Source(name, transposed, self._order(gguf_name))
+            sources.setdefault(gguf_name, []).append(source)
+            shapes[gguf_name] = shape
+        plans = [self._plan(name, shapes[name], parts) for name, parts in sources.items()]
+        if config.rope and config.rope.scaling and config.rope.scaling["rope_type"] == "llama3":
+            plans.append(self._rope_factors())
+        return plans
+
+    def _order(self, name: str) -> np.ndarray | None:
+        match = _ROTATED.fullmatch(name)
+        if match is None or not self._family.interleaved_rope:
+            return None
+        heads = self.config.num_heads if match[1] == "q" else self.config.num_kv_heads
+        return np.argsort(row_order(heads, self.config))
+
+    def _plan(self, name: str, shape: tuple[int, ...], sources: list[_Source]) -> TensorPlan:
+        type_name = self._type
+        if len(shape) == 1 or _KEPT_FLOAT.fullmatch(name):
+            type_name = "F32"
+        elif shape[-1] % LAYOUTS[type_name].block_size:
+            log.warning(
+                "%s: rows of %d are no whole number of %s blocks; written as F16",
+                name, shape[-1], type_name,
+            )  # fmt: skip
+            type_name = "F16"
+        return TensorPlan(
+            name, LAYOUTS[type_name], shape, partial(self._chunks, type_name, sources)
+        )
+
+    def _chunks(self, type_name: str, sources: list[_Source]) -> Iterator[bytes]:
+        for source in sources:
+            tensor = self._checkpoint.tensor(source.name)
+            array = tensor.array.T if source.transposed else tensor.array
+            if source.order is not None:
+                array = array[source.order]
+            rows = array if array.ndim > 1 else array[None]
+            step = max(1, CHUNK // rows.shape[1])
+            for begin in range(0, len(rows), step):
+                part = np.ascontiguousarray(rows[begin : begin + step])
+                values = type(tensor)(source.name, tensor.dtype, part).float32()
+                if type_name == "F16" and (np.abs(values) > 65504).any():
+                    raise ModelLoadError(
+                        f"[convert] {source.name} must fit float16; got "
+                        f"{np.abs(values).max():g}. Use --type bf16 or f32."
+                    )
+                yield quantize(type_name, values).tobytes()
+            self._checkpoint.release(source.name)
+
+    def _rope_factors(self) -> TensorPlan:
+        rope = self.config.rope
+        assert rope is not None
+        plain = type(rope)(theta=rope.theta, rotary_dim=rope.rotary_dim)
+        scaled, _ = inverse_frequencies(rope, 1)
+        factors = inverse_frequencies(plain, 1)[0] / scaled
+        chunks = partial(iter, [factors.astype(np.float32).tobytes()])
+        return TensorPlan(ROPE_FACTORS, LAYOUTS["F32"], factors.shape, chunks)
+
+
+def _model_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:
+    """Return the keys of the architecture, without its name before them."""
+    is_gpt2 = config.architecture == "GPT2LMHeadModel"
+    _refuse(folder, "hidden_act", config.activation, "gelu_tanh" if is_gpt2 else "silu")
+    _refuse(folder, "layer_types", config.layer_windows, (), (True,) * config.num_layers)
+    values: dict[str, Any] = {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_layers,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_heads,
+        "vocab_size": config.vocab_size,
+    }
+    if is_gpt2:
+        return values | {"attention.layer_norm_epsilon": config.norm_eps}
+    values |= {
+        "attention.head_count_kv": config.num_kv_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.layer_norm_rms_epsilon": config.norm_eps,
+    }
+    if config.moe is not None:
+        values |= {"expert_count": config.moe.num_experts, "expert_used_count": config.moe.top_k}
+    if config.sliding_window is not None:
+        log.warning("%s: the sliding window is written; not every program keeps to it", folder)
+        values["attention.sliding_window"] = config.sliding_window
+    return values | _rope_metadata(config, folder)
+
+
+def _rope_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:
+    rope = config.rope
+    assert rope is not None
+    values: dict[str, Any] = {
+        "rope.dimension_count": rope.rotary_dim,
+        "rope.freq_base": rope.theta,
+    }
+    scaling = rope.scaling
+    if scaling is None:
+        return values
+    kind = scaling["rope_type"]
+    if kind == "llama3" and GGUF_FAMILIES[config.architecture].architecture == "llama":
+        return values
+    _refuse(folder, "rope_type", kind, "linear", "yarn")
+    factor = scaling["factor"]
+    values |= {"rope.scaling.type": kind, "rope.scaling.factor": factor}
+    if kind == "linear":
+        # Readers stretch the context they find by the factor.
+        return values | {"context_length": round(config.max_position_embeddings / factor)}
+    _refuse(folder, "truncate", scaling["truncate"], True)
+    attention = inverse_frequencies(rope, 1)[1] / (0.1 * math.log(factor) + 1.0)
+    values |= {
+        "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
+        "rope.scaling.yarn_beta_fast": scaling["beta_fast"],
+        "rope.scaling.yarn_beta_slow": scaling["beta_slow"],
+    }
+    return values if abs(attention - 1) < 1e-6 else values | {"rope.scaling.attn_factor": attention}
+
+
+def _refuse(folder: Path, option: str, value: object, *allowed: object) -> None:
+    if value not in allowed:
+        raise UnsupportedArchitectureError(
+            f"[convert] {folder}: {option} must be {' or '.join(map(repr, allowed))}; got "
+            f"{value!r:.80}. A GGUF file cannot say this."
+        )

@@ -1,0 +1,106 @@
+"""Files of ``quire convert`` in llama.cpp: the same tokens for text, the same continuation.
+
+Runs where this Python, or the one that ``QUIRE_TEST_LLAMA_PYTHON`` names, has llama-cpp-python.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.cli.main import run
+from quire.models import hub
+from tools.random_checkpoint import PRESETS, random_checkpoint
+
+TEXTS = [
+    "Hello, world! It's 12345 o'clock.",
+    "  two  spaces\n\n\tand tabs   ",
+    "Füße, 東京, 🦙 and ½",
+    "<|im_start|>user\nWhat is a quire?<|im_end|>\n<|im_start|>assistant\n",
+]
+SCRIPT = """
+import json, sys
+from llama_cpp import Llama
+path, texts, num_tokens = json.loads(sys.stdin.read())
+model = Llama(path, n_ctx=256, n_threads=1, n_threads_batch=1, n_gpu_layers=0, verbose=False)
+result = []
+for text in texts:
+    tokens = model.tokenize(text.encode(), add_bos=False, special=True)
+    model.reset()
+    output = []
+    for token in model.generate(tokens, top_k=1, temp=0.0, repeat_penalty=1.0):
+        output.append(token)
+        if len(output) == num_tokens:
+            break
+    result.append([tokens, output])
+print(json.dumps(result))
+"""
+
+
+@pytest.fixture(scope="module")
+def llama_cpp():
+    """Return a function that gives llama.cpp's (tokens, greedy continuation) of each text."""
+    python = os.environ.get("QUIRE_TEST_LLAMA_PYTHON")
+    if python is None and importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("no llama_cpp here, and QUIRE_TEST_LLAMA_PYTHON names no Python that has it")
+
+    def ask(path, num_tokens):
+        done = subprocess.run(
+            [python or sys.executable, "-c", SCRIPT],
+            input=json.dumps([str(path), TEXTS, num_tokens]),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return ask
+
+
+def ours(path, small, num_tokens):
+    with LLM(str(path), device="cpu", **small) as model:
+        params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+        encode = model.get_tokenizer().encode
+        ids = [encode(text, add_special_tokens=False) for text in TEXTS]
+        outputs = model.generate(ids, params, use_tqdm=False)
+        return [[i, o.outputs[0].token_ids] for i, o in zip(ids, outputs, strict=True)]
+
+
+@pytest.fixture
+def tiny():
+    """Return the folder of quire-tiny, here or where the environment says."""
+    folder = Path(os.environ.get("QUIRE_TEST_TINY", hub.ASSETS / hub.EMBEDDED))
+    if not (folder / "config.json").exists():
+        pytest.skip(f"{folder} has no quire-tiny")
+    return folder
+
+
+@pytest.mark.parametrize("type_name", ["f16", "q8_0", "q4_0", "q4_1"])
+def test_quire_tiny_in_llama_cpp(type_name, llama_cpp, tiny, small, device, tmp_path):
+    path = tmp_path / "tiny.gguf"
+    assert run(["convert", str(tiny), str(path), "--type", type_name]) == 0
+    theirs = llama_cpp(path, 24)
+    mine = ours(path, small, 24)
+    assert [tokens for tokens, _ in mine] == [tokens for tokens, _ in theirs]
+    if type_name == "f16":
+        assert mine == theirs
+
+
+@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mixtral"])
+def test_random_checkpoints_in_llama_cpp(preset, llama_cpp, small, device, tmp_path):
+    """Random weights spread logits widely enough that a wrong tensor changes the first tokens."""
+    folder, path = tmp_path / preset, tmp_path / f"{preset}.gguf"
+    random_checkpoint(folder, PRESETS[preset])
+    assert run(["convert", str(folder), str(path), "--type", "f32"]) == 0
+    theirs = llama_cpp(path, 6)
+    mine = ours(path, small, 6)
+    assert [t for t, _ in mine] == [t for t, _ in theirs]
+    assert [o[:3] for _, o in mine] == [o[:3] for _, o in theirs]
