@@ -59,6 +59,8 @@ REQUIRED = (
     "context_length", "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon",
 )  # fmt: skip
 
+MAX_EXPERTS = 1024
+
 #: Keys that change the output, with the values that change nothing; others are refused.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
@@ -149,6 +151,8 @@ class _Reader:
             if key in self.keys.values() and key not in self.values:
                 raise self._error(key, "is required")
         self._refuse_options()
+        self._at_most("block_count", len(self.file.tensors), "the number of tensors")
+        self._at_most("expert_count", MAX_EXPERTS, "the most that Quire takes")
         fields = {field: self.values[key] for field, key in self.keys.items() if key in self.values}
         architecture = ARCHITECTURES[self.name]
         if self.name != "gpt2":
@@ -177,8 +181,8 @@ class _Reader:
             )
         window = self.values.get("attention.sliding_window")
         if window:
-            if type(window) is not int:
-                raise self._error("attention.sliding_window", "must be an integer")
+            if type(window) is not int or window < 0:
+                raise self._error("attention.sliding_window", "must be an integer >= 0")
             config = replace(config, sliding_window=window)
         if ROPE_FACTORS not in self.file.tensors or config.rope is None:
             return config
@@ -220,6 +224,8 @@ class _Reader:
             }
             scaling |= {field: values[key] for field, key in names.items() if key in values}
             attention = values.get("rope.scaling.attn_factor", 1.0)
+            if type(attention) is not float or not 0.0 < attention < math.inf:
+                raise self._error("rope.scaling.attn_factor", "must be a number > 0")
             if attention != 1.0:
                 scaling["attention_factor"] = attention * (0.1 * math.log(factor) + 1.0)
         return fields | {"rope_scaling": scaling}
@@ -246,7 +252,19 @@ class _Reader:
                 f"{len(self.file.tensors)} tensors without it. A vocabulary alone is no model."
             )
         self._same("vocab_size", embedding.shape[0])
+        num_tokens = len(self.file.texts("tokenizer.ggml.tokens"))
+        if num_tokens > embedding.shape[0]:
+            raise ModelLoadError(
+                f"[load] {self.file.path}: tokenizer.ggml.tokens must have at most "
+                f"{embedding.shape[0]} elements, the rows of token_embd.weight; got {num_tokens}."
+            )
         return embedding.shape[0]
+
+    def _at_most(self, key: str, limit: int, what: str) -> None:
+        # Names are made for each layer and expert before tensors are looked for.
+        value = self.values.get(key, 0)
+        if type(value) is not int or value > limit:
+            raise self._error(key, f"must be an integer of at most {limit}, {what}")
 
     def _same(self, key: str, value: int) -> None:
         if self.values.get(key, value) != value:
@@ -288,5 +306,5 @@ def _dtype(file: GgufFile) -> str:
     for tensor in file.tensors.values():
         if len(tensor.shape) > 1:
             count[tensor.layout.name] += tensor.nbytes
-    most = count.most_common(1)[0][0]
+    most = max(count, key=count.__getitem__, default="F32")
     return {"F16": "float16", "BF16": "bfloat16"}.get(most, "float32")

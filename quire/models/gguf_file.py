@@ -234,6 +234,8 @@ class _Header:
             return numbers
         if kind == BOOL:
             return self._booleans(count, key)
+        if kind == STRING:
+            return self._strings(count, key)
         return [self._value(kind, key, depth - 1) for _ in range(count)]
 
     def _booleans(self, count: int, key: str) -> list[bool]:
@@ -301,6 +303,25 @@ class _Header:
     def _string(self, key: str) -> str:
         length = self._scalar("Q", f"{key}'s length")
         return self._decode(self._take(length, f"a string of {length} bytes in {key}"), key)
+
+    def _strings(self, count: int, key: str) -> list[str]:
+        """Read many strings; vocabularies have hundreds of thousands."""
+        data, at, end, length_at = self._data, self._at, self._end, struct.Struct("<Q").unpack_from
+        parts = []
+        for _ in range(count):
+            start = at + 8
+            if start > end or (stop := start + length_at(data, at)[0]) > end:
+                break
+            parts.append(data[start:stop])
+            at = stop
+        self._at = at
+        if len(parts) < count:
+            # The one that does not fit, with the usual message.
+            self._string(key)
+        try:
+            return [part.decode() for part in parts]
+        except UnicodeDecodeError as error:
+            raise self._error(f"{key} must be UTF-8", error) from None
 
     def _decode(self, data: bytes, what: str) -> str:
         try:

@@ -11,8 +11,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
+from quire.core.errors import QuireError
 from quire.models.gguf_file import GgufFile
-from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS
+from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS, GgufPreTokenizer
 from quire.text.sentencepiece_model import (
     BPE,
     BYTE,
@@ -46,19 +47,8 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
         ValueError: The vocabulary is of a kind we do not know, or contradicts itself.
     """
     file = GgufFile(path)
-    model = file.text(f"{PREFIX}model")
     tokens = _read_tokens(file)
-    types = [int(kind) for kind in file.numbers(f"{PREFIX}token_type")] or [NORMAL] * len(tokens)
-    if len(types) != len(tokens):
-        raise ValueError(f"{len(types)} token types for {len(tokens)} tokens")
-    if model == "llama":
-        backend, defaults = _sentencepiece(file, tokens, types), SENTENCEPIECE_IDS
-        add_bos = True
-    elif model == "gpt2":
-        backend, defaults = _byte_level(file, tokens, types), {}
-        add_bos = PRE_TOKENIZERS[_pre_tokenizer(file)].add_bos
-    else:
-        raise ValueError(f"a vocabulary of kind {model!r}; llama and gpt2 are supported")
+    backend, defaults, add_bos = _build(file, tokens)
     config: dict[str, Any] = {
         "added_tokens_decoder": {},
         "add_bos_token": file.boolean(f"{PREFIX}add_bos_token", add_bos),
@@ -75,6 +65,29 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
             continue
         config[f"{name}_token"] = tokens[token_id]
     return backend, config
+
+
+def _build(file: GgufFile, tokens: list[str]) -> tuple[Tokenizer, dict[str, int], bool]:
+    """Return the tokenizer, and what holds unless said: special ids, whether bos is added."""
+    model = file.text(f"{PREFIX}model")
+    if model not in ("llama", "gpt2"):
+        raise ValueError(f"a vocabulary of kind {model!r:.80}; llama and gpt2 are supported")
+    try:
+        types = [int(kind) for kind in file.numbers(f"{PREFIX}token_type")]
+        types = types or [NORMAL] * len(tokens)
+        if len(types) != len(tokens):
+            raise ValueError(f"{len(types)} token types for {len(tokens)} tokens")
+        if model == "llama":
+            return _sentencepiece(file, tokens, types), SENTENCEPIECE_IDS, True
+        pre = PRE_TOKENIZERS[_pre_tokenizer(file)]
+        return _byte_level(file, pre, tokens, types), {}, pre.add_bos
+    except (QuireError, ValueError):
+        raise
+    # The library raises plain Exception, and for some mistakes a panic, which is no Exception.
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise ValueError(f"a vocabulary the tokenizers library refuses ({error})") from error
 
 
 def _read_tokens(file: GgufFile) -> list[str]:
@@ -110,8 +123,9 @@ def _sentencepiece(file: GgufFile, tokens: list[str], types: list[int]) -> Token
     return build_tokenizer(model)
 
 
-def _byte_level(file: GgufFile, tokens: list[str], types: list[int]) -> Tokenizer:
-    pre = PRE_TOKENIZERS[_pre_tokenizer(file)]
+def _byte_level(
+    file: GgufFile, pre: GgufPreTokenizer, tokens: list[str], types: list[int]
+) -> Tokenizer:
     merges = []
     for merge in file.texts(f"{PREFIX}merges"):
         # A token may begin with the separating space, never hold it elsewhere.

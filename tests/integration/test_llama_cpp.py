@@ -94,7 +94,7 @@ def test_quire_tiny_in_llama_cpp(type_name, llama_cpp, tiny, small, device, tmp_
         assert mine == theirs
 
 
-@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mixtral"])
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name.startswith("tiny-")])
 def test_random_checkpoints_in_llama_cpp(preset, llama_cpp, small, device, tmp_path):
     """Random weights spread logits widely enough that a wrong tensor changes the first tokens."""
     folder, path = tmp_path / preset, tmp_path / f"{preset}.gguf"

@@ -67,9 +67,7 @@ def test_a_folder_is_itself(tmp_path):
 
 @pytest.mark.parametrize("model", ["/no/such/folder", "./here", "~/there", "a/b/c", "", "a b"])
 def test_what_is_neither_folder_nor_id_is_refused(model):
-    with pytest.raises(
-        ModelLoadError, match="must be a folder or GGUF file that exists"
-    ):
+    with pytest.raises(ModelLoadError, match="must be a folder or GGUF file that exists"):
         hub.resolve_model(model)
 
 

@@ -1,0 +1,110 @@
+"""``quire convert`` and the commands that take its file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quire.core.errors import ModelLoadError
+from quire.models.config_reader import read_model_config
+from quire.models.gguf_file import GgufFile
+from quire.models.tensor_source import check_tensors, open_tensors
+from quire.models.weight_map import WeightMap
+from quire.text.tokenizer import load_tokenizer
+
+PROMPTS = ("--prompt", "one", "--prompt", "number two", "--temperature", "0", "--max-tokens", "8")
+
+
+@pytest.fixture(scope="module")
+def gguf(quire, model, tmp_path_factory):
+    """A file of the random Llama, with sampling defaults and a second end token."""
+    folder = tmp_path_factory.mktemp("gguf")
+    generation = {"temperature": 0.5, "top_k": 7, "do_sample": True, "eos_token_id": [256, 258]}
+    path = model / "generation_config.json"
+    path.write_text(json.dumps(generation))
+    try:
+        result = quire("convert", str(model), str(folder / "m.gguf"), "--type", "f32")
+    finally:
+        path.unlink()
+    assert result.returncode == 0, result.stderr
+    assert "m.gguf: " in result.stdout
+    return folder / "m.gguf"
+
+
+def test_file_answers_as_the_folder_does(quire, model, gguf):
+    want = quire("generate", str(model), *PROMPTS, "--json")
+    got = quire("generate", str(gguf), *PROMPTS, "--json")
+    assert got.returncode == 0, got.stderr
+    ids = [[json.loads(line)["token_ids"] for line in r.stdout.splitlines()] for r in (want, got)]
+    assert ids[0] == ids[1]
+
+
+def test_everything_is_inside(gguf, model):
+    file = GgufFile(gguf)
+    assert file.integer("tokenizer.ggml.eos_token_id") == 256
+    assert file.integer("tokenizer.ggml.eot_token_id") == 258
+    assert file.metadata["general.sampling.temp"] == 0.5
+    assert file.metadata["general.sampling.top_k"] == 7
+    assert read_model_config(gguf).eos_token_ids == (256, 258)
+    messages = [{"role": "user", "content": "x"}]
+    want = load_tokenizer(model).chat_template.render(messages)
+    assert load_tokenizer(gguf).chat_template.render(messages) == want
+
+
+def test_sampling_defaults_are_the_files(gguf):
+    from quire.llm.generation_config import read_generation_config
+
+    assert read_generation_config(gguf, "auto").sampling == {"temperature": 0.5, "top_k": 7}
+    assert read_generation_config(gguf, "none").sampling == {}
+
+
+def test_existing_file_is_kept_without_force(quire, model, tmp_path):
+    out = tmp_path / "m.gguf"
+    out.write_text("precious")
+    result = quire("convert", str(model), str(out))
+    assert result.returncode == 1
+    assert "Give --force to replace it" in result.stderr
+    assert out.read_text() == "precious"
+    assert quire("convert", str(model), str(out), "--force").returncode == 0
+    assert quire("convert", str(out), str(tmp_path / "b.gguf")).returncode == 1
+
+
+def test_calc_reads_a_file(quire, gguf, model):
+    sizes = [
+        json.loads(quire("calc", "kv", str(path), "--json").stdout)[0]["bytes"]
+        for path in (gguf, model)
+    ]
+    assert sizes[0] == sizes[1]
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.data())
+def test_mutated_model_loads_or_is_refused(gguf, tmp_path, data):
+    """Whatever the header says, configuration, tokenizer and tensors end in ModelLoadError."""
+    header = 20_000
+    content = bytearray(gguf.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, header))
+        new = data.draw(st.binary(min_size=1, max_size=8))
+        content[at : at + len(new)] = new
+    path = tmp_path / "mutated.gguf"
+    path.write_bytes(bytes(content))
+    try:
+        config = read_model_config(path)
+        source = open_tensors(path, config)
+        names = source.weight_names(config.architecture)
+        shapes = WeightMap(config, names).shapes()
+        check_tensors(source, shapes, names.harmless)
+        for name, shape in shapes.items():
+            assert source.tensor(name).shape == shape
+            source.release(name)
+        load_tokenizer(path)
+    except ModelLoadError:
+        pass

@@ -1,0 +1,296 @@
+"""Checkpoints through GGUF files: the same logits as from the folder, whatever the family."""
+
+import json
+import logging
+from array import array
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quire.core.errors import ModelLoadError, UnsupportedArchitectureError, WeightMismatchError
+from quire.kernels.backend import create_backend
+from quire.models.config_reader import read_model_config
+from quire.models.gguf_checkpoint import GgufCheckpoint, row_order
+from quire.models.gguf_export import GgufExport
+from quire.models.gguf_file import GgufFile
+from quire.models.gguf_writer import TensorPlan, write_gguf
+from quire.models.loader import load_model
+from quire.quantization.gguf_layouts import LAYOUTS
+from quire.quantization.gguf_types import QUANTIZED, dequantize
+from tests.models.conftest import MODELS, SHARED
+
+torch = pytest.importorskip("torch")
+
+SETTINGS = {
+    **MODELS,
+    "qwen2": ("Qwen2", SHARED),
+    "llama-yarn": (
+        "Llama",
+        {
+            **SHARED,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "llama-linear": (
+        "Llama",
+        {
+            **SHARED,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0},
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return create_backend("reference", threads=1)
+
+
+@pytest.fixture(scope="module")
+def folder(create_oracle, tmp_path_factory):
+    """Return a function that gives the folder of an entry of SETTINGS, made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp(name)
+            create_oracle(*SETTINGS[name]).save_pretrained(made[name])
+        return made[name]
+
+    return get
+
+
+@pytest.fixture
+def export(folder, tmp_path):
+    """Return a function that converts an entry of SETTINGS; ``change`` may edit the export."""
+
+    def convert(name, type_name="F32", change=None):
+        exported = GgufExport(folder(name), type_name)
+        if change is not None:
+            change(exported)
+        path = tmp_path / "model.gguf"
+        write_gguf(path, exported.metadata, exported.tensors)
+        return path
+
+    return convert
+
+
+def set_value(key, value):
+    return lambda exported: exported.metadata.__setitem__(key, value)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_same_configuration(name, folder, export):
+    want, got = read_model_config(folder(name)), read_model_config(export(name))
+    approximate = {"norm_eps": pytest.approx(want.norm_eps, rel=1e-7)}
+    if name == "llama":
+        assert got.rope.scaling["rope_type"] == "factors"
+        approximate["rope"] = got.rope
+    architecture = {"architecture": got.architecture}  # Mistral is a Llama there.
+    want = replace(want, bos_token_id=None, eos_token_ids=(), **architecture)
+    for field in want.__slots__:
+        assert getattr(got, field) == approximate.get(field, getattr(want, field)), field
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_float32_logits_are_the_folders(
+    name, folder, export, reference, create_driver, random_prompts
+):
+    (prompt,) = random_prompts([40])
+    want = create_driver(folder(name), reference).step([np.array(prompt)])
+    got = create_driver(export(name), reference).step([np.array(prompt)])
+    if name == "llama":  # Its frequencies are divided by rounded factors.
+        assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()
+    else:
+        assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("type_name", ["F16", "BF16"])
+@pytest.mark.parametrize("name", ["qwen3", "mixtral"])
+def test_half_precision_logits_are_the_folders(
+    name, type_name, folder, export, backend, create_driver, random_prompts
+):
+    dtype = {"F16": "float16", "BF16": "bfloat16"}[type_name]
+    (prompt,) = random_prompts([20])
+    want = create_driver(folder(name), backend, dtype=dtype).step([np.array(prompt)])
+    driver = create_driver(export(name, type_name), backend)
+    assert driver.decoder.config.dtype == dtype
+    got = driver.step([np.array(prompt)])
+    if name == "mixtral":  # The router is float32 in the file; the folder's is rounded.
+        assert np.abs(got - want).max() < 0.1 * np.abs(want).max()
+    else:
+        assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("type_name", ["Q8_0", "Q4_0", "Q4_1"])
+def test_quantized_file_has_the_quantized_values(
+    type_name, export, backend, create_driver, random_prompts, caplog
+):
+    path = export("mixtral", type_name)
+    with caplog.at_level(logging.INFO):
+        driver = create_driver(path, backend)
+    assert f"tensors are 23 {type_name}, 10 F32, dequantized at load" in caplog.text
+    assert driver.decoder.config.dtype == "float32"
+    (prompt,) = random_prompts([12])
+    got = driver.step([np.array(prompt)])
+    assert np.isfinite(got).all()
+    # A float file of the dequantized values is the same model.
+    file = GgufFile(path)
+    checkpoint = GgufCheckpoint(file, read_model_config(path))
+    plans = []
+    for name, tensor in file.tensors.items():
+        data = np.frombuffer(file.data(name), np.uint8)
+        values = dequantize(tensor.layout.name, data[None])
+        plans.append(
+            TensorPlan(
+                name, LAYOUTS["F32"], tensor.shape, lambda values=values: iter([values.tobytes()])
+            )
+        )
+    plain = path.with_name("plain.gguf")
+    write_gguf(plain, file.metadata, plans)
+    assert np.array_equal(create_driver(plain, backend).step([np.array(prompt)]), got)
+    # Experts' shares together are the stored tensor.
+    shares = [checkpoint.rows(f"blk.0.ffn_up.{expert}.weight") for expert in range(4)]
+    assert np.concatenate(shares).tobytes() == bytes(file.data("blk.0.ffn_up_exps.weight"))
+
+
+@pytest.mark.parametrize("type_name", QUANTIZED)
+def test_every_quantized_type_loads(type_name, tmp_path, create_driver, reference, caplog):
+    """Random blocks under a tiny Llama: values are the dequantizer's, rows in our order."""
+    layout = LAYOUTS[type_name]
+    generator = np.random.default_rng(0)
+    width, heads, vocab = 256, 4, 32
+    shapes = {"token_embd": (vocab, width), "blk.0.ffn_gate": (256, width)}
+    shapes |= {f"blk.0.attn_{n}": (width, width) for n in ("q", "k", "v", "output")}
+    shapes |= {"blk.0.ffn_up": (256, width), "blk.0.ffn_down": (width, 256)}
+    stored = {}
+    for name, shape in shapes.items():
+        blocks = generator.integers(
+            0, 256, (shape[0] * width // layout.block_size, layout.block_bytes), np.uint8
+        )
+        # Any float16 below 0.01: exponent bits small wherever a scale may be.
+        blocks &= 0x1F
+        stored[name] = blocks.reshape(shape[0], -1)
+    plans = [
+        TensorPlan(f"{n}.weight", layout, shapes[n], lambda b=b: iter([b.tobytes()]))
+        for n, b in stored.items()
+    ]
+    ones = np.ones(width, np.float32).tobytes()
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        plans.append(TensorPlan(f"{name}.weight", LAYOUTS["F32"], (width,), lambda: iter([ones])))
+    metadata = {
+        "general.architecture": "llama", "llama.context_length": 64,
+        "llama.embedding_length": width, "llama.block_count": 1, "llama.feed_forward_length": 256,
+        "llama.attention.head_count": heads, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    }  # fmt: skip
+    path = tmp_path / "model.gguf"
+    write_gguf(path, metadata, plans)
+    checkpoint = GgufCheckpoint(GgufFile(path), read_model_config(path))
+    for name, blocks in stored.items():
+        values = dequantize(type_name, blocks)
+        if name.endswith(("_q", "_k")):
+            values = values.reshape(heads, 32, 2, width).swapaxes(1, 2).reshape(width, width)
+        assert np.array_equal(checkpoint.tensor(f"{name}.weight").array, values)
+    logits = create_driver(path, reference).step([np.arange(5)])
+    assert np.isfinite(logits).all()
+
+
+def test_partial_rotation_reorders_only_what_is_rotated(export):
+    config = read_model_config(export("mistral"))
+    config = replace(config, head_dim=6, rope=replace(config.rope, rotary_dim=4))
+    assert row_order(2, config).tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
+
+
+REFUSED = {
+    "general.architecture": ("mamba", "general.architecture must be one of llama, qwen2, qwen3"),
+    "llama.attention.head_count": (5, "head_count_kv must divide|embedding_length"),
+    "llama.block_count": (10**6, "llama.block_count must be an integer of at most"),
+    "llama.embedding_length": ("wide", "llama.embedding_length must be an integer"),
+    "llama.vocab_size": (7, "llama.vocab_size must be 211"),
+    "llama.logit_scale": (0.5, "llama.logit_scale is an option"),
+    "llama.rope.scaling.type": ("longrope", "must be none, linear or yarn"),
+    "llama.attention.value_length": (8, "value_length must be 16"),
+    "llama.rope.dimension_count": (15, "must rotate an even part"),
+    "tokenizer.ggml.tokens": (["x"] * 300, "tokens must have at most 211"),
+    "tokenizer.ggml.eos_token_id": ("x", "eos_token_id must be an integer"),
+}
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_metadata_out_of_range_is_refused(key, export):
+    value, message = REFUSED[key]
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        read_model_config(export("llama-biased-tied", change=set_value(key, value)))
+    assert "model.gguf" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key", ["context_length", "embedding_length", "attention.layer_norm_rms_epsilon"]
+)
+def test_required_metadata(key, export):
+    with pytest.raises(ModelLoadError, match=f"llama.{key} is required"):
+        read_model_config(export("mixtral", change=lambda e: e.metadata.pop(f"llama.{key}")))
+
+
+def test_unknown_key_is_named_in_the_log(export, caplog):
+    read_model_config(export("mixtral", change=set_value("llama.novelty", 1)))
+    assert "llama" not in caplog.records[-1].getMessage().split("effect: ")[1]
+    assert "novelty" in caplog.text
+
+
+def test_layers_of_different_sizes_are_refused(export):
+    change = set_value("llama.attention.head_count_kv", array("i", [2, 1, 2]))
+    with pytest.raises(UnsupportedArchitectureError, match="the same in all layers"):
+        read_model_config(export("mixtral", change=change))
+
+
+def test_tensors_must_be_the_models(export, reference):
+    path = export("qwen3", change=lambda e: e.tensors.pop())
+    with pytest.raises(WeightMismatchError, match="missing blk.2.ffn_down.weight"):
+        load_model(path, reference)
+    path = export("mixtral", change=set_value("llama.expert_count", 3))
+    with pytest.raises(WeightMismatchError, match=r"ffn_gate_exps.weight must have shape \(3,"):
+        load_model(path, reference)
+
+
+def test_vocabulary_without_weights_is_no_model(export):
+    path = export("qwen3", change=lambda e: e.tensors.clear())
+    with pytest.raises(ModelLoadError, match="must be an integer of at most 0|token_embd"):
+        read_model_config(path)
+
+
+def test_what_a_file_cannot_say_is_refused(folder, oracle):
+    with pytest.raises(UnsupportedArchitectureError, match="layer_types must be"):
+        GgufExport(oracle("qwen2")[1], "F16")
+
+
+def test_rows_of_part_blocks_become_float16(export, caplog):
+    path = export("gpt2", "Q8_0")
+    assert "no whole number of Q8_0 blocks" in caplog.text
+    layouts = {n: t.layout.name for n, t in GgufFile(path).tensors.items()}
+    assert layouts["blk.0.attn_qkv.weight"] == "F16"
+    assert layouts["blk.0.ffn_down.weight"] == "Q8_0"
+    assert layouts["position_embd.weight"] == "F32"
+
+
+def test_values_beyond_float16_are_refused(folder, export, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    source = tmp_path / "large"
+    source.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (source / name).write_bytes((folder("qwen3") / name).read_bytes())
+    tensors = load_file(source / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 3] = 1e5
+    save_file(tensors, source / "model.safetensors")
+    exported = GgufExport(source, "F16")
+    with pytest.raises(ModelLoadError, match="layers.1.mlp.up_proj.weight must fit float16"):
+        write_gguf(tmp_path / "out.gguf", exported.metadata, exported.tensors)
+    assert json.loads((source / "config.json").read_text())
+    assert not (tmp_path / "out.gguf").exists()
