@@ -129,16 +129,14 @@ class GgufCheckpoint:
 
     def _add(self, name: str) -> None:
         tensor = self._file.tensors[name]
-        match = _EXPERTS.fullmatch(name)
-        moe = self._config.moe
+        if len(tensor.shape) == 1 and tensor.layout.is_quantized:
+            raise WeightMismatchError(
+                f"[load] {self.path}: {name} must be F32, F16 or BF16, being a vector; got "
+                f"{tensor.layout.name}."
+            )
+        match, moe = _EXPERTS.fullmatch(name), self._config.moe
         if match is None or moe is None:
-            entry = GgufEntry(name, None, tensor.layout, tensor.shape, tensor.nbytes)
-            self._entries[name] = entry
-            if len(entry.shape) == 1 and entry.layout.is_quantized:
-                raise WeightMismatchError(
-                    f"[load] {self.path}: {name} must be F32, F16 or BF16, being a vector; got "
-                    f"{entry.layout.name}."
-                )
+            self._put(name, GgufEntry(name, None, tensor.layout, tensor.shape, tensor.nbytes))
             return
         if len(tensor.shape) != 3 or tensor.shape[0] != moe.num_experts:
             raise WeightMismatchError(
@@ -147,9 +145,16 @@ class GgufCheckpoint:
             )
         share = tensor.nbytes // moe.num_experts
         for expert in range(moe.num_experts):
-            self._entries[f"{match[1]}.{expert}.weight"] = GgufEntry(
-                name, expert, tensor.layout, tensor.shape[1:], share
+            entry = GgufEntry(name, expert, tensor.layout, tensor.shape[1:], share)
+            self._put(f"{match[1]}.{expert}.weight", entry)
+
+    def _put(self, name: str, entry: GgufEntry) -> None:
+        if name in self._entries:
+            raise WeightMismatchError(
+                f"[load] {self.path}: {name} must be there once; got it in {entry.stored} and "
+                f"{self._entries[name].stored}."
             )
+        self._entries[name] = entry
 
 
 def row_order(heads: int, config: ModelConfig) -> np.ndarray:

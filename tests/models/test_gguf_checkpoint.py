@@ -218,6 +218,7 @@ REFUSED = {
     "llama.attention.value_length": (8, "value_length must be 16"),
     "llama.rope.dimension_count": (15, "must rotate an even part"),
     "tokenizer.ggml.tokens": (["x"] * 300, "tokens must have at most 211"),
+    "split.count": (3, "split.count must be 1"),
     "tokenizer.ggml.eos_token_id": ("x", "eos_token_id must be an integer"),
 }
 
@@ -257,6 +258,17 @@ def test_tensors_must_be_the_models(export, reference):
     path = export("mixtral", change=set_value("llama.expert_count", 3))
     with pytest.raises(WeightMismatchError, match=r"ffn_gate_exps.weight must have shape \(3,"):
         load_model(path, reference)
+
+
+def test_experts_twice_are_refused(export, reference):
+    def repeat(exported):
+        (stored,) = (t for t in exported.tensors if t.name == "blk.1.ffn_up_exps.weight")
+        chunk = bytes(stored.nbytes // 4)
+        name, shape = "blk.1.ffn_up.2.weight", stored.shape[1:]
+        exported.tensors.append(TensorPlan(name, stored.layout, shape, lambda: iter([chunk])))
+
+    with pytest.raises(WeightMismatchError, match=r"ffn_up.2.weight must be there once"):
+        load_model(export("mixtral", change=repeat), reference)
 
 
 def test_vocabulary_without_weights_is_no_model(export):

@@ -7,6 +7,8 @@ import pytest
 
 from quire.core.errors import NoKernelError
 from quire.kernels.backend import create_backend
+from quire.models.gguf_export import GgufExport
+from quire.models.gguf_writer import write_gguf
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 CODE = """
@@ -25,8 +27,10 @@ print(peak() - before, model.weight_bytes)
 """
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_peak_is_at_most_a_fifth_above_the_weights(tmp_path, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "gguf_type"), [("bfloat16", None), ("float32", None), ("float32", "Q8_0")]
+)
+def test_peak_is_at_most_a_fifth_above_the_weights(tmp_path, dtype, gguf_type):
     try:
         create_backend("cpu", threads=1)
     except (NoKernelError, ImportError) as error:
@@ -34,8 +38,13 @@ def test_peak_is_at_most_a_fifth_above_the_weights(tmp_path, dtype):
     sizes = {"vocab_size": 32000, "hidden_size": 512, "intermediate_size": 2048}
     config = PRESETS["tiny-llama"] | sizes | {"head_dim": 128, "num_hidden_layers": 8}
     random_checkpoint(tmp_path, config, dtype=dtype)
+    path = tmp_path
+    if gguf_type is not None:
+        path = tmp_path / "model.gguf"
+        export = GgufExport(tmp_path, gguf_type)
+        write_gguf(path, export.metadata, export.tensors)
     result = subprocess.run(
-        [sys.executable, "-c", CODE, str(tmp_path)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", CODE, str(path)], capture_output=True, text=True, check=True
     )
     extra, weight_bytes = map(int, result.stdout.split())
     assert weight_bytes > 80e6
