@@ -21,7 +21,6 @@ _NAMES = {
     "max_new_tokens": "max_tokens",
 }
 
-
 #: A GGUF file's keys.
 GGUF_KEYS = {
     "general.sampling.temp": "temperature",
@@ -86,13 +85,17 @@ def read_generation_config(folder: Path, mode: str) -> GenerationConfig:
 
 
 def _read_gguf(path: Path, mode: str) -> GenerationConfig:
+    if mode == "none":
+        return GenerationConfig()
     metadata = GgufFile(path).metadata
     sampling = {ours: metadata[key] for key, ours in GGUF_KEYS.items() if key in metadata}
+    # The file's float32 has 7 digits; the others come from widening it.
+    sampling = {k: float(f"{v:.7g}") if type(v) is float else v for k, v in sampling.items()}
     try:
         SamplingParams(**sampling)
-    except (TypeError, InvalidSamplingParamsError) as error:
+    except ValueError as error:
         raise ModelLoadError(
-            f"[load] {path} must hold sampling settings in range; got {error}. "
+            f"[load] {path} must hold sampling settings in range; got {error} "
             "Ignore them with --generation-config none."
         ) from error
-    return GenerationConfig(sampling if mode == "auto" else {})
+    return GenerationConfig(sampling)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from array import array
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.core.errors import ModelLoadError
+from quire.llm.generation_config import read_generation_config
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_file import GgufFile
+from quire.models.gguf_writer import write_gguf
 from quire.models.tensor_source import check_tensors, open_tensors
 from quire.models.weight_map import WeightMap
 from quire.text.tokenizer import load_tokenizer
@@ -22,7 +25,7 @@ PROMPTS = ("--prompt", "one", "--prompt", "number two", "--temperature", "0", "-
 def gguf(quire, model, tmp_path_factory):
     """A file of the random Llama, with sampling defaults and a second end token."""
     folder = tmp_path_factory.mktemp("gguf")
-    generation = {"temperature": 0.5, "top_k": 7, "do_sample": True, "eos_token_id": [256, 258]}
+    generation = {"temperature": 0.7, "top_k": 7, "do_sample": True, "eos_token_id": [256, 258]}
     path = model / "generation_config.json"
     path.write_text(json.dumps(generation))
     try:
@@ -46,7 +49,7 @@ def test_everything_is_inside(gguf, model):
     file = GgufFile(gguf)
     assert file.integer("tokenizer.ggml.eos_token_id") == 256
     assert file.integer("tokenizer.ggml.eot_token_id") == 258
-    assert file.metadata["general.sampling.temp"] == 0.5
+    assert file.metadata["general.sampling.temp"] == pytest.approx(0.7)
     assert file.metadata["general.sampling.top_k"] == 7
     assert read_model_config(gguf).eos_token_ids == (256, 258)
     messages = [{"role": "user", "content": "x"}]
@@ -55,10 +58,18 @@ def test_everything_is_inside(gguf, model):
 
 
 def test_sampling_defaults_are_the_files(gguf):
-    from quire.llm.generation_config import read_generation_config
-
-    assert read_generation_config(gguf, "auto").sampling == {"temperature": 0.5, "top_k": 7}
+    assert read_generation_config(gguf, "auto").sampling == {"temperature": 0.7, "top_k": 7}
     assert read_generation_config(gguf, "none").sampling == {}
+
+
+@pytest.mark.parametrize("value", [-1.0, "hot", [1]])
+def test_sampling_defaults_out_of_range_are_refused(value, tmp_path):
+    path = tmp_path / "m.gguf"
+    value = array("f", value) if isinstance(value, list) else value
+    write_gguf(path, {"general.sampling.temp": value}, [])
+    with pytest.raises(ModelLoadError, match=r"m.gguf must hold sampling settings.*temperature"):
+        read_generation_config(path, "auto")
+    assert read_generation_config(path, "none").sampling == {}
 
 
 def test_existing_file_is_kept_without_force(quire, model, tmp_path):
