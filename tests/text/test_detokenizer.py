@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quire.text.detokenizer import Detokenizer
@@ -35,6 +35,7 @@ def test_deltas_join_to_the_decoding_of_any_ids(tokenizers_by_kind, data, kind, 
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.binary(max_size=12), kind=st.sampled_from(sorted(MAKERS)))
+@example(data=b"a\xed\xa0", kind="byte_level")
 def test_only_what_may_become_a_character_is_held_back(tokenizers_by_kind, data, kind):
     tokenizer = tokenizers_by_kind[kind]
     for count in range(len(data) + 1):
@@ -42,7 +43,9 @@ def test_only_what_may_become_a_character_is_held_back(tokenizers_by_kind, data,
         shown = detokenizer.add(byte_ids(tokenizer, kind, data[:count]))
         held = detokenizer.flush()
         assert held == "\ufffd" * len(held)
-        assert len(held) <= (1 if kind == "byte_level" else 3)
+        # CPython's decoder also waits for the third byte of a surrogate, which then is two errors.
+        surrogate = data[:count][-2:-1] == b"\xed" and data[count - 1] >= 0xA0
+        assert len(held) <= ((2 if surrogate else 1) if kind == "byte_level" else 3)
         if kind == "byte_level":
             assert shown + held == data[:count].decode(errors="replace")
         good = data[:count].decode(errors="ignore")
