@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import hypothesis
 import pytest
 
 from quire.core.errors import NoKernelError
 from quire.kernels.backend import create_backend
+
+# On CI a red run means that the change broke something: the same examples every time. At a desk
+# each run tries new ones.
+hypothesis.settings.register_profile("ci", derandomize=True, database=None)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")
