@@ -6,15 +6,17 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from quire.server import debug, health, models, tokenization
-from quire.server.authentication import RequireKey
+from quire.server.authentication import OPEN_PATHS, RequireKey
 from quire.server.boundary import Boundary
 from quire.server.chat_completions import ChatCompletions
 from quire.server.completions import Completions
+from quire.server.playground import routes as playground
 from quire.server.service import Service
 
 
 def create_app(service: Service) -> ASGIApp:
     """Return the app that serves ``service``."""
+    page = playground.routes() if service.options.playground else []
     app: ASGIApp = Router(
         [
             Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
@@ -23,9 +25,11 @@ def create_app(service: Service) -> ASGIApp:
             *tokenization.routes(service),
             *health.routes(service),
             *debug.routes(service),
+            *page,
         ],
         redirect_slashes=False,
     )
     if service.options.api_key:
-        app = RequireKey(app, service.options.api_key)
+        open_paths = OPEN_PATHS.union(route.path for route in page)
+        app = RequireKey(app, service.options.api_key, open_paths)
     return Boundary(app)

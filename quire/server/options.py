@@ -25,6 +25,7 @@ class ServerOptions:
     strict_params: bool = option(False, "answer 400 to unknown request fields")
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
     metrics_prefix: str = option("quire", "first part of metric names (vllm fits its dashboards)")
+    playground: bool = option(True, "serve a chat page at /")
     shutdown_timeout: float = option(30.0, "seconds that running requests get after SIGTERM")
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
         "info", "what the HTTP server logs"

@@ -1,0 +1,117 @@
+"""Headless Chromium over ChromeDriver's HTTP API: just what the page's test needs of it."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+# No sandbox: it cannot start as root, as in a container. The rest keeps Chromium off the network.
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
+--disable-background-networking --disable-component-update --disable-dev-shm-usage""".split()
+ENTER, ESCAPE, LEFT, UP = "\ue007", "\ue00c", "\ue012", "\ue013"
+_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+
+
+def missing() -> str:
+    """Return which program is not installed, or nothing."""
+    return " ".join(name for name in ("chromium", "chromedriver") if not shutil.which(name))
+
+
+class Browser:
+    """One tab.
+
+    Args:
+        session: Client of the WebDriver session.
+    """
+
+    def __init__(self, session: httpx2.Client) -> None:
+        self._session = session
+
+    def _post(self, path: str, **body: Any) -> Any:
+        answer = self._session.post(path, json=body).json()["value"]
+        if isinstance(answer, dict) and "error" in answer:
+            raise AssertionError(answer["message"])
+        return answer
+
+    def open(self, url: str) -> None:
+        """Load a page and wait for it."""
+        self._post("/url", url=url)
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Run a function's body in the page and return what it returns."""
+        return self._post("/execute/sync", script=script, args=arguments)
+
+    def wait(self, expression: str, seconds: float = 20) -> Any:
+        """Wait until an expression is true and return its value."""
+        end = time.monotonic() + seconds
+        while not (value := self.run(f"return {expression}")):
+            assert time.monotonic() < end, (expression, self.run("return document.body.innerText"))
+            time.sleep(0.02)
+        return value
+
+    def keys(self, selector: str, text: str) -> None:
+        """Type into an element."""
+        found = self._post("/element", using="css selector", value=selector)
+        self._post(f"/element/{found[_ELEMENT]}/value", text=text)
+
+    def click(self, selector: str) -> None:
+        """Click the middle of an element."""
+        found = self._post("/element", using="css selector", value=selector)
+        self._post(f"/element/{found[_ELEMENT]}/click")
+
+    def cdp(self, command: str, **parameters: Any) -> Any:
+        """Run a command of the DevTools protocol."""
+        return self._post("/goog/cdp/execute", cmd=command, params=parameters)
+
+    def hover(self, selector: str) -> None:
+        """Move the mouse over an element."""
+        x, y = self.run(
+            "const box = document.querySelector(arguments[0]).getBoundingClientRect();"
+            "return [box.x + box.width / 2, box.y + box.height / 2]",
+            selector,
+        )
+        self.cdp("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def screenshot(self, path: Path) -> None:
+        """Write what is seen as PNG."""
+        path.write_bytes(base64.b64decode(self._session.get("/screenshot").json()["value"]))
+
+    def complaints(self) -> list[str]:
+        """Return what the page wrote to its console since the last call."""
+        entries = self._post("/se/log", type="browser")
+        return [entry["message"] for entry in entries]
+
+
+@contextmanager
+def start_browser(profile: Path) -> Iterator[Browser]:
+    """Run Chromium with an empty profile folder."""
+    driver = subprocess.Popen(
+        ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert driver.stdout is not None
+        found = (re.search(r"successfully on port (\d+)", line) for line in driver.stdout)
+        port = next(match[1] for match in found if match)
+        options = {"args": [*FLAGS, f"--user-data-dir={profile}", "--window-size=1280,860"]}
+        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        url = f"http://127.0.0.1:{port}/session"
+        body = {"capabilities": {"alwaysMatch": wanted}}
+        started = httpx2.post(url, json=body, timeout=60).json()["value"]
+        url += f"/{started['sessionId']}"
+        with httpx2.Client(base_url=url, timeout=60) as session:
+            try:
+                yield Browser(session)
+            finally:
+                httpx2.delete(url, timeout=60)
+    finally:
+        driver.terminate()
+        driver.communicate(timeout=20)
