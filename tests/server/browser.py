@@ -17,7 +17,7 @@ import httpx2
 # No sandbox: it cannot start as root, as in a container. The rest keeps Chromium off the network.
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
 --disable-background-networking --disable-component-update --disable-dev-shm-usage""".split()
-ENTER, ESCAPE, LEFT, UP = "\ue007", "\ue00c", "\ue012", "\ue013"
+ENTER, ESCAPE, SHIFT, UP, RIGHT = "\ue007", "\ue00c", "\ue008", "\ue013", "\ue014"
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 

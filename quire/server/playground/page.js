@@ -74,7 +74,7 @@ async function answer() {
   article.classList.add("waiting");
   const controller = (running = new AbortController());
   showRunning();
-  scrollDown(true);
+  scrollDown();
   let frame = 0;
   try {
     const take = receiver(message);
@@ -91,7 +91,7 @@ async function answer() {
     }
     if (!complete) throw new Failure(0, "The answer broke off", "The connection was lost.");
   } catch (error) {
-    if (controller.signal.aborted) message.finish = "stopped";
+    if (controller.signal.aborted) message.finish = "you";
     else message.error = wording(error);
   }
   cancelAnimationFrame(frame);
@@ -106,6 +106,7 @@ async function answer() {
 // --- Conversation ----------------------------------------------------------------------------
 
 function render() {
+  showTip(null);
   $("empty").hidden = messages.length > 0;
   $("log").replaceChildren(...messages.map((message) => {
     const name = message.role === "user" ? "You" : "Answer";
@@ -122,7 +123,9 @@ function paint(article, message) {
   if (message.json && message.content) body.append(element("pre", {}, ...pieces(message, 0)));
   else fillBody(body, message);
   if (message.tokens?.length) Object.assign(body, { tabIndex: 0, tokens: message.tokens });
-  article.replaceChildren(body, foot(message));
+  article.replaceChildren(body);
+  const line = foot(message);
+  if (line.childNodes.length) article.append(line);
   if (message.error) article.append(errorCard(message.error, regenerate));
   if (following) scrollDown();
 }
@@ -133,8 +136,10 @@ function fillBody(body, message) {
   let end = 0;
   for (const match of message.content.matchAll(fence)) {
     const start = match.index + match[0].indexOf("\n") + 1;
-    body.append(...pieces(message, end, match.index));
-    const code = element("pre", {}, ...pieces(message, start, start + match[2].length));
+    // The block's own margins stand for the line ends around it.
+    const before = message.content.slice(end, match.index).trimEnd().length;
+    body.append(...pieces(message, end, end + before));
+    const code = element("pre", {}, ...pieces(message, start, start + match[2].trimEnd().length));
     if (match[1].trim()) code.dataset.language = match[1].trim();
     body.append(code);
     end = match.index + match[0].length;
@@ -170,23 +175,23 @@ function foot(message) {
   if (message.role === "user") {
     if (message === messages.findLast(({ role }) => role === "user") && !running) action("Edit", edit);
   } else {
-    if (isLast && !running) action("Regenerate", regenerate);
+    if (isLast && !running && !message.error) action("Regenerate", regenerate);
     if (message.content && navigator.clipboard && !(isLast && running))
       action("Copy", () => navigator.clipboard.writeText(message.content));
     const { rate, firstMs, usage, finish } = message;
     const whole = (number, digits = 0) =>
       number.toLocaleString("en", { maximumFractionDigits: digits });
     const add = (text, properties = {}) => line.append(element("span", properties, text));
-    if (finish) add(finish, { className: "finish", title: "Why the answer ended" });
     if (rate) add(`${whole(rate, rate < 10 ? 1 : 0)} tokens/s`, { title: "Behind the first tokens" });
     if (firstMs) add(`first token ${whole(firstMs, firstMs < 10 ? 1 : 0)} ms`);
     if (usage) {
       const cached = usage.prompt_tokens_details?.cached_tokens;
-      const prompt = `${whole(usage.prompt_tokens)}${cached ? ` (${whole(cached)} cached)` : ""}`;
-      add(`${prompt} in, ${whole(usage.completion_tokens)} out`, { title: "Tokens" });
+      const prompt = `${whole(usage.prompt_tokens)} tokens in${cached ? ` (${whole(cached)} cached)` : ""}`;
+      add(`${prompt}, ${whole(usage.completion_tokens)} out`);
+    if (finish) add(`ended by ${finish}`, { title: "finish_reason" });
     }
   }
-  line.prepend(actions);
+  if (actions.childNodes.length) line.prepend(actions);
   return line;
 }
 
@@ -302,7 +307,7 @@ function showTip(span) {
     return element("div", { className: isChosen(row) ? "row chosen" : "row" },
       bar, element("code", {}, shown), element("span", {}, percent));
   }));
-  const box = span.getClientRects()[0];
+  const box = [...span.getClientRects()].at(-1); // Of a token on two lines, where its word is.
   const tip = $("tip").getBoundingClientRect();
   const top = box.top - tip.height - 8;
   $("tip").style.left = `${Math.max(8, Math.min(box.left, innerWidth - tip.width - 8))}px`;
@@ -313,6 +318,7 @@ function moveTip(body, step) {
   const spans = [...body.querySelectorAll(".token")];
   const at = spans.indexOf(body.querySelector(".current"));
   showTip(spans[Math.max(0, Math.min(spans.length - 1, at < 0 ? 0 : at + step))]);
+  $("status").textContent = document.querySelector("#tip .chosen").textContent;
 }
 
 function showSettings() {
@@ -391,7 +397,10 @@ function listen() {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       send($("prompt").value);
-    } else if (event.key === "ArrowUp" && !$("prompt").value) edit();
+    } else if (event.key === "ArrowUp" && !$("prompt").value) {
+      event.preventDefault(); // Else it would move the caret before the text.
+      edit();
+    }
   });
   for (const example of document.querySelectorAll(".examples button"))
     example.addEventListener("click", () => { $("prompt").focus(); send(example.textContent); });
@@ -451,4 +460,6 @@ showSettings();
 render();
 listen();
 scrollDown();
+// On a phone the keyboard would cover the page.
+if (!narrow.matches) $("prompt").focus();
 loadModels();
