@@ -96,9 +96,9 @@ async function answer() {
   }
   cancelAnimationFrame(frame);
   if (running === controller) running = null;
+  showRunning();
   if (!messages.includes(message)) return; // Another conversation was begun meanwhile.
   render();
-  showRunning();
   save();
   $("status").textContent = message.error ? "" : `Answer: ${message.content}`;
 }
@@ -186,8 +186,8 @@ function foot(message) {
     if (firstMs) add(`first token ${whole(firstMs, firstMs < 10 ? 1 : 0)} ms`);
     if (usage) {
       const cached = usage.prompt_tokens_details?.cached_tokens;
-      const prompt = `${whole(usage.prompt_tokens)} tokens in${cached ? ` (${whole(cached)} cached)` : ""}`;
-      add(`${prompt}, ${whole(usage.completion_tokens)} out`);
+      const prompt = `${whole(usage.prompt_tokens)} in${cached ? ` (${whole(cached)} cached)` : ""}`;
+      add(`${prompt}, ${whole(usage.completion_tokens)} out`, { title: "Tokens" });
     if (finish) add(`ended by ${finish}`, { title: "finish_reason" });
     }
   }
@@ -239,6 +239,7 @@ function send(text) {
   setEditing(false);
   messages.push({ role: "user", content: text.trim() });
   $("prompt").value = "";
+  save();
   answer();
 }
 
@@ -350,6 +351,13 @@ function showPanel(open) {
   else $("toggle").focus();
   save();
 }
+
+/** On a narrow screen the settings cover the conversation, so they begin closed. */
+function fitPanel() {
+  document.body.classList.toggle("no-settings", narrow.matches || !settings.panel);
+  $("toggle").setAttribute("aria-expanded", panelIsOpen());
+}
+
 const panelIsOpen = () => !document.body.classList.contains("no-settings");
 
 async function loadModels() {
@@ -375,16 +383,19 @@ function exportFile() {
 }
 
 async function importFile(file) {
+  const before = messages;
   try {
-    const data = JSON.parse(await file.text());
-    running?.abort();
-    adopt(data);
+    adopt(JSON.parse(await file.text()));
+    render();
   } catch (error) {
+    messages = before;
+    render();
     notify(`${file.name} is no conversation: ${error.message}`);
     return;
   }
+  running?.abort();
+  setEditing(false);
   showSettings();
-  render();
   save();
 }
 
@@ -439,6 +450,8 @@ function listen() {
     event.preventDefault();
     moveTip(event.target, step);
   });
+  addEventListener("pagehide", save);
+  narrow.addEventListener("change", fitPanel);
   on("scroll", "scroll", () => showTip(null));
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
@@ -454,8 +467,7 @@ try {
 } catch (error) {
   notify(`The stored conversation cannot be read: ${error.message}`);
 }
-document.body.classList.toggle("no-settings", narrow.matches || !settings.panel);
-$("toggle").setAttribute("aria-expanded", panelIsOpen());
+fitPanel();
 showSettings();
 render();
 listen();
