@@ -23,7 +23,6 @@ from tests.server.browser import (
     start_browser,
 )
 
-
 # --- What is served
 
 
@@ -145,7 +144,8 @@ def test_a_conversation_with_quire_tiny(chromium, device):
         page.wait_for("␣France", "#tip .chosen")
         assert chromium.run("return document.querySelectorAll('#tip .row').length") == 5
         page.open()
-        assert page.bodies() == ["What is the capital of France?", "The capital of France is Paris."]
+        question, answer = page.bodies()
+        assert question == "What is the capital of France?" and "Paris" in answer
         chromium.keys("article:last-child .body", RIGHT + RIGHT)
         page.wait_for("capital", "#tip .chosen")
         assert chromium.complaints() == []
@@ -207,8 +207,11 @@ def test_parameters_are_sent(scripted, engine):
 def test_refusals_are_shown_in_the_servers_words(scripted, client):
     browser = scripted.browser
     browser.click("[name=json]")
-    set_schema = "const field = document.querySelector('[name=schema]'); field.value = arguments[0];"
-    set_schema += "field.dispatchEvent(new Event('input', { bubbles: true }))"
+    set_schema = """
+        const field = document.querySelector("[name=schema]");
+        field.value = arguments[0];
+        field.dispatchEvent(new Event("input", { bubbles: true }));
+    """
     browser.run(set_schema, '{"type": ')
     scripted.wait_for("JSON", "#schema-error")
     assert "The schema is not JSON" in scripted.ask("Hi")

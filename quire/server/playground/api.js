@@ -102,13 +102,14 @@ export function receiver(message) {
     const now = performance.now();
     message.usage = chunk.usage ?? message.usage;
     const tokens = message.usage?.completion_tokens ?? 0;
+    const choice = chunk.choices[0];
     if (first === null && tokens) {
       [first, firstTokens] = [now, tokens];
       message.firstMs = now - sent;
-    } else if (first !== null && tokens > firstTokens && chunk.choices[0]) {
+      message.rate = (tokens * 1000) / message.firstMs; // All there is when no chunk follows.
+    } else if (choice && tokens > firstTokens) {
       message.rate = ((tokens - firstTokens) * 1000) / Math.max(now - first, 0.1);
     }
-    const choice = chunk.choices[0];
     message.content += choice?.delta.content ?? "";
     message.finish = choice?.finish_reason ?? message.finish;
     for (const entry of choice?.logprobs?.content ?? []) {
