@@ -81,7 +81,7 @@ def test_the_page_needs_no_key_but_the_api_does(serve):
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all tests; each server has an origin of its own, so nothing is shared."""
+    """One browser for all tests."""
     if missing():
         pytest.skip(f"not installed: {missing()}")
     with start_browser(tmp_path_factory.mktemp("chromium")) as browser:
@@ -94,6 +94,8 @@ class Page:
     def __init__(self, browser: Browser, url: str) -> None:
         self.browser = browser
         self.url = str(url)
+        # An earlier server may have had the same port.
+        browser.cdp("Storage.clearDataForOrigin", origin=self.url, storageTypes="all")
 
     def open(self) -> None:
         self.browser.open(self.url)
@@ -113,7 +115,7 @@ class Page:
         return self.browser.run(script)
 
     def wait_for(self, text: str, selector: str = "body") -> None:
-        self.browser.wait(f"document.querySelector({selector!r}).innerText.includes({text!r})")
+        self.browser.wait(f"document.querySelector({selector!r})?.innerText.includes({text!r})")
 
 
 @pytest.fixture
