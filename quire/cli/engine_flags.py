@@ -21,6 +21,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import click
 from click.core import ParameterSource
 
+from quire.cli.config_file import config_file_option
 from quire.core.config import PARTS, EngineConfig
 from quire.core.errors import ConfigError
 
@@ -71,7 +72,11 @@ class EngineOption(click.Option):
 
 
 class EngineCommand(click.Command):
-    """A command whose help lists its own options first, then the engine's, one line each."""
+    """A command that takes ``--config``; its help lists the engine's options last, a line each."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.params.append(config_file_option())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Engine": []}
@@ -135,7 +140,7 @@ def engine_flags(function: Callable[..., Any]) -> Callable[..., Any]:
         settings_given = {name: keywords.pop(name) for name in settings}
         if model_argument is not None:
             source = click.get_current_context().get_parameter_source("model")
-            if source is not ParameterSource.DEFAULT:
+            if source not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP):
                 raise click.UsageError("MODEL and --model are the same setting; give one.")
             settings_given["model"] = model_argument
         try:

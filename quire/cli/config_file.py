@@ -1,0 +1,48 @@
+"""``--config FILE``: a command's flags from a YAML file; flags on the command line win."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def read_config_file(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
+    """Make the file's entries the command's defaults; an option's eager callback.
+
+    Keys are flag names with dashes or underscores, ``max-model-len: 4k``.
+
+    Raises:
+        click.BadParameter: Not YAML, no mapping, or a key that is no flag of this command.
+    """
+    if path is None:
+        return
+    import yaml
+
+    try:
+        entries: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise click.BadParameter(f"{path} must be YAML; {reason}", ctx, param) from error
+    if not isinstance(entries, dict):
+        raise click.BadParameter(f"{path} must hold flag: value lines.", ctx, param)
+    given = {str(key).replace("-", "_"): value for key, value in entries.items()}
+    known = {option.name for option in ctx.command.params if isinstance(option, click.Option)}
+    unknown = sorted(set(given) - (known - {param.name}))
+    if unknown:
+        raise click.BadParameter(f"{path} names unknown flags: {', '.join(unknown)}.", ctx, param)
+    ctx.default_map = {**(ctx.default_map or {}), **given}
+
+
+def config_file_option() -> click.Option:
+    """Return the option ``--config`` for a command."""
+    return click.Option(
+        ["--config"],
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False),
+        is_eager=True,
+        expose_value=False,
+        callback=read_config_file,
+        help="YAML file of flags (max-model-len: 4k); the command line wins",
+    )

@@ -1,0 +1,59 @@
+"""``--config FILE``: what it sets, what it refuses, and who wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from quire.cli.engine_flags import EngineCommand, engine_flags
+from quire.core.config import EngineConfig
+
+
+@click.command(cls=EngineCommand)
+@engine_flags
+def show(config: EngineConfig) -> None:
+    """Print what arrived."""
+    click.echo(f"{config.model.model} {config.model.max_model_len}")
+    click.echo(f"{config.scheduler.batching_type} {config.cache.enable_prefix_caching}")
+
+
+def run(tmp_path: Path, text: str, *arguments: str) -> tuple[int, str]:
+    path = tmp_path / "engine.yaml"
+    path.write_bytes(text.encode("latin-1"))
+    result = CliRunner().invoke(show, ["--config", str(path), *arguments])
+    return result.exit_code, result.output
+
+
+def test_file_sets_flags(tmp_path):
+    """BAT-03: the batching mode is a key of the file."""
+    text = "model: here\nmax-model-len: 4k\nbatching_type: static\nenable-prefix-caching: false\n"
+    assert run(tmp_path, text) == (0, "here 4096\nstatic False\n")
+    assert run(tmp_path, "batching_type: inflight") == (0, "quire-tiny None\ninflight True\n")
+
+
+def test_the_command_line_wins_wherever_it_stands(tmp_path):
+    text = "model: here\nmax-model-len: 4k\nbatching_type: static\n"
+    arguments = ("there", "--max-model-len", "8", "--enable-prefix-caching")
+    assert run(tmp_path, text, *arguments) == (0, "there 8\nstatic True\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no-such-flag: 1", "unknown flags: no_such_flag"),
+        ("config: other.yaml", "unknown flags: config"),
+        ("- a\n- b", "must hold flag: value lines"),
+        ("a: [", "must be YAML"),
+        ("\xff\xfe: 1", "must be YAML"),
+        ("max-model-len: many", "whole number"),
+        ("batching_type: sometimes", "inflight"),
+        ("block-size: 0", "--block-size must be at least 1"),
+    ],
+)
+def test_wrong_files_are_misuse(tmp_path, text, words):
+    code, output = run(tmp_path, text)
+    assert code == 2
+    assert words in " ".join(output.split())
