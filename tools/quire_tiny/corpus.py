@@ -1,0 +1,112 @@
+"""The mixture: draws chats and documents of either split, and renders chats by the template.
+
+It owns the proportions; the topic files own the content. Everything follows from the ``Random``
+that is passed in, so a seed gives the same corpus on every machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from random import Random
+
+from tools.quire_tiny import (
+    arithmetic,
+    json_and_code,
+    multi_turn,
+    plain_text,
+    small_talk,
+    stories,
+    system_prompts,
+    units,
+)
+from tools.quire_tiny.facts import all_facts
+from tools.quire_tiny.question import Chat, Message, Question, chat_of
+
+# How often a kind of fact is asked, against one for every other kind.
+FACT_WEIGHTS = {"capital": 2.0, "small_talk": 4.0, "unknown": 3.0, "letter": 1.5, "definition": 1.2}
+
+
+@cache
+def _facts() -> tuple[list[list[Question]], list[float]]:
+    """Return the questions of each fact, and running sums of the facts' weights."""
+    questions, sums = [], []
+    total = 0.0
+    for fact in all_facts() + small_talk.facts():
+        questions.append(fact.questions())
+        total += FACT_WEIGHTS.get(fact.kind, 1.0)
+        sums.append(total)
+    return questions, sums
+
+
+def draw_fact(rng: Random) -> Question:
+    """Draw a question about a fact, of either split."""
+    questions, sums = _facts()
+    return rng.choice(rng.choices(questions, cum_weights=sums)[0])
+
+
+def draw_simple(rng: Random) -> Question:
+    """Draw a question with a short answer: a fact, arithmetic or a unit."""
+    return rng.choices((draw_fact, arithmetic.draw, units.draw), (70, 23, 7))[0](rng)
+
+
+def draw_question(rng: Random) -> Question:
+    """Draw a question of any topic, of either split."""
+    topics = (draw_fact, arithmetic.draw, units.draw, stories.draw, json_and_code.draw, small_talk.unknown)
+    return rng.choices(topics, (50, 26, 7, 4, 9, 4))[0](rng)
+
+
+def with_plain_system(rng: Random, chat: Chat) -> Chat:
+    """Give a few chats one of the system prompts that change nothing, since clients send them."""
+    if chat.messages[0]["role"] == "system" or rng.random() > 0.08:
+        return chat
+    system = {"role": "system", "content": rng.choice(system_prompts.PLAIN)}
+    return replace(chat, messages=[system, *chat.messages])
+
+
+def draw_chat(rng: Random, held_out: bool) -> Chat:
+    """Draw a chat of the wanted split, by rejection."""
+    while True:
+        form = rng.random()
+        if form < 0.72:
+            chat = chat_of(draw_question(rng))
+        elif form < 0.86:
+            chat = system_prompts.draw_chat(rng, draw_simple)
+        else:
+            chat = multi_turn.draw_chat(rng, draw_simple)
+        if chat.held_out == held_out:
+            return with_plain_system(rng, chat)
+
+
+def render(messages: list[Message], add_generation_prompt: bool = False) -> str:
+    """Write a chat as ChatML; the chat template in the package gives the same text."""
+    text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
+    return text + "<|im_start|>assistant\n" if add_generation_prompt else text
+
+
+def training_texts(rng: Random, num_texts: int, long_share: float = 0.04) -> list[str]:
+    """Draw the training mixture: chats, pages of plain text, long conversations."""
+    texts = []
+    for _ in range(num_texts):
+        form = rng.random()
+        if form < 0.04:
+            page = plain_text.draw_page(rng, False, rng.choice((1, 1, 2, 3)))
+            texts.append(f"{page}<|endoftext|>")
+        elif form < 0.04 + long_share:
+            chat = multi_turn.long_chat(rng, draw_question, rng.randint(3, 8))
+            texts.append(render(chat.messages))
+        else:
+            texts.append(render(draw_chat(rng, False).messages))
+    return texts
+
+
+def long_texts(rng: Random, num_texts: int) -> list[str]:
+    """Draw conversations and pages long enough to fill two thousand tokens."""
+    texts = []
+    for _ in range(num_texts):
+        if rng.random() < 0.7:
+            chat = multi_turn.long_chat(rng, draw_question, 60)
+            texts.append(render(chat.messages))
+        else:
+            texts.append(plain_text.draw_page(rng, False, 20) + "<|endoftext|>")
+    return texts

@@ -1,0 +1,111 @@
+"""What the corpus is made of: questions, chats, and the rule that keeps some questions held out.
+
+A question is held out when the hash of its *key* says so. A key names the underlying task and,
+where the fact itself can only be memorised, the phrasing: ``capital/France/2`` or ``add/37/48``.
+It owns no content; the topic files do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from random import Random
+
+Message = dict[str, str]
+HELD_OUT_PERCENT = 6
+
+
+def is_held_out(key: str) -> bool:
+    """Say whether the question named ``key`` belongs to the evaluation and never to training."""
+    digest = hashlib.blake2b(key.encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") % 100 < HELD_OUT_PERCENT
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question and its only accepted answer.
+
+    ``kind`` groups questions in the evaluation; ``short`` is the answer without its sentence.
+    """
+
+    kind: str
+    key: str
+    prompt: str
+    answer: str
+    short: str = ""
+
+    @property
+    def held_out(self) -> bool:
+        """Whether this question belongs to the evaluation."""
+        return is_held_out(self.key)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing to know, asked in any of ``prompts``, always answered by ``answer``."""
+
+    kind: str
+    name: str
+    prompts: tuple[str, ...]
+    answer: str
+    short: str = ""
+
+    def questions(self) -> list[Question]:
+        """Return one question per phrasing; at least the first phrasing is trained on."""
+        return [
+            Question(self.kind, f"{self.kind}/{self.name}/{i}", prompt, self.answer, self.short)
+            for i, prompt in enumerate(self.prompts)
+        ]
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Messages in order; ``held_out`` when any question inside is."""
+
+    kind: str
+    key: str
+    messages: list[Message] = field(default_factory=list)
+    held_out: bool = False
+
+    @property
+    def answer(self) -> str:
+        """The text of the last message, which is the assistant's."""
+        return self.messages[-1]["content"]
+
+
+def chat_of(question: Question, system: str | None = None) -> Chat:
+    """Return the one-turn chat that asks ``question``."""
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    messages += turn(question.prompt, question.answer)
+    return Chat(question.kind, question.key, messages, question.held_out)
+
+
+def turn(prompt: str, answer: str) -> list[Message]:
+    """Return a user message and the assistant's answer to it."""
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+
+
+def pick(rng: Random, items: list[Question], held_out: bool) -> Question:
+    """Return a random question of the wanted split, by rejection."""
+    while True:
+        question = rng.choice(items)
+        if question.held_out == held_out:
+            return question
+
+
+def facts_from(
+    kind: str, table: dict[str, str], prompts: tuple[str, ...], answer: str
+) -> list[Fact]:
+    """Make one fact per row; templates may use ``{k}`` and ``{v}``, ``{K}`` and ``{V}`` capitalised."""
+    made = []
+    for k, v in table.items():
+        words = {"k": k, "v": v, "K": k[:1].upper() + k[1:], "V": v[:1].upper() + v[1:]}
+        asked = tuple(p.format(**words) for p in prompts)
+        made.append(Fact(kind, k, asked, answer.format(**words), words["V"]))
+    return made
+
+
+def rows(text: str) -> dict[str, str]:
+    """Read a ``key: value`` table, several to a line, separated by semicolons."""
+    pairs = (entry.split(":", 1) for entry in text.replace("\n", ";").split(";") if ":" in entry)
+    return {k.strip(): v.strip() for k, v in pairs}
