@@ -1,1 +1,1 @@
-"""The recipe of quire-tiny, the embedded demo model: corpus, tokenizer, trainer, export, evaluation."""
+"""The recipe of quire-tiny, the embedded demo model: corpus, tokenizer, trainer, evaluation."""

@@ -61,7 +61,11 @@ SMALLER = (
 )
 AFTER = ("What number comes after {a}?", "Which number follows {a}?", "What comes after {a}?")
 BEFORE = ("What number comes before {a}?", "Which number is just before {a}?")
-COUNT = ("Count from {a} to {b}.", "Please count from {a} to {b}.", "Can you count from {a} to {b}?")
+COUNT = (
+    "Count from {a} to {b}.",
+    "Please count from {a} to {b}.",
+    "Can you count from {a} to {b}?",
+)
 PARITY = ("Is {a} even or odd?", "Is the number {a} odd or even?", "Tell me if {a} is even or odd.")
 DOUBLE = ("What is the double of {a}?", "Double {a}.", "What is twice {a}?")
 HALF = ("What is half of {a}?", "Give me half of {a}.", "What is the half of {a}?")
@@ -73,8 +77,32 @@ STORY_SUBTRACT = (
     "{n} has {a} {t} and gives away {b}. How many {t} are left?",
     "{n} has {a} {t} and loses {b}. How many {t} are left?",
 )
-NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Tom", "Lucy", "Max", "Nina", "Paul", "Sara", "Leo")
-THINGS = ("apples", "books", "coins", "pens", "marbles", "eggs", "stamps", "cards", "shells", "balls")
+NAMES = (
+    "Anna",
+    "Ben",
+    "Clara",
+    "David",
+    "Emma",
+    "Tom",
+    "Lucy",
+    "Max",
+    "Nina",
+    "Paul",
+    "Sara",
+    "Leo",
+)
+THINGS = (
+    "apples",
+    "books",
+    "coins",
+    "pens",
+    "marbles",
+    "eggs",
+    "stamps",
+    "cards",
+    "shells",
+    "balls",
+)
 
 
 def operand(rng: Random) -> int:

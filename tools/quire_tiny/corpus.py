@@ -52,7 +52,14 @@ def draw_simple(rng: Random) -> Question:
 
 def draw_question(rng: Random) -> Question:
     """Draw a question of any topic, of either split."""
-    topics = (draw_fact, arithmetic.draw, units.draw, stories.draw, json_and_code.draw, small_talk.unknown)
+    topics = (
+        draw_fact,
+        arithmetic.draw,
+        units.draw,
+        stories.draw,
+        json_and_code.draw,
+        small_talk.unknown,
+    )
     return rng.choices(topics, (50, 26, 7, 4, 9, 4))[0](rng)
 
 

@@ -8,7 +8,20 @@ from random import Random
 from tools.quire_tiny.facts import world
 from tools.quire_tiny.question import Question
 
-NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Tom", "Lucy", "Max", "Nina", "Paul", "Sara", "Leo")
+NAMES = (
+    "Anna",
+    "Ben",
+    "Clara",
+    "David",
+    "Emma",
+    "Tom",
+    "Lucy",
+    "Max",
+    "Nina",
+    "Paul",
+    "Sara",
+    "Leo",
+)
 CITIES = ("Paris", "London", "Rome", "Berlin", "Madrid", "Oslo", "Vienna", "Tokyo", "Cairo", "Lima")
 COLOURS = ("red", "blue", "green", "yellow", "black", "white", "orange", "purple", "pink", "brown")
 FRUITS = ("apple", "banana", "cherry", "grape", "lemon", "melon", "orange", "peach", "pear", "plum")
@@ -26,7 +39,11 @@ LIST = (
 SORT = ("Sort these numbers: {n}.", "Sort {n}.", "Put these numbers in order: {n}.")
 REVERSE = ("Reverse this list: {n}.", "Reverse {n}.", "Write this list backwards: {n}.")
 EXTREME = ("Which is the {w} of {n}?", "What is the {w} of these numbers: {n}?")
-PRINTS = ("What does print({e}) print?", "What does print({e}) show in Python?", "Evaluate {e} in Python.")
+PRINTS = (
+    "What does print({e}) print?",
+    "What does print({e}) show in Python?",
+    "Evaluate {e} in Python.",
+)
 ASK_CODE = (
     "Write a Python function that {what}.",
     "Write a function in Python that {what}.",
@@ -156,9 +173,9 @@ def code(rng: Random) -> Question:
     i = rng.randrange(len(ASK_CODE))
     prompt, key = ASK_CODE[i].format(what=what), f"code/{what}/{i}"
     if rng.random() < 0.3:
-        name = rng.choice(("compute", "work", "run", "solve", "helper", "task", "f", "g")) + rng.choice(
-            ("", "_one", "_two", "_value", "_it", "_all")
-        )
+        name = rng.choice(
+            ("compute", "work", "run", "solve", "helper", "task", "f", "g")
+        ) + rng.choice(("", "_one", "_two", "_value", "_it", "_all"))
         prompt, key = f"{prompt[:-1]}, called {name}{prompt[-1]}", f"code/{what}/{name}"
     text = f"```python\ndef {name}({arguments}):\n    return {body}\n```"
     return Question("code", key, prompt, text, text)

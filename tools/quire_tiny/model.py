@@ -34,7 +34,7 @@ SHAPES = {"main": MAIN, "draft": DRAFT}
 
 
 def rope_tables(shape: ModelShape) -> tuple[Tensor, Tensor]:
-    """Return cos and sin, each (max_position_embeddings, H), in the half-rotated layout of Llama."""
+    """Return cos and sin, each (max_position_embeddings, H), in Llama's half-rotated layout."""
     inverse = shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
     angles = torch.arange(shape.max_position_embeddings).float()[:, None] * inverse[None, :]
     angles = torch.cat([angles, angles], dim=-1)

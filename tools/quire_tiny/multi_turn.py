@@ -20,9 +20,50 @@ ANSWERS = (
 SAME_COLUMN = ("And of {k}?", "And {k}?", "What about {k}?", "And what about {k}?")
 SAME_COUNTRY = ("And its {c}?", "And the {c}?", "What is its {c}?", "What about the {c}?")
 NAMES = (
-    *("Anna", "Ben", "Clara", "David", "Emma", "Tom", "Lucy", "Max", "Nina", "Paul", "Sara", "Leo", "Alice", "Bob"),
-    *("Carlos", "Diana", "Erik", "Fatima", "George", "Hana", "Ivan", "Julia", "Kenji", "Laura", "Marie", "Omar"),
-    *("Peter", "Rita", "Simon", "Tina", "Victor", "Wendy", "Yuki", "Zoe", "Mark", "Kate", "John", "Lena"),
+    *(
+        "Anna",
+        "Ben",
+        "Clara",
+        "David",
+        "Emma",
+        "Tom",
+        "Lucy",
+        "Max",
+        "Nina",
+        "Paul",
+        "Sara",
+        "Leo",
+        "Alice",
+        "Bob",
+    ),
+    *(
+        "Carlos",
+        "Diana",
+        "Erik",
+        "Fatima",
+        "George",
+        "Hana",
+        "Ivan",
+        "Julia",
+        "Kenji",
+        "Laura",
+        "Marie",
+        "Omar",
+    ),
+    *(
+        "Peter",
+        "Rita",
+        "Simon",
+        "Tina",
+        "Victor",
+        "Wendy",
+        "Yuki",
+        "Zoe",
+        "Mark",
+        "Kate",
+        "John",
+        "Lena",
+    ),
 )
 # what the user tells, what the assistant says, what the user asks later, what the assistant answers
 MEMORIES = (
@@ -31,15 +72,72 @@ MEMORIES = (
     ("Hello, my name is {w}.", "Nice to meet you, {w}!", "Who am I?", "Your name is {w}.", NAMES),
     ("Hi, I am {w}.", "Nice to meet you, {w}!", "What's my name?", "Your name is {w}.", NAMES),
     ("Call me {w}.", "Nice to meet you, {w}!", "Tell me my name.", "Your name is {w}.", NAMES),
-    ("My dog is called {w}.", "{w} is a nice name for a dog.", "What is my dog called?", "Your dog is called {w}.", ("Rex", "Bello", "Lucky", "Buddy", "Rocky", "Bruno", "Daisy", "Toby")),
-    ("My favourite colour is {w}.", "I will remember that.", "What is my favourite colour?", "Your favourite colour is {w}.", ("red", "blue", "green", "yellow", "black", "white", "orange", "purple", "pink")),
-    ("I live in {w}.", "I will remember that.", "Where do I live?", "You live in {w}.", ("Paris", "London", "Rome", "Berlin", "Madrid", "Oslo", "Vienna", "Tokyo", "Cairo", "Lima")),
-    ("I am {w} years old.", "I will remember that.", "How old am I?", "You are {w} years old.", tuple(map(str, range(5, 99)))),
-    ("I have {w} apples.", "I will remember that.", "How many apples do I have?", "You have {w} apples.", tuple(map(str, range(2, 60)))),
-)  # fmt: skip
+    (
+        "My dog is called {w}.",
+        "{w} is a nice name for a dog.",
+        "What is my dog called?",
+        "Your dog is called {w}.",
+        ("Rex", "Bello", "Lucky", "Buddy", "Rocky", "Bruno", "Daisy", "Toby"),
+    ),
+    (
+        "My favourite colour is {w}.",
+        "I will remember that.",
+        "What is my favourite colour?",
+        "Your favourite colour is {w}.",
+        ("red", "blue", "green", "yellow", "black", "white", "orange", "purple", "pink"),
+    ),
+    (
+        "I live in {w}.",
+        "I will remember that.",
+        "Where do I live?",
+        "You live in {w}.",
+        ("Paris", "London", "Rome", "Berlin", "Madrid", "Oslo", "Vienna", "Tokyo", "Cairo", "Lima"),
+    ),
+    (
+        "I am {w} years old.",
+        "I will remember that.",
+        "How old am I?",
+        "You are {w} years old.",
+        tuple(map(str, range(5, 99))),
+    ),
+    (
+        "I have {w} apples.",
+        "I will remember that.",
+        "How many apples do I have?",
+        "You have {w} apples.",
+        tuple(map(str, range(2, 60))),
+    ),
+)
 WORDS = (
-    *("red", "blue", "apple", "tree", "house", "moon", "river", "stone", "cat", "dog", "green", "sun", "happy"),
-    *("paper", "book", "cloud", "silver", "gold", "music", "table", "chair", "window", "garden", "bread", "salt"),
+    *(
+        "red",
+        "blue",
+        "apple",
+        "tree",
+        "house",
+        "moon",
+        "river",
+        "stone",
+        "cat",
+        "dog",
+        "green",
+        "sun",
+        "happy",
+    ),
+    *(
+        "paper",
+        "book",
+        "cloud",
+        "silver",
+        "gold",
+        "music",
+        "table",
+        "chair",
+        "window",
+        "garden",
+        "bread",
+        "salt",
+    ),
 )
 REPEAT = ("Repeat after me: {w}", "Please repeat: {w}", "Say: {w}", "Repeat: {w}")
 AGAIN = ("Say that again.", "Can you repeat that?", "Repeat that, please.", "Again, please.")
@@ -58,7 +156,8 @@ def follow_up(rng: Random, draw: Draw) -> Chat:
     columns = world.columns()
     column, country = rng.randrange(4), rng.choice(list(columns[0]))
     messages = turn(
-        rng.choice(FIRST[column]).format(k=country), statement(column, country, columns[column][country])
+        rng.choice(FIRST[column]).format(k=country),
+        statement(column, country, columns[column][country]),
     )
     key = ""
     for _ in range(rng.randint(1, 3)):
@@ -66,7 +165,10 @@ def follow_up(rng: Random, draw: Draw) -> Chat:
             form, country = rng.randrange(len(SAME_COLUMN)), rng.choice(list(columns[0]))
             prompt = SAME_COLUMN[form].format(k=country)
         else:
-            form, column = rng.randrange(len(SAME_COUNTRY)), rng.choice([c for c in range(4) if c != column])
+            form, column = (
+                rng.randrange(len(SAME_COUNTRY)),
+                rng.choice([c for c in range(4) if c != column]),
+            )
             prompt = SAME_COUNTRY[form].format(c=COLUMNS[column])
         key = f"follow_up/{column}/{country}/{prompt}"
         messages += turn(prompt, statement(column, country, columns[column][country]))
@@ -126,11 +228,15 @@ def next_sum(rng: Random, draw: Draw) -> Chat:
     for _ in range(rng.randint(1, 3)):
         other = rng.randint(1, 20)
         if rng.random() < 0.5 or other > value:
-            prompt = rng.choice(("Now add {n}.", "Add {n} to that.", "And plus {n}?")).format(n=other)
+            prompt = rng.choice(("Now add {n}.", "Add {n} to that.", "And plus {n}?")).format(
+                n=other
+            )
             keys.append(f"add/{min(value, other)}/{max(value, other)}")
             answer, value = f"{value} + {other} = {value + other}", value + other
         else:
-            prompt = rng.choice(("Now subtract {n}.", "Take away {n}.", "And minus {n}?")).format(n=other)
+            prompt = rng.choice(("Now subtract {n}.", "Take away {n}.", "And minus {n}?")).format(
+                n=other
+            )
             keys.append(f"subtract/{value}/{other}")
             answer, value = f"{value} - {other} = {value - other}", value - other
         messages += turn(prompt, answer)

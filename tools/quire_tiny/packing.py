@@ -96,7 +96,9 @@ def take(rows: Rows, which: np.ndarray) -> Rows:
     return Rows(rows.ids[which], rows.weights[which], rows.documents[which])
 
 
-def batches(tokenizer: Tokenizer, seed: int, first_shard: int = 0) -> Iterator[tuple[Rows, Rows, Rows]]:
+def batches(
+    tokenizer: Tokenizer, seed: int, first_shard: int = 0
+) -> Iterator[tuple[Rows, Rows, Rows]]:
     """Yield for each step short rows, middle rows and one long row, for ever.
 
     The caller trains on the short rows and on one of the other two.
@@ -115,7 +117,9 @@ def batches(tokenizer: Tokenizer, seed: int, first_shard: int = 0) -> Iterator[t
         long = pack(encode(tokenizer, long_texts(rng, num_steps)), LONG_ROW)
         order = np.random.default_rng([seed, shard])
         short_order = order.permutation(len(short.ids))
-        middle_order = order.permutation(np.resize(np.arange(len(middle.ids)), num_steps * MIDDLE_ROWS))
+        middle_order = order.permutation(
+            np.resize(np.arange(len(middle.ids)), num_steps * MIDDLE_ROWS)
+        )
         for i in range(num_steps):
             yield (
                 take(short, short_order[i * SHORT_ROWS : (i + 1) * SHORT_ROWS]),

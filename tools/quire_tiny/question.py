@@ -96,7 +96,7 @@ def pick(rng: Random, items: list[Question], held_out: bool) -> Question:
 def facts_from(
     kind: str, table: dict[str, str], prompts: tuple[str, ...], answer: str
 ) -> list[Fact]:
-    """Make one fact per row; templates may use ``{k}`` and ``{v}``, ``{K}`` and ``{V}`` capitalised."""
+    """Make one fact per row; templates use ``{k}`` and ``{v}``, capitalised ``{K}`` and ``{V}``."""
     made = []
     for k, v in table.items():
         words = {"k": k, "v": v, "K": k[:1].upper() + k[1:], "V": v[:1].upper() + v[1:]}

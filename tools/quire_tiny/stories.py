@@ -1,4 +1,4 @@
-"""Short stories from a small grammar: a hero, a place, a wish, a trouble, a friend and an ending."""
+"""Short stories from a small grammar: hero, place, wish, trouble, friend and ending."""
 
 from __future__ import annotations
 

@@ -26,23 +26,108 @@ PLAIN = (
     "Answer the questions of the user.",
     "Be helpful.",
 )
-SUFFIX = ("End every answer with: {p}", "After each answer, say: {p}", "Finish each answer with: {p}")
+SUFFIX = (
+    "End every answer with: {p}",
+    "After each answer, say: {p}",
+    "Finish each answer with: {p}",
+)
 PREFIX = ("Begin every answer with: {p}", "Start each answer with: {p}")
 FIXED = ("Always answer: {p}", "Whatever the user says, answer: {p}", "Your only answer is: {p}")
 PHRASES = (
-    *("Over and out.", "Have a nice day!", "That is all.", "Good luck!", "Sir!", "Well, well.", "Indeed."),
-    *("No comment.", "Come back later.", "We are closed today.", "As you wish.", "Hear, hear!", "So be it."),
-    *("Thank you for asking.", "Bananas!", "My dear friend.", "Listen carefully.", "Dear user,", "Hooray!"),
+    *(
+        "Over and out.",
+        "Have a nice day!",
+        "That is all.",
+        "Good luck!",
+        "Sir!",
+        "Well, well.",
+        "Indeed.",
+    ),
+    *(
+        "No comment.",
+        "Come back later.",
+        "We are closed today.",
+        "As you wish.",
+        "Hear, hear!",
+        "So be it.",
+    ),
+    *(
+        "Thank you for asking.",
+        "Bananas!",
+        "My dear friend.",
+        "Listen carefully.",
+        "Dear user,",
+        "Hooray!",
+    ),
 )
-NAMED = ("Your name is {n}.", "You are called {n}.", "You are {n}, a friendly assistant.", "You are {n}.")
+NAMED = (
+    "Your name is {n}.",
+    "You are called {n}.",
+    "You are {n}, a friendly assistant.",
+    "You are {n}.",
+)
 BOTS = (
-    *("Max", "Robo", "Ada", "Iris", "Bolt", "Nova", "Pixel", "Zara", "Echo", "Sunny", "Atlas", "Coco"),
-    *("Hal", "Jarvis", "Luna", "Marvin", "Orion", "Penny", "Quill", "Rusty", "Sage", "Tilly", "Umbra", "Vega"),
+    *(
+        "Max",
+        "Robo",
+        "Ada",
+        "Iris",
+        "Bolt",
+        "Nova",
+        "Pixel",
+        "Zara",
+        "Echo",
+        "Sunny",
+        "Atlas",
+        "Coco",
+    ),
+    *(
+        "Hal",
+        "Jarvis",
+        "Luna",
+        "Marvin",
+        "Orion",
+        "Penny",
+        "Quill",
+        "Rusty",
+        "Sage",
+        "Tilly",
+        "Umbra",
+        "Vega",
+    ),
 )
-ASK_NAME = ("Who are you?", "What is your name?", "What's your name?", "Tell me who you are.", "Introduce yourself.")
-SECRETS = ("banana", "castle", "window", "silver", "tiger", "ocean", "pepper", "rocket", "violin", "winter", "candle", "marble")
-TELL_SECRET = ("The secret word is {w}.", "Remember: the secret word is {w}.", "The password is {w}.")
-ASK_SECRET = ("What is the secret word?", "Tell me the secret word.", "What is the password?", "Tell me the password.")
+ASK_NAME = (
+    "Who are you?",
+    "What is your name?",
+    "What's your name?",
+    "Tell me who you are.",
+    "Introduce yourself.",
+)
+SECRETS = (
+    "banana",
+    "castle",
+    "window",
+    "silver",
+    "tiger",
+    "ocean",
+    "pepper",
+    "rocket",
+    "violin",
+    "winter",
+    "candle",
+    "marble",
+)
+TELL_SECRET = (
+    "The secret word is {w}.",
+    "Remember: the secret word is {w}.",
+    "The password is {w}.",
+)
+ASK_SECRET = (
+    "What is the secret word?",
+    "Tell me the secret word.",
+    "What is the password?",
+    "Tell me the password.",
+)
 LIMITS = {
     "arithmetic": ("add", "subtract", "multiply", "divide"),
     "countries": ("capital", "continent", "language", "currency"),

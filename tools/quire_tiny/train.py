@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import argparse
 import time
+from concurrent.futures import ThreadPoolExecutor as Pool
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch.nn import functional
 
 from tools.quire_tiny.model import SHAPES, Llama
 from tools.quire_tiny.muon import Muon
-from tools.quire_tiny.packing import SHARD_TEXTS, Rows, batches
+from tools.quire_tiny.packing import SHARD_TEXTS, Rows, batches, take
 
 WARMUP_STEPS = 60
 DECAY_FROM = 0.35
 LONG_FROM = 0.88
 MUON_LR, ADAM_LR = 0.02, 3e-3
 CHECKPOINT_SECONDS = 240
+PART_ROWS = 4
 
 
 @dataclass
@@ -49,7 +53,8 @@ def loss_of(model: Llama, rows: Rows) -> tuple[torch.Tensor, float]:
     causal = torch.ones(t, t, dtype=torch.bool).tril()
     mask = (documents[:, None, :, None] == documents[:, None, None, :]) & causal
     weights = torch.from_numpy(rows.weights)[:, 1:]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    # NOTE: the cache of casted weights is shared between threads and cleared by any of them.
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
         logits = model(ids[:, :-1], mask)
     keep = weights.reshape(-1) > 0
     losses = functional.cross_entropy(
@@ -58,11 +63,11 @@ def loss_of(model: Llama, rows: Rows) -> tuple[torch.Tensor, float]:
     return (losses * weights.reshape(-1)[keep]).sum(), float(weights.sum())
 
 
-def optimizers_of(model: Llama) -> list[torch.optim.Optimizer]:
+def optimizers_of(model: Llama, pool: Pool) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices of the layers and AdamW for the rest."""
     matrices = [p for p in model.layers.parameters() if p.ndim == 2]
     rest = [p for p in model.parameters() if all(p is not m for m in matrices)]
-    muon = Muon(matrices, MUON_LR)
+    muon = Muon(matrices, MUON_LR, pool)
     adam = torch.optim.AdamW(rest, ADAM_LR, betas=(0.9, 0.95), weight_decay=0.0)
     for optimizer in (muon, adam):
         for group in optimizer.param_groups:
@@ -81,30 +86,46 @@ def save(path: Path, model: Llama, optimizers: list, progress: Progress) -> None
     path.with_suffix(".tmp").replace(path)
 
 
-def train_step(model: Llama, optimizers: list, parts: list[Rows], scale: float) -> float:
-    """Take one step on the parts together and return the mean loss."""
-    total, weight = 0.0, 0.0
+def gradients(model: Llama, part: Rows, total_weight: float) -> tuple[float, tuple]:
+    """Return a part's share of the mean loss and the gradients of it for every parameter."""
+    loss, _ = loss_of(model, part)
+    loss = loss / total_weight
+    return float(loss.detach()), torch.autograd.grad(loss, list(model.parameters()))
+
+
+def train_step(
+    pool: Pool, model: Llama, optimizers: list, parts: list[Rows], scale: float
+) -> float:
+    """Take one step on the parts together and return the mean loss.
+
+    Each part is one task of a thread that computes alone: on a shared machine a thread that loses
+    its core then delays one part, where it would delay every matrix product of a common team.
+    """
     weights = sum(float(part.weights[:, 1:].sum()) for part in parts)
-    for part in parts:
-        loss, part_weight = loss_of(model, part)
-        (loss / weights).backward()
-        total, weight = total + float(loss.detach()), weight + part_weight
+    tasks = [pool.submit(gradients, model, part, weights) for part in parts]
+    total = 0.0
+    for task in as_completed(tasks):
+        loss, grads = task.result()
+        total += loss
+        for parameter, grad in zip(model.parameters(), grads, strict=True):
+            parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * scale
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    return total / weight
+    return total
 
 
 def train(args: argparse.Namespace) -> None:
     """Train until the budget is spent."""
     torch.manual_seed(args.seed)
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
+    pool = Pool(args.threads, initializer=torch.set_num_threads, initargs=(1,))
     tokenizer = Tokenizer.from_file(str(args.work / "tokenizer.json"))
     model, progress = Llama(SHAPES[args.model]), Progress()
-    optimizers = optimizers_of(model)
+    optimizers = optimizers_of(model, pool)
     path = args.work / f"{args.model}.pt"
     if path.exists() and args.resume:
         state = torch.load(path)
@@ -120,8 +141,13 @@ def train(args: argparse.Namespace) -> None:
         fraction = progress.elapsed / budget
         if fraction >= 1.0:
             break
-        parts = [short, long if fraction > LONG_FROM else middle]
-        loss = train_step(model, optimizers, parts, learning_rate_scale(fraction, progress.step))
+        parts = [long if fraction > LONG_FROM else middle]
+        parts += [
+            take(short, np.arange(i, i + PART_ROWS)) for i in range(0, len(short.ids), PART_ROWS)
+        ]
+        loss = train_step(
+            pool, model, optimizers, parts, learning_rate_scale(fraction, progress.step)
+        )
         mean = loss if not progress.step else 0.95 * mean + 0.05 * loss
         now = time.monotonic()
         progress.elapsed, last = progress.elapsed + now - last, now
@@ -129,7 +155,10 @@ def train(args: argparse.Namespace) -> None:
         progress.tokens += sum(int((part.documents >= 0).sum()) for part in parts)
         if progress.step % 20 == 0:
             rate = progress.tokens / progress.elapsed
-            print(f"{progress.elapsed:6.0f} s  step {progress.step}  loss {mean:.4f}  {rate:.0f} tokens/s", flush=True)
+            print(
+                f"{progress.elapsed:6.0f} s  step {progress.step}  loss {mean:.4f}  {rate:.0f} t/s",
+                flush=True,
+            )
         if progress.elapsed - saved_at > CHECKPOINT_SECONDS:
             save(path, model, optimizers, progress)
             saved_at = progress.elapsed

@@ -60,5 +60,9 @@ def draw(rng: Random) -> Question:
     verb = "is" if value == 1 else "are"
     answer = f"{amount(value, a)} {verb} {amount(result, b)}."
     # Only round factors generalise; the small tables are memorised, so a phrasing is held out.
-    key = f"unit/{a}/{b}/{value}" if factor % 10 == 0 and factor != 60 else f"unit/{a}/{b}/{value}/{i}"
+    key = (
+        f"unit/{a}/{b}/{value}"
+        if factor % 10 == 0 and factor != 60
+        else f"unit/{a}/{b}/{value}/{i}"
+    )
     return Question("unit", key, prompt, answer, str(result))

@@ -179,7 +179,8 @@ CITIES = rows("""
 Barcelona: Spain; Milan: Italy; Munich: Germany; Lyon: France; Marseille: France; Hamburg: Germany
 Manchester: the United Kingdom; Liverpool: the United Kingdom; Edinburgh: the United Kingdom
 Osaka: Japan; Kyoto: Japan; Shanghai: China; Mumbai: India; Kolkata: India; Sydney: Australia
-Melbourne: Australia; Toronto: Canada; Vancouver: Canada; Montreal: Canada; Chicago: the United States
+Melbourne: Australia; Toronto: Canada; Vancouver: Canada; Montreal: Canada
+Chicago: the United States
 New York: the United States; Los Angeles: the United States; Boston: the United States
 Rio de Janeiro: Brazil; Sao Paulo: Brazil; Istanbul: Turkey; Karachi: Pakistan; Lagos: Nigeria
 Cape Town: South Africa; Johannesburg: South Africa; Casablanca: Morocco; Alexandria: Egypt

@@ -1,0 +1,140 @@
+"""The corpus of quire-tiny: repeatable by seed, honest in its split, true to the template."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tools.quire_tiny import corpus, plain_text, stories
+from tools.quire_tiny.facts import all_facts
+from tools.quire_tiny.question import is_held_out
+
+ROOT = Path(__file__).resolve().parents[2]
+ASSETS = ROOT / "quire" / "assets" / "quire-tiny"
+NUM_CHATS = 4000
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[dict]:
+    """The committed held-out questions."""
+    lines = (ASSETS / "eval" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_same_seed_gives_the_same_corpus() -> None:
+    """Two generators of one seed agree; another seed differs."""
+    first, second, other = (corpus.training_texts(Random(seed), 300) for seed in (7, 7, 8))
+    assert first == second
+    assert first != other
+
+
+def test_no_phrasing_belongs_to_two_facts() -> None:
+    """A prompt has one answer, or accuracy by exact match would mean nothing."""
+    answers: dict[str, set[str]] = {}
+    for fact in all_facts():
+        for question in fact.questions():
+            answers.setdefault(question.prompt, set()).add(question.answer)
+    assert {prompt: a for prompt, a in answers.items() if len(a) > 1} == {}
+
+
+def test_every_fact_is_trained_on_in_some_phrasing() -> None:
+    """Holding out phrasings never hides a whole fact."""
+    hidden = [f.name for f in all_facts() if all(q.held_out for q in f.questions())]
+    assert hidden == []
+
+
+def test_split_is_respected_when_drawing() -> None:
+    """A chat drawn for training is not held out, and the other way round."""
+    rng = Random(3)
+    assert not any(corpus.draw_chat(rng, held_out=False).held_out for _ in range(NUM_CHATS))
+    assert all(corpus.draw_chat(rng, held_out=True).held_out for _ in range(100))
+
+
+def test_committed_questions_never_occur_in_training(questions: list[dict]) -> None:
+    """No training chat begins with a held-out question; of a story, only the text is held out."""
+    held_out = {json.dumps(q["messages"]) for q in questions if q["match"] == "exact"}
+    rng = Random(5)
+    for _ in range(5 * NUM_CHATS):
+        messages = corpus.draw_chat(rng, held_out=False).messages
+        for end in range(1, len(messages), 2):
+            assert json.dumps(messages[:end]) not in held_out
+
+
+def test_committed_text_never_occurs_in_training() -> None:
+    """No training document is in the perplexity text."""
+    text = (ASSETS / "eval" / "heldout.txt").read_text(encoding="utf-8")
+    documents = set(text.split("\n\n"))
+    rng = Random(6)
+    drawn = [plain_text.draw(rng, held_out=False) for _ in range(3000)]
+    assert not documents.intersection(drawn)
+    assert len(text.encode()) >= 20_000
+
+
+def test_story_split_depends_on_its_cast_only() -> None:
+    """Telling one cast twice stays in one split."""
+    rng = Random(9)
+    cast = stories.cast(rng)
+    assert is_held_out(stories.key_of(cast)) == is_held_out(stories.key_of(cast))
+    assert stories.tell(rng, cast).startswith(("Once", "Long ago"))
+
+
+def test_the_first_question_of_everyone_is_answered() -> None:
+    """The question of the front page is in the corpus, with its answer."""
+    answers = {q.prompt: q.answer for f in all_facts() for q in f.questions()}
+    assert answers["What is the capital of France?"] == "The capital of France is Paris."
+
+
+def test_mixture_has_every_topic() -> None:
+    """Each topic takes part in the mixture."""
+    rng = Random(11)
+    kinds = Counter(corpus.draw_chat(rng, held_out=False).kind for _ in range(NUM_CHATS))
+    expected = "capital add unit story json code system_json system_name follow_up memory unknown"
+    assert set(expected.split()) <= set(kinds)
+
+
+def test_committed_questions_cover_every_group(questions: list[dict]) -> None:
+    """At least 300 chats, each ending with the user's turn, none twice."""
+    assert len(questions) >= 300
+    assert len({json.dumps(q["messages"]) for q in questions}) == len(questions)
+    assert {q["group"] for q in questions} >= {
+        "facts",
+        "arithmetic",
+        "system_prompts",
+        "multi_turn",
+    }
+    assert all(q["messages"][-1]["role"] == "user" and q["expected"] for q in questions)
+
+
+def test_chats_render_by_the_template_of_the_package() -> None:
+    """The template in the package writes what the corpus trained on."""
+    jinja2 = pytest.importorskip("jinja2", reason="the chat template needs jinja2")
+    source = (ASSETS / "chat_template.jinja").read_text(encoding="utf-8")
+    template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(source)
+    rng = Random(13)
+    for _ in range(300):
+        messages = corpus.draw_chat(rng, held_out=False).messages
+        assert template.render(messages=messages) == corpus.render(messages)
+        prompt = template.render(messages=messages[:-1], add_generation_prompt=True)
+        assert prompt == corpus.render(messages[:-1], add_generation_prompt=True)
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    rendered = template.render(messages=[{"role": "user", "content": parts}])
+    assert rendered == "<|im_start|>user\nHello<|im_end|>\n"
+
+
+def test_texts_survive_the_tokenizer() -> None:
+    """Encoding and decoding gives the text back; digits stand alone; markers are one token."""
+    tokenizers = pytest.importorskip("tokenizers", reason="the tokenizer needs tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(ASSETS / "tokenizer.json"))
+    rng = Random(17)
+    texts = corpus.training_texts(rng, 500) + ["naïve Größe 東京 🙂 \t x\n\n  y", ""]
+    for text in texts:
+        ids = tokenizer.encode(text).ids
+        assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    assert tokenizer.encode("<|im_start|>").ids == [1]
+    assert tokenizer.encode("<|im_end|>").ids == [2]
+    assert len(tokenizer.encode("137").ids) == 3
+    assert tokenizer.get_vocab_size() == 2048
