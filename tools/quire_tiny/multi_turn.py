@@ -155,10 +155,13 @@ def follow_up(rng: Random, draw: Draw) -> Chat:
     """Ask about a country, then about other countries or other columns, in few words."""
     columns = world.columns()
     column, country = rng.randrange(4), rng.choice(list(columns[0]))
-    messages = turn(
-        rng.choice(FIRST[column]).format(k=country),
-        statement(column, country, columns[column][country]),
+    # The opening is a question about a fact, so its held-out phrasings stay out of here as well.
+    keys = [f"{COLUMNS[column]}/{country}/{i}" for i in range(len(FIRST[column]))]
+    opening = rng.choice(
+        [p for p, k in zip(FIRST[column], keys, strict=True) if not is_held_out(k)]
     )
+    prompt = opening.format(k=country)
+    messages = turn(prompt, statement(column, country, columns[column][country]))
     key = ""
     for _ in range(rng.randint(1, 3)):
         if rng.random() < 0.6:
