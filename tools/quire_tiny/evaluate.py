@@ -1,7 +1,7 @@
 """Measure an exported folder: exact answers by kind, perplexity, and how often a draft agrees.
 
 Usage: ``python -m tools.quire_tiny.evaluate --model quire/assets/quire-tiny [--draft DIR]
-[--json FILE] [--transformers]``. Arithmetic is float32 on the bfloat16 weights.
+[--json FILE] [--show]``. Answers come from transformers, in float32 on the bfloat16 weights.
 """
 
 from __future__ import annotations
@@ -14,40 +14,31 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tools.quire_tiny.corpus import render
 from tools.quire_tiny.export import load, write_json
 from tools.quire_tiny.model import Llama
 from tools.quire_tiny.tokenizer import ENDOFTEXT_ID, IM_END_ID
 
-MAX_NEW_TOKENS = 256
-BATCH = 40
 STOPS = (IM_END_ID, ENDOFTEXT_ID)
 
 
 @torch.inference_mode()
-def generate(model: Llama, prompts: list[list[int]]) -> list[list[int]]:
-    """Continue each prompt greedily up to and including its end token."""
+def generate(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
+    """Continue each prompt greedily with transformers, up to and including its end token."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for i, prompt in enumerate(prompts):
+        by_length[len(prompt)].append(i)
     outputs: list[list[int]] = [[] for _ in prompts]
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    for start in range(0, len(order), BATCH):
-        running = order[start : start + BATCH]
-        while running:
-            rows = [prompts[i] + outputs[i] for i in running]
-            width = max(map(len, rows))
-            ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
-            hidden = model.hidden(ids)
-            last = hidden[torch.arange(len(rows)), torch.tensor([len(row) - 1 for row in rows])]
-            chosen = functional.linear(last, model.embed_tokens.weight).argmax(-1).tolist()
-            for i, token in zip(running, chosen, strict=True):
-                outputs[i].append(token)
-            running = [
-                i
-                for i in running
-                if outputs[i][-1] not in STOPS and len(outputs[i]) < MAX_NEW_TOKENS
-            ]
+    for length, rows in by_length.items():
+        ids = torch.tensor([prompts[i] for i in rows])
+        made = model.generate(ids, attention_mask=torch.ones_like(ids))[:, length:].tolist()
+        for i, output in zip(rows, made, strict=True):
+            ends = [n for n, token in enumerate(output) if token in STOPS]
+            outputs[i] = output[: ends[0] + 1] if ends else output
     return outputs
 
 
@@ -74,31 +65,14 @@ def perplexity(model: Llama, ids: list[int], window: int) -> float:
 
 
 @torch.inference_mode()
-def agreement(draft: Llama, prompts: list[list[int]], outputs: list[list[int]]) -> float:
-    """Return the share of the outputs' tokens that the draft would also choose greedily."""
+def agreement(model: Llama, prompts: list[list[int]], outputs: list[list[int]]) -> float:
+    """Return the share of the outputs' tokens that ``model`` would also choose greedily."""
     same, count = 0, 0
     for prompt, output in zip(prompts, outputs, strict=True):
-        logits = draft(torch.tensor([prompt + output[:-1]]))[0, len(prompt) - 1 :]
+        logits = model(torch.tensor([prompt + output[:-1]]))[0, len(prompt) - 1 :]
         same += int((logits.argmax(-1) == torch.tensor(output)).sum())
         count += len(output)
     return same / count
-
-
-def check_transformers(folder: Path, prompts: list[list[int]], outputs: list[list[int]]) -> int:
-    """Return how many of the first 100 greedy outputs differ from those of transformers."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    different = 0
-    for prompt, output in list(zip(prompts, outputs, strict=True))[::7][:100]:
-        assert tokenizer(tokenizer.decode(prompt))["input_ids"] == prompt
-        ids = torch.tensor([prompt])
-        made = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, temperature=None
-        )
-        different += made[0, len(prompt) :].tolist() != output
-    return different
 
 
 def accuracy(questions: list[dict], right: list[bool], field: str) -> dict[str, dict]:
@@ -114,19 +88,23 @@ def accuracy(questions: list[dict], right: list[bool], field: str) -> dict[str, 
 
 def evaluate(args: argparse.Namespace) -> dict:
     """Measure everything that was asked for."""
-    tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
+    torch.set_num_threads(args.threads)
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = load(args.model)
     lines = (args.eval / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line) for line in lines]
     prompts = [
-        tokenizer.encode(render(q["messages"], add_generation_prompt=True)).ids for q in questions
+        tokenizer.apply_chat_template(q["messages"], add_generation_prompt=True)["input_ids"]
+        for q in questions
     ]
-    outputs = generate(model, prompts)
-    answers = [tokenizer.decode(output) for output in outputs]
+    rendered = [render(q["messages"], add_generation_prompt=True) for q in questions]
+    assert prompts == [tokenizer(text)["input_ids"] for text in rendered]
+    outputs = generate(args.model, prompts)
+    answers = [tokenizer.decode(output, skip_special_tokens=True) for output in outputs]
     stopped = [output[-1] == IM_END_ID for output in outputs]
     right = [is_right(*row) for row in zip(questions, answers, stopped, strict=True)]
     text = (args.eval / "heldout.txt").read_text(encoding="utf-8")
-    ids = tokenizer.encode(text).ids
+    ids = tokenizer(text)["input_ids"]
     report = {
         "questions": len(questions),
         "accuracy": round(sum(right) / len(right), 4),
@@ -134,12 +112,12 @@ def evaluate(args: argparse.Namespace) -> dict:
         "groups": accuracy(questions, right, "group"),
         "kinds": accuracy(questions, right, "kind"),
         "text_tokens": len(ids),
+        # 1.0 says that the training model and transformers compute the same.
+        "agreement_with_transformers": round(agreement(model, prompts, outputs), 6),
         "perplexity": {str(w): round(perplexity(model, ids, w), 4) for w in (512, 2048)},
     }
     if args.draft:
         report["draft_agreement"] = round(agreement(load(args.draft), prompts, outputs), 4)
-    if args.transformers:
-        report["different_in_transformers"] = check_transformers(args.model, prompts, outputs)
     if args.show:
         for question, answer, ok in zip(questions, answers, right, strict=True):
             if not ok:
@@ -155,8 +133,8 @@ def main() -> None:
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--eval", type=Path, default=Path("quire/assets/quire-tiny/eval"))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--show", action="store_true", help="print the wrong answers")
-    parser.add_argument("--transformers", action="store_true", help="compare with transformers")
     args = parser.parse_args()
     report = evaluate(args)
     print(json.dumps(report, indent=2))

@@ -116,6 +116,7 @@ def export(name: str, work: Path, out: Path) -> None:
     state = torch.load(work / f"{name}.pt", map_location="cpu")["model"]
     tensors = {f"model.{k}": v.bfloat16().contiguous() for k, v in state.items()}
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "model.safetensors").chmod(0o644)
     write_json(out / "config.json", model_config(SHAPES[name]))
     write_json(out / "generation_config.json", generation_config())
     write_json(out / "tokenizer_config.json", tokenizer_config())

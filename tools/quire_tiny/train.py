@@ -28,6 +28,8 @@ LONG_FROM = 0.88
 MUON_LR, ADAM_LR = 0.02, 3e-3
 CHECKPOINT_SECONDS = 240
 PART_ROWS = 4
+PROMPT_SHARE = 0.25
+LONG_EVERY = 3
 
 
 @dataclass
@@ -45,22 +47,31 @@ def learning_rate_scale(fraction: float, step: int) -> float:
     return max(0.0, min((step + 1) / WARMUP_STEPS, decay))
 
 
-def loss_of(model: Llama, rows: Rows) -> tuple[torch.Tensor, float]:
-    """Return the weighted sum of cross entropies of packed rows, and the sum of the weights."""
-    ids = torch.from_numpy(rows.ids)
-    documents = torch.from_numpy(rows.documents)[:, :-1]
-    t = documents.shape[1]
+def attention_bias(documents: np.ndarray) -> torch.Tensor:
+    """Return (B, 1, T, T): 0 on the past of a token's own document and -10000 elsewhere."""
+    numbers = torch.from_numpy(documents)
+    t = numbers.shape[1]
     causal = torch.ones(t, t, dtype=torch.bool).tril()
-    mask = (documents[:, None, :, None] == documents[:, None, None, :]) & causal
+    visible = (numbers[:, None, :, None] == numbers[:, None, None, :]) & causal
+    return torch.zeros(visible.shape, dtype=torch.bfloat16).masked_fill(~visible, -10000.0)
+
+
+def loss_of(model: Llama, rows: Rows) -> torch.Tensor:
+    """Return the weighted sum of cross entropies of packed rows.
+
+    Of the tokens with a small weight only a share is looked at, with that much more weight.
+    """
     weights = torch.from_numpy(rows.weights)[:, 1:]
+    looked_at = torch.rand(weights.shape) < PROMPT_SHARE
+    weights = torch.where(weights < 1.0, weights * looked_at / PROMPT_SHARE, weights)
+    ids = torch.from_numpy(rows.ids)
+    keep = weights > 0
     # NOTE: the cache of casted weights is shared between threads and cleared by any of them.
     with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
-        logits = model(ids[:, :-1], mask)
-    keep = weights.reshape(-1) > 0
-    losses = functional.cross_entropy(
-        logits.flatten(0, 1)[keep].float(), ids[:, 1:].reshape(-1)[keep], reduction="none"
-    )
-    return (losses * weights.reshape(-1)[keep]).sum(), float(weights.sum())
+        hidden = model.hidden(ids[:, :-1], attention_bias(rows.documents[:, :-1]))
+        logits = functional.linear(hidden[keep], model.embed_tokens.weight)
+    losses = functional.cross_entropy(logits.float(), ids[:, 1:][keep], reduction="none")
+    return (losses * weights[keep]).sum()
 
 
 def optimizers_of(model: Llama, pool: Pool) -> list[torch.optim.Optimizer]:
@@ -88,8 +99,7 @@ def save(path: Path, model: Llama, optimizers: list, progress: Progress) -> None
 
 def gradients(model: Llama, part: Rows, total_weight: float) -> tuple[float, tuple]:
     """Return a part's share of the mean loss and the gradients of it for every parameter."""
-    loss, _ = loss_of(model, part)
-    loss = loss / total_weight
+    loss = loss_of(model, part) / total_weight
     return float(loss.detach()), torch.autograd.grad(loss, list(model.parameters()))
 
 
@@ -141,7 +151,8 @@ def train(args: argparse.Namespace) -> None:
         fraction = progress.elapsed / budget
         if fraction >= 1.0:
             break
-        parts = [long if fraction > LONG_FROM else middle]
+        use_long = fraction > LONG_FROM and progress.step % LONG_EVERY == 0
+        parts = [long if use_long else middle]
         parts += [
             take(short, np.arange(i, i + PART_ROWS)) for i in range(0, len(short.ids), PART_ROWS)
         ]
