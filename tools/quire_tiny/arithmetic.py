@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tools.quire_tiny.question import Question
+from tools.quire_tiny.question import Question, is_held_out
 
 ADD = (
     "What is {a} + {b}?",
@@ -210,3 +210,19 @@ WEIGHTS = (28, 24, 14, 10, 6, 4, 5, 7, 7)
 def draw(rng: Random) -> Question:
     """Draw one arithmetic question of either split."""
     return rng.choices(DRAWS, WEIGHTS)[0](rng)
+
+
+def drill(rng: Random, num_lines: int) -> str:
+    """Write lines of sums and differences of the training split, as plain text."""
+    lines: list[str] = []
+    while len(lines) < num_lines:
+        high = rng.choices((20, 100, 1000), (25, 60, 15))[0]
+        a, b = rng.randrange(high), rng.randrange(high if rng.random() < 0.7 else 20)
+        low, top = min(a, b), max(a, b)
+        if rng.random() < 0.55:
+            key, line = f"add/{low}/{top}", f"{a} + {b} = {a + b}"
+        else:
+            key, line = f"subtract/{top}/{low}", f"{top} - {low} = {top - low}"
+        if not is_held_out(key):
+            lines.append(line)
+    return "\n".join(lines)

@@ -6,8 +6,8 @@ that is passed in, so a seed gives the same corpus on every machine.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from random import Random
 
 from tools.quire_tiny import (
@@ -25,6 +25,24 @@ from tools.quire_tiny.question import Chat, Message, Question, chat_of
 
 # How often a kind of fact is asked, against one for every other kind.
 FACT_WEIGHTS = {"capital": 2.0, "small_talk": 4.0, "unknown": 3.0, "letter": 1.5, "definition": 1.2}
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Shares of the corpus: of the texts, of the chats, and weights of the topics of questions."""
+
+    pages: float
+    long_chats: float
+    drills: float
+    system_prompts: float
+    multi_turn: float
+    # facts, arithmetic, units, stories, JSON and code, unknown things
+    topics: tuple[int, ...]
+
+
+# Prose takes half of the tokens of the first mixture and is learnt first.
+FIRST = Mixture(0.04, 0.04, 0.0, 0.14, 0.14, (50, 26, 7, 4, 9, 4))
+SECOND = Mixture(0.015, 0.02, 0.06, 0.18, 0.15, (52, 27, 8, 1, 10, 2))
 
 
 @cache
@@ -50,7 +68,7 @@ def draw_simple(rng: Random) -> Question:
     return rng.choices((draw_fact, arithmetic.draw, units.draw), (70, 23, 7))[0](rng)
 
 
-def draw_question(rng: Random) -> Question:
+def draw_question(rng: Random, mixture: Mixture = FIRST) -> Question:
     """Draw a question of any topic, of either split."""
     topics = (
         draw_fact,
@@ -60,7 +78,7 @@ def draw_question(rng: Random) -> Question:
         json_and_code.draw,
         small_talk.unknown,
     )
-    return rng.choices(topics, (50, 26, 7, 4, 9, 4))[0](rng)
+    return rng.choices(topics, mixture.topics)[0](rng)
 
 
 def with_plain_system(rng: Random, chat: Chat) -> Chat:
@@ -71,13 +89,14 @@ def with_plain_system(rng: Random, chat: Chat) -> Chat:
     return replace(chat, messages=[system, *chat.messages])
 
 
-def draw_chat(rng: Random, held_out: bool) -> Chat:
+def draw_chat(rng: Random, held_out: bool, mixture: Mixture = FIRST) -> Chat:
     """Draw a chat of the wanted split, by rejection."""
+    single = 1.0 - mixture.system_prompts - mixture.multi_turn
     while True:
         form = rng.random()
-        if form < 0.72:
-            chat = chat_of(draw_question(rng))
-        elif form < 0.86:
+        if form < single:
+            chat = chat_of(draw_question(rng, mixture))
+        elif form < single + mixture.system_prompts:
             chat = system_prompts.draw_chat(rng, draw_simple)
         else:
             chat = multi_turn.draw_chat(rng, draw_simple)
@@ -91,19 +110,24 @@ def render(messages: list[Message], add_generation_prompt: bool = False) -> str:
     return text + "<|im_start|>assistant\n" if add_generation_prompt else text
 
 
-def training_texts(rng: Random, num_texts: int, long_share: float = 0.04) -> list[str]:
-    """Draw the training mixture: chats, pages of plain text, long conversations."""
+def training_texts(rng: Random, num_texts: int, mixture: Mixture = FIRST) -> list[str]:
+    """Draw the training mixture: chats, pages of plain text, long conversations, drills."""
     texts = []
+    pages, long_chats = mixture.pages, mixture.pages + mixture.long_chats
+    drills = long_chats + mixture.drills
     for _ in range(num_texts):
         form = rng.random()
-        if form < 0.04:
+        if form < pages:
             page = plain_text.draw_page(rng, False, rng.choice((1, 1, 2, 3)))
             texts.append(f"{page}<|endoftext|>")
-        elif form < 0.04 + long_share:
-            chat = multi_turn.long_chat(rng, draw_question, rng.randint(3, 8))
+        elif form < long_chats:
+            draw = partial(draw_question, mixture=mixture)
+            chat = multi_turn.long_chat(rng, draw, rng.randint(3, 8))
             texts.append(render(chat.messages))
+        elif form < drills:
+            texts.append(f"{arithmetic.drill(rng, rng.randint(4, 12))}<|endoftext|>")
         else:
-            texts.append(render(draw_chat(rng, False).messages))
+            texts.append(render(draw_chat(rng, False, mixture).messages))
     return texts
 
 

@@ -5,14 +5,14 @@ Documents in one row do not see each other: every chat starts as it will when it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from tools.quire_tiny.corpus import long_texts, training_texts
+from tools.quire_tiny.corpus import Mixture, long_texts, training_texts
 from tools.quire_tiny.tokenizer import IM_END_ID, IM_START_ID, PAD_ID
 
 PROMPT_WEIGHT = 0.1
@@ -97,16 +97,17 @@ def take(rows: Rows, which: np.ndarray) -> Rows:
 
 
 def batches(
-    tokenizer: Tokenizer, seed: int, first_shard: int = 0
+    tokenizer: Tokenizer, seed: int, first_shard: int, mixture: Callable[[], Mixture]
 ) -> Iterator[tuple[Rows, Rows, Rows]]:
     """Yield for each step short rows, middle rows and one long row, for ever.
 
-    The caller trains on the short rows and on one of the other two.
+    The caller trains on the short rows and on one of the other two. ``mixture`` is asked again
+    for every shard.
     """
     shard = first_shard
     while True:
         rng = Random(f"{seed}/{shard}")
-        documents = encode(tokenizer, training_texts(rng, SHARD_TEXTS))
+        documents = encode(tokenizer, training_texts(rng, SHARD_TEXTS, mixture()))
         middle_documents = [d for d in documents if len(d[0]) > SHORT_ROW]
         short_documents = [d for d in documents if len(d[0]) <= SHORT_ROW]
         num_fillers = 5 * len(middle_documents)

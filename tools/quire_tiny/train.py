@@ -18,6 +18,7 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn import functional
 
+from tools.quire_tiny.corpus import FIRST, SECOND, Mixture
 from tools.quire_tiny.model import SHAPES, Llama
 from tools.quire_tiny.muon import Muon
 from tools.quire_tiny.packing import SHARD_TEXTS, Rows, batches, take
@@ -29,7 +30,8 @@ MUON_LR, ADAM_LR = 0.02, 3e-3
 CHECKPOINT_SECONDS = 240
 PART_ROWS = 4
 PROMPT_SHARE = 0.25
-LONG_EVERY = 3
+LONG_EVERY = 4
+SECOND_FROM = 0.4
 
 
 @dataclass
@@ -147,7 +149,11 @@ def train(args: argparse.Namespace) -> None:
     # A resumed run draws fresh shards: about 60 steps use one.
     shard = progress.step // (SHARD_TEXTS // 200) + (1 if progress.step else 0)
     mean = 0.0
-    for short, middle, long in batches(tokenizer, args.seed, shard):
+
+    def mixture() -> Mixture:
+        return SECOND if progress.elapsed / budget > SECOND_FROM else FIRST
+
+    for short, middle, long in batches(tokenizer, args.seed, shard, mixture):
         fraction = progress.elapsed / budget
         if fraction >= 1.0:
             break
