@@ -19,6 +19,7 @@ PROMPT_WEIGHT = 0.1
 SHORT_ROW, MIDDLE_ROW, LONG_ROW = 256, 512, 2048
 SHORT_ROWS, MIDDLE_ROWS = 24, 2
 SHARD_TEXTS = 12000
+Document = tuple[list[int], list[float]]
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,36 @@ class Rows:
     documents: np.ndarray
 
 
-def loss_weights(ids: list[int], assistant_id: int) -> list[float]:
+@dataclass(frozen=True)
+class Marks:
+    """Ids of the tokens that decide the weights of the others."""
+
+    assistant: int
+    equals: int
+    newline: int
+    digits: frozenset[int]
+
+
+def marks_of(tokenizer: Tokenizer) -> Marks:
+    """Look the deciding tokens up."""
+    ids = [tokenizer.encode(text).ids[0] for text in ("assistant", " =", "\n", *"0123456789")]
+    return Marks(ids[0], ids[1], ids[2], frozenset(ids[3:]))
+
+
+def loss_weights(ids: list[int], marks: Marks) -> list[float]:
     """Return the weight of predicting each token: 1 in assistant turns and plain text.
 
     What the assistant does not write (roles, prompts, the newline after an end) weighs
-    ``PROMPT_WEIGHT``; the end of an assistant turn counts fully.
+    ``PROMPT_WEIGHT``, and so do the operands of a drill; the end of a turn counts fully.
     """
+    if ids[0] in marks.digits:
+        return drill_weights(ids, marks)
     if ids[0] != IM_START_ID:
         return [1.0] * len(ids)
     weights, own, header = [], False, 0
     for i, token in enumerate(ids):
         if token == IM_START_ID:
-            own, header = ids[i + 1] == assistant_id, 3
+            own, header = ids[i + 1] == marks.assistant, 3
         weights.append(1.0 if own and not header else PROMPT_WEIGHT)
         header = max(0, header - 1)
         if token == IM_END_ID:
@@ -49,7 +68,16 @@ def loss_weights(ids: list[int], assistant_id: int) -> list[float]:
     return weights
 
 
-def pack(documents: list[tuple[list[int], list[float]]], length: int, window: int = 12) -> Rows:
+def drill_weights(ids: list[int], marks: Marks) -> list[float]:
+    """Return 1 for what follows an equals sign, up to the end of the line."""
+    weights, result = [], False
+    for token in ids:
+        weights.append(1.0 if result else PROMPT_WEIGHT)
+        result = token == marks.equals or (result and token != marks.newline)
+    return weights
+
+
+def pack(documents: list[Document], length: int, window: int = 12) -> Rows:
     """Pack documents first-fit into the last ``window`` rows of ``length``; longer ones are cut."""
     rows: list[list[int]] = []
     room: list[int] = []
@@ -84,11 +112,22 @@ def pack(documents: list[tuple[list[int], list[float]]], length: int, window: in
     return packed
 
 
-def encode(tokenizer: Tokenizer, texts: list[str]) -> list[tuple[list[int], list[float]]]:
+def encode(tokenizer: Tokenizer, texts: list[str]) -> list[Document]:
     """Tokenize texts and weigh their tokens."""
-    assistant_id = tokenizer.encode("assistant").ids[0]
-    encodings = tokenizer.encode_batch(texts)
-    return [(e.ids, loss_weights(e.ids, assistant_id)) for e in encodings]
+    marks = marks_of(tokenizer)
+    return [(e.ids, loss_weights(e.ids, marks)) for e in tokenizer.encode_batch(texts)]
+
+
+def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
+    """Return the documents for short and for middle rows, in the proportion of a step's tokens."""
+    middle = [d for d in documents if len(d[0]) > SHORT_ROW]
+    short = [d for d in documents if len(d[0]) <= SHORT_ROW]
+    share = MIDDLE_ROWS * MIDDLE_ROW / (MIDDLE_ROWS * MIDDLE_ROW + SHORT_ROWS * SHORT_ROW)
+    missing = share * sum(len(d[0]) for d in documents) - sum(len(d[0]) for d in middle)
+    while missing > 0:
+        middle.append(short.pop())
+        missing -= len(middle[-1][0])
+    return short, middle
 
 
 def take(rows: Rows, which: np.ndarray) -> Rows:
@@ -108,11 +147,8 @@ def batches(
     while True:
         rng = Random(f"{seed}/{shard}")
         documents = encode(tokenizer, training_texts(rng, SHARD_TEXTS, mixture()))
-        middle_documents = [d for d in documents if len(d[0]) > SHORT_ROW]
-        short_documents = [d for d in documents if len(d[0]) <= SHORT_ROW]
-        num_fillers = 5 * len(middle_documents)
-        middle_documents += short_documents[:num_fillers]
-        short = pack(short_documents[num_fillers:], SHORT_ROW)
+        short_documents, middle_documents = split(documents)
+        short = pack(short_documents, SHORT_ROW)
         middle = pack(middle_documents, MIDDLE_ROW, window=len(middle_documents))
         num_steps = len(short.ids) // SHORT_ROWS
         long = pack(encode(tokenizer, long_texts(rng, num_steps)), LONG_ROW)
