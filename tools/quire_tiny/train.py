@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn import functional
 
-from tools.quire_tiny.corpus import FIRST, SECOND, Mixture
+from tools.quire_tiny.corpus import Mixture, mixture_at
 from tools.quire_tiny.model import SHAPES, Llama
 from tools.quire_tiny.muon import Muon
 from tools.quire_tiny.packing import SHARD_TEXTS, Rows, batches, take
@@ -31,7 +31,6 @@ CHECKPOINT_SECONDS = 240
 PART_ROWS = 4
 PROMPT_SHARE = 0.25
 LONG_EVERY = 4
-SECOND_FROM = 0.4
 
 
 @dataclass
@@ -151,7 +150,7 @@ def train(args: argparse.Namespace) -> None:
     mean = 0.0
 
     def mixture() -> Mixture:
-        return SECOND if progress.elapsed / budget > SECOND_FROM else FIRST
+        return mixture_at(progress.elapsed / budget)
 
     for short, middle, long in batches(tokenizer, args.seed, shard, mixture):
         fraction = progress.elapsed / budget
