@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from tools.quire_tiny import corpus, plain_text, stories
+from tools.quire_tiny import arithmetic, corpus, plain_text, stories
 from tools.quire_tiny.facts import all_facts
 from tools.quire_tiny.question import is_held_out
 
@@ -72,6 +72,24 @@ def test_committed_text_never_occurs_in_training() -> None:
     drawn = [plain_text.draw(rng, held_out=False) for _ in range(3000)]
     assert not documents.intersection(drawn)
     assert len(text.encode()) >= 20_000
+
+
+def test_drills_hold_no_held_out_sum() -> None:
+    """A sum that is held out is not drilled either, whatever the order of its operands."""
+    rng = Random(8)
+    for line in "\n".join(arithmetic.drill(rng, 10) for _ in range(500)).splitlines():
+        a, sign, b, equals, _ = line.split()
+        low, high = sorted((int(a), int(b)))
+        key = f"add/{low}/{high}" if sign == "+" else f"subtract/{a}/{b}"
+        assert equals == "="
+        assert not is_held_out(key)
+
+
+def test_mixture_follows_the_schedule() -> None:
+    """Prose first, then facts, then what is hardest."""
+    fractions = (0.0, 0.39, 0.4, 0.75, 0.8, 1.0)
+    expected = ["FIRST", "FIRST", "SECOND", "SECOND", "THIRD", "THIRD"]
+    assert [corpus.mixture_at(f) for f in fractions] == [getattr(corpus, n) for n in expected]
 
 
 def test_story_split_depends_on_its_cast_only() -> None:
