@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError, PromptTooLongError, RequestError
@@ -66,6 +67,7 @@ class Engine:
         self._seed = config.seed
         self._clock = clock
         self._num_added = 0
+        self._deadlines: list[tuple[float, str]] = []  # a heap; ended requests leave it when due
         self._dead: str | None = None
         kv = KVCacheManager(
             BlockPool(executor.num_blocks),
@@ -97,6 +99,7 @@ class Engine:
         priority: int = 0,
         extra_keys: tuple[str, ...] = (),
         arrival_time: float | None = None,
+        deadline: float | None = None,
     ) -> None:
         """Queue a request.
 
@@ -109,6 +112,8 @@ class Engine:
             extra_keys: What separates its prefix cache from others' beside the tokens, such as
                 ``("salt:...", "adapter:...")``.
             arrival_time: Seconds on the engine's clock; None means now.
+            deadline: On the same clock; what has not ended by then ends with ``timeout`` before
+                the next step.
 
         Raises:
             RequestError: The request can never run as asked; nothing of it was kept.
@@ -141,6 +146,7 @@ class Engine:
                 order=(leading_key, number, index),
                 metrics=RequestMetrics(arrival_time=arrival_time),
                 extra_keys=extra_keys,
+                deadline=deadline,
             )
             for index in range(params.n)
         ]
@@ -152,6 +158,8 @@ class Engine:
                 param="request_id",
             )
         self._num_added += 1
+        if deadline is not None:
+            heappush(self._deadlines, (deadline, request_id))
         if self._use_cache:
             group[0].pending_children = group[1:]
             self.scheduler.add(group[0])
@@ -190,9 +198,10 @@ class Engine:
                 ``error``, no outputs) and their blocks are free; the engine takes nothing more.
         """
         self.check_alive()
+        expired = self._end_expired()
         plan = self.scheduler.schedule()
         result = self._execute(plan)
-        return self.scheduler.update_from_output(plan, result)
+        return expired + self.scheduler.update_from_output(plan, result)
 
     def check_alive(self) -> None:
         """Return when the engine works.
@@ -220,13 +229,23 @@ class Engine:
             "num_computed_tokens": counted.num_computed_tokens,
             "num_block_copies": counted.num_block_copies,
         }
-        for reason in ("stop", "length", "abort", "error"):
+        for reason in ("stop", "length", "abort", "timeout", "error"):
             values[f'request_success{{finished_reason="{reason}"}}'] = counted.finished[reason]
         return values
 
     def describe_cache(self) -> str:
         """Return the KV pool and the block table of each live request as text, for people."""
         return self.scheduler.kv.describe()
+
+    def _end_expired(self) -> list[EngineOutput]:
+        """End what is past its deadline, waiting or running: nothing more is computed for it."""
+        ended: list[EngineOutput] = []
+        while self._deadlines and self._deadlines[0][0] <= self._clock():
+            deadline, request_id = heappop(self._deadlines)
+            for sequence in self.scheduler.group(request_id):
+                if sequence.deadline == deadline:  # else a later request of the same id
+                    ended.append(self.scheduler.end(sequence, "timeout"))
+        return ended
 
     def _execute(self, plan: SchedulerOutput) -> StepOutput:
         if not plan.scheduled:

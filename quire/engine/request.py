@@ -34,12 +34,13 @@ class Request:
         seed: Of the sequence's random draws.
         order: Sort key of queue and preemption, least first; unique.
         extra_keys: What the cached blocks depend on beside the tokens.
+        deadline: When it ends with ``timeout``, in seconds on the engine's clock.
         pending_children: Sequences that split off in the step that ends the prompt.
         num_computed_tokens: Leading tokens whose KV is in the cache.
         num_cached_tokens: Of the prompt, those found by a prefix cache hit.
         num_prompt_logprobs: Prompt tokens (the first included) that need no more logprobs.
         block_hashes: Of the leading full blocks; kept over preemption.
-        finish_reason: ``stop``, ``length``, ``abort`` or ``error`` once finished.
+        finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error`` once finished.
     """
 
     request_id: str
@@ -53,6 +54,7 @@ class Request:
     order: tuple[float, int, int]
     metrics: RequestMetrics
     extra_keys: tuple[str, ...] = ()
+    deadline: float | None = None
     status: RequestStatus = RequestStatus.WAITING
     pending_children: list[Request] = field(default_factory=list)
     num_computed_tokens: int = 0

@@ -8,52 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable
+import time
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 from quire.core.config import EngineConfig
-from quire.core.errors import EngineDeadError, RequestError
+from quire.core.errors import EngineDeadError
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.llm.engine_client import Prompt
+from quire.llm.engine_client import EngineProgress, Prompt
+from quire.llm.output_streams import OutputStreams
 from quire.llm.progress import loading_bar
-from quire.llm.text_engine import PreparedRequest, TextEngine
+from quire.llm.request_reader import PreparedRequest
+from quire.llm.text_engine import TextEngine
 from quire.text.tokenizer import Tokenizer
 
 #: Longer texts are tokenized beside the event loop, which would stand still meanwhile.
 INLINE_CHARACTERS = 4096
 
 Command = Callable[[], Any]
-
-
-class OutputStream:
-    """The newest output of one request, handed from the engine's thread to an event loop.
-
-    Outputs are cumulative, so a reader that is slow loses none by skipping to the newest, and the
-    engine never waits for it.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._newest: RequestOutput | None = None
-        self._changed = asyncio.Event()
-
-    def put(self, output: RequestOutput) -> None:
-        """Replace the newest output; in the loop's thread."""
-        self._newest = output
-        self._changed.set()
-
-    async def get(self) -> RequestOutput:
-        """Wait for an output that was not read yet."""
-        await self._changed.wait()
-        self._changed.clear()
-        assert self._newest is not None
-        return self._newest
 
 
 class AsyncLLM:
@@ -88,7 +65,8 @@ class AsyncLLM:
         self.max_model_len: int = self._engine.max_model_len
         self.tokenizer: Tokenizer = self._engine.tokenizer
         self.default_sampling_params: dict[str, Any] = self._engine.default_sampling_params
-        self._streams: dict[str, OutputStream] = {}
+        self._streams = OutputStreams()
+        self._step_time = time.monotonic()
         self._commands: SimpleQueue[tuple[Command, Future[Any]]] = SimpleQueue()
         self._closed = False  # no command is taken any more
         self._stopping = False  # the thread ends; its own flag
@@ -103,16 +81,11 @@ class AsyncLLM:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        deadline: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's state after each step that changed it; see the protocol."""
         self.check_health()
-        if request_id in self._streams:
-            raise RequestError(
-                f"[request_id] must be unique among live requests; got {request_id!r}. "
-                "Choose another.",
-                "request_id",
-            )
-        stream = self._streams[request_id] = OutputStream(asyncio.get_running_loop())
+        stream = self._streams.open(request_id)
         finished = False
         try:
             request = await self._prepare(
@@ -121,6 +94,7 @@ class AsyncLLM:
                 params=sampling_params,
                 priority=priority,
                 cache_salt=cache_salt,
+                deadline=deadline,
             )
             await self._call(lambda: self._engine.submit(request))
             while not finished:
@@ -129,14 +103,14 @@ class AsyncLLM:
                 yield output
         finally:
             # Also when the caller closed the generator or was cancelled at any await above.
-            del self._streams[request_id]
+            self._streams.close(request_id)
             if not finished and not self._closed:
                 self._send(lambda: self._engine.abort_request(request_id))
 
     async def abort(self, request_id: str) -> None:
         """End a request with ``abort``; its blocks are free on return."""
         if request_id in self._streams and not self._closed:
-            await self._call(lambda: self._deliver(self._engine.abort_request(request_id)))
+            await self._call(lambda: self._streams.deliver(self._engine.abort_request(request_id)))
 
     def check_health(self) -> None:
         """Return when the engine works.
@@ -149,6 +123,10 @@ class AsyncLLM:
         self._engine.check_alive()
         if not self._thread.is_alive():
             raise EngineDeadError("[engine] its thread has ended; see the log.")
+
+    def progress(self) -> EngineProgress:
+        """Return how the engine gets on."""
+        return EngineProgress.measure(self._streams, self._step_time)
 
     def stats(self) -> dict[str, float]:
         """Return counters and gauges by metric stem."""
@@ -198,7 +176,9 @@ class AsyncLLM:
             while not self._commands.empty():
                 self._obey(*self._commands.get())
             if self._engine.has_unfinished_requests():
-                self._deliver(self._engine.step())
+                outputs = self._engine.step()
+                self._step_time = time.monotonic()
+                self._streams.deliver(outputs)
 
     def _obey(self, command: Command, done: Future[Any]) -> None:
         if done.set_running_or_notify_cancel():
@@ -208,24 +188,6 @@ class AsyncLLM:
                 done.set_exception(error)
 
     def _stop(self) -> None:
-        for request_id in list(self._streams):
-            self._deliver(self._engine.abort_request(request_id))
+        for request_id in self._streams.ids():
+            self._streams.deliver(self._engine.abort_request(request_id))
         self._stopping = True
-
-    def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
-        found = ((self._streams.get(output.request_id), output) for output in outputs)
-        self._post((stream, output) for stream, output in found if stream is not None)
-
-    def _post(self, items: Iterable[tuple[OutputStream, RequestOutput]]) -> None:
-        """Hand outputs to their event loops, one wake-up for each loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Any]] = {}
-        for stream, output in items:
-            by_loop.setdefault(stream.loop, []).append((stream, output))
-        for loop, batch in by_loop.items():
-            with suppress(RuntimeError):  # the loop has been closed, and its readers with it
-                loop.call_soon_threadsafe(_put_all, batch)
-
-
-def _put_all(batch: list[tuple[OutputStream, RequestOutput]]) -> None:
-    for stream, output in batch:
-        stream.put(output)

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
+from quire.llm.output_streams import OutputStreams
 
 #: A prompt: text, token ids, or ``{"prompt_token_ids": [...]}`` / ``{"prompt": "..."}``.
 Prompt: TypeAlias = str | Sequence[int] | dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProgress:
+    """How an engine gets on, in requests and seconds.
+
+    Attributes:
+        pending: Requests that have not ended.
+        last_step_age: Since the last step, or since the engine was ready.
+        oldest_queue_age: How long the oldest request without a first token has waited; 0.0 when
+            there is none.
+    """
+
+    pending: int
+    last_step_age: float
+    oldest_queue_age: float
+
+    @classmethod
+    def measure(cls, streams: OutputStreams, step_time: float) -> EngineProgress:
+        """Measure now; ``step_time`` is when the last step ended, on the monotonic clock."""
+        now = time.monotonic()
+        oldest = streams.oldest_unanswered()
+        waited = 0.0 if oldest is None else max(0.0, now - oldest)
+        return cls(len(streams), max(0.0, now - step_time), waited)
 
 
 class EngineClient(Protocol):
@@ -36,15 +63,17 @@ class EngineClient(Protocol):
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        deadline: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's state after each step that changed it; the last has ``finished``.
 
+        At ``deadline`` (monotonic clock, seconds) it ends with ``timeout``, wherever it stands.
         Closing the iterator early aborts the request and frees its blocks within one step.
 
         Raises:
             RequestError: The request is refused; nothing of it was kept.
             CapacityError: Not now.
-            EngineDeadError: Never again.
+            EngineDeadError: The engine has stopped, before the request or in its midst.
         """
         ...
 
@@ -58,6 +87,10 @@ class EngineClient(Protocol):
         Raises:
             EngineDeadError: It has stopped.
         """
+        ...
+
+    def progress(self) -> EngineProgress:
+        """Return how the engine gets on."""
         ...
 
     def stats(self) -> dict[str, float]:

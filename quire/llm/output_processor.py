@@ -107,13 +107,22 @@ class OutputProcessor:
                 step.outputs.append(_snapshot(request, finished))
         return step
 
-    def fail_all(self, error: str) -> list[RequestOutput]:
-        """End every live request with finish reason ``error``."""
+    @property
+    def num_live(self) -> int:
+        """Requests that have not ended."""
+        return len(self._live)
+
+    def discard(self, request_id: str) -> bool:
+        """Forget a request without an ending; return whether it was live."""
+        return self._live.pop(request_id, None) is not None
+
+    def end_all(self, reason: str, error: str | None = None) -> list[RequestOutput]:
+        """End every live request with a finish reason."""
         outputs = []
         for request in self._live.values():
             request.error = error
             for sequence in request.sequences:
-                sequence.output.finish_reason = sequence.output.finish_reason or "error"
+                sequence.output.finish_reason = sequence.output.finish_reason or reason
             outputs.append(_snapshot(request, finished=True))
         self._live.clear()
         return outputs

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from quire.core.config import EngineConfig
@@ -17,27 +17,13 @@ from quire.core.sampling_params import SamplingParams
 from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput
 from quire.llm.engine_client import Prompt
-from quire.llm.generation_config import read_generation_config
 from quire.llm.output_processor import OutputProcessor
-from quire.llm.params import ParamsLimits, complete_params
-from quire.llm.prompts import TokenizedPrompt, tokenize_prompt
-from quire.models.hub import resolve_model
+from quire.llm.request_reader import PreparedRequest, RequestReader
 from quire.models.loader import Progress
 from quire.runner.in_process_executor import InProcessExecutor
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedRequest:
-    """A request that was read and checked, and that the engine has not seen."""
-
-    request_id: str
-    prompt: TokenizedPrompt
-    params: SamplingParams
-    priority: int
-    extra_keys: tuple[str, ...]
 
 
 class TextEngine:
@@ -59,46 +45,27 @@ class TextEngine:
     """
 
     def __init__(self, config: EngineConfig, *, on_progress: Progress | None = None) -> None:
-        options = config.model
-        folder = resolve_model(options.model, options.revision)
-        of_text = folder
-        if options.tokenizer is not None:
-            of_text = resolve_model(options.tokenizer, weights=False)
-        self.tokenizer: Tokenizer = load_tokenizer(of_text, options.chat_template)
-        generation = read_generation_config(folder, options.generation_config)
-        self.default_sampling_params: dict[str, Any] = generation.sampling
+        self._reader = reader = RequestReader(config.model)
+        self.tokenizer: Tokenizer = reader.tokenizer
+        self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
         self.executor = InProcessExecutor(
-            folder, config, eos_token_ids=generation.eos_token_ids, on_progress=on_progress
+            reader.folder, config, eos_token_ids=reader.eos_token_ids, on_progress=on_progress
         )
         self.max_model_len = self.executor.ledger.max_model_len
-        self.config = replace(config, model=replace(options, max_model_len=self.max_model_len))
+        self.config = replace(
+            config, model=replace(config.model, max_model_len=self.max_model_len)
+        )
         self.model_config: ModelConfig = self.executor.model_config
+        reader.vocab_size = self.model_config.vocab_size
         self.engine = Engine(self.executor, self.config, self.model_config)
-        self._limits = ParamsLimits(self.model_config.vocab_size, options.max_logprobs)
         self._dead: str | None = None
         self._outputs = OutputProcessor(self.tokenizer)
 
     def prepare(
-        self,
-        request_id: str,
-        prompt: Prompt,
-        params: SamplingParams,
-        *,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        self, request_id: str, prompt: Prompt, params: SamplingParams, **options: Any
     ) -> PreparedRequest:
-        """Read a request; touches nothing of the engine, so any thread may call it.
-
-        Raises:
-            RequestError: The prompt or a setting is wrong.
-        """
-        return PreparedRequest(
-            request_id,
-            tokenize_prompt(prompt, self.tokenizer),
-            complete_params(params, self.tokenizer, self._limits),
-            priority,
-            () if cache_salt is None else (f"salt:{cache_salt}",),
-        )
+        """Read a request; see :meth:`quire.llm.request_reader.RequestReader.prepare`."""
+        return self._reader.prepare(request_id, prompt, params, **options)
 
     def fit_output(self, request: PreparedRequest) -> PreparedRequest:
         """Lower a ``max_tokens`` nobody asked for to what the prompt leaves of the context.
@@ -126,6 +93,7 @@ class TextEngine:
             request.params,
             priority=request.priority,
             extra_keys=request.extra_keys,
+            deadline=request.deadline,
         )
         self._outputs.add(request.request_id, request.prompt, request.params)
 
@@ -152,7 +120,7 @@ class TextEngine:
         except Exception as error:
             log.exception("a step failed")
             self._dead = f"[engine] a step failed: {type(error).__name__}: {error}. Start it again."
-        return self._outputs.fail_all(self._dead)
+        return self._outputs.end_all("error", self._dead)
 
     def abort_request(self, request_id: str) -> list[RequestOutput]:
         """End a request with ``abort``, blocks freed; unknown or finished ids are no error."""

@@ -180,7 +180,7 @@ def test_only_final_states_on_request(tokenizer: Tokenizer) -> None:
 def test_a_failed_engine_ends_every_request(tokenizer: Tokenizer) -> None:
     feed = Feed(tokenizer, n=2, stop=["!"])
     feed.text("a!", index=0)
-    (state,) = feed.processor.fail_all("it broke")
+    (state,) = feed.processor.end_all("error", "it broke")
     assert state.finished and state.error == "it broke"
     assert [output.finish_reason for output in state.outputs] == ["stop", "error"]
-    assert feed.processor.fail_all("again") == []
+    assert feed.processor.end_all("error", "again") == []

@@ -1,0 +1,187 @@
+"""The process that computes: loads a model, takes requests, runs steps, reports each; no text.
+
+It lives as long as its socket: when the server hangs up or dies, it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import EngineDeadError, QuireError, RequestError
+from quire.core.log import get_logger
+from quire.core.sampling_params import SamplingParams
+from quire.engine.engine import Engine
+from quire.llm.engine_messages import (
+    Abort,
+    Add,
+    Describe,
+    Done,
+    Failed,
+    Loaded,
+    MessageSocket,
+    Refused,
+    Start,
+    Step,
+    StopSequence,
+    to_engine,
+)
+from quire.llm.progress import loading_bar
+from quire.runner.in_process_executor import InProcessExecutor
+
+log = get_logger(__name__)
+
+#: Counters travel at most so often, and whenever the engine runs out of work.
+STATS_SECONDS = 0.05
+DUMP_SIGNAL = signal.SIGUSR1
+_PR_SET_PDEATHSIG = 1
+
+
+def run(descriptor: int, parent: int) -> None:
+    """Serve the socket ``descriptor`` until it closes; ``parent`` is the process that opened it."""
+    _tie_to(parent)
+    # A terminal's Ctrl-C and a supervisor's SIGTERM reach the whole group. The server drains, and
+    # hangs up when it is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable(all_threads=True)
+    # In C and on the spot, so that it works while native code runs or a lock is held.
+    faulthandler.register(DUMP_SIGNAL, all_threads=True)
+    link = MessageSocket(socket.socket(fileno=descriptor), to_engine)
+    try:
+        engine = _load(link)
+        if engine is not None:
+            EngineLoop(engine, link).run()
+    except (EOFError, OSError):
+        log.debug("[engine] the server has hung up")
+
+
+def _tie_to(parent: int) -> None:
+    """Have the kernel end this process with its parent, where the kernel can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            sys.exit(1)
+
+
+def _load(link: MessageSocket) -> Engine | None:
+    """Load what the first message names, or report why it cannot be."""
+    start: Start = _first(link)
+    try:
+        with loading_bar() as on_progress:
+            executor = InProcessExecutor(
+                Path(start.folder),
+                start.config,
+                eos_token_ids=start.eos_token_ids,
+                on_progress=on_progress,
+            )
+        length = executor.ledger.max_model_len
+        model = replace(start.config.model, max_model_len=length)
+        engine = Engine(executor, replace(start.config, model=model), executor.model_config)
+    except QuireError as error:
+        _report(link, Failed(type(error).__name__, str(error)))
+        return None
+    except Exception as error:
+        log.exception("[engine] loading failed")
+        text = f"[engine] loading failed: {type(error).__name__}: {error}."
+        _report(link, Failed("EngineDeadError", text))
+        return None
+    link.send(Loaded(executor.model_config, length, engine.stats()))
+    return engine
+
+
+def _first(link: MessageSocket) -> Any:
+    while True:
+        link.wait(None)
+        for message in link.receive():
+            return message
+
+
+def _report(link: MessageSocket, message: Failed) -> None:
+    link.send(message)
+    while link.has_unsent:
+        link.wait(None)
+        link.flush()
+
+
+class EngineLoop:
+    """Obeys messages between steps.
+
+    Args:
+        engine: Nobody else calls it.
+        link: To the server.
+    """
+
+    def __init__(self, engine: Engine, link: MessageSocket) -> None:
+        self._engine = engine
+        self._link = link
+        self._stats_time = 0.0
+
+    def run(self) -> None:
+        """Work until a step fails or the server hangs up.
+
+        Raises:
+            EOFError, OSError: The server has hung up.
+        """
+        engine, link = self._engine, self._link
+        try:
+            while True:
+                if not engine.has_unfinished_requests():
+                    link.wait(None)
+                if link.has_unsent:
+                    link.flush()
+                for message in link.receive():
+                    self._obey(message)
+                if engine.has_unfinished_requests():
+                    self._send_step(engine.step())
+        except (EOFError, OSError):
+            raise
+        except Exception as error:
+            log.exception("[engine] a step failed")
+            text = str(error)
+            if not isinstance(error, EngineDeadError):
+                text = f"[engine] a step failed: {type(error).__name__}: {error}."
+            _report(link, Failed("EngineDeadError", text))
+
+    def _send_step(self, outputs: list[Any]) -> None:
+        now = time.monotonic()
+        stats = None
+        idle = not self._engine.has_unfinished_requests()
+        if idle or now - self._stats_time >= STATS_SECONDS:
+            self._stats_time = now
+            stats = self._engine.stats()
+        self._link.send(Step(outputs, stats))
+
+    def _obey(self, message: Any) -> None:
+        if isinstance(message, Add):
+            self._add(message)
+        elif isinstance(message, StopSequence):
+            self._engine.stop_sequence(message.request_id, message.index)
+            self._send_step([])
+        elif isinstance(message, Abort):
+            self._send_step(self._engine.abort_request(message.request_id))
+            self._link.send(Done(message.ticket))
+        elif isinstance(message, Describe):
+            self._link.send(Done(message.ticket, self._engine.describe_cache()))
+
+    def _add(self, message: Add) -> None:
+        try:
+            self._engine.add_request(
+                message.request_id,
+                message.token_ids,
+                SamplingParams(**message.params),
+                priority=message.priority,
+                extra_keys=message.extra_keys,
+                deadline=message.deadline,
+            )
+        except RequestError as error:
+            kind = type(error).__name__
+            self._link.send(Refused(message.request_id, kind, str(error), error.param))

@@ -1,0 +1,125 @@
+"""The outputs of live requests on their way from the engine's thread to event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from quire.core.errors import QuireError, RequestError
+from quire.core.outputs import RequestOutput
+
+
+class OutputStream:
+    """The newest output of one request, handed to an event loop.
+
+    Outputs are cumulative, so a reader that is slow loses none by skipping to the newest, and the
+    engine never waits for it.
+
+    Attributes:
+        loop: The reader's.
+        opened: When, on the monotonic clock.
+        answered: Whether an output has come.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.opened = time.monotonic()
+        self.answered = False
+        self._newest: RequestOutput | None = None
+        self._error: QuireError | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, output: RequestOutput) -> None:
+        """Replace the newest output; in the loop's thread."""
+        self._newest = output
+        self._changed.set()
+
+    def fail(self, error: QuireError) -> None:
+        """Have the reader get an error behind the newest output; in the loop's thread."""
+        self._error = error
+        self._changed.set()
+
+    async def get(self) -> RequestOutput:
+        """Wait for an output that was not read yet.
+
+        Raises:
+            QuireError: There is none any more; see :meth:`fail`.
+        """
+        await self._changed.wait()
+        newest, self._newest = self._newest, None
+        if self._error is None:
+            self._changed.clear()
+        if newest is not None:
+            return newest
+        assert self._error is not None
+        raise self._error
+
+
+class OutputStreams:
+    """The streams of live requests by id."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, OutputStream] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._streams
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def ids(self) -> list[str]:
+        """Return the live requests."""
+        return list(self._streams)
+
+    def open(self, request_id: str) -> OutputStream:
+        """Add a stream that is read in the running loop.
+
+        Raises:
+            RequestError: The id is in use.
+        """
+        if request_id in self._streams:
+            raise RequestError(
+                f"[request_id] must be unique among live requests; got {request_id!r}. "
+                "Choose another.",
+                "request_id",
+            )
+        stream = self._streams[request_id] = OutputStream(asyncio.get_running_loop())
+        return stream
+
+    def close(self, request_id: str) -> None:
+        """Forget a stream."""
+        del self._streams[request_id]
+
+    def deliver(self, outputs: Iterable[RequestOutput]) -> None:
+        """Hand outputs to their readers, one wake-up for each event loop; from any thread."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[OutputStream, RequestOutput]]] = {}
+        for output in outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is not None:
+                stream.answered = True
+                by_loop.setdefault(stream.loop, []).append((stream, output))
+        for loop, batch in by_loop.items():
+            _post(loop, lambda batch=batch: _put_all(batch))  # type: ignore[misc]
+
+    def fail(self, request_id: str, error: QuireError) -> None:
+        """End a stream with an error; from any thread. Unknown ids are no error."""
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            _post(stream.loop, lambda: stream.fail(error))
+
+    def oldest_unanswered(self) -> float | None:
+        """Return when the oldest request without any output came, or None."""
+        waiting = [s.opened for s in list(self._streams.values()) if not s.answered]
+        return min(waiting, default=None)
+
+
+def _post(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop has been closed, and its readers with it
+        loop.call_soon_threadsafe(action)
+
+
+def _put_all(batch: list[tuple[OutputStream, RequestOutput]]) -> None:
+    for stream, output in batch:
+        stream.put(output)

@@ -1,0 +1,83 @@
+"""Requests as callers give them, read against a model: its tokenizer, defaults and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.core.config import ModelOptions
+from quire.core.sampling_params import SamplingParams
+from quire.llm.engine_client import Prompt
+from quire.llm.generation_config import read_generation_config
+from quire.llm.params import ParamsLimits, complete_params
+from quire.llm.prompts import TokenizedPrompt, tokenize_prompt
+from quire.models.hub import resolve_model
+from quire.text.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request that was read and checked, and that the engine has not seen."""
+
+    request_id: str
+    prompt: TokenizedPrompt
+    params: SamplingParams
+    priority: int
+    extra_keys: tuple[str, ...]
+    deadline: float | None = None
+
+
+class RequestReader:
+    """Everything of a model but its weights; any thread may use it.
+
+    Args:
+        options: Names the model.
+
+    Attributes:
+        folder: The checkpoint.
+        tokenizer: Of the model.
+        default_sampling_params: The model's own defaults, as keywords.
+        eos_token_ids: Ids that end a sequence, beside those of ``config.json``.
+        vocab_size: Of the model's output, once it is loaded.
+
+    Raises:
+        ModelLoadError: A file is missing or cannot be read.
+    """
+
+    def __init__(self, options: ModelOptions) -> None:
+        self.folder: Path = resolve_model(options.model, options.revision)
+        of_text = self.folder
+        if options.tokenizer is not None:
+            of_text = resolve_model(options.tokenizer, weights=False)
+        self.tokenizer: Tokenizer = load_tokenizer(of_text, options.chat_template)
+        generation = read_generation_config(self.folder, options.generation_config)
+        self.default_sampling_params: dict[str, Any] = generation.sampling
+        self.eos_token_ids = generation.eos_token_ids
+        self.vocab_size = 0
+        self._max_logprobs = options.max_logprobs
+
+    def prepare(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        deadline: float | None = None,
+    ) -> PreparedRequest:
+        """Read a request.
+
+        Raises:
+            RequestError: The prompt or a setting is wrong.
+        """
+        limits = ParamsLimits(self.vocab_size, self._max_logprobs)
+        return PreparedRequest(
+            request_id,
+            tokenize_prompt(prompt, self.tokenizer),
+            complete_params(params, self.tokenizer, limits),
+            priority,
+            () if cache_salt is None else (f"salt:{cache_salt}",),
+            deadline,
+        )
