@@ -112,7 +112,11 @@ def config_option(
     flag = field.name.replace("_", "-")
     text = field.metadata["help"]
     extra: dict[str, Any] = {}
-    if hint is bool:
+    if get_origin(hint) is tuple:
+        names = f"--{flag}"
+        text += "; may be repeated"
+        extra = {"type": str, "metavar": "TEXT", "multiple": True}
+    elif hint is bool:
         names = f"--{flag}/--no-{flag}"
     elif get_origin(hint) is Literal:
         names = f"--{flag}"
@@ -122,7 +126,7 @@ def config_option(
         names = f"--{flag}"
         extra = {"type": CountType(optional) if hint is int else hint}
         extra["metavar"] = "TEXT" if hint is str else "N"
-    if field.default is not None:
+    if field.default not in (None, ()):
         shown = ("on" if field.default else "off") if hint is bool else field.default
         text += f" [{shown}]"
     return click.option(field.name, names, cls=kind, default=field.default, help=text, **extra)

@@ -49,23 +49,30 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     SIGTERM or Ctrl-C lets running requests finish for --shutdown-timeout seconds.
     """
     started = time.perf_counter()
-    from quire.llm import AsyncLLM
+    from quire.llm.engine_proxy import EngineProxy
+    from quire.server.authentication import read_key_file
     from quire.server.lifecycle import address, bind, run_server
     from quire.server.service import Service
 
-    # The engine's thread and the event loop share the GIL. At Python's 5 ms per turn a small model,
-    # which makes a token in 0.3 ms, waits for its own server: 1 ms took a third off such answers.
+    # The thread that reads the engine's outputs and the event loop share the GIL. At Python's 5 ms
+    # per turn a small model, which makes a token in 0.3 ms, would wait for its own server.
     sys.setswitchinterval(0.001)
-    options = replace(options, api_key=options.api_key or env.get("QUIRE_API_KEY"))
+    key = env.get("QUIRE_API_KEY")
+    if key is not None:
+        options = replace(options, api_key=(*options.api_key, key))
+    keys = [] if options.api_key_file is None else read_key_file(options.api_key_file)
     listener = bind(options)
-    engine = AsyncLLM.from_config(config)
-    service = Service(engine, engine.config, options)
-    if options.uds is None and options.host not in LOOPBACK and not options.api_key:
+    engine = EngineProxy(config, watchdog_timeout=options.watchdog_timeout)
+    service = Service(engine, engine.config, options, tuple(keys))
+    if options.uds is None and options.host not in LOOPBACK and not service.keys:
         click.echo(f"warning: {options.host} is reachable by others and needs no key", err=True)
 
     def announce() -> None:
         seconds = time.perf_counter() - started
         name = service.model_names[0]
-        click.echo(f"ready: {address(listener)} serves {name} after {seconds:.1f} s", err=True)
+        scheme = "http" if options.ssl_certfile is None else "https"
+        click.echo(
+            f"ready: {address(listener, scheme)} serves {name} after {seconds:.1f} s", err=True
+        )
 
     run_server(service, listener, announce)

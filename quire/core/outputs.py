@@ -30,7 +30,8 @@ class CompletionOutput:
         token_ids: Everything generated so far; the end-of-sequence token is included.
         logprobs: Per output token ``{token_id: Logprob}``, or None when not asked for.
         cumulative_logprob: Sum over the sampled tokens, or None when not asked for.
-        finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error``; None while running.
+        finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error``; None while
+            running.
         stop_reason: The stop string or stop token id that ended it, None for end-of-sequence.
     """
 

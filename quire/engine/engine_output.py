@@ -21,7 +21,8 @@ class EngineOutput:
         logprobs: One per new token, or None when not asked for.
         prompt_logprobs: The next prompt tokens' entries, gapless and each once (index 0 only), or
             None when there are none in this step.
-        finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error``; None while it goes on.
+        finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error``; None while
+            it goes on.
         stop_reason: The stop token id that ended it.
         error: What went wrong when ``finish_reason`` is ``error``.
     """

@@ -23,12 +23,14 @@ class EngineProgress:
     Attributes:
         pending: Requests that have not ended.
         last_step_age: Since the last step, or since the engine was ready.
+        stalled_seconds: How long nothing advanced though requests were pending.
         oldest_queue_age: How long the oldest request without a first token has waited; 0.0 when
             there is none.
     """
 
     pending: int
     last_step_age: float
+    stalled_seconds: float
     oldest_queue_age: float
 
     @classmethod
@@ -37,7 +39,9 @@ class EngineProgress:
         now = time.monotonic()
         oldest = streams.oldest_unanswered()
         waited = 0.0 if oldest is None else max(0.0, now - oldest)
-        return cls(len(streams), max(0.0, now - step_time), waited)
+        first = streams.oldest()
+        stalled = 0.0 if first is None else max(0.0, now - max(step_time, first))
+        return cls(len(streams), max(0.0, now - step_time), stalled, waited)
 
 
 class EngineClient(Protocol):

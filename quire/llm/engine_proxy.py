@@ -20,7 +20,7 @@ from typing import Any
 
 from quire.core import errors
 from quire.core.config import EngineConfig
-from quire.core.errors import CapacityError, EngineDeadError, QuireError, RequestError
+from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.log import get_logger
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
@@ -62,8 +62,8 @@ class EngineProxy:
     """A supervised engine process; see :class:`quire.llm.engine_client.EngineClient`.
 
     When the process dies, or makes no step for ``watchdog_timeout`` while requests are pending,
-    these end with ``EngineDeadError``; it is started again, sooner at first, and until it serves new
-    requests get ``CapacityError``.
+    these end with ``EngineDeadError``. It is started again, after longer and longer waits, and new
+    requests get ``CapacityError`` until it serves.
 
     Args:
         config: The engine's settings.
@@ -271,8 +271,8 @@ class EngineProxy:
         """Start a process and read it to its end; return why it ended."""
         try:
             child = EngineChild(self._start)
-        except OSError as error:
-            return EngineDeadError(f"[engine] its process could not be started: {error}.")
+        except OSError as failure:
+            return EngineDeadError(f"[engine] its process could not be started: {failure}.")
         error: QuireError | None = None
         try:
             error = self._watch(child)

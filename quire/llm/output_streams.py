@@ -109,6 +109,10 @@ class OutputStreams:
         if stream is not None:
             _post(stream.loop, lambda: stream.fail(error))
 
+    def oldest(self) -> float | None:
+        """Return when the oldest live request came, or None."""
+        return min((s.opened for s in list(self._streams.values())), default=None)
+
     def oldest_unanswered(self) -> float | None:
         """Return when the oldest request without any output came, or None."""
         waiting = [s.opened for s in list(self._streams.values()) if not s.answered]

@@ -52,9 +52,7 @@ class TextEngine:
             reader.folder, config, eos_token_ids=reader.eos_token_ids, on_progress=on_progress
         )
         self.max_model_len = self.executor.ledger.max_model_len
-        self.config = replace(
-            config, model=replace(config.model, max_model_len=self.max_model_len)
-        )
+        self.config = replace(config, model=replace(config.model, max_model_len=self.max_model_len))
         self.model_config: ModelConfig = self.executor.model_config
         reader.vocab_size = self.model_config.vocab_size
         self.engine = Engine(self.executor, self.config, self.model_config)

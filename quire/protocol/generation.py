@@ -69,6 +69,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
     def check(self) -> None:
         """Refuse combinations that no single field shows.

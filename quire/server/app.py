@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
@@ -29,7 +30,16 @@ def create_app(service: Service) -> ASGIApp:
         ],
         redirect_slashes=False,
     )
-    if service.options.api_key:
+    if service.keys:
         open_paths = OPEN_PATHS.union(route.path for route in page)
-        app = RequireKey(app, service.options.api_key, open_paths)
-    return Boundary(app)
+        app = RequireKey(app, service.keys, open_paths)
+    app = Boundary(app)
+    if service.options.allowed_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=service.options.allowed_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("X-Request-Id", "X-Ignored-Params", "Retry-After"),
+        )
+    return app

@@ -23,13 +23,16 @@ logger = logging.getLogger(__name__)
 TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
+    403: "PermissionDeniedError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
     413: "RequestTooLargeError",
     415: "UnsupportedMediaTypeError",
+    429: "RateLimitError",
     500: "InternalServerError",
     501: "NotImplementedError",
     503: "ServiceUnavailableError",
+    504: "DeadlineExceededError",
 }
 #: Clients look for this word to shorten the conversation and try again.
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"

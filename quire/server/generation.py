@@ -32,6 +32,7 @@ class Submission:
         params: Sampling settings of each prompt.
         param: Request field that holds the prompt, for errors.
         priority: Lower runs first.
+        deadline: When it ends with ``timeout``, on the monotonic clock.
         cache_salt: Only requests with the same salt share cached blocks.
     """
 
@@ -41,6 +42,7 @@ class Submission:
     param: str
     priority: int = 0
     cache_salt: str | None = None
+    deadline: float | None = None
 
 
 def output_limit(service: Service, asked: int | None, num_prompt_tokens: int) -> int | None:
@@ -84,22 +86,33 @@ async def generate(
     Closing it aborts what still runs.
 
     Raises:
-        ApiError: The engine gave up on the request (500), or ends it because it stops (503).
+        ApiError: The queue is full (429), the deadline passed before anything was produced (504),
+            the engine gave up on the request (500), or ends it because it stops (503).
         QuireError: What ``EngineClient.generate`` raises.
     """
     number = next(_submissions)
-    streams = [
-        _observed(service, submission, index, f"{submission.response_id}-{number}-{index}")
-        for index in range(len(submission.prompts))
-    ]
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as stream:
-            async for output in stream:
-                yield 0, _checked(output)
-        return
-    async with aclosing(_merged(streams)) as merged:
-        async for index, output in merged:
-            yield index, _checked(output)
+    places = service.admission.admit([len(prompt) for prompt in submission.prompts])
+    try:
+        streams = [
+            _observed(service, submission, index, f"{submission.response_id}-{number}-{index}")
+            for index in range(len(submission.prompts))
+        ]
+        outputs = _single(streams[0]) if len(streams) == 1 else _merged(streams)
+        async with aclosing(outputs):
+            async for index, output in outputs:
+                places[index].leave(served=True)
+                yield index, _checked(output, alone=len(streams) == 1)
+    finally:
+        for place in places:
+            place.leave(served=False)
+
+
+async def _single(
+    stream: AsyncGenerator[RequestOutput, None],
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    async with aclosing(stream):
+        async for output in stream:
+            yield 0, output
 
 
 async def _observed(
@@ -113,6 +126,7 @@ async def _observed(
         request_id,
         priority=submission.priority,
         cache_salt=submission.cache_salt,
+        deadline=submission.deadline,
     )
     observer = RequestObserver(service.metrics, params)
     async with aclosing(outputs):
@@ -121,12 +135,17 @@ async def _observed(
             yield output
 
 
-def _checked(output: RequestOutput) -> RequestOutput:
+def _checked(output: RequestOutput, alone: bool) -> RequestOutput:
     for completion in output.outputs:
         if completion.finish_reason == "error":
             raise ApiError(500, f"The engine failed on this request: {output.error}")
         if completion.finish_reason == "abort":
             raise ApiError(503, "The server is shutting down; this request was ended.")
+    produced = any(completion.token_ids for completion in output.outputs)
+    if alone and output.finished and not produced:
+        expired = [c for c in output.outputs if c.finish_reason == "timeout"]
+        if expired:
+            raise ApiError(504, "The request's timeout passed before its first token.")
     return output
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Generic, Protocol, TypeVar
@@ -13,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from quire.protocol.generation import GenerationRequest
 from quire.server.connection import run_until_disconnect
 from quire.server.generation import Outputs, Submission, check_submission, generate
-from quire.server.request_body import read_request
+from quire.server.request_body import read_request, read_timeout
 from quire.server.service import Service
 from quire.server.sse import send_events
 
@@ -48,12 +49,17 @@ class GenerationEndpoint(ABC, Generic[T]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; a client that goes away ends it."""
+        arrival = time.monotonic()
         strict = self.service.options.strict_params
-        body, headers = await read_request(Request(scope, receive), self.kind, strict)
+        request = Request(scope, receive)
+        body, headers = await read_request(request, self.kind, strict)
+        timeout = body.timeout or read_timeout(request)
 
         async def work() -> None:
             request_id = body.request_id or body.rid or scope["request_id"]
             answer, submission = await self.prepare(body, f"{self.id_prefix}-{request_id}")
+            if timeout is not None:
+                submission.deadline = arrival + timeout
             check_submission(self.service, submission)
             outputs = generate(self.service, submission)
             if body.stream:

@@ -1,4 +1,4 @@
-"""``/health``, ``/ping``, ``/version`` and ``/metrics``: what probes and scrapers read."""
+"""What probes and scrapers read: health in four views, ``/version`` and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import quire
+from quire.server.errors import ApiError
 from quire.server.service import Service
 
 
@@ -18,9 +19,34 @@ def routes(service: Service) -> list[Route]:
         service.engine.check_health()
         return Response()
 
+    async def live(request: Request) -> Response:
+        return Response()
+
+    async def ready(request: Request) -> Response:
+        service.engine.check_health()
+        if service.admission.draining:
+            raise ApiError(503, "The server is shutting down.")
+        progress, limit = service.engine.progress(), service.options.watchdog_timeout
+        if progress.pending and progress.stalled_seconds > limit:
+            raise ApiError(
+                503,
+                f"No step has ended for {progress.stalled_seconds:.0f} s (--watchdog-timeout "
+                f"{limit:g}) while {progress.pending} requests are pending.",
+            )
+        return Response()
+
+    async def progress(request: Request) -> Response:
+        now = service.engine.progress()
+        return _json(
+            {
+                "last_step_age_seconds": now.last_step_age,
+                "pending": now.pending,
+                "oldest_queue_age_seconds": now.oldest_queue_age,
+            }
+        )
+
     async def version(request: Request) -> Response:
-        body = msgspec.json.encode({"version": quire.__version__})
-        return Response(body, media_type="application/json")
+        return _json({"version": quire.__version__})
 
     async def metrics(request: Request) -> Response:
         body, content_type = service.metrics.exposition()
@@ -28,7 +54,14 @@ def routes(service: Service) -> list[Route]:
 
     return [
         Route("/health", health, methods=["GET"]),
+        Route("/health/live", live, methods=["GET"]),
+        Route("/health/ready", ready, methods=["GET"]),
+        Route("/health/progress", progress, methods=["GET"]),
         Route("/ping", health, methods=["GET", "POST"]),
         Route("/version", version, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]
+
+
+def _json(value: dict[str, object]) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

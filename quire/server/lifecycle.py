@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Callable
 from typing import Any
@@ -71,13 +72,13 @@ def _clear(path: str) -> None:
     raise ConfigError(f"[serve] --uds {path} must not be in use; another server listens there.")
 
 
-def address(listener: socket.socket) -> str:
+def address(listener: socket.socket, scheme: str = "http") -> str:
     """Return where clients reach ``listener``."""
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"
     host = f"[{name[0]}]" if listener.family == socket.AF_INET6 else name[0]
-    return f"http://{host}:{name[1]}"
+    return f"{scheme}://{host}:{name[1]}"
 
 
 class Server(uvicorn.Server):
@@ -105,6 +106,10 @@ class Server(uvicorn.Server):
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(options.shutdown_timeout + FAREWELL_SECONDS),
                 server_header=False,
+                ssl_certfile=options.ssl_certfile,
+                ssl_keyfile=options.ssl_keyfile,
+                ssl_ca_certs=options.ssl_ca_certs,
+                ssl_cert_reqs=ssl.CERT_REQUIRED if options.ssl_ca_certs else ssl.CERT_NONE,
             )
         )
         self._service = service
@@ -117,6 +122,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, within bounds, and stop the engine."""
+        self._service.admission.draining = True
         ending = asyncio.create_task(self._end_late_requests())
         try:
             await super().shutdown(sockets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from quire.core.config import option
@@ -21,11 +21,23 @@ class ServerOptions:
     port: int = option(8000, "TCP port; 0 takes a free one")
     uds: str | None = option(None, "listen on this Unix socket instead of TCP")
     root_path: str = option("", "path prefix that a proxy strips")
-    api_key: str | None = option(None, "key clients must send; or set QUIRE_API_KEY")
+    api_key: tuple[str, ...] = field(
+        default=(),
+        repr=False,
+        metadata={"help": "key clients must send, for all routes; or set QUIRE_API_KEY"},
+    )
+    api_key_file: str | None = option(None, "file with lines `KEY infer,read,admin`")
+    allowed_origins: tuple[str, ...] = option((), "web pages that may call (CORS); * is any")
+    ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)")
+    ssl_keyfile: str | None = option(None, "its private key (PEM)")
+    ssl_ca_certs: str | None = option(None, "certificates that clients' must be signed by")
     strict_params: bool = option(False, "answer 400 to unknown request fields")
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
     metrics_prefix: str = option("quire", "first part of metric names (vllm fits its dashboards)")
     playground: bool = option(True, "serve a chat page at /")
+    max_num_queued_reqs: int = option(4096, "most prompts that wait; more get a 429")
+    max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
+    watchdog_timeout: float = option(120.0, "restart an engine without a step for so long, in s")
     shutdown_timeout: float = option(30.0, "seconds that running requests get after SIGTERM")
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
         "info", "what the HTTP server logs"
@@ -33,6 +45,10 @@ class ServerOptions:
     disable_uvicorn_access_log: bool = option(False, "log no line per request")
 
     def __post_init__(self) -> None:
+        for name in ("api_key", "allowed_origins"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, (value,))
         checks = (
             ("--port", 0 <= self.port <= 65535, "be in 0..65535", self.port),
             (
@@ -55,9 +71,33 @@ class ServerOptions:
             ),
             (
                 "--api-key",
-                self.api_key is None or _KEY.fullmatch(self.api_key),
+                all(_KEY.fullmatch(key) for key in self.api_key),
                 "be printable ASCII without spaces",
                 "something else",
+            ),
+            (
+                "--watchdog-timeout",
+                self.watchdog_timeout > 0,
+                "be above 0",
+                self.watchdog_timeout,
+            ),
+            (
+                "--max-num-queued-reqs",
+                self.max_num_queued_reqs >= 1,
+                "be at least 1",
+                self.max_num_queued_reqs,
+            ),
+            (
+                "--max-num-queued-tokens",
+                self.max_num_queued_tokens is None or self.max_num_queued_tokens >= 1,
+                "be at least 1",
+                self.max_num_queued_tokens,
+            ),
+            (
+                "--ssl-certfile",
+                self.ssl_certfile or not (self.ssl_keyfile or self.ssl_ca_certs),
+                "be given with --ssl-keyfile and --ssl-ca-certs",
+                self.ssl_certfile,
             ),
         )
         for flag, holds, rule, value in checks:

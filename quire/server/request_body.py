@@ -50,6 +50,24 @@ async def read_request(request: Request, kind: type[T], strict: bool) -> tuple[T
     return decoded, {"X-Ignored-Params": ", ".join(name[:100] for name in names)}
 
 
+def read_timeout(request: Request) -> float | None:
+    """Return the seconds that the header ``X-Request-Timeout`` gives, or None without it.
+
+    Raises:
+        ApiError: 400, it is no positive number.
+    """
+    text = request.headers.get("x-request-timeout")
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < float("inf"):
+        raise ApiError(400, f"[x-request-timeout] must be seconds above 0; got {text[:40]!a}.")
+    return seconds
+
+
 async def _read(request: Request) -> bytes:
     too_large = ApiError(413, f"[body] must be at most {MAX_BODY_BYTES} bytes.")
     declared = request.headers.get("content-length", "")

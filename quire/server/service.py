@@ -11,6 +11,8 @@ import quire
 from quire.core.config import EngineConfig
 from quire.llm.engine_client import EngineClient
 from quire.protocol.generation import StreamOptions
+from quire.server.admission import Admission
+from quire.server.authentication import ApiKey
 from quire.server.deltas import UsageOptions
 from quire.server.errors import ApiError
 from quire.server.metrics import ServerMetrics
@@ -25,6 +27,8 @@ class Service:
         engine: Computes the answers.
         config: The engine's settings.
         options: The server's settings.
+        keys: Who may call; nobody needs one when there are none.
+        admission: Bounds the queue.
         metrics: What ``/metrics`` shows.
         model_names: Names that requests may use; the first is shown in answers.
         created: When the service started, unix seconds.
@@ -34,6 +38,8 @@ class Service:
     engine: EngineClient
     config: EngineConfig
     options: ServerOptions
+    keys: tuple[ApiKey, ...] = ()
+    admission: Admission = field(init=False)
     metrics: ServerMetrics = field(init=False)
     model_names: tuple[str, ...] = field(init=False)
     created: int = field(init=False)
@@ -41,6 +47,9 @@ class Service:
 
     def __post_init__(self) -> None:
         self.model_names = (self.config.model.served_model_name or self.config.model.model,)
+        options = self.options
+        self.admission = Admission(options.max_num_queued_reqs, options.max_num_queued_tokens)
+        self.keys = (*self.keys, *map(ApiKey.create, options.api_key))
         self.metrics = ServerMetrics(self.engine, self.config, self.options, self.model_names[0])
         self.created = int(time.time())
         digest = hashlib.sha256(repr(self.config).encode()).hexdigest()[:8]

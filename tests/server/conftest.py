@@ -21,6 +21,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.llm import AsyncLLM
+from quire.llm.engine_client import EngineProgress
 from quire.server.lifecycle import Server, address, bind
 from quire.server.options import ServerOptions
 from quire.server.service import Service
@@ -83,6 +84,7 @@ class ScriptedEngine:
         self.params: list[SamplingParams] = []
         self.ended: list[str] = []
         self.dead = False
+        self.state = EngineProgress(0, 0.0, 0.0, 0.0)
         self.stopped = False
 
     async def generate(
@@ -93,6 +95,7 @@ class ScriptedEngine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        deadline: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield one state per token."""
         self.open_requests.add(request_id)
@@ -168,6 +171,10 @@ class ScriptedEngine:
         """Raise when ``dead``."""
         if self.dead:
             raise EngineDeadError("[engine] a step failed.")
+
+    def progress(self) -> EngineProgress:
+        """As set."""
+        return self.state
 
     def stats(self) -> dict[str, float]:
         """A gauge, a counter and a labelled counter."""

@@ -88,6 +88,9 @@ GUARDED = [
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
     ("GET", "/debug/kv_cache"),
+    ("GET", "/metrics"),
+    ("GET", "/version"),
+    ("GET", "/debug/kv_cache"),
     ("GET", "/nothing"),
     ("GET", "//v1/models"),
 ]
@@ -106,5 +109,5 @@ def test_a_key_guards_all_but_probes(serve, engine, root_path):
     assert engine.params == []
     headers = {"authorization": "Bearer secret"}
     assert client.get("/v1/models", headers=headers).status_code == 200
-    for path in ("/health", "/ping", "/version", "/metrics"):
+    for path in ("/health", "/health/live", "/health/ready", "/health/progress", "/ping"):
         assert client.get(path).status_code == 200
