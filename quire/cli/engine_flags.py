@@ -114,7 +114,7 @@ def config_option(
     extra: dict[str, Any] = {}
     if get_origin(hint) is tuple:
         names = f"--{flag}"
-        text += "; may be repeated"
+        text += "; repeatable"
         extra = {"type": str, "metavar": "TEXT", "multiple": True}
     elif hint is bool:
         names = f"--{flag}/--no-{flag}"

@@ -30,10 +30,10 @@ class ModelOptions:
         "auto", "element type of the weights; auto keeps the checkpoint's"
     )
     max_model_len: int | None = option(
-        None, "longest context in tokens (4k = 4096); default: the model's, or what fits"
+        None, "longest context (4k: 4096); default: the model's, or what fits"
     )
     generation_config: str = option(
-        "auto", "auto reads the model's sampling defaults, none ignores them"
+        "auto", "auto: the model's own sampling defaults; none: without them"
     )
     chat_template: str | None = option(None, "Jinja file used instead of the model's template")
     max_logprobs: int = option(20, "most alternatives a request may ask for; -1: no limit")
@@ -44,9 +44,7 @@ class CacheOptions:
     """The KV cache: its size, type and sharing."""
 
     block_size: int = option(16, "tokens per KV block")
-    memory: int | None = option(
-        None, "bytes for weights, scratch and KV together (8GiB); overrides the fraction"
-    )
+    memory: int | None = option(None, "bytes for weights, scratch and KV (8GiB); not the fraction")
     gpu_memory_utilization: float = option(
         0.9, "fraction of the device's memory (on CPU: of what is free) the engine may use"
     )
@@ -67,7 +65,7 @@ class SchedulerOptions:
     max_num_batched_tokens: int = option(2048, "most tokens computed in a step")
     enable_chunked_prefill: bool = option(True, "split prompts that exceed the step's budget")
     long_prefill_token_threshold: int = option(
-        0, "most tokens of one prompt in a step; 0: no limit but the budget"
+        0, "most tokens of one prompt in a step; 0: only the budget"
     )
     scheduling_policy: Literal["fcfs", "priority"] = option(
         "fcfs", "order of waiting requests; priority: lower value first"

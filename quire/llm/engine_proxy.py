@@ -194,6 +194,8 @@ class EngineProxy:
         with suppress(OSError):
             self._waker.send(b"x")
         self._thread.join()
+        self._waker.close()
+        self._wake.close()
 
     def _check_taking(self) -> None:
         if self._closed:

@@ -24,7 +24,7 @@ class ServerOptions:
     api_key: tuple[str, ...] = field(
         default=(),
         repr=False,
-        metadata={"help": "key clients must send, for all routes; or set QUIRE_API_KEY"},
+        metadata={"help": "key clients must send; or set QUIRE_API_KEY"},
     )
     api_key_file: str | None = option(None, "file with lines `KEY infer,read,admin`")
     allowed_origins: tuple[str, ...] = option((), "web pages that may call (CORS); * is any")
@@ -40,7 +40,7 @@ class ServerOptions:
     watchdog_timeout: float = option(120.0, "restart an engine without a step for so long, in s")
     shutdown_timeout: float = option(30.0, "seconds that running requests get after SIGTERM")
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
-        "info", "what the HTTP server logs"
+        "info", "of HTTP"
     )
     disable_uvicorn_access_log: bool = option(False, "log no line per request")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,28 +12,37 @@ import pytest
 import pytest_asyncio
 
 from quire import LLM, AsyncLLM, SamplingParams
+from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, PromptTooLongError, RequestError
 from quire.core.outputs import RequestOutput
+from quire.llm.engine_client import EngineClient
+from quire.llm.engine_proxy import EngineProxy
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 MEDIUM = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
 LONG = SamplingParams(temperature=0.0, max_tokens=1500, ignore_eos=True)
 
 
-@pytest_asyncio.fixture
-async def engine(folder: Path, device: str, small: dict[str, Any]) -> AsyncIterator[AsyncLLM]:
-    llm = AsyncLLM(str(folder), device=device, **small)
-    yield llm
-    await llm.shutdown()
+@pytest_asyncio.fixture(params=["thread", "process"])
+async def engine(
+    request: pytest.FixtureRequest, folder: Path, device: str, small: dict[str, Any]
+) -> AsyncIterator[EngineClient]:
+    """Both clients: every test here is the protocol's."""
+    config = EngineConfig.from_keywords(model=str(folder), device=device, **small)
+    made: EngineClient = (
+        AsyncLLM.from_config(config) if request.param == "thread" else EngineProxy(config)
+    )
+    yield made
+    await made.shutdown()
 
 
 async def last(
-    engine: AsyncLLM, prompt: str, request_id: str, params: SamplingParams = GREEDY
+    engine: EngineClient, prompt: str, request_id: str, params: SamplingParams = GREEDY
 ) -> RequestOutput:
     return [output async for output in engine.generate(prompt, params, request_id)][-1]
 
 
-async def test_streamed_states_grow_to_what_llm_gives(engine: AsyncLLM, llm: LLM) -> None:
+async def test_streamed_states_grow_to_what_llm_gives(engine: EngineClient, llm: LLM) -> None:
     states = [output async for output in engine.generate("abc", GREEDY, "1")]
     expected = llm.generate("abc", GREEDY)[0].outputs[0]
     assert states[-1].outputs[0] == expected
@@ -43,7 +53,7 @@ async def test_streamed_states_grow_to_what_llm_gives(engine: AsyncLLM, llm: LLM
         assert expected.text.startswith(state.outputs[0].text)
 
 
-async def test_gathered_requests_share_steps(engine: AsyncLLM) -> None:
+async def test_gathered_requests_share_steps(engine: EngineClient) -> None:
     alone = [await last(engine, f"prompt {i}", f"alone {i}") for i in range(3)]
     before = engine.stats()["num_steps"]
     together = await asyncio.gather(*(last(engine, f"prompt {i}", str(i)) for i in range(3)))
@@ -52,7 +62,7 @@ async def test_gathered_requests_share_steps(engine: AsyncLLM) -> None:
     assert engine.stats()["num_steps"] - before < 3 * 8
 
 
-async def test_a_closed_stream_frees_its_blocks(engine: AsyncLLM) -> None:
+async def test_a_closed_stream_frees_its_blocks(engine: EngineClient) -> None:
     stream = engine.generate("abc", LONG, "1")
     await anext(stream)
     assert engine.stats()["kv_cache_usage_perc"] > 0
@@ -63,7 +73,7 @@ async def test_a_closed_stream_frees_its_blocks(engine: AsyncLLM) -> None:
     assert engine.stats()["kv_cache_usage_perc"] == 0
 
 
-async def test_a_cancelled_task_frees_its_blocks(engine: AsyncLLM) -> None:
+async def test_a_cancelled_task_frees_its_blocks(engine: EngineClient) -> None:
     task = asyncio.create_task(last(engine, "abc", "1", LONG))
     while engine.stats()["num_requests_running"] == 0:
         await asyncio.sleep(0)
@@ -74,7 +84,7 @@ async def test_a_cancelled_task_frees_its_blocks(engine: AsyncLLM) -> None:
     assert engine.stats()["kv_cache_usage_perc"] == 0
 
 
-async def test_cancelled_while_waiting_for_a_place(engine: AsyncLLM) -> None:
+async def test_cancelled_while_waiting_for_a_place(engine: EngineClient) -> None:
     tasks = [asyncio.create_task(last(engine, "abc", str(i), LONG)) for i in range(12)]
     while engine.stats()["num_requests_waiting"] < 4:
         await asyncio.sleep(0)
@@ -87,7 +97,7 @@ async def test_cancelled_while_waiting_for_a_place(engine: AsyncLLM) -> None:
     assert stats["num_requests_waiting"] == stats["kv_cache_usage_perc"] == 0
 
 
-async def test_abort_ends_the_stream_with_a_reason(engine: AsyncLLM) -> None:
+async def test_abort_ends_the_stream_with_a_reason(engine: EngineClient) -> None:
     states = []
     async for output in engine.generate("abc", LONG, "1"):
         states.append(output)
@@ -99,7 +109,7 @@ async def test_abort_ends_the_stream_with_a_reason(engine: AsyncLLM) -> None:
     await engine.abort("never seen")
 
 
-async def test_a_slow_reader_holds_up_nobody_and_misses_nothing(engine: AsyncLLM) -> None:
+async def test_a_slow_reader_holds_up_nobody_and_misses_nothing(engine: EngineClient) -> None:
     expected = (await last(engine, "abc", "0", MEDIUM)).outputs
     slow = engine.generate("abc", MEDIUM, "slow")
     first = await anext(slow)
@@ -109,7 +119,7 @@ async def test_a_slow_reader_holds_up_nobody_and_misses_nothing(engine: AsyncLLM
     assert len(states) < 300  # what it did not read in time was overtaken
 
 
-async def test_refusals_touch_nobody(engine: AsyncLLM) -> None:
+async def test_refusals_touch_nobody(engine: EngineClient) -> None:
     expected = (await last(engine, "abc", "0", MEDIUM)).outputs
     stream = engine.generate("abc", MEDIUM, "1")
     first = await anext(stream)
@@ -123,7 +133,40 @@ async def test_refusals_touch_nobody(engine: AsyncLLM) -> None:
     assert states[-1].outputs == expected
 
 
-async def test_salts_separate_the_prefix_cache(engine: AsyncLLM) -> None:
+async def test_a_deadline_ends_what_runs_and_drops_what_waits(engine: EngineClient) -> None:
+    now = time.monotonic()
+    late = [output async for output in engine.generate("abc", LONG, "late", deadline=now - 1)]
+    assert [len(output.outputs[0].token_ids) for output in late] == [0]
+    assert late[0].outputs[0].finish_reason == "timeout"
+    assert engine.stats()["num_computed_tokens"] == 0, "expired work never runs"
+    stream = engine.generate("abc", LONG, "1", deadline=time.monotonic() + 0.05)
+    output = [output async for output in stream][-1]
+    assert output.outputs[0].finish_reason == "timeout"
+    assert engine.stats()["kv_cache_usage_perc"] == 0
+    assert engine.stats()['request_success{finished_reason="timeout"}'] == 2
+    # One that is in time is as without.
+    expected = await last(engine, "abc", "2")
+    stream = engine.generate("abc", GREEDY, "3", deadline=time.monotonic() + 600)
+    assert [output async for output in stream][-1].outputs == expected.outputs
+
+
+async def test_progress_counts_what_is_pending(engine: EngineClient) -> None:
+    assert engine.progress().pending == 0
+    assert engine.progress().stalled_seconds == engine.progress().oldest_queue_age == 0
+    stream = engine.generate("abc", LONG, "1")
+    waiting = [asyncio.create_task(last(engine, "abc", f"w{i}", LONG)) for i in range(9)]
+    await anext(stream)
+    while engine.progress().oldest_queue_age == 0:
+        await asyncio.sleep(0.001)  # the ninth waits for a place
+    assert engine.progress().pending == 10
+    await stream.aclose()
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert engine.progress().pending == 0
+
+
+async def test_salts_separate_the_prefix_cache(engine: EngineClient) -> None:
     prompt = "a prompt of more than sixteen tokens, so that a block is full"
 
     async def cached(request_id: str, salt: str | None) -> int:
@@ -136,7 +179,10 @@ async def test_salts_separate_the_prefix_cache(engine: AsyncLLM) -> None:
     assert await cached("4", "tenant") > 0
 
 
-async def test_a_failed_step_ends_streams_and_is_seen_by_health_checks(engine: AsyncLLM) -> None:
+async def test_a_failed_step_ends_streams_and_health_checks_see_it(
+    folder: Path, device: str, small: dict[str, Any]
+) -> None:
+    engine = AsyncLLM(str(folder), device=device, **small)
     engine.check_health()
     stream = engine.generate("abc", LONG, "1")
     await anext(stream)
@@ -148,9 +194,10 @@ async def test_a_failed_step_ends_streams_and_is_seen_by_health_checks(engine: A
         engine.check_health()
     with pytest.raises(EngineDeadError):
         await last(engine, "abc", "2")
+    await engine.shutdown()
 
 
-async def test_shutdown_ends_open_requests_and_refuses_new_ones(engine: AsyncLLM) -> None:
+async def test_shutdown_ends_open_requests_and_refuses_new_ones(engine: EngineClient) -> None:
     stream = engine.generate("abc", LONG, "1")
     await anext(stream)
     await engine.shutdown()

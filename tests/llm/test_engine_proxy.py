@@ -1,0 +1,230 @@
+"""The engine in a process: equal outputs, and what happens when the process is hurt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from quire import LLM, SamplingParams
+from quire.core.config import EngineConfig
+from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
+from quire.llm.engine_proxy import EngineProxy
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+LONG = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest_asyncio.fixture
+async def create(
+    folder: Path, device: str, small: dict[str, Any]
+) -> AsyncIterator[Callable[..., EngineProxy]]:
+    """Return a function that starts one."""
+    made: list[EngineProxy] = []
+
+    def start(watchdog_timeout: float = 60.0, **settings: Any) -> EngineProxy:
+        keywords = {"model": str(folder), "device": device, **small, **settings}
+        config = EngineConfig.from_keywords(**keywords)
+        made.append(EngineProxy(config, watchdog_timeout=watchdog_timeout))
+        return made[-1]
+
+    yield start
+    for engine in made:
+        await engine.shutdown()
+
+
+async def ending(engine: EngineProxy, request_id: str, params: SamplingParams = LONG) -> str:
+    """Return a request's finish reason, or the name of the error that ended it."""
+    try:
+        async for output in engine.generate("abc", params, request_id):
+            reason = output.outputs[0].finish_reason
+    except (EngineDeadError, CapacityError) as error:
+        return type(error).__name__
+    assert reason is not None
+    return reason
+
+
+async def wait_until_serving(engine: EngineProxy, not_pid: int) -> None:
+    end = time.monotonic() + 60
+    while engine.pid in (None, not_pid):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+async def start_long(engine: EngineProxy, num_requests: int) -> list[asyncio.Task[str]]:
+    """Start requests of which the first has begun to answer."""
+    stream = engine.generate("abc", LONG, "first")
+    await anext(stream)
+
+    async def rest() -> str:
+        try:
+            async for output in stream:
+                reason = output.outputs[0].finish_reason
+            return str(reason)
+        except EngineDeadError as error:
+            return type(error).__name__
+
+    others = [ending(engine, f"r{i}") for i in range(num_requests - 1)]
+    tasks = [asyncio.create_task(work) for work in (rest(), *others)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_outputs_equal_those_of_llm(create: Callable[..., EngineProxy], llm: LLM) -> None:
+    engine = create()
+    everything = SamplingParams(
+        n=2, seed=3, max_tokens=24, logprobs=2, bad_words=["a"], logit_bias={40: 2.5},
+        stop=["\x00"], stop_token_ids=[7], allowed_token_ids=list(range(200)), min_tokens=2,
+    )  # fmt: skip
+    for params in (GREEDY, everything, SamplingParams(max_tokens=1, prompt_logprobs=1)):
+        expected = llm.generate("abcdef", params)[0]
+        (*_, output) = [o async for o in engine.generate("abcdef", params, "1")]
+        assert output.outputs == expected.outputs
+        assert output.prompt_logprobs == expected.prompt_logprobs
+
+
+async def test_a_stop_string_ends_the_sequence_in_the_process_too(
+    create: Callable[..., EngineProxy], llm: LLM
+) -> None:
+    engine = create()
+    text = llm.generate("abc", LONG)[0].outputs[0].text
+    params = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True, stop=[text[20:24]])
+    (*_, output) = [o async for o in engine.generate("abc", params, "1")]
+    assert output.outputs[0].text == text[: text.index(text[20:24])]
+    assert output.outputs[0].finish_reason == "stop"
+    # Its place is free, and it did not run on.
+    assert "0 used" in await engine.describe_cache()
+    assert engine.stats()["generation_tokens"] < 1900
+
+
+async def test_a_message_larger_than_the_socket_s_buffer(
+    create: Callable[..., EngineProxy],
+) -> None:
+    engine = create(max_model_len=2048)
+    prompt = list(range(3, 250)) * 2000  # refused, but not before it has arrived
+    with pytest.raises(ValueError, match="2048"):
+        await anext(engine.generate(prompt, GREEDY, "1"))
+    assert await ending(engine, "2", GREEDY) == "length"
+
+
+async def test_killed_under_load(create: Callable[..., EngineProxy]) -> None:
+    engine = create()
+    tasks = await start_long(engine, 4)
+    pid = engine.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert await asyncio.wait_for(asyncio.gather(*tasks), 20) == ["EngineDeadError"] * 4
+    with pytest.raises(EngineDeadError, match="restarted"):
+        engine.check_health()
+    with pytest.raises(CapacityError, match="restarted") as refused:
+        await anext(engine.generate("abc", GREEDY, "early"))
+    assert refused.value.retry_after_seconds is not None
+    await wait_until_serving(engine, pid)
+    engine.check_health()
+    assert await ending(engine, "after", GREEDY) == "length"
+    assert engine.stats()["engine_restarts"] == 1
+    assert engine.progress().pending == 0
+
+
+async def test_killed_while_idle_and_while_asked(create: Callable[..., EngineProxy]) -> None:
+    engine = create()
+    pid = engine.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    question = asyncio.create_task(engine.describe_cache())
+    abort = asyncio.create_task(engine.abort("unknown"))
+    await asyncio.sleep(0)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(EngineDeadError, match="SIGKILL"):
+        await asyncio.wait_for(question, 20)
+    await asyncio.wait_for(abort, 20)
+    await wait_until_serving(engine, pid)
+    assert await ending(engine, "after", GREEDY) == "length"
+
+
+async def test_no_progress_is_ended_with_stacks_in_the_log(
+    create: Callable[..., EngineProxy], capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = create(watchdog_timeout=0.5)
+    await asyncio.sleep(0.8)  # idle is not stuck
+    tasks = await start_long(engine, 3)
+    pid = engine.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    assert await asyncio.wait_for(asyncio.gather(*tasks), 20) == ["EngineDeadError"] * 3
+    await wait_until_serving(engine, pid)
+    assert not psutil.pid_exists(pid)
+    log = capfd.readouterr().err
+    assert "no step has ended for 0.5 s" in log
+    assert "most recent call first" in log and "engine_process.py" in log
+    assert await ending(engine, "after", GREEDY) == "length"
+
+
+async def test_shutdown_of_a_stopped_process_is_bounded(create: Callable[..., EngineProxy]) -> None:
+    engine = create()
+    tasks = await start_long(engine, 2)
+    pid = engine.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.wait_for(engine.shutdown(), 20)
+    assert await asyncio.wait_for(asyncio.gather(*tasks), 20) == ["abort"] * 2
+    assert not psutil.pid_exists(pid)
+    with pytest.raises(EngineDeadError, match="shut down"):
+        await anext(engine.generate("abc", GREEDY, "late"))
+
+
+async def test_signals_to_the_group_leave_the_engine_to_its_server(
+    create: Callable[..., EngineProxy],
+) -> None:
+    engine = create()
+    tasks = await start_long(engine, 1)
+    pid = engine.pid
+    assert pid is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(pid, number)
+    assert await asyncio.wait_for(asyncio.gather(*tasks), 60) == ["length"]
+    assert engine.pid == pid
+
+
+def test_the_engine_dies_with_its_server(folder: Path, device: str) -> None:
+    code = (
+        "import sys; from quire.core.config import EngineConfig; "
+        "from quire.llm.engine_proxy import EngineProxy; "
+        "config = EngineConfig.from_keywords(model=sys.argv[1], device=sys.argv[2], threads=1, "
+        "memory=64 * 2**20); "
+        "print(EngineProxy(config).pid, flush=True); sys.stdin.read()"
+    )
+    server = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder), device],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with server:
+        assert server.stdout is not None
+        child = psutil.Process(int(server.stdout.readline()))
+        server.kill()
+        child.wait(20)
+
+
+def test_what_cannot_be_loaded_is_said_as_in_process(
+    folder: Path, device: str, small: dict[str, Any], tmp_path: Path
+) -> None:
+    before = psutil.Process().children()
+    for settings, kind, text in (
+        ({"memory": 1000}, ConfigError, "--memory"),
+        ({"model": str(tmp_path)}, ModelLoadError, str(tmp_path)),
+    ):
+        keywords = {"model": str(folder), "device": device, **small, **settings}
+        with pytest.raises(kind, match=text):
+            EngineProxy(EngineConfig.from_keywords(**keywords))
+    assert psutil.Process().children() == before
