@@ -1,0 +1,129 @@
+"""Keys, scopes, origins and TLS."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+
+import httpx2
+import pytest
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.server.app import create_app
+from quire.server.authentication import OPEN_PATHS, SCOPES, read_key_file, scope_of
+from quire.server.lifecycle import address
+from quire.server.options import ServerOptions
+from quire.server.service import Service
+from tests.server.conftest import run_in_thread
+
+CALLS = {
+    "infer": ("POST", "/v1/completions", {"prompt": "a"}),
+    "read": ("GET", "/metrics", None),
+    "admin": ("GET", "/debug/kv_cache", None),
+}
+
+
+def call(client, scope: str, key: str) -> int:
+    method, path, body = CALLS[scope]
+    headers = {"authorization": f"Bearer {key}"}
+    return client.request(method, path, json=body, headers=headers).status_code
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("# ours\n\nkey-i infer\nkey-r read\nkey-a admin\nkey-ir infer,read\n")
+    return str(path)
+
+
+def test_each_key_opens_what_its_scopes_say(engine, key_file):
+    options = ServerOptions(port=0, api_key=("all", "all-2"), uvicorn_log_level="warning")
+    service = Service(engine, EngineConfig(), options, tuple(read_key_file(key_file)))
+    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
+        for key, allowed in (
+            ("key-i", {"infer"}), ("key-r", {"read"}), ("key-a", {"admin"}),
+            ("key-ir", {"infer", "read"}), ("all", set(SCOPES)), ("all-2", set(SCOPES)),
+        ):  # fmt: skip
+            for scope in SCOPES:
+                expected = 200 if scope in allowed else 403
+                assert call(client, scope, key) == expected, (key, scope)
+        assert call(client, "infer", "key") == 401
+        answer = client.get("/metrics", headers={"authorization": "Bearer key-i"})
+        assert answer.json()["error"]["type"] == "PermissionDeniedError"
+
+
+def test_every_route_is_closed_unless_it_is_health(engine):
+    app = create_app(Service(engine, EngineConfig(), ServerOptions()))
+    paths = {route.path for route in app.app.routes}
+    assert paths >= OPEN_PATHS
+    open_ones = {path for path in paths if scope_of(path) is None}
+    assert open_ones == OPEN_PATHS
+    # What nobody thought of needs the highest scope.
+    assert scope_of("/v1/new") == scope_of("/") == scope_of("/health/") == "admin"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "# none\n", "secret\n", "secret infer,write\n", "secret infer read\n", "sécret infer\n"],
+)
+def test_a_wrong_key_file_is_refused_without_its_secrets(tmp_path, text):
+    path = tmp_path / "keys"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="--api-key-file") as caught:
+        read_key_file(str(path))
+    assert "secret" not in str(caught.value).replace(str(path), "")
+
+
+def test_a_missing_key_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        read_key_file(str(tmp_path / "none"))
+
+
+def test_keys_are_not_shown(engine, key_file):
+    options = ServerOptions(api_key="hush")
+    service = Service(engine, EngineConfig(), options, tuple(read_key_file(key_file)))
+    assert "hush" not in repr(options) + repr(service)
+    assert "key-" not in repr(service.keys)
+
+
+def test_pages_of_other_origins_may_not_call_unless_told(serve):
+    origin = {"origin": "https://page.example"}
+    closed = serve()
+    assert "access-control-allow-origin" not in closed.get("/health", headers=origin).headers
+    client = serve(allowed_origins=("https://page.example",), api_key="k")
+    asked = {**origin, "access-control-request-method": "POST",
+             "access-control-request-headers": "authorization"}  # fmt: skip
+    answer = client.options("/v1/completions", headers=asked)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "https://page.example"
+    refused = client.get("/v1/models", headers=origin)  # a page can read why
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "https://page.example"
+    other = client.get("/health", headers={"origin": "https://other.example"})
+    assert "access-control-allow-origin" not in other.headers
+
+
+def test_tls(engine, tmp_path):
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        [*command.split(), *names, "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    options = ServerOptions(
+        port=0, ssl_certfile=certificate, ssl_keyfile=key, uvicorn_log_level="warning"
+    )
+    with run_in_thread(Service(engine, EngineConfig(), options)) as url:
+        url = url.replace("http:", "https:")
+        context = ssl.create_default_context(cafile=certificate)
+        with httpx2.Client(base_url=url, verify=context, timeout=20) as client:
+            assert client.get("/health").status_code == 200
+
+
+def test_the_address_names_the_scheme():
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert address(listener, "https").startswith("https://127.0.0.1:")
