@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
 import openai
+import psutil
 import pytest
 
 from tools.random_checkpoint import PRESETS, random_checkpoint
@@ -122,6 +124,88 @@ def test_from_start_to_end(start, arguments):
         assert chunks[-1].choices[0].finish_reason == "length"
     assert process.end() == 0, process.stderr
     assert "Traceback" not in process.stderr
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_killed_engine_ends_requests_with_words_and_comes_back(start, arguments):
+    process = start([*arguments, "--port", "0"])
+    url = process.wait_ready()
+    body = {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}
+    endless = {**body, "n": 16, "max_tokens": 2000}
+    (engine,) = psutil.Process(process.popen.pid).children()
+    answers = []
+    with httpx2.Client(base_url=url, timeout=60) as client:
+
+        def ask() -> None:
+            answers.append(httpx2.post(f"{url}/v1/completions", json=endless, timeout=60))
+
+        whole = threading.Thread(target=ask)
+        whole.start()
+        with client.stream("POST", "/v1/completions", json={**endless, "stream": True}) as stream:
+            parts = stream.iter_text()
+            text = next(parts)
+            wait_for(lambda: httpx2.get(f"{url}/health/progress").json()["pending"] == 2)
+            engine.kill()
+            text += "".join(parts)
+        whole.join(60)
+        error = text.split("\n\n")[-3]
+        assert '"type":"ServiceUnavailableError"' in error and "SIGKILL" in error
+        assert text.endswith("data: [DONE]\n\n")
+        assert answers[0].status_code == 503 and "SIGKILL" in answers[0].text
+        # It comes back by itself; until then it says when to try again.
+        assert client.get("/health").status_code == client.get("/health/ready").status_code == 503
+        assert client.get("/health/live").status_code == 200
+        refused = client.post("/v1/completions", json=body)
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        wait_for(lambda: client.get("/health/ready").status_code == 200)
+        assert client.post("/v1/completions", json=body).status_code == 200
+        assert "quire:engine_restarts_total" in client.get("/metrics").text
+    assert process.end() == 0, process.stderr
+    assert not engine.is_running()
+
+
+def test_a_killed_server_takes_its_engine_along(start, arguments):
+    process = start([*arguments, "--port", "0"])
+    process.wait_ready()
+    (engine,) = psutil.Process(process.popen.pid).children()
+    process.end(signal.SIGKILL)
+    engine.wait(20)
+
+
+def test_a_stopped_engine_is_replaced(start, arguments):
+    process = start([*arguments, "--port", "0", "--watchdog-timeout", "0.5"])
+    url = process.wait_ready()
+    (engine,) = psutil.Process(process.popen.pid).children()
+    engine.suspend()
+    answer = httpx2.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=60)
+    assert answer.status_code == 503 and "--watchdog-timeout" in answer.text
+    wait_for(lambda: httpx2.get(f"{url}/health/ready").status_code == 200)
+    assert process.end() == 0
+    assert "most recent call first" in process.stderr, "the stacks"
+
+
+def test_keys_from_a_file_and_a_queue_bound(start, arguments, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("reader read\n")
+    flags = ["--api-key-file", str(keys), "--max-num-queued-reqs", "7", "--port", "0"]
+    process = start([*arguments, *flags, "--api-key", "one", "--api-key", "two"])
+    url = process.wait_ready()
+    expected = {"reader": [200, 403], "one": [200, 200], "two": [200, 200], "three": [401, 401]}
+    for key, statuses in expected.items():
+        headers = {"authorization": f"Bearer {key}"}
+        got = [
+            httpx2.get(f"{url}{path}", headers=headers)
+            for path in ("/v1/models", "/debug/kv_cache")
+        ]
+        assert [answer.status_code for answer in got] == statuses, key
+    assert process.end() == 0
+    assert not [key for key in expected if f"Bearer {key}" in process.stderr]
 
 
 def test_open_to_others_without_a_key_is_said_and_ctrl_c_is_an_orderly_end(start, arguments):
