@@ -46,7 +46,7 @@ class CacheOptions:
     block_size: int = option(16, "tokens per KV block")
     memory: int | None = option(None, "bytes for weights, scratch and KV (8GiB); not the fraction")
     gpu_memory_utilization: float = option(
-        0.9, "fraction of the device's memory (on CPU: of what is free) the engine may use"
+        0.9, "fraction of device memory (CPU: of what is free) to use"
     )
     kv_cache_memory_bytes: int | None = option(None, "bytes for the KV cache alone")
     num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
@@ -68,7 +68,7 @@ class SchedulerOptions:
         0, "most tokens of one prompt in a step; 0: only the budget"
     )
     scheduling_policy: Literal["fcfs", "priority"] = option(
-        "fcfs", "order of waiting requests; priority: lower value first"
+        "fcfs", "priority: lower value starts first"
     )
     batching_type: Literal["inflight", "static"] = option(
         "inflight", "inflight: start requests at any step; static: when all others ended"
