@@ -245,12 +245,13 @@ class Run:
         *,
         priority: int = 0,
         extra_keys: tuple[str, ...] = (),
+        deadline: float | None = None,
         **params: Any,
     ) -> None:
         params = {"temperature": 0.0, "ignore_eos": True} | params
-        self.engine.add_request(
-            request_id, prompt, SamplingParams(**params), priority=priority, extra_keys=extra_keys
-        )
+        keywords: dict[str, Any] = {"extra_keys": extra_keys, "deadline": deadline}
+        settings = SamplingParams(**params)
+        self.engine.add_request(request_id, prompt, settings, priority=priority, **keywords)
 
     def take(self, outputs: list[EngineOutput]) -> list[EngineOutput]:
         for output in outputs:
