@@ -179,7 +179,7 @@ def test_a_killed_server_takes_its_engine_along(start, arguments):
 
 
 def test_a_stopped_engine_is_replaced(start, arguments):
-    process = start([*arguments, "--port", "0", "--watchdog-timeout", "0.5"])
+    process = start([*arguments, "--port", "0", "--watchdog-timeout", "2"])
     url = process.wait_ready()
     (engine,) = psutil.Process(process.popen.pid).children()
     engine.suspend()
