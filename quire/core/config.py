@@ -51,7 +51,7 @@ class CacheOptions:
     kv_cache_memory_bytes: int | None = option(None, "bytes for the KV cache alone")
     num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
     kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "element type of K and V; auto follows dtype"
+        "auto", "of K and V"
     )
     enable_prefix_caching: bool = option(True, "reuse KV blocks of equal prefixes")
     use_cache: bool = option(True, "off: recompute every token each step (for teaching)")
