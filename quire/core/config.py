@@ -22,7 +22,7 @@ def option(default: Any, help: str, **extra: Any) -> Any:
 class ModelOptions:
     """Which checkpoint, and how its numbers are held."""
 
-    model: str = option("quire-tiny", "folder, GGUF file, hub id, or quire-tiny (embedded)")
+    model: str = option("quire-tiny", "folder, GGUF file, hub id or quire-tiny (within)")
     served_model_name: str | None = option(None, "name clients use; default: the model argument")
     tokenizer: str | None = option(None, "folder, GGUF file or hub id; default: the model's own")
     revision: str | None = option(None, "branch, tag or commit of a hub id")
@@ -32,9 +32,7 @@ class ModelOptions:
     max_model_len: int | None = option(
         None, "longest context (4k: 4096); default: the model's, or what fits"
     )
-    generation_config: str = option(
-        "auto", "auto: the model's own sampling defaults; none: without them"
-    )
+    generation_config: str = option("auto", "auto: the model's own sampling defaults; none: ours")
     chat_template: str | None = option(None, "Jinja file used instead of the model's template")
     max_logprobs: int = option(20, "most alternatives a request may ask for; -1: no limit")
 
@@ -50,9 +48,7 @@ class CacheOptions:
     )
     kv_cache_memory_bytes: int | None = option(None, "bytes for the KV cache alone")
     num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
-    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "of K and V"
-    )
+    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option("auto", "of K and V")
     enable_prefix_caching: bool = option(True, "reuse KV blocks of equal prefixes")
     use_cache: bool = option(True, "off: recompute every token each step (for teaching)")
 
