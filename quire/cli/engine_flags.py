@@ -27,6 +27,7 @@ from quire.core.errors import ConfigError
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?)?", re.IGNORECASE)
+HELP_ALL = "quire.help_all"
 _LONG_NO = re.compile(r"--([a-z-]+) / --no-\1")
 
 
@@ -68,22 +69,53 @@ class CountType(click.ParamType[int | None]):
 
 
 class EngineOption(click.Option):
-    """A flag that stands for a config field; shown in a section of its own."""
+    """A flag that stands for a config field; shown in a section of its own.
+
+    Args:
+        common: Whether the short help shows it.
+    """
+
+    def __init__(self, *args: Any, common: bool, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.common = common
 
 
 class EngineCommand(click.Command):
-    """A command that takes ``--config``; its help lists the engine's options last, a line each."""
+    """A command that takes ``--config``; its help lists the engine's options last.
+
+    ``--help`` shows the common ones of them, ``--help-all`` all.
+    """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.params.append(config_file_option())
+        self.params.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=self._show_all,
+                help="show every engine flag and exit",
+            )
+        )
+
+    def _show_all(self, ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            ctx.meta[HELP_ALL] = True
+            click.echo(ctx.get_help())
+            ctx.exit()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Engine": []}
+        engine = "Engine" if HELP_ALL in ctx.meta else "Engine (all: --help-all)"
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], engine: []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
+            hidden = isinstance(param, EngineOption) and not param.common
+            if hidden and HELP_ALL not in ctx.meta:
+                continue
             if record is not None and isinstance(param, click.Option):
-                section = "Engine" if isinstance(param, EngineOption) else "Options"
+                section = engine if isinstance(param, EngineOption) else "Options"
                 sections[section].append((_LONG_NO.sub(r"--[no-]\1", record[0]), record[1]))
         for title, rows in sections.items():
             if rows:
@@ -126,6 +158,8 @@ def config_option(
         names = f"--{flag}"
         extra = {"type": CountType(optional) if hint is int else hint}
         extra["metavar"] = "TEXT" if hint is str else "N"
+    if kind is EngineOption:
+        extra["common"] = field.metadata.get("common", False)
     if field.default not in (None, ()):
         shown = ("on" if field.default else "off") if hint is bool else field.default
         text += f" [{shown}]"

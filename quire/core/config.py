@@ -14,7 +14,8 @@ from quire.core.errors import ConfigError
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:
-    """Declare a config field: its default, its one-line help and flag details (``metavar``)."""
+    """Declare a config field: its default, its one-line help, and ``common=True`` where the short
+    help of a command shows it."""
     return field(default=default, metadata={"help": help, **extra})
 
 
@@ -27,10 +28,10 @@ class ModelOptions:
     tokenizer: str | None = option(None, "folder, GGUF file or hub id; default: the model's own")
     revision: str | None = option(None, "branch, tag or commit of a hub id")
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "element type of the weights; auto keeps the checkpoint's"
+        "auto", "element type of the weights; auto keeps the checkpoint's", common=True
     )
     max_model_len: int | None = option(
-        None, "longest context (4k: 4096); default: the model's, or what fits"
+        None, "longest context (4k: 4096); default: the model's, or what fits", common=True
     )
     generation_config: str = option("auto", "auto: the model's own sampling defaults; none: ours")
     chat_template: str | None = option(None, "Jinja file used instead of the model's template")
@@ -42,7 +43,9 @@ class CacheOptions:
     """The KV cache: its size, type and sharing."""
 
     block_size: int = option(16, "tokens per KV block")
-    memory: int | None = option(None, "bytes for weights, scratch and KV (8GiB); not the fraction")
+    memory: int | None = option(
+        None, "bytes for weights, scratch and KV (8GiB); overrides the fraction", common=True
+    )
     gpu_memory_utilization: float = option(
         0.9, "fraction of device memory (CPU: of what is free) to use"
     )
@@ -57,8 +60,8 @@ class CacheOptions:
 class SchedulerOptions:
     """What runs in a step."""
 
-    max_num_seqs: int = option(128, "most requests running at once")
-    max_num_batched_tokens: int = option(2048, "most tokens computed in a step")
+    max_num_seqs: int = option(128, "most requests running at once", common=True)
+    max_num_batched_tokens: int = option(2048, "most tokens computed in a step", common=True)
     enable_chunked_prefill: bool = option(True, "split prompts that exceed the step's budget")
     long_prefill_token_threshold: int = option(
         0, "most tokens of one prompt in a step; 0: only the budget"
@@ -78,7 +81,9 @@ class ParallelOptions:
     device: Literal["auto", "cpu", "reference"] = option(
         "auto", "backend: cpu (native kernels) or reference (torch)"
     )
-    threads: int | None = option(None, "compute threads; default: the cores this process may use")
+    threads: int | None = option(
+        None, "compute threads; default: the cores this process may use", common=True
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

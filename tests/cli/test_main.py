@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+from quire.cli.engine_flags import config_fields
 from quire.cli.main import COMMANDS
 
 
@@ -56,6 +58,14 @@ def test_help_of_each_command_fits_one_screen(quire, command):
     result = quire(command, "--help")
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.splitlines()) <= 60
+
+
+def test_help_all_lists_every_engine_flag(quire):
+    short, whole = quire("generate", "--help").stdout, quire("generate", "--help-all").stdout
+    flags = {f"--{name}".replace("_", "-") for name in config_fields()}
+    listed = set(re.findall(r"--[a-z-]+", whole.replace("--[no-]", "--")))
+    assert flags <= listed
+    assert "--max-model-len" in short and "--block-size" not in short
 
 
 def test_failure_is_one_line(quire, tmp_path):
