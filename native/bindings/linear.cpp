@@ -1,10 +1,5 @@
 // Python: packed linear weights as an object, and the calls on them.
-#include <cstring>
-#include <memory>
-#include <stdexcept>
-
-#include "bindings/binding.h"
-#include "runtime/memory.h"
+#include "bindings/linear_call.h"
 
 namespace quire {
 namespace {
@@ -28,32 +23,22 @@ class PackedLinear {
   }
 
   void set_bias(nb::handle bias) {
-    const Input<float> values(bias, weights_.out_features);
-    const size_t bytes = static_cast<size_t>(weights_.out_features) * sizeof(float);
-    bias_ = std::make_unique<AlignedMemory>(bytes);
-    std::memcpy(bias_->data(), values, bytes);
+    bias_ = copy_bias(bias, weights_.out_features);
     weights_.bias = static_cast<const float*>(bias_->data());
   }
 
-  void multiply(nb::handle x, int64_t num_rows, nb::handle out) const {
-    const size_t bytes = static_cast<size_t>(num_rows * weights_.in_features) * sizeof(float);
-    const Buffer input(x, bytes, false);
-    if (input.bytes() != bytes)
-      throw std::invalid_argument("[linear] x must be float32 with in_features columns.");
-    const Output<float> output(out, num_rows * weights_.out_features);
+  void multiply(nb::handle x, int64_t num_rows, nb::handle out, int64_t column,
+                int64_t columns) const {
+    const LinearCall call(weights_.in_features, weights_.out_features, x, num_rows, out, column,
+                          columns);
     const GilRelease release(num_rows * weights_.in_features * weights_.out_features / 8);
-    kernels().linear(weights_, static_cast<const float*>(input.data()), num_rows, output);
+    kernels().linear(weights_, call.x(), num_rows, call.out(), columns);
   }
 
   void lookup(nb::handle ids, int64_t num_ids, nb::handle out) const {
-    const Input<int32_t> rows(ids, num_ids);
-    const Output<float> output(out, num_ids * weights_.in_features);
-    const int32_t* row = rows;
-    for (int64_t i = 0; i < num_ids; ++i)
-      if (row[i] < 0 || row[i] >= weights_.out_features)
-        throw std::invalid_argument("[lookup] ids must lie inside the table.");
+    const LookupCall call(weights_.in_features, weights_.out_features, ids, num_ids, out);
     const GilRelease release(num_ids * weights_.in_features * 16);
-    kernels().lookup_rows(weights_, rows, num_ids, output);
+    kernels().lookup_rows(weights_, call.ids(), num_ids, call.out());
   }
 
   size_t nbytes() const { return memory_.bytes() + (bias_ ? bias_->bytes() : 0); }

@@ -6,6 +6,7 @@ void bind_attention(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_probe(nanobind::module_& m);
+void bind_quantized(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 }  // namespace quire
@@ -16,6 +17,7 @@ NB_MODULE(_native, m) {
   quire::bind_linear(m);
   quire::bind_ops(m);
   quire::bind_probe(m);
+  quire::bind_quantized(m);
   quire::bind_runtime(m);
   quire::bind_sampling(m);
 }

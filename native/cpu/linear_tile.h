@@ -39,6 +39,7 @@ template <class T>
 struct FloatFormat {
   using Weight = T;
   using Word = float;
+  static constexpr int tile_rows = max_tile_rows;
   static constexpr int word_inputs = 1;
   static constexpr int step_words = 1;
 
@@ -57,6 +58,7 @@ struct FloatFormat {
 struct PairFormat {
   using Weight = BF16;
   using Word = float;
+  static constexpr int tile_rows = max_tile_rows;
   static constexpr int word_inputs = 1;
   static constexpr int step_words = 2;
 
@@ -76,6 +78,7 @@ struct PairFormat {
 struct DotFormat {
   using Weight = BF16;
   using Word = uint32_t;
+  static constexpr int tile_rows = max_tile_rows;
   static constexpr int word_inputs = 2;
   static constexpr int step_words = 1;
 

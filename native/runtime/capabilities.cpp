@@ -35,8 +35,9 @@ Features detect() {
   found.avx2 = ymm && fma && f16c && (b & (1u << 5));
   const uint32_t f_dq_bw_vl = (1u << 16) | (1u << 17) | (1u << 30) | (1u << 31);
   found.avx512 = found.avx2 && zmm && (b & f_dq_bw_vl) == f_dq_bw_vl;
+  const bool vnni = c & (1u << 11);
   if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
-    found.avx512bf16 = found.avx512 && (a & (1u << 5));
+    found.avx512bf16 = found.avx512 && vnni && (a & (1u << 5));
   return found;
 }
 #else

@@ -3,7 +3,7 @@
 
 namespace quire {
 
-// `isa` is scalar, avx2 (avx2+fma+f16c), avx512 (f+bw+vl+dq) or avx512bf16 (avx512 + bf16).
+// `isa` is scalar, avx2 (avx2+fma+f16c), avx512 (f+bw+vl+dq) or avx512bf16 (avx512 + bf16 + vnni).
 bool machine_has(const char* isa);
 
 }  // namespace quire

@@ -30,6 +30,15 @@ class ModelOptions:
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "element type of the weights; auto keeps the checkpoint's", common=True
     )
+    quantization: Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"] | None = option(
+        None, "round the weights to this at load; default: keep the checkpoint's"
+    )
+    quantization_group_size: int | None = option(
+        None, "weights that share a scale: 16, 32, 64, 128, 0 for a row; default: 32 (nf4: 64)"
+    )
+    activations: Literal["int8", "fp32"] = option(
+        "int8", "what quantized weights are multiplied with; fp32 is exact and slower"
+    )
     max_model_len: int | None = option(
         None, "longest context (4k: 4096); default: the model's, or what fits", common=True
     )
@@ -147,6 +156,7 @@ class EngineConfig:
             raise ConfigError(
                 f"[config] --long-prefill-token-threshold must be at least 0; got {threshold}."
             )
+        self._check_quantization()
         fraction = self.cache.gpu_memory_utilization
         if not 0.0 < fraction <= 1.0:
             raise ConfigError(
@@ -160,6 +170,18 @@ class EngineConfig:
                     f"--max-model-len ({self.model.max_model_len}); got {budget}. Raise it, or "
                     "keep chunked prefill on."
                 )
+
+    def _check_quantization(self) -> None:
+        size = self.model.quantization_group_size
+        if size is not None and self.model.quantization is None:
+            raise ConfigError(
+                f"[config] --quantization-group-size needs --quantization; got {size} alone."
+            )
+        if size not in (None, 0, 16, 32, 64, 128):
+            raise ConfigError(
+                "[config] --quantization-group-size must be 16, 32, 64, 128, or 0 for whole rows; "
+                f"got {size}."
+            )
 
 
 def _check_types(part: Any) -> None:

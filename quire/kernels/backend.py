@@ -15,10 +15,14 @@ from typing import Any, Protocol
 
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedTensor
 
 #: numpy.ndarray on cpu, torch.Tensor on every other device. Layers only call ops, slice, reshape
 #: and read shapes, so they run on either.
 Array = Any
+
+#: A matrix (out, in) to be packed.
+Weight = HostTensor | QuantizedTensor
 
 
 class Linear(Protocol):
@@ -165,9 +169,21 @@ class Backend(Protocol):
 
     # -- op objects --------------------------------------------------------------------------
     def linear(
-        self, weights: Sequence[HostTensor], biases: Sequence[HostTensor] = (), *, dtype: str
+        self,
+        weights: Sequence[Weight],
+        biases: Sequence[HostTensor] = (),
+        *,
+        dtype: str,
+        exact_activations: bool = False,
     ) -> Linear:
-        """Pack (out_i, in) matrices, stacked along the outputs, to be held as ``dtype``."""
+        """Pack (out_i, in) matrices, stacked along the outputs.
+
+        Args:
+            weights: Floats are held as ``dtype``, quantized ones as they are.
+            biases: (out_i,), kept in float32.
+            dtype: ``float32``, ``float16`` or ``bfloat16``.
+            exact_activations: Do not round activations to 8 bits where weights are quantized.
+        """
         ...
 
     def attention(

@@ -7,6 +7,10 @@ out_features) float32. ``weight`` is a stack of (out_i, in_features) matrices, h
 A row of y depends on its row of x alone, bit for bit, whatever T and the number of threads.
 CPU: native/cpu/linear.cpp. On AVX512_BF16 x is rounded to bfloat16 where the weights are bfloat16;
 everywhere else the products are float32.
+
+Quantized matrices (``kernels/quantized_tensor.py``) stay as they are. Each row of x is rounded to 8
+bits in groups of 32 inputs (scale ``max|x| / 127``, to nearest even), unless ``exact_activations``:
+then they are multiplied as dequantized. CPU: native/cpu/linear_quantized.cpp.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.core.errors import UnsupportedInputError
-from quire.kernels.backend import Array
+from quire.kernels.backend import Array, Weight
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
 
 
 def check_weights(
-    weights: Sequence[HostTensor], biases: Sequence[HostTensor], dtype: str
+    weights: Sequence[Weight], biases: Sequence[HostTensor], dtype: str
 ) -> tuple[int, int]:
     """Return (in_features, out_features) of the stacked matrices.
 

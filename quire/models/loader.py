@@ -13,8 +13,9 @@ import numpy as np
 from quire.core.errors import ConfigError, WeightMismatchError
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig, MoEConfig
-from quire.kernels.backend import Array, AttentionSpec, Backend, Linear
+from quire.kernels.backend import Array, AttentionSpec, Backend, Linear, Weight
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts
@@ -24,6 +25,8 @@ from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder, DecoderParts
 from quire.models.tensor_source import TensorSource, check_tensors, open_tensors
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
+from quire.quantization.plan import QuantizationPlan
+from quire.quantization.round_to_nearest import Scheme, quantize
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,7 @@ def load_model(
     backend: Backend,
     *,
     dtype: str = "auto",
+    plan: QuantizationPlan | None = None,
     max_model_len: int | None = None,
     on_progress: Progress | None = None,
 ) -> Decoder:
@@ -45,6 +49,7 @@ def load_model(
         backend: Packs and computes.
         dtype: Type the weights are held in: ``float32``, ``float16``, ``bfloat16``, or ``auto`` for
             the checkpoint's.
+        plan: What to quantize; None for nothing.
         max_model_len: Longest context served, in tokens; None for the model's.
         on_progress: Called with bytes done and bytes in all.
 
@@ -52,7 +57,7 @@ def load_model(
         ModelLoadError: The folder, its configuration or a file is missing or damaged.
         UnsupportedArchitectureError: The architecture or one of its options is not implemented.
         WeightMismatchError: A tensor is missing, surplus or of another shape.
-        ConfigError: ``dtype`` or ``max_model_len`` does not fit the model.
+        ConfigError: ``dtype``, ``plan`` or ``max_model_len`` does not fit the model.
     """
     config = _settle(read_model_config(Path(path)), dtype, max_model_len)
     checkpoint = open_tensors(Path(path), config)
@@ -61,7 +66,9 @@ def load_model(
         log.info("%s: %s; weights are held as %s", path, line, config.dtype)
     _check_tensors(checkpoint, weights)
     max_model_len = max_model_len or config.max_position_embeddings
-    parts = _Builder(backend, checkpoint, weights, on_progress).decoder_parts(max_model_len)
+    builder = _Builder(backend, checkpoint, weights, plan or QuantizationPlan(), on_progress)
+    parts = builder.decoder_parts(max_model_len)
+    builder.report_quantization()
     return Decoder(config, backend, max_model_len, parts)
 
 
@@ -105,12 +112,16 @@ class _Builder:
         backend: Backend,
         checkpoint: TensorSource,
         weights: WeightMap,
+        plan: QuantizationPlan,
         on_progress: Progress | None,
     ) -> None:
         self.backend = backend
         self.checkpoint = checkpoint
         self.weights = weights
         self.weight_bytes = 0
+        self._plan = plan
+        self._num_quantized = 0
+        self._kept: list[str] = []
         self._on_progress = on_progress
         self._done_bytes = 0
         self._total_bytes = sum(checkpoint.entry(name).nbytes for name in weights.shapes())
@@ -118,26 +129,65 @@ class _Builder:
     def decoder_parts(self, max_model_len: int) -> DecoderParts:
         """Build everything; the largest tensors first, while little else is in memory."""
         weights, config = self.weights, self.weights.config
-        embedding = self.linear(weights.embedding())
-        head = embedding if config.tie_word_embeddings else self.linear(weights.head())
+        tables = self._plan.tables
+        embedding = self.linear(weights.embedding(), tables)
+        head = embedding if config.tie_word_embeddings else self.linear(weights.head(), tables)
         positions = self.parameter(weights.positions()) if config.learned_positions else None
         rope = self._rope(config, max_model_len)
         first_norm = self.norm(weights.attention_norm(0))
         layers = [self._layer(config, layer, rope) for layer in range(config.num_layers)]
         return DecoderParts(embedding, positions, first_norm, layers, head, self.weight_bytes)
 
-    def linear(self, weights: LinearWeights) -> Linear:
-        """Pack matrices and biases into one linear."""
+    def linear(self, weights: LinearWeights, scheme: Scheme | None) -> Linear:
+        """Pack matrices and biases into one linear, quantized if there is a scheme."""
         tensors = {name: self.checkpoint.tensor(name) for name, _ in weights.shapes()}
         matrices = [tensors[f"{module}.weight"] for module in weights.modules]
         if weights.transposed:
             matrices = [_transpose(matrix) for matrix in matrices]
         biases = [tensors[f"{module}.bias"] for module in weights.modules] if weights.bias else []
-        linear = self.backend.linear(matrices, biases, dtype=self.weights.config.dtype)
+        linear = self.backend.linear(
+            [self._quantize(matrix, scheme) for matrix in matrices],
+            biases,
+            dtype=self.weights.config.dtype,
+            exact_activations=self._plan.exact_activations,
+        )
         self.weight_bytes += linear.nbytes
         for name in tensors:
             self._finish(name)
         return linear
+
+    def report_quantization(self) -> None:
+        """Say in one line what is quantized and what is not.
+
+        Raises:
+            ConfigError: Exact activations were asked for and nothing is quantized.
+        """
+        if not self._num_quantized:
+            if self._plan.exact_activations:
+                raise ConfigError(
+                    "[load] --activations fp32 needs quantized weights; got none. Add "
+                    "--quantization, or leave it out."
+                )
+            return
+        kept = ", ".join(sorted({re.sub(r"\.\d+\.", ".*.", name) for name in self._kept}))
+        log.info(
+            "%d matrices are quantized; kept in higher precision: %s", self._num_quantized, kept
+        )
+
+    def _quantize(self, matrix: Weight, scheme: Scheme | None) -> Weight:
+        if isinstance(matrix, QuantizedTensor):
+            if scheme is not None:
+                raise ConfigError(
+                    f"[load] --quantization needs a checkpoint of floats; {matrix.name} has "
+                    f"{matrix.bits} bits already. Leave the flag out."
+                )
+        elif scheme is None:
+            self._kept.append(matrix.name)
+            return matrix
+        else:
+            matrix = quantize(matrix, scheme)
+        self._num_quantized += 1
+        return matrix
 
     def parameter(self, name: str) -> Array:
         """Copy a small weight to the backend."""
@@ -145,6 +195,7 @@ class _Builder:
         tensor = self.checkpoint.tensor(name)
         array = self.backend.parameter(replace(tensor, array=tensor.array.copy()))
         self.weight_bytes += array.nbytes
+        self._kept.append(name)
         self._finish(name)
         return array
 
@@ -177,11 +228,11 @@ class _Builder:
             sliding_window=config.sliding_window if windowed else None,
         )
         return DecoderLayer(
-            qkv=self.linear(weights.qkv(layer)),
+            qkv=self.linear(weights.qkv(layer), self._plan.layers),
             attention=self.backend.attention(
                 spec, rope=rope, qk_norm=qk_norm, norm_eps=config.norm_eps
             ),
-            output=self.linear(weights.attention_output(layer)),
+            output=self.linear(weights.attention_output(layer), self._plan.layers),
             mlp_norm=self.norm(weights.mlp_norm(layer)),
             feed_forward=self._feed_forward(config, layer),
             next_norm=self.norm(
@@ -193,15 +244,18 @@ class _Builder:
         weights = self.weights
         if config.moe:
             return self._experts(config.moe, config.activation, layer)
-        up, down = self.linear(weights.gate_up(layer)), self.linear(weights.down(layer))
+        scheme = self._plan.layers
+        up = self.linear(weights.gate_up(layer), scheme)
+        down = self.linear(weights.down(layer), scheme)
         make = GatedMLP if config.gated_mlp else MLP
         return make(self.backend, up, down, config.activation)
 
     def _experts(self, config: MoEConfig, activation: str, layer: int) -> MixtureOfExperts:
         experts = range(config.num_experts)
-        gate_up = [self.linear(self.weights.gate_up(layer, expert)) for expert in experts]
-        down = [self.linear(self.weights.down(layer, expert)) for expert in experts]
-        router = self.linear(self.weights.router(layer))
+        weights, scheme = self.weights, self._plan.layers
+        gate_up = [self.linear(weights.gate_up(layer, expert), scheme) for expert in experts]
+        down = [self.linear(weights.down(layer, expert), scheme) for expert in experts]
+        router = self.linear(weights.router(layer), None)
         mixture = self.backend.experts(gate_up, down, activation)
         return MixtureOfExperts(self.backend, config, router, mixture)
 

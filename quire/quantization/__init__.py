@@ -1,1 +1,1 @@
-"""Weight formats of other programs: layouts, exact unpacking, quantizers."""
+"""Weight formats: what the bits of quantized checkpoints mean, and rounding floats to them."""

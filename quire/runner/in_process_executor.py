@@ -20,6 +20,7 @@ from quire.models.config_reader import read_model_config
 from quire.models.loader import Progress, load_model
 from quire.models.registry import get_family
 from quire.models.weight_map import WeightMap
+from quire.quantization.plan import create_plan
 from quire.runner.memory import Ledger, draw_up_ledger, table_bytes
 from quire.runner.model_runner import LOGITS_CHUNK_ROWS, ModelRunner, RunnerOptions
 
@@ -68,6 +69,7 @@ class InProcessExecutor:
             folder,
             backend,
             dtype=resolved.dtype,
+            plan=create_plan(config.model),
             max_model_len=resolved.max_model_len,
             on_progress=on_progress,
         )
@@ -127,4 +129,11 @@ def _expected_weight_bytes(config: ModelConfig, resolved: ResolvedConfig) -> int
     """Return what weights and RoPE tables will take, packing left out."""
     shapes = WeightMap(config, get_family(config.architecture).names).shapes().values()
     tables = 4 * resolved.max_model_len * config.rope.rotary_dim if config.rope else 0
-    return sum(math.prod(shape) for shape in shapes) * DTYPE_BYTES[resolved.dtype] + tables
+    dtype_bytes, plan = DTYPE_BYTES[resolved.dtype], create_plan(resolved.config.model)
+    weights = sum(
+        plan.matrix_bytes(shape, shape[0] == config.vocab_size, dtype_bytes)
+        if len(shape) == 2
+        else math.prod(shape) * dtype_bytes
+        for shape in shapes
+    )
+    return weights + tables

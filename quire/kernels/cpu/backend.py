@@ -14,7 +14,7 @@ from quire.kernels import moe as moe_op
 from quire.kernels import norm, sampling
 from quire.kernels import rows as rows_op
 from quire.kernels.activation import ACTIVATIONS
-from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch
+from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch, Weight
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.moe import CpuExperts
@@ -53,9 +53,14 @@ class CpuBackend:
         return CpuKVCache(spec, num_blocks)
 
     def linear(
-        self, weights: Sequence[HostTensor], biases: Sequence[HostTensor] = (), *, dtype: str
+        self,
+        weights: Sequence[Weight],
+        biases: Sequence[HostTensor] = (),
+        *,
+        dtype: str,
+        exact_activations: bool = False,
     ) -> CpuLinear:
-        return CpuLinear(weights, biases, dtype)
+        return CpuLinear(weights, biases, dtype, exact_activations)
 
     def attention(
         self,

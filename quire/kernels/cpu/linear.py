@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 
+from quire.core.errors import UnsupportedInputError
+from quire.kernels.backend import Weight
 from quire.kernels.cpu.native import DTYPE_CODES, native
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.linear import check_input, check_weights
+from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book
 
 
 class CpuLinear:
     """See ``kernels/linear.py`` for the maths and ``kernels/backend.py`` for the protocol.
+
+    Matrices that are held alike are packed as one; others make parts, side by side in the output.
 
     Attributes:
         in_features, out_features: Of the stacked matrices.
@@ -20,35 +27,94 @@ class CpuLinear:
     """
 
     def __init__(
-        self, weights: Sequence[HostTensor], biases: Sequence[HostTensor], dtype: str
+        self,
+        weights: Sequence[Weight],
+        biases: Sequence[HostTensor],
+        dtype: str,
+        exact_activations: bool = False,
     ) -> None:
-        """Pack ``weights`` as ``dtype``, reading each source once.
+        """Pack the matrices, reading each source once.
+
+        Args:
+            weights: Floats are held as ``dtype``, quantized ones as they are.
+            biases: Stacked like the weights.
+            dtype: ``float32``, ``float16`` or ``bfloat16``.
+            exact_activations: Multiply quantized weights with float32 activations instead of
+                activations rounded to 8 bits.
 
         Raises:
             UnsupportedInputError: See :func:`quire.kernels.linear.check_weights`.
         """
         self.in_features, self.out_features = check_weights(weights, biases, dtype)
-        self._packed = native.PackedLinear(self.in_features, self.out_features, DTYPE_CODES[dtype])
-        first_row = 0
-        for weight in weights:
-            rows = weight.shape[0]
-            self._packed.pack(weight.array, DTYPE_CODES[weight.dtype], first_row, rows)
-            first_row += rows
+        #: Packed matrices with their first columns.
+        self._parts: list[tuple[Any, int]] = []
+        first = 0
+        for _, run in groupby(weights, _layout):
+            alike = list(run)
+            part = _pack(alike, dtype, exact_activations)
+            self._parts.append((part, first))
+            first += sum(weight.shape[0] for weight in alike)
         if biases:
-            self._packed.set_bias(np.concatenate([bias.float32() for bias in biases]))
-        self.nbytes: int = self._packed.nbytes
+            bias = np.concatenate([bias.float32() for bias in biases])
+            for part, column in self._parts:
+                part.set_bias(bias[column:])
+        self.nbytes: int = sum(part.nbytes for part, _ in self._parts)
 
     def __call__(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Multiply (T, in_features) float32 to (T, out_features) float32, contiguous both."""
         check_input(x, self.in_features)
         if out is None:
             out = np.empty((x.shape[0], self.out_features), np.float32)
-        self._packed.multiply(x, x.shape[0], out)
+        for part, column in self._parts:
+            part.multiply(x, x.shape[0], out, column, self.out_features)
         return out
 
     def lookup(self, ids: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Return weight rows ``ids`` (T,) int32 as (T, in_features) float32."""
+        """Return weight rows ``ids`` (T,) int32 as (T, in_features) float32.
+
+        Raises:
+            UnsupportedInputError: The matrices are held in different ways.
+        """
+        if len(self._parts) > 1:
+            raise UnsupportedInputError(
+                f"[lookup] the matrices of a table must be held alike; got {len(self._parts)} ways."
+            )
         if out is None:
             out = np.empty((ids.shape[0], self.in_features), np.float32)
-        self._packed.lookup(ids, ids.shape[0], out)
+        self._parts[0][0].lookup(ids, ids.shape[0], out)
         return out
+
+
+def _layout(weight: Weight) -> tuple[object, ...]:
+    return weight.layout() if isinstance(weight, QuantizedTensor) else ()
+
+
+def _pack(weights: Sequence[Weight], dtype: str, exact_activations: bool) -> Any:
+    """Pack matrices of one layout."""
+    first, columns = weights[0], weights[0].shape[1]
+    num_rows = sum(weight.shape[0] for weight in weights)
+    if isinstance(first, QuantizedTensor):
+        packed = native.PackedQuantized(
+            columns,
+            num_rows,
+            first.group_size,
+            first.bits,
+            first.zero,
+            DTYPE_CODES[str(first.scales.dtype)],
+            first.offsets is not None,
+            exact_activations,
+        )
+        if first.code_book is not None:
+            codes, step = integer_code_book(first.code_book)
+            packed.set_book(first.code_book.tolist(), codes.tolist(), step)
+    else:
+        packed = native.PackedLinear(columns, num_rows, DTYPE_CODES[dtype])
+    row = 0
+    for weight in weights:
+        rows = weight.shape[0]
+        if isinstance(weight, QuantizedTensor):
+            packed.pack(weight.codes, weight.scales, weight.offsets, row, rows)
+        else:
+            packed.pack(weight.array, DTYPE_CODES[weight.dtype], row, rows)
+        row += rows
+    return packed

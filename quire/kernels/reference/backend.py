@@ -14,7 +14,7 @@ from quire.kernels import moe as moe_op
 from quire.kernels import norm as norm_op
 from quire.kernels import rows as rows_op
 from quire.kernels import sampling as sampling_op
-from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch
+from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch, Weight
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.reference import moe, norm, sampling
 from quire.kernels.reference.activation import activate, gated
@@ -45,7 +45,12 @@ class ReferenceBackend:
         return ReferenceKVCache(spec, num_blocks)
 
     def linear(
-        self, weights: Sequence[HostTensor], biases: Sequence[HostTensor] = (), *, dtype: str
+        self,
+        weights: Sequence[Weight],
+        biases: Sequence[HostTensor] = (),
+        *,
+        dtype: str,
+        exact_activations: bool = True,
     ) -> ReferenceLinear:
         return ReferenceLinear(weights, biases, dtype)
 

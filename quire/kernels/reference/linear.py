@@ -7,23 +7,23 @@ from collections.abc import Sequence
 import torch
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.backend import Weight
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedTensor
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 class ReferenceLinear:
-    """Weights rounded to their dtype, multiplied in float32."""
+    """Floats rounded to their dtype, quantized weights as they are, multiplied in float32."""
 
-    def __init__(
-        self, weights: Sequence[HostTensor], biases: Sequence[HostTensor], dtype: str
-    ) -> None:
+    def __init__(self, weights: Sequence[Weight], biases: Sequence[HostTensor], dtype: str) -> None:
         if dtype not in DTYPES:
             raise UnsupportedInputError(
                 f"[linear] dtype must be one of {', '.join(DTYPES)}; got {dtype}."
             )
-        parts = [torch.from_numpy(weight.float32().copy()) for weight in weights]
-        self.weight = torch.cat(parts).to(DTYPES[dtype])
+        # Quantized among them make all of it float32.
+        self.weight = torch.cat([_values(weight, DTYPES[dtype]) for weight in weights])
         self.out_features, self.in_features = self.weight.shape
         self.nbytes = self.weight.nbytes
         self.bias = torch.zeros(self.out_features)
@@ -48,3 +48,8 @@ class ReferenceLinear:
         """Return weight rows ``ids`` as float32."""
         rows = self.weight[ids.long()].float()
         return rows if out is None else out.copy_(rows)
+
+
+def _values(weight: Weight, dtype: torch.dtype) -> torch.Tensor:
+    values = torch.from_numpy(weight.float32().copy())
+    return values if isinstance(weight, QuantizedTensor) else values.to(dtype)

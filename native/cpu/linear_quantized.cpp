@@ -1,0 +1,180 @@
+// y = x W^T + bias for quantized weights, one row to thousands. The codes of a block are unpacked to
+// bytes in L1, whatever their width, and one micro-kernel multiplies those. See quantized_tile.h.
+#include "cpu/linear_rows.h"
+#include "cpu/quantized_block.h"
+#include "cpu/quantized_tile.h"
+#include "include/kernels.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+constexpr int64_t panel_width = QuantizedWeights::panel_width;
+constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
+
+// Rows multiplied together: their activations of one block stay in L2 (a KiB each).
+constexpr int64_t max_rows_at_once = 252;
+
+using RunQuantizedTile = void (*)(const QuantizedTile&);
+
+// The instance for a tile of 1 .. tile_rows rows.
+template <Range range, int halves, int rows = 1>
+RunQuantizedTile tile_of_rows(int64_t wanted) {
+  if constexpr (rows < QuantizedFormat::tile_rows)
+    if (wanted != rows) return tile_of_rows<range, halves, rows + 1>(wanted);
+  return run_quantized_tile<range, halves, rows>;
+}
+
+bool uses_bytes(const QuantizedWeights& weights) { return weights.bits == 8 || weights.has_book; }
+bool has_halves(const QuantizedWeights& weights) { return weights.group_size < record_inputs; }
+
+template <int halves>
+RunQuantizedTile quantized_tile_of(const QuantizedWeights& weights, int64_t rows) {
+  if (uses_bytes(weights)) return tile_of_rows<Range::byte, halves>(rows);
+  if (weights.bits > 4) return tile_of_rows<Range::below_64, halves>(rows);
+  return tile_of_rows<Range::below_16, halves>(rows);
+}
+
+// Multiplies a block of one panel at a time, in integers.
+class IntegerBlocks {
+ public:
+  using Format = QuantizedFormat;
+
+  explicit IntegerBlocks(const QuantizedWeights& weights) : weights_(weights) {
+    constexpr int64_t lines = 2 * block_groups * panel_width;
+    scales_ = static_cast<float*>(
+        scratch(Slot::weights, block_groups * record_codes + 2 * lines * sizeof(float)));
+    offsets_ = scales_ + lines;
+    codes_ = reinterpret_cast<uint8_t*>(offsets_ + lines);
+    for (int i = 0; i < 16; ++i) book_[i] = static_cast<uint8_t>(weights.book_codes[i] + 128);
+  }
+
+  static Format format(const QuantizedWeights& weights) {
+    const int32_t zero = weights.has_book ? 128 : weights.zero;
+    return {uses_bytes(weights) ? zero - byte_bias : zero, has_halves(weights)};
+  }
+
+  // Add block `index` of a panel to sums [row][32 outputs].
+  void multiply(const Activations<Format>& activations, const char* panel, int64_t index,
+                float* sums) {
+    const Tiles& tiles = activations.tiles();
+    QuantizedTile tile;
+    read({panel, index * block_groups, activations.groups_of(index)}, tile);
+    tile.first = index == 0;
+    for (int64_t i = 0; i < tiles.count; ++i) {
+      tile.activations = reinterpret_cast<const ActivationGroup*>(activations.at(index, i));
+      tile.out = sums + tiles.start(i) * panel_width;
+      const int64_t rows = tiles.start(i + 1) - tiles.start(i);
+      (has_halves(weights_) ? quantized_tile_of<2>(weights_, rows)
+                            : quantized_tile_of<1>(weights_, rows))(tile);
+    }
+  }
+
+ private:
+  void read(const RecordSpan& span, QuantizedTile& tile) {
+    const float step = weights_.has_book ? weights_.book_step : 1.0f;
+    read_scales(weights_, span, weights_.scales_begin(), step, scales_);
+    if (weights_.has_offsets) read_scales(weights_, span, weights_.offsets_begin(), 1.0f, offsets_);
+    tile.scales = scales_;
+    tile.offsets = weights_.has_offsets ? offsets_ : nullptr;
+    tile.groups = span.records;
+    tile.codes =
+        reinterpret_cast<const uint8_t*>(span.panel + span.first * weights_.record_bytes());
+    if (weights_.bits == 8) return;
+    read_codes(weights_, span, codes_);
+    if (weights_.has_book)
+      for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes_ + i * record_codes);
+    tile.codes = codes_;
+  }
+
+  const QuantizedWeights& weights_;
+  uint8_t* codes_;
+  float *scales_, *offsets_;
+  uint8_t book_[16];
+};
+
+// The same with exact activations: dequantizes the block and multiplies in float.
+class FloatBlocks {
+ public:
+  using Format = FloatFormat<float>;
+
+  explicit FloatBlocks(const QuantizedWeights& weights) : weights_(weights) {
+    constexpr int64_t lines = 4 * block_records * panel_width;
+    values_ = static_cast<float*>(
+        scratch(Slot::weights, block_records * record_codes * (1 + sizeof(float)) +
+                                   lines * sizeof(float)));
+    scales_ = values_ + block_records * record_codes;
+    codes_ = reinterpret_cast<uint8_t*>(scales_ + lines);
+  }
+
+  static Format format(const QuantizedWeights&) { return {}; }
+
+  void multiply(const Activations<Format>& activations, const char* panel, int64_t index,
+                float* sums) {
+    const Tiles& tiles = activations.tiles();
+    const int64_t groups = activations.groups_of(index);
+    dequantize(weights_, {panel, index * block_records, groups * group_words / record_inputs},
+               codes_, scales_, values_);
+    for (int64_t i = 0; i < tiles.count; ++i) {
+      Tile<Format> tile{};
+      tile.activations = activations.at(index, i);
+      tile.weights = values_;
+      tile.groups = groups;
+      tile.first = index == 0;
+      tile.out = sums + tiles.start(i) * panel_width;
+      tile.prefetch = panel;
+      tile_of<Format>(tiles.start(i + 1) - tiles.start(i))(tile);
+    }
+  }
+
+ private:
+  static constexpr int64_t block_records = block_groups * group_words / record_inputs;
+
+  const QuantizedWeights& weights_;
+  float *values_, *scales_;
+  uint8_t* codes_;
+};
+
+// How many panels make a chunk: about 64 KiB of weights; all of them when the work is small,
+// because waking another thread costs some microseconds.
+int64_t panels_of_chunk(const QuantizedWeights& weights, int64_t rows) {
+  if (weights.bytes() * (1 + rows / 4) < (1 << 19)) return weights.num_panels();
+  return larger<int64_t>(rows > 32 ? 4 : 1, (64 << 10) / weights.panel_bytes());
+}
+
+template <class Blocks>
+void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
+              int64_t out_stride) {
+  const Activations<typename Blocks::Format> activations(
+      weights.in_features, weights.padded_inputs(), x, num_rows, Blocks::format(weights));
+  const int64_t panels = panels_of_chunk(weights, num_rows);
+  parallel_for(ceil_div(weights.num_panels(), panels), [&](int64_t chunk) {
+    const int64_t begin = chunk * panels, end = smaller(begin + panels, weights.num_panels());
+    const int64_t panel_sums = num_rows * panel_width;
+    auto* sums = static_cast<float*>(
+        scratch(Slot::partial, static_cast<size_t>((end - begin) * panel_sums) * sizeof(float)));
+    Blocks blocks(weights);
+    for (int64_t index = 0; index < activations.num_blocks(); ++index)
+      for (int64_t panel = begin; panel < end; ++panel)
+        blocks.multiply(activations, weights.data + panel * weights.panel_bytes(), index,
+                        sums + (panel - begin) * panel_sums);
+    write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);
+  });
+}
+
+}  // namespace
+
+void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
+                      int64_t out_stride) {
+  const int64_t passes = ceil_div(num_rows, max_rows_at_once);
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const int64_t row = pass * num_rows / passes;
+    const int64_t rows = (pass + 1) * num_rows / passes - row;
+    const float* inputs = x + row * weights.in_features;
+    if (weights.exact_activations)
+      multiply<FloatBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
+    else
+      multiply<IntegerBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
+  }
+}
+
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,116 @@
+// What linears of all weights share: rows cut into tiles, activations packed, sums written out.
+#pragma once
+
+#include "cpu/linear_tile.h"
+#include "runtime/memory.h"
+#include "runtime/thread_pool.h"
+
+namespace quire::QUIRE_ISA {
+
+// Groups of a block: its weights, one panel wide, stay in L1 (16 or 32 KiB).
+constexpr int64_t block_groups = 16;
+
+// The rows of a call, cut into tiles of nearly equal height.
+struct Tiles {
+  int64_t num_rows, count;
+
+  Tiles(int64_t rows, int64_t tile_rows) : num_rows(rows), count(ceil_div(rows, tile_rows)) {}
+  int64_t start(int64_t tile) const { return tile * num_rows / count; }
+};
+
+template <class Format>
+constexpr int64_t group_inputs = group_words * Format::word_inputs;
+
+// Activations packed for the tiles: [block][tile][group][row][16 words], a group as Format fills it.
+template <class Format>
+class Activations {
+ public:
+  using Word = typename Format::Word;
+
+  // x (num_rows, in_features); padded_inputs is a whole number of groups.
+  Activations(int64_t in_features, int64_t padded_inputs, const float* x, int64_t num_rows,
+              const Format& format = {})
+      : format_(format),
+        tiles_(num_rows, Format::tile_rows),
+        in_features_(in_features),
+        num_groups_(padded_inputs / group_inputs<Format>) {
+    words_ = static_cast<Word*>(
+        scratch(Slot::activations,
+                static_cast<size_t>(num_rows * num_groups_ * group_words) * sizeof(Word)));
+    // A thread is worth waking for some thousand lines.
+    const int64_t tiles_per_chunk = ceil_div(4096, Format::tile_rows * num_groups_);
+    parallel_for(ceil_div(tiles_.count, tiles_per_chunk), [&](int64_t chunk) {
+      const int64_t end = smaller((chunk + 1) * tiles_per_chunk, tiles_.count);
+      for (int64_t tile = chunk * tiles_per_chunk; tile < end; ++tile) pack(x, tile);
+    });
+  }
+
+  const Tiles& tiles() const { return tiles_; }
+  int64_t num_blocks() const { return ceil_div(num_groups_, block_groups); }
+  int64_t groups_of(int64_t block) const {
+    return smaller(block_groups, num_groups_ - block * block_groups);
+  }
+  const Word* at(int64_t block, int64_t tile) const { return words_ + offset(block, tile); }
+
+ private:
+  int64_t offset(int64_t block, int64_t tile) const {
+    return (block * block_groups * tiles_.num_rows + tiles_.start(tile) * groups_of(block)) *
+           group_words;
+  }
+
+  void pack(const float* x, int64_t tile) {
+    const int64_t begin = tiles_.start(tile), rows = tiles_.start(tile + 1) - begin;
+    for (int64_t block = 0; block < num_blocks(); ++block) {
+      for (int64_t row = 0; row < rows; ++row) {
+        Word* line = words_ + offset(block, tile) + row * group_words;
+        for (int64_t group = 0; group < groups_of(block); ++group, line += rows * group_words) {
+          const int64_t input = (block * block_groups + group) * group_inputs<Format>;
+          format_.fill(x + (begin + row) * in_features_ + input, in_features_ - input, line);
+        }
+      }
+    }
+  }
+
+  Format format_;
+  Tiles tiles_;
+  int64_t in_features_, num_groups_;
+  Word* words_;
+};
+
+template <class Format>
+using RunTile = void (*)(const Tile<Format>&);
+
+// The instance for a tile of 1 .. max_tile_rows rows.
+template <class Format, int rows = 1>
+RunTile<Format> tile_of(int64_t wanted) {
+  if constexpr (rows < max_tile_rows)
+    if (wanted != rows) return tile_of<Format, rows + 1>(wanted);
+  return run_tile<Format, rows>;
+}
+
+// Finished sums of some panels: [panel][row][32 outputs].
+struct PanelSums {
+  const float* sums;
+  int64_t begin, end;  // panels
+  int64_t num_rows;
+  int64_t out_features;
+  const float* bias;  // or null
+};
+
+// Add the bias and write rows of out_features, `out_stride` apart.
+inline void write_panels(const PanelSums& all, float* out, int64_t out_stride) {
+  constexpr int64_t panel_width = LinearWeights::panel_width;
+  const float* row_sums = all.sums;
+  for (int64_t panel = all.begin; panel < all.end; ++panel) {
+    const int64_t output = panel * panel_width, width = all.out_features - output;
+    for (int64_t row = 0; row < all.num_rows; ++row, row_sums += panel_width) {
+      for (int64_t i = 0; i < smaller(panel_width, width); i += F32::lanes) {
+        F32 y = load(row_sums + i);
+        if (all.bias) y = y + load_tail(all.bias + output + i, width - i);
+        store_tail(out + row * out_stride + output + i, y, width - i);
+      }
+    }
+  }
+}
+
+}  // namespace quire::QUIRE_ISA

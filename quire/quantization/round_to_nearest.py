@@ -1,0 +1,160 @@
+"""Quantize a float matrix by rounding each weight to the nearest code; no calibration.
+
+Symmetric: ``scale = max|w| / 127`` for 8 bits; fewer bits use all codes, the weight of largest
+magnitude becoming the lowest: ``scale = -w / 2 ** (bits - 1)``. Asymmetric: codes span the group's
+minimum to its maximum. NF4: nearest of 16 quantiles of the normal distribution, times ``max|w|``.
+Source of NF4: Dettmers et al. 2023 (QLoRA), appendix E.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedTensor
+
+#: The 16 values of NF4.
+NF4 = np.array(
+    [
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
+    ],
+    np.float32,
+)
+
+#: Elements that are quantized at a time, so that the temporaries stay in cache.
+PIECE = 1 << 17
+#: A float16 scale below this has too few bits left.
+LOWEST_HALF_SCALE = 2.0**-16
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How a matrix is rounded.
+
+    Attributes:
+        bits: 2, 3, 4, 5, 6 or 8.
+        group_size: Columns that share a scale; 0 for whole rows.
+        symmetric: Without offsets.
+        code_book: (16,) float32 for 4 bits, in ascending order, largest magnitude 1; or None.
+    """
+
+    bits: int
+    group_size: int
+    symmetric: bool = True
+    code_book: np.ndarray | None = None
+
+
+def create_scheme(name: str, group_size: int | None = None) -> Scheme:
+    """Return the scheme of ``int8``, ``int6`` ... ``int2`` or ``nf4``.
+
+    Args:
+        name: As on the command line.
+        group_size: None for the default: 32, and 64 for NF4.
+    """
+    if name == "nf4":
+        return Scheme(4, 64 if group_size is None else group_size, code_book=NF4)
+    # Two or three bits have no code to spare for symmetry.
+    bits = int(name.removeprefix("int"))
+    return Scheme(bits, 32 if group_size is None else group_size, symmetric=bits >= 4)
+
+
+def quantize(tensor: HostTensor, scheme: Scheme) -> QuantizedTensor:
+    """Round a matrix (N, K).
+
+    Inside the range of a group's codes the error is at most half a step.
+    """
+    rows, columns = tensor.shape
+    size = scheme.group_size or -(-columns // 32) * 32
+    groups = -(-columns // size)
+    codes = np.empty((rows, columns), np.uint8)
+    scales = np.empty((rows, groups), np.float32)
+    offsets = None if scheme.symmetric else np.empty((rows, groups), np.float32)
+    step = max(1, PIECE // columns)
+    for first in range(0, rows, step):
+        part = slice(first, first + step)
+        values = HostTensor(tensor.name, tensor.dtype, tensor.array[part]).float32()
+        if groups * size != columns:
+            # Repeating the last column leaves minimum and maximum of its group alone.
+            values = np.pad(values, ((0, 0), (0, groups * size - columns)), mode="edge")
+        values = values.reshape(len(values), groups, size)
+        if offsets is None:
+            scales[part], rounded = _symmetric(values, scheme)
+        else:
+            scales[part], offsets[part], rounded = _asymmetric(values, scheme.bits)
+        codes[part] = rounded.reshape(len(values), -1)[:, :columns]
+    half = all(_fits_half(numbers) for numbers in (scales, offsets) if numbers is not None)
+    dtype = np.float16 if half else np.float32
+    return QuantizedTensor(
+        name=tensor.name,
+        bits=scheme.bits,
+        group_size=size,
+        codes=codes,
+        scales=scales.astype(dtype),
+        zero=1 << scheme.bits - 1 if scheme.symmetric and scheme.code_book is None else 0,
+        offsets=None if offsets is None else offsets.astype(dtype),
+        code_book=scheme.code_book,
+    )
+
+
+def _symmetric(values: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
+    """Return scales (N, G) and codes (N, G, group) of values (N, G, group)."""
+    highest, lowest = values.max(axis=-1), values.min(axis=-1)
+    furthest = np.where(highest > -lowest, highest, lowest)
+    if scheme.code_book is not None:
+        scales = _as_stored(np.abs(furthest))
+        limits = (scheme.code_book[1:] + scheme.code_book[:-1]) / 2
+        codes = np.searchsorted(limits, (values * _inverse(scales)[..., None]).ravel())
+        return scales, codes.reshape(values.shape)
+    zero = 1 << scheme.bits - 1
+    if scheme.bits == 8:
+        scales = _as_stored(np.abs(furthest) / np.float32(127))
+        low, high = -127, 127
+    else:
+        scales = _as_stored(furthest / np.float32(-zero))
+        low, high = -zero, zero - 1
+    scaled = np.rint(values * _inverse(scales)[..., None])
+    return scales, np.clip(scaled, low, high) + zero
+
+
+def _asymmetric(values: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scales, offsets and codes."""
+    lowest = values.min(axis=-1)
+    offsets = _as_stored(lowest)
+    scales = _as_stored((values.max(axis=-1) - lowest) / np.float32((1 << bits) - 1))
+    scaled = np.rint((values - offsets[..., None]) * _inverse(scales)[..., None])
+    return scales, offsets, np.clip(scaled, 0, (1 << bits) - 1)
+
+
+def _as_stored(scales: np.ndarray) -> np.ndarray:
+    """Return what float16 keeps of scales, where it can, so that codes are chosen for that."""
+    if not _fits_half(scales):
+        return scales
+    return scales.astype(np.float16).astype(np.float32)
+
+
+def _fits_half(scales: np.ndarray) -> bool:
+    magnitudes = np.abs(scales)
+    used = magnitudes[magnitudes > 0]
+    return not used.size or bool(used.max() < 65504 and used.min() >= LOWEST_HALF_SCALE)
+
+
+def _inverse(scales: np.ndarray) -> np.ndarray:
+    """Return 1 / scales, 0 where a scale is 0."""
+    return np.divide(1, scales, out=np.zeros_like(scales), where=scales != 0, dtype=np.float32)
