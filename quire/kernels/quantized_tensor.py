@@ -76,7 +76,7 @@ class QuantizedTensor:
     def float32(self) -> np.ndarray:
         """Return the values as a new (N, K) float32 array."""
         if self.code_book is not None:
-            values = self.code_book.astype(np.float32)[self.codes]
+            values: np.ndarray = self.code_book.astype(np.float32)[self.codes]
         else:
             values = self.codes.astype(np.float32) - np.float32(self.zero)
         columns = self.codes.shape[1]

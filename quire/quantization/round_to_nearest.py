@@ -157,4 +157,6 @@ def _fits_half(scales: np.ndarray) -> bool:
 
 def _inverse(scales: np.ndarray) -> np.ndarray:
     """Return 1 / scales, 0 where a scale is 0."""
-    return np.divide(1, scales, out=np.zeros_like(scales), where=scales != 0, dtype=np.float32)
+    inverse = np.zeros_like(scales)
+    np.divide(1, scales, out=inverse, where=scales != 0)
+    return inverse

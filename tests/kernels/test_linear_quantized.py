@@ -1,0 +1,149 @@
+"""Quantized linears: the integer path bit for bit, the exact one within float32's error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from quire.core.errors import UnsupportedInputError
+from quire.kernels.cpu.linear import CpuLinear
+from quire.kernels.cpu.native import native
+from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book
+from quire.kernels.reference.linear import ReferenceLinear
+from tests.kernels.quantized_cases import FORMATS, random_quantized, simulate
+
+#: (in_features, out_features): less than a group, tails of groups, records, panels and blocks.
+SHAPES = [(7, 1), (32, 31), (40, 33), (530, 70)]
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def form(bits: int) -> QuantizedTensor:
+    return random_quantized(5, 64, bits, 32, False, False)
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=str)
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_the_integer_path_equals_its_simulation(
+    isa: str, kind: tuple[int, int, bool, bool], inputs: int, outputs: int
+) -> None:
+    weight = random_quantized(outputs, inputs, *kind)
+    layer = CpuLinear([weight], [], "float32")
+    x = normal(14, inputs) * np.float32([[10.0**e] for e in range(-7, 7)])
+    x[3] = 0
+    np.testing.assert_array_equal(layer(x), simulate(weight, x, fused=isa != "scalar"))
+
+
+@pytest.mark.parametrize("bits", [8, 6, 5, 4, 2])
+def test_the_largest_products_do_not_overflow(isa: str, bits: int) -> None:
+    weight = random_quantized(2, 1024, bits, 32, False, False)
+    layer = CpuLinear([weight], [], "float32")
+    x = np.float32([[1.0], [-1.0]]) * np.ones((1, 1024), np.float32)
+    np.testing.assert_array_equal(layer(x), simulate(weight, x, fused=isa != "scalar"))
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=str)
+def test_exact_activations_equal_dequantize_then_multiply(
+    isa: str, kind: tuple[int, int, bool, bool]
+) -> None:
+    weight = random_quantized(70, 530, *kind)
+    layer = CpuLinear([weight], [], "float32", exact_activations=True)
+    x = normal(9, 530, seed=1)
+    want = x.astype(np.float64) @ weight.float32().astype(np.float64).T
+    assert np.abs(layer(x) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=str)
+def test_lookup_returns_the_values(isa: str, kind: tuple[int, int, bool, bool]) -> None:
+    weight = random_quantized(70, 101, *kind)
+    ids = np.array([69, 0, 31, 32, 33, 69, 5], np.int32)
+    got = CpuLinear([weight], [], "float32").lookup(ids)
+    np.testing.assert_array_equal(got, weight.float32()[ids])
+    theirs = ReferenceLinear([weight], [], "float32").lookup(torch.from_numpy(ids))
+    np.testing.assert_array_equal(got, theirs.numpy())
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("kind", [FORMATS[0], FORMATS[2], FORMATS[5]], ids=str)
+def test_a_rows_bits_depend_on_that_row_alone(
+    isa: str, kind: tuple[int, int, bool, bool], exact: bool
+) -> None:
+    inputs, outputs, most = 600, 230, 600
+    layer = CpuLinear([random_quantized(outputs, inputs, *kind)], [], "float32", exact)
+    x = normal(most, inputs, seed=2)
+    before = native.num_threads()
+    native.set_num_threads(1)
+    alone = np.concatenate([layer(x[i : i + 1]) for i in range(14)])
+    for threads in (1, 2):
+        native.set_num_threads(threads)
+        for rows in range(2, 15):
+            np.testing.assert_array_equal(layer(x[:rows]), alone[:rows])
+            np.testing.assert_array_equal(layer(x[14 - rows : 14]), alone[14 - rows :])
+        np.testing.assert_array_equal(layer(x)[:14], alone)
+        np.testing.assert_array_equal(layer(x[::-1].copy())[-14:][::-1], alone)
+    native.set_num_threads(before)
+
+
+def test_matrices_held_in_different_ways_are_one_product(isa: str) -> None:
+    parts = [
+        random_quantized(40, 96, 4, 32, True, False),
+        random_quantized(17, 96, 4, 32, True, False, seed=1),
+        random_quantized(17, 96, 6, 16, False, False),
+        HostTensor("f", "float32", normal(9, 96)),
+    ]
+    bias = normal(83, seed=3)
+    layer = CpuLinear(parts, [HostTensor("b", "float32", bias)], "float32", True)
+    x = normal(5, 96, seed=4)
+    dense = np.concatenate([part.float32() for part in parts])
+    want = x.astype(np.float64) @ dense.astype(np.float64).T + bias
+    np.testing.assert_allclose(layer(x), want, rtol=0, atol=2e-5 * np.abs(want).max())
+    with pytest.raises(UnsupportedInputError, match="held alike"):
+        layer.lookup(np.array([0], np.int32))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_no_number_spoils_its_row_only(isa: str, value: float) -> None:
+    layer = CpuLinear([form(8)], [], "float32")
+    x = normal(3, 64)
+    clean = layer(x)
+    x[1, 40] = value
+    got = layer(x)
+    assert np.isnan(got[1]).all()
+    np.testing.assert_array_equal(got[[0, 2]], clean[[0, 2]])
+
+
+def test_memory_is_codes_and_scales(isa: str) -> None:
+    """QNT-07: 4 bits in groups of 128 take at most 4.16 bits a weight, QNT-06: 3% of scales."""
+    layer = CpuLinear([random_quantized(256, 2048, 4, 128, False, False)], [], "float32")
+    assert layer.nbytes * 8 / (256 * 2048) == 4.125
+
+
+def test_code_books_in_integers() -> None:
+    whole, step = integer_code_book(np.float32([-127, 1, 113]))
+    assert (whole.tolist(), step) == ([-127, 1, 113], 1.0)
+    codes, step = integer_code_book(np.float32([-1, 0, 0.5, 1]))
+    assert codes.tolist() == [-127, 0, 64, 127]
+    assert step == pytest.approx(1 / 127)
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    codes, scales = np.zeros((4, 64), np.uint8), np.ones((4, 2), np.float16)
+    good = {"name": "w", "bits": 4, "group_size": 32, "codes": codes, "scales": scales}
+    assert QuantizedTensor(**good).shape == (4, 64)
+    bad = [
+        {"bits": 7},
+        {"group_size": 48},
+        {"codes": codes[:, :0]},
+        {"scales": scales[:, :1]},
+        {"scales": scales.astype(np.float64)},
+        {"zero": 16},
+        {"offsets": scales.astype(np.float32)},
+        {"code_book": np.zeros(8, np.float32)},
+    ]
+    for change in bad:
+        with pytest.raises(UnsupportedInputError, match="quantized w"):
+            QuantizedTensor(**{**good, **change})
