@@ -34,6 +34,14 @@ RunQuantizedTile quantized_tile_of(const QuantizedWeights& weights, int64_t rows
   return tile_of_rows<Range::below_16, halves>(rows);
 }
 
+// A block of one panel, and the block that comes after it.
+struct BlockPlace {
+  const char* panel;
+  int64_t index;
+  const char* next;
+  int64_t next_index;
+};
+
 // Multiplies a block of one panel at a time, in integers.
 class IntegerBlocks {
  public:
@@ -53,23 +61,48 @@ class IntegerBlocks {
     return {uses_bytes(weights) ? zero - byte_bias : zero, has_halves(weights)};
   }
 
-  // Add block `index` of a panel to sums [row][32 outputs].
-  void multiply(const Activations<Format>& activations, const char* panel, int64_t index,
-                float* sums) {
+  // Add block `index` of a panel to sums [row][32 outputs]; `next` is the panel of the next call.
+  void multiply(const Activations<Format>& activations, const BlockPlace& place, float* sums) {
     const Tiles& tiles = activations.tiles();
+    if (tiles.count == 1) return multiply_one_tile(activations, place, sums);
+    const int64_t next = place.next_index * block_groups;
     QuantizedTile tile;
-    read({panel, index * block_groups, activations.groups_of(index)}, tile);
-    tile.first = index == 0;
+    read({place.panel, place.index * block_groups, activations.groups_of(place.index)}, tile);
+    tile.first = place.index == 0;
     for (int64_t i = 0; i < tiles.count; ++i) {
-      tile.activations = reinterpret_cast<const ActivationGroup*>(activations.at(index, i));
-      tile.out = sums + tiles.start(i) * panel_width;
-      const int64_t rows = tiles.start(i + 1) - tiles.start(i);
-      (has_halves(weights_) ? quantized_tile_of<2>(weights_, rows)
-                            : quantized_tile_of<1>(weights_, rows))(tile);
+      // The first tile asks for the block that comes next.
+      tile.ahead = i ? nullptr : place.next + next * weights_.record_bytes();
+      tile.scales_ahead = place.next + weights_.scales_begin() + next * 64;
+      run(tile, activations.at(place.index, i), tiles.start(i + 1) - tiles.start(i),
+          sums + tiles.start(i) * panel_width);
     }
   }
 
  private:
+  // A few records at a time, asking for those of some KiB later, which lie behind them.
+  void multiply_one_tile(const Activations<Format>& activations, const BlockPlace& place,
+                         float* sums) {
+    constexpr int64_t step = 4, distance = 16;
+    const int64_t rows = activations.tiles().num_rows, groups = activations.groups_of(place.index);
+    for (int64_t group = 0; group < groups; group += step) {
+      const int64_t record = place.index * block_groups + group;
+      QuantizedTile tile;
+      read({place.panel, record, smaller(step, groups - group)}, tile);
+      tile.first = record == 0;
+      tile.ahead = place.panel + (record + distance) * weights_.record_bytes();
+      tile.scales_ahead = place.panel + weights_.scales_begin() + (record + distance) * 64;
+      run(tile, activations.at(place.index, 0) + group * rows * group_words, rows, sums);
+    }
+  }
+
+  void run(QuantizedTile& tile, const Format::Word* activations, int64_t rows, float* sums) const {
+    tile.activations = reinterpret_cast<const ActivationGroup*>(activations);
+    tile.ahead_bytes = weights_.record_bytes();
+    tile.out = sums;
+    (has_halves(weights_) ? quantized_tile_of<2>(weights_, rows)
+                          : quantized_tile_of<1>(weights_, rows))(tile);
+  }
+
   void read(const RecordSpan& span, QuantizedTile& tile) {
     const float step = weights_.has_book ? weights_.book_step : 1.0f;
     read_scales(weights_, span, weights_.scales_begin(), step, scales_);
@@ -108,8 +141,8 @@ class FloatBlocks {
 
   static Format format(const QuantizedWeights&) { return {}; }
 
-  void multiply(const Activations<Format>& activations, const char* panel, int64_t index,
-                float* sums) {
+  void multiply(const Activations<Format>& activations, const BlockPlace& place, float* sums) {
+    const auto [panel, index, next, next_index] = place;
     const Tiles& tiles = activations.tiles();
     const int64_t groups = activations.groups_of(index);
     dequantize(weights_, {panel, index * block_records, groups * group_words / record_inputs},
@@ -121,7 +154,7 @@ class FloatBlocks {
       tile.groups = groups;
       tile.first = index == 0;
       tile.out = sums + tiles.start(i) * panel_width;
-      tile.prefetch = panel;
+      tile.prefetch = next;
       tile_of<Format>(tiles.start(i + 1) - tiles.start(i))(tile);
     }
   }
@@ -134,12 +167,16 @@ class FloatBlocks {
   uint8_t* codes_;
 };
 
-// How many panels make a chunk: about 64 KiB of weights; all of them when the work is small,
+// How many panels make a chunk: about 128 KiB of weights; all of them when the work is small,
 // because waking another thread costs some microseconds.
 int64_t panels_of_chunk(const QuantizedWeights& weights, int64_t rows) {
   if (weights.bytes() * (1 + rows / 4) < (1 << 19)) return weights.num_panels();
-  return larger<int64_t>(rows > 32 ? 4 : 1, (64 << 10) / weights.panel_bytes());
+  return larger<int64_t>(rows > 32 ? 4 : 1, (128 << 10) / weights.panel_bytes());
 }
+
+struct Place {
+  int64_t panel, block;
+};
 
 template <class Blocks>
 void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
@@ -153,10 +190,21 @@ void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows,
     auto* sums = static_cast<float*>(
         scratch(Slot::partial, static_cast<size_t>((end - begin) * panel_sums) * sizeof(float)));
     Blocks blocks(weights);
-    for (int64_t index = 0; index < activations.num_blocks(); ++index)
-      for (int64_t panel = begin; panel < end; ++panel)
-        blocks.multiply(activations, weights.data + panel * weights.panel_bytes(), index,
-                        sums + (panel - begin) * panel_sums);
+    // Few rows read weights in the order of memory; many find each block of theirs in the cache
+    // for several panels.
+    const int64_t num_blocks = activations.num_blocks(), num_panels = end - begin;
+    const bool few = num_rows <= 32;
+    const auto place = [&](int64_t i) {
+      return Place{few ? i / num_blocks : i % num_panels, few ? i % num_blocks : i / num_panels};
+    };
+    for (int64_t i = 0; i < num_blocks * num_panels; ++i) {
+      const Place here = place(i), next = place(smaller(i + 1, num_blocks * num_panels - 1));
+      const auto data = [&](const Place& at) {
+        return weights.data + (begin + at.panel) * weights.panel_bytes();
+      };
+      blocks.multiply(activations, {data(here), here.block, data(next), next.block},
+                      sums + here.panel * panel_sums);
+    }
     write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);
   });
 }

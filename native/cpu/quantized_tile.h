@@ -36,30 +36,34 @@ struct QuantizedFormat {
   bool halves = false;
 
   void fill(const float* x, int64_t n, Word* line) const {
+    const F32 nothing = quire::QUIRE_ISA::zero(), infinity = set1(__builtin_inff());
     float values[32];
-    F32 highest = quire::QUIRE_ISA::zero(), bad = highest;
+    F32 highest = nothing, bad = nothing;
     for (int i = 0; i < 32; i += F32::lanes) {
-      const F32 part = n > i ? load_tail(x + i, n - i) : quire::QUIRE_ISA::zero();
-      store(values + i, part);
-      highest = max(abs(part), highest);
-      bad = bad + part * quire::QUIRE_ISA::zero();  // NaN where x is infinite or NaN
+      const F32 part = n > i ? load_tail(x + i, n - i) : nothing;
+      bad = bad + part * nothing;  // NaN where x is infinite or NaN
+      const F32 finite = select(less(abs(part), infinity), part, nothing);
+      highest = max(abs(finite), highest);
+      store(values + i, finite);
     }
     const float most = max(highest);
-    const bool silent = most < 1e-30f;
+    const bool silent = most < 1e-30f;  // 127 / most would be infinite
     const F32 inverse = set1(silent ? 0.0f : 127.0f / most);
-    ActivationGroup group{};
-    for (int i = 0; i < 32; i += F32::lanes) store(values + i, round(load(values + i) * inverse));
-    int32_t sums[2] = {0, 0};
-    for (int i = 0; i < 32; ++i) {
-      const float value = smaller(127.0f, larger(-127.0f, values[i]));
-      group.codes[i] = static_cast<int8_t>(static_cast<int32_t>(value));
-      sums[i / 16] += group.codes[i];
+    F32 half_sums[2] = {nothing, nothing};
+    for (int i = 0; i < 32; i += F32::lanes) {
+      const F32 rounded = round(load(values + i) * inverse);
+      half_sums[i / 16] = half_sums[i / 16] + rounded;
+      store(values + i, rounded);
     }
+    ActivationGroup group{};
+    for (int i = 0; i < 32; ++i)
+      group.codes[i] = static_cast<int8_t>(static_cast<int32_t>(values[i]));
+    float sums[2] = {sum(half_sums[0]), sum(half_sums[1])};  // whole numbers
     if (!halves) sums[0] += sums[1];
     group.scale = (silent ? 0.0f : most / 127.0f) + sum(bad);
     for (int half = 0; half < 2; ++half) {
-      group.start[half] = -zero * sums[half];
-      group.sum[half] = group.scale * static_cast<float>(sums[half]);
+      group.start[half] = -zero * static_cast<int32_t>(sums[half]);
+      group.sum[half] = group.scale * sums[half];
     }
     std::memcpy(line, &group, sizeof(group));
   }
@@ -74,6 +78,11 @@ struct QuantizedTile {
   int64_t groups;
   bool first;  // whether this is the first block: `out` is written, else added to
   float* out;  // [row][32 outputs]
+  // Weights that a later block will want: bytes of codes, whole lines, to ask for per group, and
+  // of scales. Null asks for none.
+  const char* ahead;
+  const char* scales_ahead;
+  int64_t ahead_bytes;
 };
 
 template <Range range, int halves, int rows>
@@ -90,7 +99,13 @@ void run_quantized_tile(const QuantizedTile& tile) {
     const ActivationGroup* a = tile.activations;
     const uint8_t* w = tile.codes + part * 4;
     int64_t line = part;
+    const char* ahead = part ? nullptr : tile.ahead;
     for (int64_t group = 0; group < tile.groups; ++group, a += rows) {
+      if (ahead) {
+        for (int64_t i = 0; i < tile.ahead_bytes; i += 64) __builtin_prefetch(ahead + i);
+        __builtin_prefetch(tile.scales_ahead + group * 64);
+        ahead += tile.ahead_bytes;
+      }
 #pragma GCC unroll 2
       for (int half = 0; half < halves; ++half, line += panel, w += words * word_bytes) {
         I32 dots[rows][vectors];

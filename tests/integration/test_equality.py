@@ -50,3 +50,11 @@ def test_the_whole_lattice(checkpoint: Callable[..., Path], native: str) -> None
     outcomes = check_lattice(checkpoint(), all_conditions(), device=native)
     assert len(outcomes) == 48
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+@pytest.mark.parametrize("settings", [{"quantization": "int8"}, {"quantization": "int4"}], ids=str)
+def test_quantized_weights(
+    checkpoint: Callable[..., Path], native: str, settings: dict[str, str]
+) -> None:
+    outcomes = check_lattice(checkpoint(), few_conditions(), device=native, **settings)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
