@@ -10,8 +10,8 @@
 
 namespace quire {
 
-// The arrays of one product: x (num_rows, in_features) and columns column .. column + out_features - 1
-// of out (num_rows, columns). Needs the GIL at both ends.
+// The arrays of one product: x (num_rows, in_features) and columns column .. column + out_features
+// - 1 of out (num_rows, columns). Needs the GIL at both ends.
 class LinearCall {
  public:
   LinearCall(int64_t in_features, int64_t out_features, nb::handle x, int64_t num_rows,

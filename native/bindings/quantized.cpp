@@ -48,8 +48,8 @@ class PackedQuantized {
     const Buffer scale_rows(scales, bytes, false);
     const Buffer offset_rows(weights_.has_offsets ? offsets : scales, bytes, false);
     nb::gil_scoped_release release;
-    kernels().pack_quantized(weights_, {code_rows, scale_rows.data(), offset_rows.data(), first_row,
-                                        num_rows});
+    kernels().pack_quantized(
+        weights_, {code_rows, scale_rows.data(), offset_rows.data(), first_row, num_rows});
   }
 
   void set_bias(nb::handle bias) {

@@ -58,7 +58,8 @@ void multiply_panels(const LinearWeights& weights, const Activations<Format>& ac
       }
     }
   }
-  write_panels({sums, begin, end, tiles.num_rows, weights.out_features, weights.bias}, out, out_stride);
+  write_panels({sums, begin, end, tiles.num_rows, weights.out_features, weights.bias}, out,
+               out_stride);
 }
 
 // How many panels make a chunk: about 128 KiB of weights; more when the activations come from the

@@ -1,5 +1,6 @@
-// y = x W^T + bias for quantized weights, one row to thousands. The codes of a block are unpacked to
-// bytes in L1, whatever their width, and one micro-kernel multiplies those. See quantized_tile.h.
+// y = x W^T + bias for quantized weights, one row to thousands. The codes of a block are unpacked
+// to bytes in L1, whatever their width, and one micro-kernel multiplies those. See
+// quantized_tile.h.
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_tile.h"
@@ -132,9 +133,8 @@ class FloatBlocks {
 
   explicit FloatBlocks(const QuantizedWeights& weights) : weights_(weights) {
     constexpr int64_t lines = 4 * block_records * panel_width;
-    values_ = static_cast<float*>(
-        scratch(Slot::weights, block_records * record_codes * (1 + sizeof(float)) +
-                                   lines * sizeof(float)));
+    values_ = static_cast<float*>(scratch(
+        Slot::weights, block_records * record_codes * (1 + sizeof(float)) + lines * sizeof(float)));
     scales_ = values_ + block_records * record_codes;
     codes_ = reinterpret_cast<uint8_t*>(scales_ + lines);
   }

@@ -21,7 +21,8 @@ struct Tiles {
 template <class Format>
 constexpr int64_t group_inputs = group_words * Format::word_inputs;
 
-// Activations packed for the tiles: [block][tile][group][row][16 words], a group as Format fills it.
+// Activations packed for the tiles: [block][tile][group][row][16 words], a group as Format fills
+// it.
 template <class Format>
 class Activations {
  public:

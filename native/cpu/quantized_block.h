@@ -24,7 +24,8 @@ inline void read_scale_line(const QuantizedWeights& weights, const char* lines, 
   }
 }
 
-// Scales (or offsets) of a span, [record][half][32 outputs]; one half where groups are whole records.
+// Scales (or offsets) of a span, [record][half][32 outputs]; one half where groups are whole
+// records.
 inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span, int64_t begin,
                         float factor, float* out) {
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;

@@ -20,7 +20,8 @@ inline void unpack_plane(const uint8_t* __restrict plane, uint8_t* __restrict ou
   for (int part = 0; part < parts; ++part) {
     uint8_t* __restrict to = out + part * bytes;
     for (int i = 0; i < bytes; ++i) {
-      const auto code = static_cast<uint8_t>((plane[i] >> (part * bits) & ((1 << bits) - 1)) << shift);
+      const auto code =
+          static_cast<uint8_t>((plane[i] >> (part * bits) & ((1 << bits) - 1)) << shift);
       to[i] = set ? code : static_cast<uint8_t>(to[i] | code);
     }
   }
@@ -59,7 +60,8 @@ inline void pack_record(int bits, const uint8_t* codes, uint8_t* record) {
 // codes[i] = table[codes[i]] for codes below 16.
 inline void look_up_codes(const uint8_t* table, uint8_t* codes) {
 #if defined(__AVX512BW__)
-  const __m512i values = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  const __m512i values =
+      _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
   for (int i = 0; i < record_codes; i += 64)
     _mm512_storeu_si512(codes + i, _mm512_shuffle_epi8(values, _mm512_loadu_si512(codes + i)));
 #elif defined(__AVX2__)

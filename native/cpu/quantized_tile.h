@@ -3,7 +3,8 @@
 // Each output has one accumulator, a float, which takes the inputs' groups in ascending order:
 //
 //   sum += (scale of weights * scale of activations) * integer dot product - exact, of one group
-//   sum += offset * (scale of activations * sum of their codes)            - where there are offsets
+//   sum += offset * (scale of activations * sum of their codes)            - where there are
+//   offsets
 //
 // So an output's bits depend on its own row alone, whatever the rows beside it, the instance that
 // computed it, or the thread.
@@ -123,8 +124,7 @@ void run_quantized_tile(const QuantizedTile& tile) {
           if (!tile.offsets) continue;
           const F32 offset = load(tile.offsets + line + v * F32::lanes);
 #pragma GCC unroll 16
-          for (int m = 0; m < rows; ++m)
-            sums[m][v] = fma(offset, set1(a[m].sum[half]), sums[m][v]);
+          for (int m = 0; m < rows; ++m) sums[m][v] = fma(offset, set1(a[m].sum[half]), sums[m][v]);
         }
       }
     }
