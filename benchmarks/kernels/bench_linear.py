@@ -1,6 +1,6 @@
 """Linear layers of Llama-3.2-1B and quire-tiny shapes against the machine's measured limits.
 
-    python -m benchmarks.kernels.bench_linear [--threads 1 2] [--isa avx2] [--check]
+    python -m benchmarks.kernels.bench_linear [--threads 1 2] [--isa avx2] [--check] [--dtype int8 nf4]
 
 Every round measures the limits and then each case once. Weights larger than the caches are read
 from memory: a case goes round over copies of its matrix. ``of_roofline`` is the time that the
@@ -24,6 +24,7 @@ from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.cpu.probe import MachineSpeed, measure_machine
 from quire.kernels.host_tensor import HostTensor
+from quire.quantization.round_to_nearest import create_scheme, quantize
 
 #: name: (in_features, out_features, rows)
 SHAPES = {
@@ -35,6 +36,8 @@ SHAPES = {
     "tiny_qkv": (256, 512, (1, 8, 256)),
     "tiny_down": (704, 256, (1, 8, 256)),
 }
+#: Formats whose weights are floats; others are names of rounding schemes.
+FLOATS = ("bfloat16", "float16", "float32")
 #: Bytes of weights a case goes round over, beyond the last cache.
 WORKING_SET = 100 << 20
 
@@ -64,7 +67,10 @@ def random_layer(inputs: int, outputs: int, dtype: str) -> CpuLinear:
     rows = min(outputs, 1024)
     block = np.random.default_rng(0).standard_normal((rows, inputs), dtype=np.float32)
     blocks = [block[: outputs - first] for first in range(0, outputs, rows)]
-    return CpuLinear([HostTensor("w", "float32", part) for part in blocks], [], dtype)
+    tensors = [HostTensor("w", "float32", part) for part in blocks]
+    if dtype in FLOATS:
+        return CpuLinear(tensors, [], dtype)
+    return CpuLinear([quantize(tensor, create_scheme(dtype)) for tensor in tensors], [], "float32")
 
 
 def check(layer: CpuLinear) -> None:
@@ -72,6 +78,7 @@ def check(layer: CpuLinear) -> None:
     x = np.random.default_rng(1).standard_normal((3, layer.in_features), dtype=np.float32)
     weight = layer.lookup(np.arange(64, dtype=np.int32)).astype(np.float64)
     error = np.abs(layer(x)[:, :64] - x @ weight.T).max()
+    # Activations have 7 to 8 bits.
     limit = 0.02 * layer.in_features**0.5
     assert error < limit, f"error {error} must be below {limit}"
 
@@ -79,9 +86,10 @@ def check(layer: CpuLinear) -> None:
 def cases_of(shape: str, dtype: str, checked: bool) -> list[Case]:
     """Make a shape's cases; they share the copies of the matrix."""
     inputs, outputs, all_rows = SHAPES[shape]
-    nbytes = inputs * outputs * (4 if dtype == "float32" else 2)
+    layers = [random_layer(inputs, outputs, dtype)]
+    nbytes = layers[0].nbytes
     copies = 1 if nbytes < 1 << 20 else -(-WORKING_SET // nbytes)
-    layers = [random_layer(inputs, outputs, dtype) for _ in range(copies)]
+    layers += [random_layer(inputs, outputs, dtype) for _ in range(1, copies)]
     if checked:
         check(layers[0])
     return [Case(shape, rows, layers if rows <= 32 else layers[:1]) for rows in all_rows]
@@ -93,6 +101,8 @@ def figures(case: Case, dtype: str, speeds: list[MachineSpeed]) -> dict[str, obj
     operations = 2 * case.rows * layer.in_features * layer.out_features
     uses_dot = dtype == "bfloat16" and speeds[0].dot_flops > 0
     peaks = [speed.dot_flops if uses_dot else speed.fma_flops for speed in speeds]
+    if dtype not in FLOATS and speeds[0].int8_ops:
+        peaks = [speed.int8_ops for speed in speeds]
     reads = [speed.read_bytes_per_second for speed in speeds]
     best = max(layer.nbytes / max(reads), operations / max(peaks)) / min(case.seconds)
     middle = max(
@@ -137,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--isa", choices=native.available_isas(), default=native.isa())
-    parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float16", "float32"])
+    parser.add_argument("--dtype", nargs="+", default=[*FLOATS, "int8", "int4"])
     parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--check", action="store_true", help="compare with float64 first")

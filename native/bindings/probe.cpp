@@ -61,6 +61,9 @@ void bind_probe(nb::module_& m) {
   m.def(
       "measure_dot", [] { return flops(kernels().probe_dot); },
       "bfloat16 dot-product operations per second; 0 without the instruction.");
+  m.def(
+      "measure_int8", [] { return flops(kernels().probe_int8); },
+      "int8 dot-product operations per second; 0 without instructions.");
   m.def("measure_read", read_bytes_per_second, "Bytes read from memory per second.");
 }
 

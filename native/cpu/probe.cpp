@@ -1,5 +1,6 @@
 // What this machine can do at best: loops of nothing but multiply-adds, or of nothing but loads.
 #include "include/kernels.h"
+#include "simd/dot.h"
 #include "simd/vec.h"
 
 namespace quire::QUIRE_ISA {
@@ -39,6 +40,33 @@ double probe_dot(int64_t rounds, float* sink) {
   }
   *sink = fold(sums);
   return 4.0 * F32::lanes * chains * static_cast<double>(rounds);
+#else
+  (void)rounds, (void)sink;
+  return 0;
+#endif
+}
+
+double probe_int8(int64_t rounds, float* sink) {
+#if defined(__AVX2__)
+  I32 sums[chains];
+  for (int i = 0; i < chains; ++i) sums[i] = set1(i);
+  const I32 a = set1(static_cast<int32_t>(*sink) + 0x01010101);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+    for (int i = 0; i < chains; ++i) {
+#if defined(__AVX512VNNI__)
+      sums[i].v = _mm512_dpbusd_epi32(sums[i].v, a.v, a.v);
+#else
+      Bytes x = a.v;
+      __asm__ volatile("" : "+x"(x));  // or the product would be computed once
+      sums[i] = add_wide(sums[i], multiply_pairs(x, a.v));
+#endif
+    }
+  }
+  F32 total = zero();
+  for (const I32& x : sums) total = total + to_float(x);
+  *sink = sum(total);
+  return 8.0 * F32::lanes * chains * static_cast<double>(rounds);
 #else
   (void)rounds, (void)sink;
   return 0;

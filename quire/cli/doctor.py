@@ -109,6 +109,7 @@ def _native(measure: bool) -> dict[str, Any]:
         found["memory read, GB/s"] = round(native.measure_read() / 1e9, 1)
         found["float32, GFLOP/s"] = round(native.measure_fma() / 1e9, 1)
         found["bfloat16, GFLOP/s"] = round(native.measure_dot() / 1e9, 1) or "no instruction"
+        found["int8, GOP/s"] = round(native.measure_int8() / 1e9, 1) or "no instruction"
     return found
 
 

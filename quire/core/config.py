@@ -31,13 +31,13 @@ class ModelOptions:
         "auto", "element type of the weights; auto keeps the checkpoint's", common=True
     )
     quantization: Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"] | None = option(
-        None, "round the weights to this at load; default: keep the checkpoint's"
+        None, "round weights at load"
     )
     quantization_group_size: int | None = option(
-        None, "weights that share a scale: 16, 32, 64, 128, 0 for a row; default: 32 (nf4: 64)"
+        None, "weights that share a scale; 0: a row"
     )
     activations: Literal["int8", "fp32"] = option(
-        "int8", "what quantized weights are multiplied with; fp32 is exact and slower"
+        "int8", "beside quantized weights"
     )
     max_model_len: int | None = option(
         None, "longest context (4k: 4096); default: the model's, or what fits", common=True

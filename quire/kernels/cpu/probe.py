@@ -17,6 +17,7 @@ class MachineSpeed:
         read_bytes_per_second: From memory, huge pages.
         fma_flops: float32 multiply-adds, two operations each, per second.
         dot_flops: bfloat16 dot products, per second; 0 where the instruction is missing.
+        int8_ops: Dot products of bytes summed in 32 bits, per second; 0 without AVX2.
     """
 
     threads: int
@@ -24,6 +25,7 @@ class MachineSpeed:
     read_bytes_per_second: float
     fma_flops: float
     dot_flops: float
+    int8_ops: float
 
 
 def measure_machine(threads: int) -> MachineSpeed:
@@ -37,6 +39,7 @@ def measure_machine(threads: int) -> MachineSpeed:
             read_bytes_per_second=native.measure_read(),
             fma_flops=native.measure_fma(),
             dot_flops=native.measure_dot(),
+            int8_ops=native.measure_int8(),
         )
     finally:
         native.set_num_threads(before)

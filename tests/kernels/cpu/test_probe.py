@@ -15,3 +15,4 @@ def test_probes_measure_and_restore_the_threads(isa: str) -> None:
     assert 1e8 < speed.read_bytes_per_second < 1e13
     assert 1e8 < speed.fma_flops < 1e14
     assert (speed.dot_flops > 0) == (isa == "avx512bf16")
+    assert (speed.int8_ops > 0) == (isa != "scalar")
