@@ -1,6 +1,6 @@
 """Linear layers of Llama-3.2-1B and quire-tiny shapes against the machine's measured limits.
 
-    python -m benchmarks.kernels.bench_linear [--threads 1 2] [--isa avx2] [--check] [--dtype int8 nf4]
+    python -m benchmarks.kernels.bench_linear [--threads 1 2] [--isa avx2] [--dtype int8 nf4]
 
 Every round measures the limits and then each case once. Weights larger than the caches are read
 from memory: a case goes round over copies of its matrix. ``of_roofline`` is the time that the

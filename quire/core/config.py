@@ -31,7 +31,7 @@ class ModelOptions:
         "auto", "element type of the weights; auto keeps the checkpoint's", common=True
     )
     quantization: Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"] | None = option(
-        None, "round weights at load"
+        None, "round weights"
     )
     quantization_group_size: int | None = option(
         None, "weights that share a scale; 0: a row"
