@@ -33,12 +33,8 @@ class ModelOptions:
     quantization: Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"] | None = option(
         None, "round weights"
     )
-    quantization_group_size: int | None = option(
-        None, "weights that share a scale; 0: a row"
-    )
-    activations: Literal["int8", "fp32"] = option(
-        "int8", "beside quantized weights"
-    )
+    quantization_group_size: int | None = option(None, "weights that share a scale; 0: a row")
+    activations: Literal["int8", "fp32"] = option("int8", "beside quantized weights")
     max_model_len: int | None = option(
         None, "longest context (4k: 4096); default: the model's, or what fits", common=True
     )
