@@ -23,7 +23,7 @@ def option(default: Any, help: str, **extra: Any) -> Any:
 class ModelOptions:
     """Which checkpoint, and how its numbers are held."""
 
-    model: str = option("quire-tiny", "folder, GGUF file, hub id or quire-tiny (within)")
+    model: str = option("quire-tiny", "folder, GGUF file, hub id, or quire-tiny (embedded)")
     served_model_name: str | None = option(None, "name clients use; default: the model argument")
     tokenizer: str | None = option(None, "folder, GGUF file or hub id; default: the model's own")
     revision: str | None = option(None, "branch, tag or commit of a hub id")
@@ -31,10 +31,12 @@ class ModelOptions:
         "auto", "element type of the weights; auto keeps the checkpoint's", common=True
     )
     quantization: Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"] | None = option(
-        None, "round weights"
+        None, "round the linears' weights at load", common=True
     )
     quantization_group_size: int | None = option(None, "weights that share a scale; 0: a row")
-    activations: Literal["int8", "fp32"] = option("int8", "beside quantized weights")
+    activations: Literal["int8", "fp32"] = option(
+        "int8", "of quantized linears: rounded to 8 bits, or kept"
+    )
     max_model_len: int | None = option(
         None, "longest context (4k: 4096); default: the model's, or what fits", common=True
     )
