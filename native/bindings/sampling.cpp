@@ -28,7 +28,7 @@ struct Settings {
 
 // False, and nothing done, when ids or offsets are out of range.
 bool sample(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch, int64_t num_history,
-            int64_t num_bias, int64_t num_allowed, nb::handle out) {
+            int64_t num_bias, int64_t num_allowed, int64_t num_masks, nb::handle out) {
   const Output<float> scores(logits, rows * vocab);
   const Output<int32_t> tokens(out, rows);
   const Settings given{batch};
@@ -48,11 +48,14 @@ bool sample(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch, in
   const auto bias_offsets = given.get<int64_t>("bias_offsets", rows + 1);
   const auto allowed_ids = given.get<int32_t>("allowed_ids", num_allowed);
   const auto allowed_offsets = given.get<int64_t>("allowed_offsets", rows + 1);
-  const int32_t* prompt = num_prompt_tokens;
+  const auto mask_words = given.get<uint32_t>("mask_words", num_masks * ((vocab + 31) / 32));
+  const auto mask_rows = given.get<int32_t>("mask_rows", rows);
+  const int32_t *prompt = num_prompt_tokens, *mask = mask_rows;
   if (vocab < 1 || !ragged(history_offsets, rows, history_ids, num_history, vocab) ||
       !ragged(bias_offsets, rows, bias_ids, num_bias, vocab) ||
       !ragged(allowed_offsets, rows, allowed_ids, num_allowed, vocab) ||
-      !std::all_of(prompt, prompt + rows, [](int32_t n) { return n >= 0; }))
+      !std::all_of(prompt, prompt + rows, [](int32_t n) { return n >= 0; }) ||
+      !std::all_of(mask, mask + rows, [=](int32_t i) { return i >= -1 && i < num_masks; }))
     return false;
   const SamplingRows all{rows,
                          vocab,
@@ -72,7 +75,9 @@ bool sample(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch, in
                          bias_values,
                          bias_offsets,
                          allowed_ids,
-                         allowed_offsets};
+                         allowed_offsets,
+                         mask_words,
+                         mask_rows};
   const GilRelease release(rows * vocab * 4);
   kernels().sample(all, scores, tokens);
   return true;

@@ -197,6 +197,18 @@ void allow_only(const int32_t* ids, int64_t n, int64_t vocab, float* logits, flo
   for (int64_t i = 0; i < n; ++i) logits[ids[i]] = saved[i];
 }
 
+void mask(const SamplingRows& all, int64_t row, float* logits) {
+  if (all.mask_rows[row] < 0) return;
+  const uint32_t* words = all.mask_words + all.mask_rows[row] * ceil_div(all.vocab, 32);
+  for (int64_t first = 0; first < all.vocab; first += 32) {
+    const uint32_t word = words[first / 32];
+    if (word == ~0u) continue;
+    const int64_t end = smaller(all.vocab, first + 32);
+    for (int64_t id = first; id < end; ++id)
+      if (!(word >> (id - first) & 1u)) logits[id] = -INFINITY;
+  }
+}
+
 void penalize(const SamplingRows& all, int64_t row, float* logits, int32_t* counts) {
   const int32_t* ids = all.history_ids + all.history_offsets[row];
   const int64_t n = all.history_offsets[row + 1] - all.history_offsets[row];
@@ -279,6 +291,7 @@ void sample(const SamplingRows& all, float* logits, int32_t* out) {
     row.chunks = reinterpret_cast<double*>(memory + sizeof(Histogram));
     row.items = reinterpret_cast<Scored*>(row.chunks + chunks);
     row.weights = reinterpret_cast<float*>(row.items + vocab);
+    mask(all, index, row.logits);
     if (num_allowed > 0)
       allow_only(all.allowed_ids + allowed[0], num_allowed, all.vocab, row.logits, row.weights);
     for (int64_t i = all.bias_offsets[index]; i < all.bias_offsets[index + 1]; ++i)

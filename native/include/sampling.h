@@ -20,6 +20,8 @@ struct SamplingRows {
   const int64_t* bias_offsets;
   const int32_t* allowed_ids;
   const int64_t* allowed_offsets;
+  const uint32_t* mask_words;  // (M, ceil(vocab / 32))
+  const int32_t* mask_rows;    // (rows,), -1 allows all
 };
 
 }  // namespace quire

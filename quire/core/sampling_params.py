@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import Any, NoReturn
 
 from quire.core.errors import InvalidSamplingParamsError
+from quire.core.structured_outputs import StructuredOutputs
 
 MAX_N = 128
 
@@ -74,6 +75,7 @@ class SamplingParams:
         include_stop_str_in_output: Keep the matched stop string in the text.
         skip_special_tokens: Leave special tokens out of the text.
         detokenize: Produce text; False leaves only token ids.
+        structured_outputs: What the text must look like. It then ends where the grammar does.
 
     Raises:
         InvalidSamplingParamsError: A value has the wrong type or is out of range; the error's
@@ -103,6 +105,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     detokenize: bool = field(default=True)
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         self._read_kinds()
@@ -164,6 +167,11 @@ class SamplingParams:
             _refuse("stop", "must not hold empty strings", self.stop)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             _refuse("allowed_token_ids", "must hold at least one token id", [])
+        if self.structured_outputs is not None:
+            # Both would go on where the grammar leaves nothing to go on with.
+            for name in ("ignore_eos", "min_tokens"):
+                if getattr(self, name):
+                    _refuse(name, "must be unset beside structured_outputs", getattr(self, name))
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

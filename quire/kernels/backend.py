@@ -122,6 +122,8 @@ class SamplingBatch:
         bias_ids, bias_values, bias_offsets: flat int32, flat float32, (B + 1,) int64: added to the
             logits; -inf forbids.
         allowed_ids, allowed_offsets: flat int32, (B + 1,) int64; an empty row allows all.
+        mask_words: (M, ceil(V / 32)) uint32, one bit per token id, lowest first; 0 forbids.
+        mask_rows: (B,) int32, the row of ``mask_words`` that applies, or -1.
     """
 
     temperature: Array
@@ -141,6 +143,8 @@ class SamplingBatch:
     bias_offsets: Array
     allowed_ids: Array
     allowed_offsets: Array
+    mask_words: Array
+    mask_rows: Array
 
 
 class Backend(Protocol):

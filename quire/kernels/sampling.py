@@ -2,7 +2,7 @@
 
 For a row ``l`` of V logits, in this order (vLLM's):
 
-1. ``allowed``: when given, every other token becomes -inf; ``bias`` is added.
+1. ``mask`` and ``allowed``: when given, every other token becomes -inf; ``bias`` is added.
 2. ``repetition_penalty`` r, once for each token of the history (prompt and output):
    ``l = l / r if l > 0 else l * r``.
 3. ``l -= frequency_penalty * count + presence_penalty * (count > 0)``, count over the output.
@@ -55,7 +55,10 @@ def check(logits: Array, batch: SamplingBatch) -> None:
         UnsupportedInputError: As said. Ids outside the vocabulary are refused where they are used.
     """
     rows = logits.shape[0] if len(logits.shape) == 2 else -1
-    one_each = ("temperature", "top_p", "min_p", "top_k", "seed", "position", "num_prompt_tokens")
+    one_each = (
+        "temperature", "top_p", "min_p", "top_k", "seed", "position", "num_prompt_tokens",
+        "mask_rows",
+    )  # fmt: skip
     penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
     offsets = ("history_offsets", "bias_offsets", "allowed_offsets")
     for names, length in (((*one_each, *penalties), rows), (offsets, rows + 1)):
@@ -66,13 +69,20 @@ def check(logits: Array, batch: SamplingBatch) -> None:
                     f"[sample] {name} must have shape ({length},) to match logits "
                     f"{tuple(logits.shape)}; got {shape}."
                 )
+    words = -(-logits.shape[1] // 32)
+    masks = tuple(batch.mask_words.shape)
+    if len(masks) != 2 or (masks[0] and masks[1] != words):
+        raise UnsupportedInputError(
+            f"[sample] mask_words must have {words} words per row to match logits "
+            f"{tuple(logits.shape)}; got {masks}."
+        )
 
 
 def refuse_batch() -> UnsupportedInputError:
     """Return the error for ids outside the vocabulary or offsets that do not rise."""
     return UnsupportedInputError(
-        "[sample] ids must lie inside the vocabulary and offsets rise from 0 to the length of "
-        "their array."
+        "[sample] ids must lie inside the vocabulary, offsets rise from 0 to the length of their "
+        "array, and mask_rows name rows of mask_words."
     )
 
 

@@ -148,6 +148,8 @@ class AsyncLLM:
 
     async def _prepare(self, request_id: str, prompt: Prompt, **options: Any) -> PreparedRequest:
         prepare = partial(self._engine.prepare, request_id, prompt, **options)
+        if options["params"].structured_outputs is not None:
+            return await asyncio.to_thread(prepare)
         text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
         if isinstance(text, str) and len(text) > INLINE_CHARACTERS:
             return await asyncio.to_thread(prepare)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from quire.core.memory_budget import MemoryDemand
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig, resolve
 from quire.core.step import SchedulerOutput, StepOutput
+from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import create_backend
 from quire.layers.workspace import workspace_bytes
 from quire.models.config_reader import read_model_config
@@ -36,6 +38,7 @@ class InProcessExecutor:
         eos_token_ids: Ids that end a sequence, beside those of ``config.json``.
         machine: What may be used; measured when None.
         on_progress: Called while weights load, with bytes done and bytes in all.
+        create_grammars: Given the model's shape, makes the source of structured outputs' grammars.
 
     Attributes:
         model_config: The decoder's shape, its dtype resolved, with all end-of-sequence ids.
@@ -56,6 +59,7 @@ class InProcessExecutor:
         eos_token_ids: tuple[int, ...] = (),
         machine: Machine | None = None,
         on_progress: Progress | None = None,
+        create_grammars: Callable[[ModelConfig], GrammarSource] | None = None,
     ) -> None:
         machine = machine or read_machine()
         model_config = read_model_config(folder)
@@ -85,7 +89,9 @@ class InProcessExecutor:
         self.num_blocks = self.ledger.budget.num_blocks
         prepared = RunnerOptions(options.max_num_seqs, self.ledger.max_model_len, eos)
         kv_cache = backend.kv_cache(self.kv_cache_spec, self.num_blocks)
-        self._runner: ModelRunner | None = ModelRunner(model, backend, kv_cache, prepared)
+        self._runner: ModelRunner | None = ModelRunner(
+            model, backend, kv_cache, prepared, create_grammars and create_grammars(self.model_config)
+        )
 
     def execute(self, plan: SchedulerOutput) -> StepOutput:
         """Compute one step; see the protocol."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import GrammarSource
 from quire.core.step import PromptLogprobs, SchedulerOutput, StepOutput, TokenLogprobs
 from quire.kernels.backend import Array, Backend, KVCache
 from quire.layers.sampler import Sampler
@@ -67,7 +68,12 @@ class ModelRunner:
     """Keeps the live requests' state and executes plans; see :class:`quire.engine.Executor`."""
 
     def __init__(
-        self, model: Decoder, backend: Backend, kv_cache: KVCache, options: RunnerOptions
+        self,
+        model: Decoder,
+        backend: Backend,
+        kv_cache: KVCache,
+        options: RunnerOptions,
+        grammars: GrammarSource | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
@@ -79,7 +85,9 @@ class ModelRunner:
             block_size=kv_cache.spec.block_size,
         )
         self._table = self._input.table
-        self._sampling = SamplingState(self._table, options.eos_token_ids, backend)
+        self._sampling = SamplingState(
+            self._table, options.eos_token_ids, backend, grammars
+        )
         self._sampler = Sampler(backend)
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()

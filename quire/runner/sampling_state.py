@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import GrammarSource, TokenMatcher
 from quire.kernels.backend import Backend, SamplingBatch
 from quire.runner.token_table import IntArray, TokenTable
 
 FloatArray = npt.NDArray[np.float32]
 _NO_IDS: IntArray = np.empty(0, np.int32)
 _NO_VALUES: FloatArray = np.empty(0, np.float32)
+_NO_MASKS: npt.NDArray[np.uint32] = np.empty((0, 0), np.uint32)
 _FLOATS = (
     "temperature",
     "top_p",
@@ -40,6 +42,7 @@ class TokenRules:
         min_tokens: Outputs before which ``stop_ids`` are forbidden.
         stop_ids: End-of-sequence and stop ids.
         bad_words: Sequences of at least two ids whose last one is forbidden after the others.
+        matcher: Follows the output through its grammar; None without one.
     """
 
     penalized: bool
@@ -49,9 +52,12 @@ class TokenRules:
     min_tokens: int
     stop_ids: IntArray
     bad_words: list[IntArray]
+    matcher: TokenMatcher | None
 
     @classmethod
-    def from_params(cls, params: SamplingParams, eos_token_ids: Sequence[int]) -> TokenRules | None:
+    def from_params(
+        cls, params: SamplingParams, eos_token_ids: Sequence[int], matcher: TokenMatcher | None
+    ) -> TokenRules | None:
         """Read ``params``; None when plain numbers say everything."""
         bias = dict(params.logit_bias or {})
         bias.update({ids[0]: -np.inf for ids in params.bad_words_token_ids if len(ids) == 1})
@@ -66,6 +72,7 @@ class TokenRules:
             min_tokens=params.min_tokens,
             stop_ids=np.unique(np.array(eos + tuple(params.stop_token_ids or ()), np.int32)),
             bad_words=[np.array(i, np.int32) for i in params.bad_words_token_ids if len(i) > 1],
+            matcher=matcher,
         )
         plain = not (
             rules.penalized
@@ -73,6 +80,7 @@ class TokenRules:
             or rules.allowed_ids.size
             or rules.min_tokens
             or rules.bad_words
+            or matcher is not None
         )
         return None if plain else rules
 
@@ -100,12 +108,20 @@ class SamplingState:
         table: Where the rows' tokens are.
         eos_token_ids: The model's end-of-sequence ids.
         backend: Where the arrays of a batch go.
+        grammars: Where requests with structured outputs get their matchers.
     """
 
-    def __init__(self, table: TokenTable, eos_token_ids: Sequence[int], backend: Backend) -> None:
+    def __init__(
+        self,
+        table: TokenTable,
+        eos_token_ids: Sequence[int],
+        backend: Backend,
+        grammars: GrammarSource | None = None,
+    ) -> None:
         self._table = table
         self._eos_token_ids = tuple(eos_token_ids)
         self._backend = backend
+        self._grammars = grammars
         rows = len(table.num_tokens)
         self._floats: FloatArray = np.zeros((len(_FLOATS), rows), np.float32)
         self._top_k: IntArray = np.zeros(rows, np.int32)
@@ -119,7 +135,12 @@ class SamplingState:
         self._floats[:, row] = [getattr(params, name) for name in _FLOATS]
         self._top_k[row] = max(params.top_k, 0)
         self._seed[row] = seed & 0xFFFFFFFFFFFFFFFF
-        rules = TokenRules.from_params(params, self._eos_token_ids)
+        matcher = None
+        if params.structured_outputs is not None:
+            # It reads the row's output when it is first asked, be it new, forked or resumed.
+            assert self._grammars is not None, "structured outputs without a source of grammars"
+            matcher = self._grammars.create_matcher(params.structured_outputs)
+        rules = TokenRules.from_params(params, self._eos_token_ids, matcher)
         if rules is None:
             self._rules.pop(row, None)
         else:
@@ -132,9 +153,15 @@ class SamplingState:
         bias_values = [_NO_VALUES]
         ruled = [(i, row) for i, row in enumerate(rows.tolist()) if row in self._rules]
         sizes = np.zeros((3, count + 1), np.int64)
+        mask_rows = np.full(count, -1, np.int32)
+        masks = []
         for i, row in ruled:
             rules, tokens = self._rules[row], table.tokens(row)
-            ids, values = rules.bias(tokens[table.num_prompt_tokens[row] :])
+            output_ids = tokens[table.num_prompt_tokens[row] :]
+            if rules.matcher is not None:
+                mask_rows[i] = len(masks)
+                masks.append(np.frombuffer(rules.matcher.allowed(output_ids.tolist()), np.uint32))
+            ids, values = rules.bias(output_ids)
             bias_ids.append(ids)
             bias_values.append(values)
             allowed.append(rules.allowed_ids)
@@ -159,14 +186,20 @@ class SamplingState:
             bias_offsets=device(offsets[1]),
             allowed_ids=device(np.concatenate(allowed)),
             allowed_offsets=device(offsets[2]),
+            mask_words=device(np.stack(masks) if masks else _NO_MASKS),
+            mask_rows=device(mask_rows),
         )
 
     def refusal(self, row: int) -> str:
         """Say why no token could be drawn for ``row``."""
-        if row in self._rules:
+        rules = self._rules.get(row)
+        if rules is not None and rules.matcher is not None and rules.matcher.error:
+            return f"[structured_outputs] the grammar could not go on: {rules.matcher.error}"
+        if rules is not None:
             return (
-                "[sampling] a token must be possible; allowed_token_ids, min_tokens, bad_words and "
-                "logit_bias forbid all of them, or the logits are not finite."
+                "[sampling] a token must be possible; structured_outputs, allowed_token_ids, "
+                "min_tokens, bad_words and logit_bias forbid all of them together, or the logits "
+                "are not finite."
             )
         return (
             "[sampling] logits must be finite; got NaN or infinity. The checkpoint or its dtype "

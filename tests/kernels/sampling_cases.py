@@ -27,7 +27,8 @@ def batch(rows: int, **settings: Any) -> SamplingBatch:
 
     Args:
         settings: A number for all rows or one per row; ``seed`` defaults to the row's index;
-            ``history`` and ``allowed`` lists of ids per row, ``bias`` a dict per row.
+            ``history`` and ``allowed`` lists of ids per row, ``bias`` a dict per row;
+            ``masks`` (M, V) booleans for the first M rows.
     """
     fields: dict[str, Any] = {}
     for name, (dtype, value) in NEUTRAL.items():
@@ -38,6 +39,11 @@ def batch(rows: int, **settings: Any) -> SamplingBatch:
     history = settings.pop("history", empty)
     allowed = settings.pop("allowed", empty)
     bias: list[dict[int, float]] = settings.pop("bias", [{} for _ in range(rows)])
+    masks = np.asarray(settings.pop("masks", np.empty((0, 0))), np.bool_)
+    padded = np.pad(masks, ((0, 0), (0, -masks.shape[1] % 32)))
+    fields["mask_words"] = np.packbits(padded, axis=1, bitorder="little").view(np.uint32)
+    fields["mask_rows"] = np.where(np.arange(rows) < len(masks), np.arange(rows), -1)
+    fields["mask_rows"] = fields["mask_rows"].astype(np.int32)
     assert not settings, settings
     for name, ids in (("history", history), ("allowed", allowed), ("bias", bias)):
         fields[f"{name}_ids"], fields[f"{name}_offsets"] = ragged([list(row) for row in ids])
@@ -55,8 +61,9 @@ def ragged(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 def row_of(whole: SamplingBatch, row: int) -> SamplingBatch:
     """Return the settings of one row as a batch of its own."""
     fields: dict[str, Any] = {
-        name: getattr(whole, name)[row : row + 1].copy() for name in (*NEUTRAL, "seed")
+        name: getattr(whole, name)[row : row + 1].copy() for name in (*NEUTRAL, "seed", "mask_rows")
     }
+    fields["mask_words"] = whole.mask_words.copy()
     for name in ("history", "allowed", "bias"):
         start, end = getattr(whole, f"{name}_offsets")[row : row + 2]
         fields[f"{name}_ids"] = getattr(whole, f"{name}_ids")[start:end].copy()

@@ -43,6 +43,7 @@ def random_settings(rows: int, vocab: int) -> SamplingBatch:
         num_prompt_tokens=[len(ids) // 2 for ids in histories],
         bias=[{int(rng.integers(vocab)): 2.0} if i % 5 == 0 else {} for i in range(rows)],
         allowed=[rng.integers(0, vocab, 7).tolist() if i % 7 == 0 else [] for i in range(rows)],
+        masks=rng.random((rows // 3, vocab)) < rng.choice([0.02, 0.5, 1.0], (rows // 3, 1)),
     )
 
 

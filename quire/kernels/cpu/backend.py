@@ -136,7 +136,8 @@ class CpuBackend:
     def sample(self, logits: Floats, batch: SamplingBatch) -> Ints:
         sampling.check(logits, batch)
         out = np.empty(len(logits), np.int32)
-        lengths = (len(batch.history_ids), len(batch.bias_ids), len(batch.allowed_ids))
+        flat = (batch.history_ids, batch.bias_ids, batch.allowed_ids, batch.mask_words)
+        lengths = [len(values) for values in flat]
         if not native.sample(logits, *logits.shape, batch, *lengths, out):
             raise sampling.refuse_batch()
         return out

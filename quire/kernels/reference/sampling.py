@@ -11,6 +11,11 @@ from quire.kernels.sampling import uniform
 def penalized(logits: torch.Tensor, batch: SamplingBatch, row: int) -> torch.Tensor:
     """Return steps 1 to 3 of the definition for one row, (V,) float64."""
     x = logits[row].double().clone()
+    mask_row = int(batch.mask_rows[row])
+    if mask_row >= 0:
+        # torch shifts no unsigned words; the bytes of a little-endian word are in bit order too.
+        bits = batch.mask_words[mask_row].view(torch.uint8)[:, None] >> torch.arange(8) & 1
+        x[bits.flatten()[: len(x)] == 0] = -torch.inf
     allowed = _slice(batch.allowed_ids, batch.allowed_offsets, row)
     if len(allowed):
         keep = torch.zeros(len(x), dtype=torch.bool)

@@ -1,0 +1,103 @@
+"""What a request's output must look like, and what drawing such tokens takes; no grammar library."""
+
+from __future__ import annotations
+
+import json as json_library
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from quire.core.errors import InvalidSamplingParamsError
+
+#: Longest constraint, in characters.
+MAX_CONSTRAINT_LENGTH = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputs:
+    """One constraint on a request's text, in vLLM's names; exactly one field is given.
+
+    Args:
+        json: A JSON Schema, as an object or as its text; kept as text.
+        regex: A regular expression (Rust's syntax) that the whole text matches.
+        choice: Texts, one of which is the output.
+        grammar: A context-free grammar in Lark's form, or in GBNF (rules with ``::=``).
+        json_object: True for any JSON object.
+
+    Raises:
+        InvalidSamplingParamsError: None or several are given, or one is empty or too long.
+    """
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] | list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def __post_init__(self) -> None:
+        given = [f.name for f in fields(self) if getattr(self, f.name) not in (None, False)]
+        if len(given) != 1:
+            names = ", ".join(f.name for f in fields(self))
+            _refuse(f"exactly one of {names} must be given; got {', '.join(given) or 'none'}.")
+        if isinstance(self.json, dict):
+            try:
+                text = json_library.dumps(self.json, ensure_ascii=False, separators=(",", ":"))
+            except (TypeError, ValueError, RecursionError) as error:
+                _refuse(f"json must be a JSON Schema; got {error}.")
+            object.__setattr__(self, "json", text)
+        if self.choice is not None:
+            object.__setattr__(self, "choice", tuple(self.choice))
+            if not all(isinstance(text, str) and text for text in self.choice):
+                _refuse("choice must hold texts that are not empty.")
+        length = len(self.key)
+        if length > MAX_CONSTRAINT_LENGTH:
+            _refuse(f"{given[0]} must have at most {MAX_CONSTRAINT_LENGTH} characters; got {length}.")
+        if not self.json_object and not self.constraint:
+            _refuse(f"{given[0]} must not be empty.")
+
+    @property
+    def kind(self) -> str:
+        """The name of the field that is given."""
+        return next(f.name for f in fields(self) if getattr(self, f.name) not in (None, False))
+
+    @property
+    def constraint(self) -> Any:
+        """The value of the field that is given."""
+        return getattr(self, self.kind)
+
+    @property
+    def key(self) -> str:
+        """Return a text that is equal for equal constraints only."""
+        value = self.constraint
+        return f"{self.kind}:{value if isinstance(value, str) else json_library.dumps(value)}"
+
+
+class TokenMatcher(Protocol):
+    """A grammar that follows one sequence."""
+
+    def allowed(self, output_ids: list[int]) -> bytes:
+        """Return which tokens may follow a sequence's output.
+
+        Args:
+            output_ids: All output tokens so far; they only grow from call to call.
+
+        Returns:
+            One bit per token id, lowest bit first; all 0 when :attr:`error` is set.
+        """
+        ...
+
+    @property
+    def error(self) -> str:
+        """Why the grammar could not go on; empty while it can."""
+        ...
+
+
+class GrammarSource(Protocol):
+    """Where the runner gets matchers from."""
+
+    def create_matcher(self, constraint: StructuredOutputs) -> TokenMatcher:
+        """Return a matcher at the start of the output."""
+        ...
+
+
+def _refuse(rule: str) -> None:
+    raise InvalidSamplingParamsError(f"[structured_outputs] {rule}", "structured_outputs")

@@ -1,0 +1,212 @@
+"""Compiles constraints on a model's text and follows sequences through them; draws no tokens.
+
+The automata are llguidance's. Matching is on the tokens' exact bytes, so any tokenizer serves.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import sha256
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from quire.core.errors import RequestError
+from quire.core.structured_outputs import StructuredOutputs
+from quire.text.json_schema import check_schema
+from quire.text.tokenizer import Tokenizer
+
+#: Compiled grammars kept.
+MAX_CACHED = 128
+#: A model that likes spaces must still come to an end.
+WHITESPACE = r"[ \n\t]{0,16}"
+#: About 20 ms for the lexer, and 15 ms for a token; beyond it the request fails.
+LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False)
+_PLAIN = re.compile(r"[A-Za-z0-9]")
+
+
+class SequenceMatcher:
+    """A grammar's place in one sequence; see :class:`quire.core.structured_outputs.TokenMatcher`."""
+
+    def __init__(self, matcher: LLMatcher, mask_bytes: int) -> None:
+        self._matcher = matcher
+        self._mask_bytes = mask_bytes
+        self._num_taken = 0
+
+    def allowed(self, output_ids: list[int]) -> bytes:
+        """Follow the tokens that are new and return which may come next, one bit per id."""
+        self._matcher.consume_tokens(output_ids[self._num_taken :])
+        self._num_taken = len(output_ids)
+        mask = b"" if self._matcher.is_error() else self._matcher.compute_bitmask()
+        if self._matcher.is_error():  # computing may run into a limit
+            mask = b""
+        return mask[: self._mask_bytes].ljust(self._mask_bytes, b"\0")
+
+    @property
+    def error(self) -> str:
+        """Why it could not go on, in one line; empty while it can."""
+        return _one_line(self._matcher.get_error())
+
+
+class GrammarCompiler:
+    """Compiles the constraints of one model's requests; any thread may call it.
+
+    Args:
+        tokenizer: Of the model.
+        eos_token_ids: Ids that end a sequence, allowed where the grammar may end.
+        vocab_size: Of the model's logits; ids that the tokenizer does not have are never allowed.
+
+    Attributes:
+        num_compiled: Constraints compiled so far; those found in the cache do not count.
+        compilation_seconds: Spent on them.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, eos_token_ids: Sequence[int], vocab_size: int
+    ) -> None:
+        self._source = tokenizer
+        self._eos_token_ids = list(eos_token_ids)
+        self._vocab_size = vocab_size
+        self._tokenizer: LLTokenizer | None = None
+        self._cache: OrderedDict[bytes, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+        self.num_compiled = 0
+        self.compilation_seconds = 0.0
+
+    def compile(self, constraint: StructuredOutputs) -> None:
+        """Check and compile a constraint, so that :meth:`create_matcher` has it at once.
+
+        Raises:
+            RequestError: It cannot be enforced, is no grammar, or takes too much.
+        """
+        self._compiled(constraint)
+
+    def create_matcher(self, constraint: StructuredOutputs) -> SequenceMatcher:
+        """Return a matcher at the start of the output; errors as of :meth:`compile`."""
+        matcher = self._compiled(constraint).deep_copy()
+        return SequenceMatcher(matcher, (self._vocab_size + 31) // 32 * 4)
+
+    def stats(self) -> dict[str, float]:
+        """Return counters by metric stem."""
+        return {
+            "grammar_compilations": self.num_compiled,
+            "grammar_compilation_seconds": self.compilation_seconds,
+        }
+
+    def _compiled(self, constraint: StructuredOutputs) -> LLMatcher:
+        key = sha256(constraint.key.encode("utf-8", "surrogatepass")).digest()
+        # Held for moments only: the engine must not wait while another thread compiles.
+        with self._lock:
+            found = self._cache.get(key)
+            if found is not None:
+                self._cache.move_to_end(key)
+                return found
+        start = time.perf_counter()
+        compiled = self._compile(constraint)
+        with self._lock:
+            self.num_compiled += 1
+            self.compilation_seconds += time.perf_counter() - start
+            self._cache[key] = compiled
+            if len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+        return compiled
+
+    def _compile(self, constraint: StructuredOutputs) -> LLMatcher:
+        if not self._eos_token_ids:
+            raise _refusal("this model has no end-of-sequence token, so nothing could end it")
+        try:
+            grammar = _grammar(constraint)
+        except ValueError as error:
+            if isinstance(error, RequestError):
+                raise
+            raise _refusal(f"{constraint.kind} must be readable ({_one_line(str(error))})") from error
+        if self._tokenizer is None:
+            self._tokenizer = LLTokenizer(
+                _Vocabulary(self._source, self._eos_token_ids[0], self._vocab_size),
+                n_vocab=self._vocab_size,
+                eos_token=self._eos_token_ids,
+            )
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if not matcher.is_error() and not any(matcher.compute_bitmask()):
+            raise _refusal(f"{constraint.kind} must allow some output; no token can begin it")
+        if matcher.is_error():
+            raise _refusal(
+                f"{constraint.kind} cannot be enforced ({_one_line(matcher.get_error())})"
+            )
+        return matcher
+
+
+class _Vocabulary:
+    """What llguidance reads of a tokenizer, under the names it looks for."""
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokenizer: Tokenizer, eos_token_id: int, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id = eos_token_id
+        self.bos_token_id = tokenizer.bos_token_id
+        self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
+        self.special_token_ids = sorted(i for i in tokenizer.pieces.special_ids if i < vocab_size)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        known = text if isinstance(text, str) else text.decode(errors="replace")
+        return self._tokenizer.encode(known, add_special_tokens=False)
+
+
+def _grammar(constraint: StructuredOutputs) -> str:
+    """Return llguidance's own form of a constraint."""
+    if constraint.json is not None:
+        try:
+            schema = json.loads(constraint.json)
+        except RecursionError as error:
+            raise _refusal("json is nested too deeply") from error
+        check_schema(schema)
+        return _json_grammar(constraint.json)
+    if constraint.json_object:
+        return _json_grammar('{"type":"object"}')
+    if constraint.regex is not None:
+        return LLMatcher.grammar_from_regex(constraint.regex)
+    if constraint.choice is not None:
+        return LLMatcher.grammar_from_regex("|".join(map(_literal, constraint.choice)))
+    return LLMatcher.grammar_from_lark(_lark(constraint.grammar or ""))
+
+
+def _json_grammar(schema: str) -> str:
+    return LLMatcher.grammar_from_json_schema(
+        schema,
+        overrides={
+            "lenient": False,
+            "whitespace_pattern": WHITESPACE,
+            # Without \u and \/ each name has one spelling, so that none slips past its schema.
+            "json_allowed_escapes": 'nrtbf"\\',
+            "json_allow_general_unicode_escapes": False,
+        },
+    )
+
+
+def _lark(grammar: str) -> str:
+    if "::=" not in grammar:
+        return grammar
+    try:
+        lark: str = gbnf_to_lark(grammar)
+    except Exception as error:  # the converter raises plain ones
+        raise _refusal(f"grammar must be valid GBNF ({_one_line(str(error))})") from error
+    return lark
+
+
+def _literal(text: str) -> str:
+    """Return a regular expression for ``text`` alone."""
+    return "".join(c if _PLAIN.match(c) else f"\\x{{{ord(c):x}}}" for c in text)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def _refusal(rule: str) -> RequestError:
+    return RequestError(f"[structured_outputs] {rule}.", "structured_outputs")

@@ -1,0 +1,207 @@
+"""Which JSON Schemas can be enforced token by token; says where one cannot. It compiles nothing.
+
+JSON Schema 2020-12. A keyword is enforced, says nothing about validity, or is refused: an answer
+that a validator then rejects is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from quire.core.errors import RequestError
+
+#: Schemas nested deeper than this are refused.
+MAX_DEPTH = 48
+#: The automaton for "divisible by" has as many states as the divisor.
+MAX_MULTIPLE_OF = 1000
+#: Items, characters or properties that a bound may name.
+MAX_BOUND = 100_000
+
+TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
+FORMATS = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
+)
+ANNOTATIONS = frozenset(
+    {
+        "title", "description", "default", "examples", "example", "deprecated", "readOnly",
+        "writeOnly", "$comment", "$schema", "discriminator",
+    }
+)  # fmt: skip
+_SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+_LISTS_OF_SCHEMAS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SCHEMAS = frozenset({"items", "additionalProperties"})
+_BOUNDS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
+_LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+
+Check = Callable[[Any, dict[str, Any], dict[str, Any]], str | None]
+
+
+def check_schema(schema: Any) -> None:
+    """Refuse a schema that cannot be enforced in full.
+
+    Raises:
+        RequestError: The message holds a JSON Pointer to the keyword, and why.
+    """
+    if not isinstance(schema, dict):
+        _refuse("", "a schema must be an object", schema)
+    pending: list[tuple[str, Any, int]] = [("", schema, 0)]
+    while pending:
+        pointer, part, depth = pending.pop()
+        if isinstance(part, bool):
+            continue
+        if not isinstance(part, dict):
+            _refuse(pointer, "a schema must be an object, true or false", part)
+        if depth > MAX_DEPTH:
+            _refuse(pointer, f"schemas must nest at most {MAX_DEPTH} deep", depth)
+        for keyword, value in part.items():
+            where = f"{pointer}/{_escape(keyword)}"
+            reason = _reason(keyword, value, part, schema)
+            if reason is not None:
+                _refuse(where, reason, value)
+            pending += ((at, inner, depth + 1) for at, inner in _inside(where, keyword, value))
+        _check_cycle(pointer, part, schema)
+
+
+def _reason(
+    keyword: str, value: Any, part: dict[str, Any], schema: dict[str, Any]
+) -> str | None:
+    """Say why a keyword cannot be enforced; None when it can or need not."""
+    check = _CHECKS.get(keyword)
+    if check is not None:
+        return check(value, part, schema)
+    if keyword in ANNOTATIONS or (keyword.startswith("x-") and keyword != "x-guidance"):
+        return None
+    if keyword == "nullable" and value is False:
+        return None
+    return "this keyword cannot be enforced"
+
+
+def _inside(where: str, keyword: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if keyword in _SCHEMAS_BY_NAME:
+        yield from ((f"{where}/{_escape(name)}", inner) for name, inner in value.items())
+    elif keyword in _LISTS_OF_SCHEMAS:
+        yield from ((f"{where}/{index}", inner) for index, inner in enumerate(value))
+    elif keyword in _SCHEMAS:
+        yield where, value
+
+
+def _type(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    names = value if isinstance(value, list) else [value]
+    known = names and all(isinstance(name, str) and name in TYPES for name in names)
+    return None if known else f"types must be among {', '.join(sorted(TYPES))}"
+
+
+def _strings(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    good = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return None if good else "it must be a list of names"
+
+
+def _by_name(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    return None if isinstance(value, dict) else "it must be an object of schemas"
+
+
+def _pattern_properties(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    if part.get("properties"):
+        return "beside properties, names that both describe cannot be enforced"
+    return _by_name(value, part, schema)
+
+
+def _list(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    return None if isinstance(value, list) and value else "it must be a list that is not empty"
+
+
+def _schema(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    return None if isinstance(value, dict | bool) else "it must be one schema"
+
+
+def _bound(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    good = whole and 0 <= value <= MAX_BOUND
+    return None if good else f"it must be a whole number up to {MAX_BOUND}"
+
+
+def _limit(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return None if number and abs(value) < 1e15 else "it must be a number below 1e15 in size"
+
+
+def _multiple_of(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    if part.get("type") != "integer":
+        return 'it can be enforced beside "type": "integer" only'
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    good = whole and 1 <= value <= MAX_MULTIPLE_OF
+    return None if good else f"it must be a whole number from 1 to {MAX_MULTIPLE_OF}"
+
+
+def _pattern(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    if "format" in part:
+        return "it cannot be enforced beside format"
+    return None if isinstance(value, str) else "it must be a regular expression"
+
+
+def _format(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    return None if value in FORMATS else f"formats must be among {', '.join(sorted(FORMATS))}"
+
+
+def _ref(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    if not isinstance(value, str) or not (value == "#" or value.startswith("#/")):
+        return "references must point into this schema (#/...)"
+    return None if find(schema, value) is not None else "it points at nothing"
+
+
+def _anything(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    return None
+
+
+_CHECKS: dict[str, Check] = {
+    "type": _type,
+    "enum": _list,
+    "const": _anything,
+    "required": _strings,
+    "multipleOf": _multiple_of,
+    "pattern": _pattern,
+    "format": _format,
+    "$ref": _ref,
+    **dict.fromkeys(_SCHEMAS_BY_NAME, _by_name),
+    **dict.fromkeys(_LISTS_OF_SCHEMAS, _list),
+    **dict.fromkeys(_SCHEMAS, _schema),
+    **dict.fromkeys(_BOUNDS, _bound),
+    **dict.fromkeys(_LIMITS, _limit),
+    "patternProperties": _pattern_properties,
+}
+
+
+def find(schema: Any, reference: str) -> Any:
+    """Return what ``#/...`` points at in ``schema``; None when there is nothing."""
+    found = schema
+    for name in reference.removeprefix("#").split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        elif isinstance(found, dict) and name in found:
+            found = found[name]
+        else:
+            return None
+    return found
+
+
+def _check_cycle(pointer: str, part: dict[str, Any], schema: dict[str, Any]) -> None:
+    seen, reference = {pointer}, part.get("$ref")
+    while isinstance(reference, str):
+        if reference.removeprefix("#") in seen:
+            _refuse(f"{pointer}/$ref", "references must not lead back to themselves", reference)
+        seen.add(reference.removeprefix("#"))
+        target = find(schema, reference)
+        reference = target.get("$ref") if isinstance(target, dict) else None
+
+
+def _escape(name: str) -> str:
+    return str(name).replace("~", "~0").replace("/", "~1")
+
+
+def _refuse(pointer: str, rule: str, value: Any) -> NoReturn:
+    raise RequestError(
+        f"[structured_outputs.json] at #{pointer}: {rule}; got {value!r:.80}.",
+        "structured_outputs",
+    )
