@@ -50,7 +50,9 @@ class StructuredOutputs:
                 _refuse("choice must hold texts that are not empty.")
         length = len(self.key)
         if length > MAX_CONSTRAINT_LENGTH:
-            _refuse(f"{given[0]} must have at most {MAX_CONSTRAINT_LENGTH} characters; got {length}.")
+            _refuse(
+                f"{given[0]} must have at most {MAX_CONSTRAINT_LENGTH} characters; got {length}."
+            )
         if not self.json_object and not self.constraint:
             _refuse(f"{given[0]} must not be empty.")
 

@@ -8,6 +8,7 @@ import msgspec
 
 from quire.core.errors import RequestError
 from quire.core.sampling_params import SamplingParams
+from quire.protocol.structured_outputs import StructuredRequest
 
 #: Fields that go to :class:`SamplingParams` under their own name.
 SAMPLING_FIELDS = (
@@ -37,7 +38,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     include_obfuscation: bool | None = None
 
 
-class GenerationRequest(msgspec.Struct, kw_only=True):
+class GenerationRequest(StructuredRequest, kw_only=True):
     """Fields of both completion endpoints; None (JSON null or absent) means the default."""
 
     model: str | None = None
@@ -111,6 +112,9 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
             value = getattr(self, name)
             if value is not None:
                 keywords[name] = value
+        constraint = self.constraint()
+        if constraint is not None:
+            keywords["structured_outputs"] = constraint
         keywords["max_tokens"] = max_tokens
         keywords["logprobs"] = logprobs
         return SamplingParams(**keywords)

@@ -20,12 +20,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
     "regex": (),
@@ -88,10 +82,9 @@ HARMLESS = frozenset(
     }
 )  # fmt: skip
 
-_STRUCTURED = "Structured output is not supported yet; structured_outputs is its current name."
+_STRUCTURED = "Use structured_outputs."
 _HINTS = {
     "tools": "Tool calls are not supported yet.",
-    "response_format": 'Only {"type": "text"} is supported yet.',
     "best_of": "It must be absent or equal to n.",
     "chat_template": "Start the server with --chat-template instead.",
     "truncate_prompt_tokens": "Prompts are never truncated; shorten it before sending.",
@@ -99,9 +92,7 @@ _HINTS = {
     "no_stop_trim": "Use include_stop_str_in_output.",
     "n_predict": "Use max_tokens.",
     "extra_key": "Use cache_salt.",
-} | dict.fromkeys(
-    ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf"), _STRUCTURED
-)
+} | dict.fromkeys(("regex", "ebnf", "grammar", "json_schema"), _STRUCTURED)
 
 
 def find_ignored(

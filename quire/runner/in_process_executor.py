@@ -90,7 +90,11 @@ class InProcessExecutor:
         prepared = RunnerOptions(options.max_num_seqs, self.ledger.max_model_len, eos)
         kv_cache = backend.kv_cache(self.kv_cache_spec, self.num_blocks)
         self._runner: ModelRunner | None = ModelRunner(
-            model, backend, kv_cache, prepared, create_grammars and create_grammars(self.model_config)
+            model,
+            backend,
+            kv_cache,
+            prepared,
+            create_grammars and create_grammars(self.model_config),
         )
 
     def execute(self, plan: SchedulerOutput) -> StepOutput:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import GrammarSource
 from quire.core.step import PromptLogprobs, SchedulerOutput, StepOutput, TokenLogprobs
+from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import Array, Backend, KVCache
 from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder
@@ -85,9 +85,7 @@ class ModelRunner:
             block_size=kv_cache.spec.block_size,
         )
         self._table = self._input.table
-        self._sampling = SamplingState(
-            self._table, options.eos_token_ids, backend, grammars
-        )
+        self._sampling = SamplingState(self._table, options.eos_token_ids, backend, grammars)
         self._sampler = Sampler(backend)
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()

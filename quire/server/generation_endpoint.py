@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from quire.core.errors import RequestError
 from quire.protocol.generation import GenerationRequest
 from quire.server.connection import run_until_disconnect
 from quire.server.generation import Outputs, Submission, check_submission, generate
@@ -69,7 +70,7 @@ class GenerationEndpoint(ABC, Generic[T]):
                 response = Response(content, headers=headers, media_type="application/json")
                 await response(scope, receive, send)
 
-        await run_until_disconnect(receive, work())
+        await run_until_disconnect(receive, _named(body, work()))
 
     @abstractmethod
     async def prepare(self, body: T, response_id: str) -> tuple[Answer, Submission]:
@@ -79,3 +80,13 @@ class GenerationEndpoint(ABC, Generic[T]):
             RequestError: It is wrong.
             ApiError: It names a model that is not served.
         """
+
+
+async def _named(body: GenerationRequest, work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work``; an error about structured output names the field that asked for it."""
+    try:
+        await work
+    except RequestError as error:
+        if error.param == "structured_outputs":
+            error.param = body.constraint_field
+        raise

@@ -23,8 +23,8 @@ from quire.text.tokenizer import Tokenizer
 
 #: Compiled grammars kept.
 MAX_CACHED = 128
-#: A model that likes spaces must still come to an end.
-WHITESPACE = r"[ \n\t]{0,16}"
+#: A space, or a new line and its indentation: a model that likes spaces must come to an end.
+WHITESPACE = r"( |\n[ \t]{0,32})?"
 #: About 20 ms for the lexer, and 15 ms for a token; beyond it the request fails.
 LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False)
 _PLAIN = re.compile(r"[A-Za-z0-9]")
@@ -66,9 +66,7 @@ class GrammarCompiler:
         compilation_seconds: Spent on them.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, eos_token_ids: Sequence[int], vocab_size: int
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, eos_token_ids: Sequence[int], vocab_size: int) -> None:
         self._source = tokenizer
         self._eos_token_ids = list(eos_token_ids)
         self._vocab_size = vocab_size
@@ -124,7 +122,9 @@ class GrammarCompiler:
         except ValueError as error:
             if isinstance(error, RequestError):
                 raise
-            raise _refusal(f"{constraint.kind} must be readable ({_one_line(str(error))})") from error
+            raise _refusal(
+                f"{constraint.kind} must be readable ({_one_line(str(error))})"
+            ) from error
         if self._tokenizer is None:
             self._tokenizer = LLTokenizer(
                 _Vocabulary(self._source, self._eos_token_ids[0], self._vocab_size),

@@ -63,9 +63,7 @@ def check_schema(schema: Any) -> None:
         _check_cycle(pointer, part, schema)
 
 
-def _reason(
-    keyword: str, value: Any, part: dict[str, Any], schema: dict[str, Any]
-) -> str | None:
+def _reason(keyword: str, value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
     """Say why a keyword cannot be enforced; None when it can or need not."""
     check = _CHECKS.get(keyword)
     if check is not None:

@@ -1,0 +1,98 @@
+"""The ways a request asks for structured output, as sent; what can be enforced is decided below."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from quire.core.errors import RequestError
+from quire.core.structured_outputs import StructuredOutputs
+
+#: Old names of vLLM, and the fields of :class:`StructuredOutputs` that they mean.
+ALIASES = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+}
+
+
+class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """``json_schema`` of a response format; only ``schema`` has an effect, and is always strict."""
+
+    json_schema: dict[str, Any] = msgspec.field(name="schema")
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's ``response_format``."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputsField(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's ``structured_outputs``; see :class:`StructuredOutputs`."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class StructuredRequest(msgspec.Struct, kw_only=True):
+    """The fields that ask for structured output; at most one may."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputsField | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+    @property
+    def constraint_field(self) -> str | None:
+        """The field that asks for structured output; None when none does.
+
+        Raises:
+            RequestError: Several do.
+        """
+        asking = [name for name in StructuredRequest.__struct_fields__ if self._asks(name)]
+        if len(asking) > 1:
+            raise RequestError(
+                f"[{asking[1]}] at most one field may ask for structured output; got "
+                f"{' and '.join(asking)}.",
+                asking[1],
+            )
+        return asking[0] if asking else None
+
+    def constraint(self) -> StructuredOutputs | None:
+        """Return what the output must look like.
+
+        Raises:
+            RequestError: Several fields ask, or one is incomplete.
+        """
+        name = self.constraint_field
+        if name is None:
+            return None
+        if name in ALIASES:
+            return StructuredOutputs(**{ALIASES[name]: getattr(self, name)})
+        if self.structured_outputs is not None:
+            return StructuredOutputs(**msgspec.structs.asdict(self.structured_outputs))
+        assert self.response_format is not None
+        if self.response_format.type == "json_object":
+            return StructuredOutputs(json_object=True)
+        if self.response_format.json_schema is None:
+            raise RequestError(
+                '[response_format.json_schema] is needed by type "json_schema"; got none.',
+                "response_format.json_schema",
+            )
+        return StructuredOutputs(json=self.response_format.json_schema.json_schema)
+
+    def _asks(self, name: str) -> bool:
+        value = getattr(self, name)
+        return value is not None and not (name == "response_format" and value.type == "text")
