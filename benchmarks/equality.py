@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from quire import LLM, AsyncLLM, SamplingParams
+from quire import LLM, AsyncLLM, SamplingParams, StructuredOutputs
 from quire.core.outputs import RequestOutput
 
 NUM_OUTPUT_TOKENS = 20
@@ -117,6 +117,17 @@ def requests(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
             ),
         ),
         (prompt(2 * BLOCK_SIZE), params(temperature=0.0, prompt_logprobs=0)),
+        (
+            prompt(29),
+            SamplingParams(
+                max_tokens=NUM_OUTPUT_TOKENS,
+                structured_outputs=StructuredOutputs(regex="[a-f ]{1,200}[0-9]{2}"),
+                temperature=1.0,
+                seed=4,
+                n=2,
+                logprobs=1,
+            ),
+        ),
     ]
 
 

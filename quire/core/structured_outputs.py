@@ -1,4 +1,7 @@
-"""What a request's output must look like, and what drawing such tokens takes; no grammar library."""
+"""What a request's output must look like, and how the runner learns which tokens may follow.
+
+Grammars themselves are compiled in ``quire.text``.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,7 @@ class StructuredOutputs:
                 _refuse("choice must hold texts that are not empty.")
         length = len(self.key)
         if length > MAX_CONSTRAINT_LENGTH:
-            _refuse(
-                f"{given[0]} must have at most {MAX_CONSTRAINT_LENGTH} characters; got {length}."
-            )
+            _refuse(f"{given[0]} may have {MAX_CONSTRAINT_LENGTH} characters; got {length}.")
         if not self.json_object and not self.constraint:
             _refuse(f"{given[0]} must not be empty.")
 

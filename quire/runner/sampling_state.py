@@ -154,7 +154,7 @@ class SamplingState:
         ruled = [(i, row) for i, row in enumerate(rows.tolist()) if row in self._rules]
         sizes = np.zeros((3, count + 1), np.int64)
         mask_rows = np.full(count, -1, np.int32)
-        masks = []
+        masks: list[npt.NDArray[np.uint32]] = []
         for i, row in ruled:
             rules, tokens = self._rules[row], table.tokens(row)
             output_ids = tokens[table.num_prompt_tokens[row] :]

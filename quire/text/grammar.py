@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import sha256
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from quire.core.errors import RequestError
@@ -31,7 +31,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9]")
 
 
 class SequenceMatcher:
-    """A grammar's place in one sequence; see :class:`quire.core.structured_outputs.TokenMatcher`."""
+    """A grammar's place in one sequence; a :class:`~quire.core.structured_outputs.TokenMatcher`."""
 
     def __init__(self, matcher: LLMatcher, mask_bytes: int) -> None:
         self._matcher = matcher
@@ -119,12 +119,10 @@ class GrammarCompiler:
             raise _refusal("this model has no end-of-sequence token, so nothing could end it")
         try:
             grammar = _grammar(constraint)
+        except RequestError:
+            raise
         except ValueError as error:
-            if isinstance(error, RequestError):
-                raise
-            raise _refusal(
-                f"{constraint.kind} must be readable ({_one_line(str(error))})"
-            ) from error
+            raise _refusal(f"{constraint.kind} must be JSON ({_one_line(str(error))})") from error
         if self._tokenizer is None:
             self._tokenizer = LLTokenizer(
                 _Vocabulary(self._source, self._eos_token_ids[0], self._vocab_size),
@@ -141,13 +139,12 @@ class GrammarCompiler:
         return matcher
 
 
-class _Vocabulary:
+class _Vocabulary(TokenizerWrapper):
     """What llguidance reads of a tokenizer, under the names it looks for."""
-
-    is_tokenizer_wrapper = True
 
     def __init__(self, tokenizer: Tokenizer, eos_token_id: int, vocab_size: int) -> None:
         self._tokenizer = tokenizer
+        self.is_tokenizer_wrapper = True
         self.eos_token_id = eos_token_id
         self.bos_token_id = tokenizer.bos_token_id
         self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
@@ -160,13 +157,13 @@ class _Vocabulary:
 
 def _grammar(constraint: StructuredOutputs) -> str:
     """Return llguidance's own form of a constraint."""
-    if constraint.json is not None:
+    if constraint.kind == "json":
         try:
-            schema = json.loads(constraint.json)
+            schema = json.loads(constraint.constraint)
         except RecursionError as error:
             raise _refusal("json is nested too deeply") from error
         check_schema(schema)
-        return _json_grammar(constraint.json)
+        return _json_grammar(json.dumps(schema))
     if constraint.json_object:
         return _json_grammar('{"type":"object"}')
     if constraint.regex is not None:

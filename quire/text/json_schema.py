@@ -46,10 +46,12 @@ def check_schema(schema: Any) -> None:
     if not isinstance(schema, dict):
         _refuse("", "a schema must be an object", schema)
     pending: list[tuple[str, Any, int]] = [("", schema, 0)]
+    seen: set[str] = set()
     while pending:
         pointer, part, depth = pending.pop()
-        if isinstance(part, bool):
+        if isinstance(part, bool) or pointer in seen:
             continue
+        seen.add(pointer)
         if not isinstance(part, dict):
             _refuse(pointer, "a schema must be an object, true or false", part)
         if depth > MAX_DEPTH:
@@ -60,6 +62,8 @@ def check_schema(schema: Any) -> None:
             if reason is not None:
                 _refuse(where, reason, value)
             pending += ((at, inner, depth + 1) for at, inner in _inside(where, keyword, value))
+            if keyword == "$ref":  # wherever it points, also where no schema would be looked for
+                pending.append((value.removeprefix("#"), find(schema, value), depth + 1))
         _check_cycle(pointer, part, schema)
 
 
@@ -139,7 +143,11 @@ def _pattern(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | 
 
 
 def _format(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
-    return None if value in FORMATS else f"formats must be among {', '.join(sorted(FORMATS))}"
+    return (
+        None
+        if isinstance(value, str) and value in FORMATS
+        else f"formats must be among {', '.join(sorted(FORMATS))}"
+    )
 
 
 def _ref(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:

@@ -1,0 +1,115 @@
+"""Structured output over HTTP: every way to ask for it, and what a refusal says."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import openai
+import pytest
+
+HELLO = [{"role": "user", "content": "Hi"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+BAD = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
+
+
+def chat(live, **fields):
+    return live.openai.chat.completions.create(
+        model="tiny", messages=HELLO, max_tokens=60, **fields
+    )
+
+
+def content(live, **fields):
+    (choice,) = chat(live, **fields).choices
+    assert choice.finish_reason == "stop"
+    return choice.message.content
+
+
+def response_format(schema):
+    return {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": response_format(SCHEMA)},
+        {"extra_body": {"structured_outputs": {"json": SCHEMA}}},
+        {"extra_body": {"structured_outputs": {"json": json.dumps(SCHEMA)}}},
+        {"extra_body": {"guided_json": SCHEMA}},
+    ],
+)
+def test_json_schema(live, fields):
+    value = json.loads(content(live, **fields))
+    assert list(value) == ["a"]
+    assert 0 <= value["a"] <= 99
+
+
+@pytest.mark.parametrize("ask", [lambda **f: {"structured_outputs": f}, lambda **f: {
+    f"guided_{name}": value for name, value in f.items()
+}])  # fmt: skip
+def test_regex_choice_and_grammar(live, ask):
+    assert re.fullmatch("[0-9]{3}", content(live, extra_body=ask(regex="[0-9]{3}")))
+    assert content(live, extra_body=ask(choice=["yes", "no"])) in ("yes", "no")
+    assert content(live, extra_body=ask(grammar='start: "x" | "y"')) in ("x", "y")
+
+
+def test_text_asks_for_nothing_and_json_object_for_an_object(live):
+    assert chat(live, response_format={"type": "text"}).choices[0].finish_reason == "length"
+    asked = {"type": "json_object"}
+    for seed in range(20):
+        choice = chat(live, response_format=asked, seed=seed).choices[0]
+        assert choice.message.content.startswith("{")
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(choice.message.content), dict)
+
+
+def test_completions_streamed_and_several(live):
+    fields = {
+        "model": "tiny", "prompt": ["A", "B"], "n": 2, "max_tokens": 30, "seed": 1,
+        "extra_body": {"guided_regex": "[0-9]{2}-[a-z]{3}"},
+    }  # fmt: skip
+    whole = [choice.text for choice in live.openai.completions.create(**fields).choices]
+    assert len(whole) == 4
+    assert all(re.fullmatch("[0-9]{2}-[a-z]{3}", text) for text in whole)
+    parts = [""] * 4
+    for chunk in live.openai.completions.create(**fields, stream=True):
+        for choice in chunk.choices:
+            parts[choice.index] += choice.text
+    assert parts == whole
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": response_format(BAD)}, "response_format"),
+        ({"extra_body": {"guided_json": BAD}}, "guided_json"),
+        ({"extra_body": {"structured_outputs": {"json": BAD}}}, "structured_outputs"),
+    ],
+)
+def test_a_keyword_that_cannot_be_enforced_is_pointed_at(live, fields, param, stream):
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(live, stream=stream, **fields)
+    assert caught.value.param == param
+    assert "#/properties/a/uniqueItems" in caught.value.message
+    live.wait_until_idle()
+
+
+def test_a_bad_regex_is_a_bad_request(live):
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(live, extra_body={"guided_regex": "("})
+    assert caught.value.param == "guided_regex"
+    assert "unclosed group" in caught.value.message
+
+
+def test_compilations_are_counted(live):
+    before = live.metric("quire:grammar_compilations_total")
+    for _ in range(2):
+        content(live, extra_body={"guided_regex": "counted"})
+    assert live.metric("quire:grammar_compilations_total") == before + 1
+    assert live.metric("quire:grammar_compilation_seconds_total") > 0
