@@ -168,6 +168,8 @@ class SamplingParams:
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             _refuse("allowed_token_ids", "must hold at least one token id", [])
         if self.structured_outputs is not None:
+            if not isinstance(self.structured_outputs, StructuredOutputs):
+                _refuse("structured_outputs", "must be StructuredOutputs", self.structured_outputs)
             # Both would go on where the grammar leaves nothing to go on with.
             for name in ("ignore_eos", "min_tokens"):
                 if getattr(self, name):

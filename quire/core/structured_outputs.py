@@ -13,6 +13,13 @@ from quire.core.errors import InvalidSamplingParamsError
 
 #: Longest constraint, in characters.
 MAX_CONSTRAINT_LENGTH = 256 * 1024
+_KINDS: dict[str, tuple[type, ...]] = {
+    "json": (str, dict),
+    "regex": (str,),
+    "choice": (list, tuple),
+    "grammar": (str,),
+    "json_object": (bool,),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +48,10 @@ class StructuredOutputs:
         if len(given) != 1:
             names = ", ".join(f.name for f in fields(self))
             _refuse(f"exactly one of {names} must be given; got {', '.join(given) or 'none'}.")
+        for name, kinds in _KINDS.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kinds):
+                _refuse(f"{name} has the wrong type; got {value!r:.80}.")
         if isinstance(self.json, dict):
             try:
                 text = json_library.dumps(self.json, ensure_ascii=False, separators=(",", ":"))

@@ -135,6 +135,11 @@ def test_refused(compiler: GrammarCompiler, constraint: Any) -> None:
         {"regex": ""},
         {"grammar": "x" * (MAX_CONSTRAINT_LENGTH + 1)},
         {"json": {"a": {1, 2}}},
+        {"json": True},
+        {"regex": 3},
+        {"choice": "ab"},
+        {"choice": [1]},
+        {"json_object": 1},
     ],
     ids=lambda constraint: str(constraint)[:40],
 )
