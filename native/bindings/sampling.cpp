@@ -54,7 +54,8 @@ bool sample(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch, in
   if (vocab < 1 || !ragged(history_offsets, rows, history_ids, num_history, vocab) ||
       !ragged(bias_offsets, rows, bias_ids, num_bias, vocab) ||
       !ragged(allowed_offsets, rows, allowed_ids, num_allowed, vocab) ||
-      !std::all_of(prompt, prompt + rows, [](int32_t n) { return n >= 0; }) ||
+      !std::all_of(
+          prompt, prompt + rows, [](int32_t n) { return n >= 0; }) ||
       !std::all_of(mask, mask + rows, [=](int32_t i) { return i >= -1 && i < num_masks; }))
     return false;
   const SamplingRows all{rows,
