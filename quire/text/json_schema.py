@@ -6,6 +6,7 @@ that a validator then rejects is worse than none.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -28,6 +29,7 @@ ANNOTATIONS = frozenset(
         "writeOnly", "$comment", "$schema", "discriminator",
     }
 )  # fmt: skip
+_TEXTS = frozenset({"enum", "const", "properties", "required"})
 _SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _LISTS_OF_SCHEMAS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _SCHEMAS = frozenset({"items", "additionalProperties"})
@@ -69,6 +71,8 @@ def check_schema(schema: Any) -> None:
 
 def _reason(keyword: str, value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
     """Say why a keyword cannot be enforced; None when it can or need not."""
+    if keyword in _TEXTS and _needs_escapes(value):
+        return "control characters in it take \\u escapes, which are not generated"
     check = _CHECKS.get(keyword)
     if check is not None:
         return check(value, part, schema)
@@ -86,6 +90,11 @@ def _inside(where: str, keyword: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{where}/{index}", inner) for index, inner in enumerate(value))
     elif keyword in _SCHEMAS:
         yield where, value
+
+
+def _needs_escapes(value: Any) -> bool:
+    text = json.dumps(value, ensure_ascii=False)
+    return "\\u" in text.replace("\\\\", "") or "\x7f" in text
 
 
 def _type(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
