@@ -217,13 +217,13 @@ def test_refusals_are_shown_in_the_servers_words(scripted, client):
     browser.run(set_schema, '{"type": ')
     scripted.wait_for("JSON", "#schema-error")
     assert "The schema is not JSON" in scripted.ask("Hi")
-    browser.run(set_schema, '{"type": "nonsense"}')
+    browser.run(set_schema, '"nonsense"')
     shown = scripted.ask("Hi")
     body = {
         "messages": [{"role": "user", "content": "Hi"}],
         "response_format": {
             "type": "json_schema",
-            "json_schema": {"name": "answer", "schema": {"type": "nonsense"}, "strict": True},
+            "json_schema": {"name": "answer", "schema": "nonsense", "strict": True},
         },
     }
     refusal = client.post("/v1/chat/completions", json=body)
