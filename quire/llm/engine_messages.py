@@ -16,6 +16,7 @@ import msgspec
 from quire.core.config import EngineConfig
 from quire.core.model_config import ModelConfig
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputs
 from quire.engine.engine_output import EngineOutput
 
 
@@ -25,6 +26,7 @@ class Start(msgspec.Struct, tag=True):
     folder: str
     config: EngineConfig
     eos_token_ids: tuple[int, ...]
+    tokenizer_folder: str
 
 
 class Add(msgspec.Struct, tag=True):
@@ -128,6 +130,18 @@ def params_keywords(params: SamplingParams) -> dict[str, Any]:
         for name, default in _DEFAULTS.items()
         if (value := getattr(params, name)) != default
     }
+
+
+def read_params(keywords: dict[str, Any]) -> SamplingParams:
+    """Return the settings that :func:`params_keywords` wrote.
+
+    Raises:
+        InvalidSamplingParamsError: They are none.
+    """
+    constraint = keywords.get("structured_outputs")
+    if constraint is not None:
+        keywords = keywords | {"structured_outputs": StructuredOutputs(**constraint)}
+    return SamplingParams(**keywords)
 
 
 class MessageSocket:

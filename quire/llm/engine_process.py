@@ -1,5 +1,7 @@
 """The process that computes: loads a model, takes requests, runs steps, reports each; no text.
 
+The tokenizer is there for grammars, which allow and forbid tokens by their bytes.
+
 It lives as long as its socket: when the server hangs up or dies, it ends.
 """
 
@@ -13,12 +15,13 @@ import socket
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quire.core.errors import EngineDeadError, QuireError, RequestError
 from quire.core.log import get_logger
-from quire.core.sampling_params import SamplingParams
+from quire.core.model_config import ModelConfig
 from quire.engine.engine import Engine
 from quire.llm.engine_messages import (
     Abort,
@@ -32,10 +35,13 @@ from quire.llm.engine_messages import (
     Start,
     Step,
     StopSequence,
+    read_params,
     to_engine,
 )
 from quire.llm.progress import loading_bar
 from quire.runner.in_process_executor import InProcessExecutor
+from quire.text.grammar import GrammarCompiler
+from quire.text.tokenizer import load_tokenizer
 
 log = get_logger(__name__)
 
@@ -82,6 +88,7 @@ def _load(link: MessageSocket) -> Engine | None:
                 start.config,
                 eos_token_ids=start.eos_token_ids,
                 on_progress=on_progress,
+                create_grammars=partial(_create_grammars, start),
             )
         length = executor.ledger.max_model_len
         model = replace(start.config.model, max_model_len=length)
@@ -96,6 +103,13 @@ def _load(link: MessageSocket) -> Engine | None:
         return None
     link.send(Loaded(executor.model_config, length, engine.stats()))
     return engine
+
+
+def _create_grammars(start: Start, model_config: ModelConfig) -> GrammarCompiler:
+    """Return the compiler of the engine; the server has compiled the same grammars before."""
+    tokenizer = load_tokenizer(start.tokenizer_folder)
+    eos_token_ids, vocab_size = model_config.eos_token_ids, model_config.vocab_size
+    return GrammarCompiler(tokenizer, eos_token_ids, vocab_size)
 
 
 def _first(link: MessageSocket) -> Any:
@@ -177,7 +191,7 @@ class EngineLoop:
             self._engine.add_request(
                 message.request_id,
                 message.token_ids,
-                SamplingParams(**message.params),
+                read_params(message.params),
                 priority=message.priority,
                 extra_keys=message.extra_keys,
                 deadline=message.deadline,

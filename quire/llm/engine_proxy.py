@@ -45,6 +45,7 @@ from quire.llm.engine_messages import (
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.output_streams import OutputStreams
 from quire.llm.request_reader import PreparedRequest, RequestReader
+from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
@@ -89,7 +90,10 @@ class EngineProxy:
         self.tokenizer: Tokenizer = self._reader.tokenizer
         self.default_sampling_params: dict[str, Any] = self._reader.default_sampling_params
         self._watchdog_timeout = watchdog_timeout
-        self._start = Start(str(self._reader.folder), config, self._reader.eos_token_ids)
+        reader = self._reader
+        self._start = Start(
+            str(reader.folder), config, reader.eos_token_ids, str(reader.tokenizer_folder)
+        )
         self._streams = OutputStreams()
         # Guards what follows; held for moments only. Requests end under it exactly once.
         self._lock = threading.Lock()
@@ -100,6 +104,7 @@ class EngineProxy:
         self._retry_time = 0.0
         self._step_time = time.monotonic()
         self._stats: dict[str, float] = {}
+        self._grammars: GrammarCompiler
         self._tickets = itertools.count()
         self._waker, self._wake = socket.socketpair()
         self._waker.setblocking(False)
@@ -137,7 +142,8 @@ class EngineProxy:
             prepare = partial(self._reader.prepare, priority=priority, cache_salt=cache_salt)
             text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
             arguments = (request_id, prompt, sampling_params)
-            if isinstance(text, str) and len(text) > INLINE_CHARACTERS:
+            long = isinstance(text, str) and len(text) > INLINE_CHARACTERS
+            if long or sampling_params.structured_outputs is not None:
                 request = await asyncio.to_thread(prepare, *arguments, deadline=deadline)
             else:
                 request = prepare(*arguments, deadline=deadline)
@@ -178,7 +184,8 @@ class EngineProxy:
 
     def stats(self) -> dict[str, float]:
         """Return the newest counters and gauges by metric stem; they count anew after a restart."""
-        return {**self._stats, "engine_restarts": self.num_restarts}
+        restarts = {"engine_restarts": self.num_restarts}
+        return self._stats | self._grammars.stats() | restarts
 
     async def describe_cache(self) -> str:
         """Return the KV pool and every block table as text, as they are between two steps."""
@@ -344,7 +351,7 @@ class EngineProxy:
     def _take_loaded(self, child: EngineChild, message: Loaded) -> None:
         self.model_config = message.model_config
         self.max_model_len = message.max_model_len
-        self._reader.vocab_size = message.model_config.vocab_size
+        self._grammars = self._reader.loaded(message.model_config)
         model = replace(self.config.model, max_model_len=message.max_model_len)
         self.config = replace(self.config, model=model)
         # What was promised to clients holds after a restart too.

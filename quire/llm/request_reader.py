@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.config import ModelOptions
+from quire.core.model_config import ModelConfig
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
 from quire.llm.generation_config import read_generation_config
 from quire.llm.params import ParamsLimits, complete_params
 from quire.llm.prompts import TokenizedPrompt, tokenize_prompt
 from quire.models.hub import resolve_model
+from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -36,10 +38,11 @@ class RequestReader:
 
     Attributes:
         folder: The checkpoint.
-        tokenizer: Of the model.
+        tokenizer, tokenizer_folder: Of the model.
         default_sampling_params: The model's own defaults, as keywords.
         eos_token_ids: Ids that end a sequence, beside those of ``config.json``.
         vocab_size: Of the model's output, once it is loaded.
+        grammars: Compiler of structured outputs, once the model is loaded.
 
     Raises:
         ModelLoadError: A file is missing or cannot be read.
@@ -50,12 +53,22 @@ class RequestReader:
         of_text = self.folder
         if options.tokenizer is not None:
             of_text = resolve_model(options.tokenizer, weights=False)
+        self.tokenizer_folder = of_text
         self.tokenizer: Tokenizer = load_tokenizer(of_text, options.chat_template)
         generation = read_generation_config(self.folder, options.generation_config)
         self.default_sampling_params: dict[str, Any] = generation.sampling
         self.eos_token_ids = generation.eos_token_ids
         self.vocab_size = 0
+        self.grammars: GrammarCompiler | None = None
         self._max_logprobs = options.max_logprobs
+
+    def loaded(self, model_config: ModelConfig) -> GrammarCompiler:
+        """Take note of the shape of the loaded model; return its compiler of grammars."""
+        self.vocab_size = model_config.vocab_size
+        self.grammars = GrammarCompiler(
+            self.tokenizer, model_config.eos_token_ids, model_config.vocab_size
+        )
+        return self.grammars
 
     def prepare(
         self,
@@ -67,16 +80,21 @@ class RequestReader:
         cache_salt: str | None = None,
         deadline: float | None = None,
     ) -> PreparedRequest:
-        """Read a request.
+        """Read a request; a grammar is compiled here, beside the engine.
 
         Raises:
             RequestError: The prompt or a setting is wrong.
         """
         limits = ParamsLimits(self.vocab_size, self._max_logprobs)
+        tokenized = tokenize_prompt(prompt, self.tokenizer)
+        completed = complete_params(params, self.tokenizer, limits)
+        if completed.structured_outputs is not None:
+            assert self.grammars is not None, "structured outputs before the model is loaded"
+            self.grammars.compile(completed.structured_outputs)
         return PreparedRequest(
             request_id,
-            tokenize_prompt(prompt, self.tokenizer),
-            complete_params(params, self.tokenizer, limits),
+            tokenized,
+            completed,
             priority,
             () if cache_salt is None else (f"salt:{cache_salt}",),
             deadline,

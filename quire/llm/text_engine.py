@@ -49,12 +49,15 @@ class TextEngine:
         self.tokenizer: Tokenizer = reader.tokenizer
         self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
         self.executor = InProcessExecutor(
-            reader.folder, config, eos_token_ids=reader.eos_token_ids, on_progress=on_progress
+            reader.folder,
+            config,
+            eos_token_ids=reader.eos_token_ids,
+            on_progress=on_progress,
+            create_grammars=reader.loaded,
         )
         self.max_model_len = self.executor.ledger.max_model_len
         self.config = replace(config, model=replace(config.model, max_model_len=self.max_model_len))
         self.model_config: ModelConfig = self.executor.model_config
-        reader.vocab_size = self.model_config.vocab_size
         self.engine = Engine(self.executor, self.config, self.model_config)
         self._dead: str | None = None
         self._outputs = OutputProcessor(self.tokenizer)
@@ -148,7 +151,8 @@ class TextEngine:
 
     def stats(self) -> dict[str, float]:
         """Return the engine's counters and gauges by metric stem."""
-        return self.engine.stats()
+        assert self._reader.grammars is not None
+        return self.engine.stats() | self._reader.grammars.stats()
 
     def describe_cache(self) -> str:
         """Return the KV pool and the block table of each live request as text, for people."""
