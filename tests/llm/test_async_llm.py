@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from quire import LLM, AsyncLLM, SamplingParams
+from quire import LLM, AsyncLLM, SamplingParams, StructuredOutputs
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, PromptTooLongError, RequestError
 from quire.core.outputs import RequestOutput
@@ -51,6 +52,18 @@ async def test_streamed_states_grow_to_what_llm_gives(engine: EngineClient, llm:
         count = len(state.outputs[0].token_ids)
         assert state.outputs[0].token_ids == expected.token_ids[:count]
         assert expected.text.startswith(state.outputs[0].text)
+
+
+async def test_structured_outputs_are_followed_and_refused(engine: EngineClient) -> None:
+    regex = StructuredOutputs(regex="[0-9]{3}-[a-z]{2}")
+    params = SamplingParams(n=3, max_tokens=20, seed=1, structured_outputs=regex)
+    output = await last(engine, "abc", "1", params)
+    assert all(re.fullmatch("[0-9]{3}-[a-z]{2}", o.text) for o in output.outputs)
+    refused = StructuredOutputs(json={"items": {"not": {}}})
+    with pytest.raises(RequestError, match="#/items/not"):
+        await last(engine, "abc", "2", SamplingParams(structured_outputs=refused))
+    assert (await last(engine, "abc", "2", params)).outputs == output.outputs
+    assert engine.stats()["grammar_compilations"] == 1
 
 
 async def test_gathered_requests_share_steps(engine: EngineClient) -> None:
