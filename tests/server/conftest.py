@@ -29,7 +29,7 @@ from quire.text.tokenizer import Tokenizer, load_tokenizer
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 #: Long enough that no test's client is too slow to leave before the answer is complete.
-CONTEXT = 8192
+CONTEXT = 32768
 
 
 @pytest.fixture(scope="session")
@@ -277,7 +277,7 @@ class Live:
 @pytest.fixture(scope="session")
 def live(folder: Path, device: str) -> Iterator[Live]:
     """One server for all tests of the real engine."""
-    keywords = {"device": device, "memory": 64 * 2**20, "max_num_seqs": 16, "threads": 1}
+    keywords = {"device": device, "memory": 192 * 2**20, "max_num_seqs": 16, "threads": 1}
     config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", **keywords)
     engine = AsyncLLM.from_config(config)
     options = ServerOptions(port=0, uvicorn_log_level="warning")

@@ -33,7 +33,7 @@ def test_the_answer_is_the_engine_s(live, folder, device):
     from quire import LLM, SamplingParams
 
     answer = create(live, extra_body=IDS)
-    with LLM(str(folder), device=device, threads=1, memory=16 * 2**20) as llm:
+    with LLM(str(folder), device=device, threads=1, memory=64 * 2**20) as llm:
         params = SamplingParams(temperature=0, max_tokens=24)
         expected = llm.chat(HELLO, params, use_tqdm=False)[0]
     choice = answer.choices[0]
@@ -180,8 +180,8 @@ def test_the_client_s_exceptions(live):
     with pytest.raises(openai.BadRequestError) as caught:
         create(live, temperature=-1)
     assert caught.value.param == "temperature"
-    with pytest.raises(openai.BadRequestError, match="maximum context length is 8192 tokens"):
-        create(live, messages=[{"role": "user", "content": "x" * 8200}])
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 32768 tokens"):
+        create(live, messages=[{"role": "user", "content": "x" * 33000}])
     with pytest.raises(openai.BadRequestError) as caught:
         create(live, logprobs=True, top_logprobs=21)
     assert caught.value.param == "logprobs"

@@ -14,7 +14,7 @@ import pytest
 from quire.server.connection import run_until_disconnect
 
 ABORTED = 'finished_reason="abort"'
-FOREVER = {"prompt": "Once", "max_tokens": 8000, "ignore_eos": True, "temperature": 0}
+FOREVER = {"prompt": "Once", "max_tokens": 32000, "ignore_eos": True, "temperature": 0}
 
 
 async def stream_text(client, body):
