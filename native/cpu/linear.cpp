@@ -20,7 +20,7 @@ void prefetch_ahead(Tile<Format>& tile, const char* block, int64_t block_bytes, 
                     int64_t i) {
   constexpr int64_t step_bytes = step_weights<Format> * sizeof(typename Format::Weight);
   if (tiles.count == 1) {
-    tile.prefetch = block + (tiles.num_rows > 8 ? 16 << 10 : 8 << 10);
+    tile.prefetch = block + (tiles.num_rows > 8 ? 8 << 10 : 2 << 10);
     tile.prefetch_stride = step_bytes;
   } else {
     const int64_t shares = tiles.count >= 4 ? 4 : 2;
