@@ -49,9 +49,9 @@ def run(num_requests: int, max_num_seqs: int, seed: int) -> tuple[SlotUse, SlotU
     while llm.engine.has_unfinished_requests():
         llm.engine.step()
         held = [request.num_computed_tokens for request in scheduler.running]
-        pool = scheduler.kv.pool
-        reserved += (pool.num_blocks - 1 - pool.num_free_blocks) * scheduler.kv.block_size
-        used += sum(held)
+        use = scheduler.kv.slot_use()
+        reserved += use.reserved
+        used += use.used
         static += static_slot_use(held, CONTEXT).reserved
         steps += 1
     llm.shutdown()
