@@ -114,6 +114,7 @@ def write(name: str, results: Any, **extra: Any) -> Path:
 
 
 def _relative(word: str) -> str:
-    """Shorten paths below the repository, so that results name no folder of a machine."""
+    """Shorten absolute paths, so that results name no folder of a machine."""
     root = str(Path(__file__).parent.parent) + os.sep
-    return word.removeprefix(root)
+    word = word.removeprefix(root)
+    return Path(word).name if os.path.isabs(word) else word
