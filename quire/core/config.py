@@ -144,6 +144,9 @@ class EngineConfig:
         for flag, value in at_least_one.items():
             if value is not None and value < 1:
                 raise ConfigError(f"[config] {flag} must be at least 1; got {value}.")
+        threads = self.parallel.threads
+        if threads is not None and threads > 1024:
+            raise ConfigError(f"[config] --threads must be at most 1024; got {threads}.")
         if self.model.max_logprobs < -1:
             raise ConfigError(
                 "[config] --max-logprobs must be -1 (no limit) or at least 0; got "

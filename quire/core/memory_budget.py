@@ -67,6 +67,18 @@ class MemoryBudget:
     num_blocks: int
     spec: KVCacheSpec
 
+    @classmethod
+    def with_blocks(cls, demand: MemoryDemand, device_bytes: int, num_blocks: int) -> MemoryBudget:
+        """Return the division of a device that holds ``demand`` and ``num_blocks`` blocks."""
+        return cls(
+            device_bytes=device_bytes,
+            weight_bytes=demand.weight_bytes,
+            scratch_bytes=demand.scratch_bytes,
+            kv_bytes=num_blocks * demand.spec.block_bytes,
+            num_blocks=num_blocks,
+            spec=demand.spec,
+        )
+
     @property
     def headroom_bytes(self) -> int:
         """What the engine leaves to others."""
@@ -142,14 +154,7 @@ def plan_memory(
             f"{format_bytes(needed * demand.spec.block_bytes)}. Any of these would fit: "
             f"{'; '.join(options)}."
         )
-    return MemoryBudget(
-        device_bytes=device_bytes,
-        weight_bytes=demand.weight_bytes,
-        scratch_bytes=demand.scratch_bytes,
-        kv_bytes=num_blocks * demand.spec.block_bytes,
-        num_blocks=num_blocks,
-        spec=demand.spec,
-    )
+    return MemoryBudget.with_blocks(demand, device_bytes, num_blocks)
 
 
 def _fitting_settings(demand: MemoryDemand, allowed: int, kv_given: bool) -> list[str]:

@@ -76,8 +76,7 @@ def draw_up_ledger(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes:
     budget = plan_memory(demand, device_bytes, budget_bytes, cache.kv_cache_memory_bytes)
     useful = resolved.config.scheduler.max_num_seqs * spec.num_blocks(max_model_len) + 1
     if useful < budget.num_blocks and cache.kv_cache_memory_bytes is None:
-        kv_bytes = useful * spec.block_bytes
-        budget = replace(budget, num_blocks=useful, kv_bytes=kv_bytes)
+        budget = MemoryBudget.with_blocks(demand, device_bytes, useful)
     return Ledger(budget, max_model_len, tuple(choices))
 
 
@@ -102,12 +101,8 @@ def _fixed_blocks(
             f"weights and scratch leave of the machine; got {num_blocks} blocks of "
             f"{format_bytes(demand.spec.block_bytes)}. Lower it."
         )
-    budget = MemoryBudget(
-        device_bytes=device_bytes,
-        weight_bytes=demand.weight_bytes,
-        scratch_bytes=demand.scratch_bytes,
-        kv_bytes=kv_bytes,
-        num_blocks=num_blocks,
-        spec=demand.spec,
-    )
-    return Ledger(budget, resolved.max_model_len, ())
+    budget = MemoryBudget.with_blocks(demand, device_bytes, num_blocks)
+    fits = (num_blocks - 1) * demand.spec.block_size
+    if resolved.config.model.max_model_len is not None or fits >= resolved.max_model_len:
+        return Ledger(budget, resolved.max_model_len, ())
+    return Ledger(budget, fits, (f"max_model_len = {fits}: what the given blocks hold",))

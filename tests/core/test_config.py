@@ -53,3 +53,9 @@ def test_max_logprobs_has_one_value_below_0() -> None:
     assert EngineConfig.from_keywords(max_logprobs=-1).model.max_logprobs == -1
     with pytest.raises(ConfigError, match="--max-logprobs must be -1"):
         EngineConfig.from_keywords(max_logprobs=-2)
+
+
+def test_threads_have_a_limit() -> None:
+    assert EngineConfig.from_keywords(threads=1024).parallel.threads == 1024
+    with pytest.raises(ConfigError, match="--threads must be at most 1024; got 9999"):
+        EngineConfig.from_keywords(threads=9999)

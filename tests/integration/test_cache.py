@@ -210,7 +210,7 @@ def test_a_context_that_was_not_asked_for_is_lowered_to_what_fits(
 
 
 def test_more_than_the_pool_is_refused_at_once(create_llm: Callable[..., LLM]) -> None:
-    llm = create_llm(num_gpu_blocks_override=5)
+    llm = create_llm(num_gpu_blocks_override=5, max_model_len=2048)
     with pytest.raises(PromptTooLongError, match="KV cache holds"):
         llm.generate([[1] * 70], GREEDY)
     assert len(llm.generate([[1] * 40], GREEDY)[0].outputs[0].token_ids) == 16

@@ -70,6 +70,13 @@ def test_blocks_as_given_whatever_the_memory() -> None:
         ledger(num_gpu_blocks_override=1)
 
 
+def test_context_not_given_is_lowered_to_what_the_given_blocks_hold() -> None:
+    found = ledger(num_gpu_blocks_override=7)
+    assert found.max_model_len == 6 * SPEC.block_size
+    assert found.choices == ("max_model_len = 96: what the given blocks hold",)
+    assert ledger(num_gpu_blocks_override=7, max_model_len=200).max_model_len == 200
+
+
 @pytest.mark.parametrize(
     "settings", [{"memory": 34 * MIB}, {"memory": 90 * MIB, "kv_cache_memory_bytes": 4 * MIB}]
 )
