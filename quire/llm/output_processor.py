@@ -177,16 +177,18 @@ class OutputProcessor:
         shown = item.new_token_ids
         if item.finish_reason == "stop" and not params.include_stop_str_in_output:
             shown = shown[:-1]  # the token that ended it is no part of the text
-        text = sequence.detokenizer.add(shown)
+        # As in vLLM: what the first min_tokens tokens complete does not end it.
+        early = max(0, params.min_tokens - len(output.token_ids) + len(item.new_token_ids))
+        detokenizer = sequence.detokenizer
+        texts = [(detokenizer.add(shown[:early]), False)] if early else []
+        texts.append((detokenizer.add(shown[early:]), True))
         if item.finish_reason is not None:
-            text += sequence.detokenizer.flush()
+            texts.append((detokenizer.flush(), len(output.token_ids) > params.min_tokens))
         if stop_strings is None:
-            output.text += text
+            output.text += "".join(text for text, _ in texts)
             return None
-        if len(output.token_ids) < params.min_tokens:
-            output.text += text  # nothing may end it yet
-            return None
-        output.text += stop_strings.add(text)
+        for text, may_end in texts:
+            output.text += stop_strings.add(text, may_end)
         if stop_strings.matched is None and item.finish_reason is not None:
             output.text += stop_strings.flush()
         return stop_strings.matched

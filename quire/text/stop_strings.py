@@ -30,8 +30,14 @@ class StopStrings:
         self._stop = [(text, _borders(text)) for text in stop]
         self._lengths = [0] * len(stop)  # Of each, how much the text so far ends with.
 
-    def add(self, text: str) -> str:
-        """Take the next text and return what is certain to be shown; may be empty."""
+    def add(self, text: str, may_end: bool = True) -> str:
+        """Take the next text and return what is certain to be shown; may be empty.
+
+        Args:
+            text: Any length.
+            may_end: Whether a stop string that is complete inside ``text`` ends the sequence. One
+                that begins here and is complete in later text does in any case.
+        """
         if self.matched is not None:
             return ""
         window = self._held + text
@@ -43,6 +49,9 @@ class StopStrings:
                 length += stop[length] == character
                 self._lengths[index] = length
                 if length == len(stop):
+                    if not may_end:
+                        self._lengths[index] = borders[-1]
+                        continue
                     self.matched = stop
                     self._held = ""
                     return window[: end if self._include else end - length]

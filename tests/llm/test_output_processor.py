@@ -96,10 +96,22 @@ def test_a_stop_string_in_the_last_step_needs_no_stop(tokenizer: Tokenizer) -> N
 
 def test_min_tokens_puts_stop_strings_off(tokenizer: Tokenizer) -> None:
     feed = Feed(tokenizer, stop=["!"], min_tokens=3)
-    state = feed.text("!!")
-    assert state is not None and not state.finished and state.outputs[0].text == "!!"
+    state = feed.text("!!!")
+    assert state is not None and not state.finished and state.outputs[0].text == "!!!"
+    state = feed.text("a")
+    assert state is not None and not state.finished
     state = feed.text("!")
-    assert state is not None and state.finished and state.outputs[0].text == "!!"
+    assert state is not None and state.finished and state.outputs[0].text == "!!!a"
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_stop_string_may_begin_before_min_tokens(tokenizer: Tokenizer, together: bool) -> None:
+    """Its first part used to be shown and the whole was not found."""
+    feed = Feed(tokenizer, stop=["STOP"], min_tokens=3)
+    for text in ["aSTOP"] if together else "aSTOP":
+        state = feed.text(text)
+    assert state is not None and state.finished
+    assert (state.outputs[0].text, state.outputs[0].stop_reason) == ("a", "STOP")
 
 
 def test_a_stop_token_is_listed_but_not_shown(tokenizer: Tokenizer) -> None:

@@ -34,6 +34,21 @@ def test_equals_a_search_of_the_whole_text(chunks, stop, include):
     assert (shown, finder.matched) == search("".join(chunks), stop, include)
 
 
+@settings(max_examples=500, deadline=None)
+@given(early=few_letters, chunks=st.lists(few_letters, max_size=4), stop=stops)
+def test_what_early_text_completes_does_not_end_it(early, chunks, stop):
+    finder = StopStrings(stop)
+    shown = finder.add(early, may_end=False) + "".join(feed(finder, chunks))
+    text = early + "".join(chunks)
+    for end in range(len(early) + 1, len(text) + 1):
+        found = [s for s in stop if text[:end].endswith(s)]
+        if found:
+            assert finder.matched == found[0]
+            assert shown == text[: end - len(found[0])]
+            return
+    assert (shown, finder.matched) == (text, None)
+
+
 @settings(max_examples=300, deadline=None)
 @given(text=few_letters, stop=stops)
 def test_holds_back_only_what_could_become_a_stop_string(text, stop):
