@@ -64,7 +64,8 @@ class GenerationEndpoint(ABC, Generic[T]):
             check_submission(self.service, submission)
             outputs = generate(self.service, submission)
             if body.stream:
-                await send_events(send, answer.events(outputs), headers)
+                interval = self.service.options.sse_keep_alive_interval
+                await send_events(send, answer.events(outputs), headers, interval)
             else:
                 content = await answer.collect(outputs)
                 response = Response(content, headers=headers, media_type="application/json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -38,6 +40,9 @@ class ServerOptions:
     max_num_queued_reqs: int = option(4096, "most prompts that wait; more get a 429")
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
     watchdog_timeout: float = option(120.0, "restart an engine without a step for so long, in s")
+    sse_keep_alive_interval: float = option(
+        15.0, "seconds of silence before a stream carries a comment; 0: never"
+    )
     shutdown_timeout: float = option(30.0, "seconds that running requests get after SIGTERM")
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
         "info", "of HTTP"
@@ -49,7 +54,13 @@ class ServerOptions:
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, (value,))
-        checks = (
+        for flag, holds, rule, value in self._checks():
+            if not holds:
+                raise ConfigError(f"[config] {flag} must {rule}; got {value}.")
+
+    def _checks(self) -> Iterator[tuple[str, object, str, object]]:
+        """Yield flag, whether its rule holds, the rule and the value."""
+        yield from (
             ("--port", 0 <= self.port <= 65535, "be in 0..65535", self.port),
             (
                 "--shutdown-timeout",
@@ -82,6 +93,12 @@ class ServerOptions:
                 self.watchdog_timeout,
             ),
             (
+                "--sse-keep-alive-interval",
+                0 <= self.sse_keep_alive_interval < math.inf,
+                "be a number of seconds of at least 0",
+                self.sse_keep_alive_interval,
+            ),
+            (
                 "--max-num-queued-reqs",
                 self.max_num_queued_reqs >= 1,
                 "be at least 1",
@@ -100,6 +117,3 @@ class ServerOptions:
                 self.ssl_certfile,
             ),
         )
-        for flag, holds, rule, value in checks:
-            if not holds:
-                raise ConfigError(f"[config] {flag} must {rule}; got {value}.")

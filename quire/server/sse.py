@@ -1,8 +1,9 @@
-"""Server-sent events: the response, its errors, and the bytes of one chunk."""
+"""Server-sent events: the response, its heartbeats and errors, and the bytes of one chunk."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -15,16 +16,29 @@ from quire.server.errors import to_api_error
 DONE = b"data: [DONE]\n\n"
 #: An early failure gets its own status; a long wait must not look like a dead server.
 HEADERS_WITHIN_SECONDS = 1.0
+#: A comment: proxies see life, clients see nothing.
+HEARTBEAT = b": keep-alive\n\n"
+#: The HTML standard's advice for comments against proxies that drop silent connections.
+KEEP_ALIVE_SECONDS = 15.0
 _encode = msgspec.json.encode
 
 
 async def send_events(
-    send: Send, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]
+    send: Send,
+    events: AsyncGenerator[bytes, None],
+    headers: Mapping[str, str],
+    keep_alive: float = KEEP_ALIVE_SECONDS,
 ) -> None:
     """Send ``events`` as the body of a 200 response and end it with ``[DONE]``.
 
     Once the headers are out, an exception of ``events`` cannot become a status any more: it is
     sent as an error event.
+
+    Args:
+        send: Of the ASGI call.
+        events: Whole events.
+        headers: More headers of the response.
+        keep_alive: Seconds of silence behind which a comment is sent; 0 sends none.
 
     Raises:
         Exception: What ``events`` raises before the headers were sent.
@@ -43,24 +57,50 @@ async def send_events(
             if first.done():
                 first.result()
             await send({"type": "http.response.start", "status": 200, "headers": raw})
-            await _send_body(send, first, events)
+            body = _Body(send)
+            beating = asyncio.ensure_future(body.beat(keep_alive))
+            try:
+                await _send_body(body, first, events)
+            finally:
+                beating.cancel()
+                await asyncio.gather(beating, return_exceptions=True)
         finally:
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
     await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
 
+class _Body:
+    """The parts of a body; it knows how long nothing was sent."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._sent_time = time.monotonic()
+
+    async def write(self, part: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        self._sent_time = time.monotonic()
+
+    async def beat(self, interval: float) -> None:
+        """Write a comment whenever nothing was sent for ``interval`` seconds; until cancelled."""
+        while interval > 0:
+            silence = time.monotonic() - self._sent_time
+            if silence >= interval:
+                await self.write(HEARTBEAT)
+            else:
+                await asyncio.sleep(interval - silence)
+
+
 async def _send_body(
-    send: Send, first: Awaitable[bytes | None], events: AsyncGenerator[bytes, None]
+    body: _Body, first: Awaitable[bytes | None], events: AsyncGenerator[bytes, None]
 ) -> None:
     try:
         event = await first
         while event is not None:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+            await body.write(event)
             event = await anext(events, None)
     except Exception as error:
-        body = b"data: " + to_api_error(error).body() + b"\n\n"
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await body.write(b"data: " + to_api_error(error).body() + b"\n\n")
 
 
 class ChunkWriter:

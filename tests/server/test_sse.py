@@ -120,3 +120,31 @@ def test_headers_do_not_wait_for_a_slow_first_token(client, engine, monkeypatch,
         chunks = response.read().decode().split("\n\n")[:-1]
     assert '"text":"A"' in chunks[0] and chunks[-1] == "data: [DONE]"
     assert ('"error"' in chunks[1]) == fails
+
+
+def test_a_silent_stream_carries_comments_that_clients_skip(serve, engine, monkeypatch):
+    """A proxy closes a connection on which nothing comes for a minute."""
+    monkeypatch.setattr("quire.server.sse.HEADERS_WITHIN_SECONDS", 0.01)
+    client = serve(sse_keep_alive_interval=0.02)
+    engine.text, engine.hold_after = "AB", 1
+    body = {"prompt": "a", "stream": True}
+    with client.stream("POST", "/v1/completions", json=body) as response:
+        text = ""
+        for part in response.iter_text():
+            text += part
+            if text.count(": keep-alive\n\n") >= 3:
+                engine.released.set()
+    events = text.split("\n\n")[:-1]
+    assert '"text":"A"' in events[0] and events[1] == ": keep-alive"
+    chunks = [json.loads(e.removeprefix("data: ")) for e in events[:-1] if e.startswith("data: ")]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "AB"
+    assert events[-1] == "data: [DONE]"
+    assert all(event.startswith(("data: ", ": keep-alive")) for event in events)
+
+
+def test_no_comments_without_an_interval(serve, engine, monkeypatch):
+    monkeypatch.setattr("quire.server.sse.KEEP_ALIVE_SECONDS", 0.001)
+    client = serve(sse_keep_alive_interval=0.0)
+    engine.text = "AB" * 20
+    response = client.post("/v1/completions", json={"prompt": "a", "stream": True})
+    assert ": keep-alive" not in response.text and response.text.endswith("data: [DONE]\n\n")
