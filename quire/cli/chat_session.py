@@ -170,4 +170,5 @@ class ChatSession:
         return f"{name} = {value!r}"
 
     def _stats(self, rest: str) -> str:
-        return "\n".join(f"{name:40} {value:g}" for name, value in self._engine.stats().items())
+        stats = self._engine.stats().items()
+        return "\n".join(f"{name:60} {v:g}" for name, v in stats if not isinstance(v, list))

@@ -49,10 +49,12 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     SIGTERM or Ctrl-C lets running requests finish for --shutdown-timeout seconds.
     """
     started = time.perf_counter()
+    from quire.core.log import get_logger, set_format
     from quire.llm.engine_proxy import EngineProxy
     from quire.server.authentication import read_key_file
     from quire.server.lifecycle import address, bind, run_server
     from quire.server.service import Service
+    from quire.server.tracing import check_available
 
     # The thread that reads the engine's outputs and the event loop share the GIL. At Python's 5 ms
     # per turn a small model, which makes a token in 0.3 ms, would wait for its own server.
@@ -61,18 +63,26 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     if key is not None:
         options = replace(options, api_key=(*options.api_key, key))
     keys = [] if options.api_key_file is None else read_key_file(options.api_key_file)
+    log = get_logger(__name__)
+    set_format(options.log_format)
+    if options.otlp_traces_endpoint is not None:
+        check_available()  # before the model is loaded
     listener = bind(options)
-    engine = EngineProxy(config, watchdog_timeout=options.watchdog_timeout)
+    engine = EngineProxy(
+        config, watchdog_timeout=options.watchdog_timeout, log_format=options.log_format
+    )
     service = Service(engine, engine.config, options, tuple(keys))
     if options.uds is None and options.host not in LOOPBACK and not service.keys:
-        click.echo(f"warning: {options.host} is reachable by others and needs no key", err=True)
+        log.warning("%s is reachable by others and needs no key", options.host)
 
     def announce() -> None:
         seconds = time.perf_counter() - started
         name = service.model_names[0]
         scheme = "http" if options.ssl_certfile is None else "https"
-        click.echo(
-            f"ready: {address(listener, scheme)} serves {name} after {seconds:.1f} s", err=True
-        )
+        line = f"ready: {address(listener, scheme)} serves {name} after {seconds:.1f} s"
+        if options.log_format == "json":
+            log.info("%s", line)
+        else:
+            click.echo(line, err=True)
 
     run_server(service, listener, announce)

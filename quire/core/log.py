@@ -1,13 +1,51 @@
-"""Log lines for people, on stderr; nothing here writes to stdout or to a file."""
+"""Log lines on stderr, for people or as JSON; nothing here writes to stdout or to a file."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+import time
+from typing import Any, Literal, TypeAlias
 
 from quire.core import env
 
-_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+LogFormat: TypeAlias = Literal["human", "json"]
+
+
+class HumanFormatter(logging.Formatter):
+    """``12:00:00 INFO    message name=value``; values are the record's ``fields``, if any."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record)
+        pairs = "".join(f" {name}={_word(value)}" for name, value in _fields(record).items())
+        return line + pairs
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record: ``time`` (UTC), ``level``, ``logger``, ``message``, ``fields``'
+    values by name, and ``exception`` with the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        } | _fields(record)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+_FORMATTERS: dict[LogFormat, type[logging.Formatter]] = {
+    "human": HumanFormatter,
+    "json": JsonFormatter,
+}
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -15,7 +53,7 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
-        self.setFormatter(logging.Formatter(_FORMAT, "%H:%M:%S"))
+        self.setFormatter(HumanFormatter())
 
     @property
     def stream(self) -> object:
@@ -38,3 +76,39 @@ def get_logger(name: str) -> logging.Logger:
     if root.level == logging.NOTSET:
         root.setLevel(env.log_level().upper())
     return logging.getLogger(name)
+
+
+def set_format(log_format: LogFormat) -> None:
+    """Choose the form of the lines; a handler that the application has set stays as it is."""
+    for handler in logging.getLogger("quire").handlers:
+        if isinstance(handler, _StderrHandler):
+            handler.setFormatter(_FORMATTERS[log_format]())
+
+
+def library_config(log_format: LogFormat, logger: str, level: str) -> dict[str, Any]:
+    """Return the settings (``logging.config``) with which a library's lines look like ours."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"ours": {"()": _FORMATTERS[log_format]}},
+        "handlers": {
+            "ours": {
+                "class": "logging.StreamHandler",
+                "stream": "ext://sys.stderr",
+                "formatter": "ours",
+            }
+        },
+        "loggers": {logger: {"handlers": ["ours"], "level": level, "propagate": False}},
+    }
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    found: dict[str, Any] = getattr(record, "fields", {})
+    return found
+
+
+def _word(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    text = str(value)
+    return text if text.isprintable() and " " not in text else json.dumps(text)

@@ -143,9 +143,11 @@ class StepOutput:
             whose predecessors were computed in this step, for requests that asked. After a
             preemption entries come again, equal to the first ones.
         errors: Request id to the reason why this request alone must end.
+        sample_seconds: Of the step's time, spent on choosing tokens.
     """
 
     sampled: dict[str, list[int]] = field(default_factory=dict)
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    sample_seconds: float = 0.0

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError, PromptTooLongError, RequestError
+from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
@@ -20,6 +21,7 @@ from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.request import Request, derive_seed, sequence_seed
 from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
+from quire.engine.stats import StepWatch
 
 
 class Engine:
@@ -199,9 +201,15 @@ class Engine:
         """
         self.check_alive()
         expired = self._end_expired()
+        watch = StepWatch(self.scheduler.stats.step_seconds)
         plan = self.scheduler.schedule()
+        watch.lap("schedule")
         result = self._execute(plan)
-        return expired + self.scheduler.update_from_output(plan, result)
+        watch.lap("execute")
+        watch.move(result.sample_seconds, "execute", "sample")
+        outputs = self.scheduler.update_from_output(plan, result)
+        watch.lap("update")
+        return expired + outputs
 
     def check_alive(self) -> None:
         """Return when the engine works.
@@ -212,26 +220,20 @@ class Engine:
         if self._dead is not None:
             raise EngineDeadError(self._dead)
 
-    def stats(self) -> dict[str, float]:
+    def stats(self) -> Samples:
         """Return counters and gauges by metric stem, labels in Prometheus' form."""
-        scheduler, counted = self.scheduler, self.scheduler.stats
-        values: dict[str, float] = {
+        scheduler = self.scheduler
+        num_waiting, usage = len(scheduler.waiting), scheduler.kv.usage
+        now: Samples = {
             "num_requests_running": len(scheduler.running),
-            "num_requests_waiting": len(scheduler.waiting),
-            "kv_cache_usage_perc": scheduler.kv.usage,
-            "num_preemptions": counted.num_preemptions,
-            "prompt_tokens": counted.prompt_tokens,
-            "prompt_tokens_cached": counted.prefix_cache_hits,
-            "generation_tokens": counted.generation_tokens,
-            "prefix_cache_queries": counted.prefix_cache_queries,
-            "prefix_cache_hits": counted.prefix_cache_hits,
-            "num_steps": counted.num_steps,
-            "num_computed_tokens": counted.num_computed_tokens,
-            "num_block_copies": counted.num_block_copies,
+            "num_requests_waiting": num_waiting,
+            'num_requests_waiting_by_reason{reason="capacity"}': num_waiting,
+            'num_requests_waiting_by_reason{reason="deferred"}': 0,
+            "kv_cache_usage_perc": usage,
+            "gpu_cache_usage_perc": usage,
+            "kv_cache_fragmentation_perc": scheduler.kv.fragmentation,
         }
-        for reason in ("stop", "length", "abort", "timeout", "error"):
-            values[f'request_success{{finished_reason="{reason}"}}'] = counted.finished[reason]
-        return values
+        return now | scheduler.stats.samples() | self.executor.stats()
 
     def describe_cache(self) -> str:
         """Return the KV pool and the block table of each live request as text, for people."""
@@ -244,6 +246,7 @@ class Engine:
             deadline, request_id = heappop(self._deadlines)
             for sequence in self.scheduler.group(request_id):
                 if sequence.deadline == deadline:  # else a later request of the same id
+                    self.scheduler.stats.timeouts[sequence.stage] += 1
                     ended.append(self.scheduler.end(sequence, "timeout"))
         return ended
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.metrics import Samples
 from quire.core.step import SchedulerOutput, StepOutput
 
 
@@ -25,6 +26,10 @@ class Executor(Protocol):
         Raises:
             Exception: The step as a whole failed; nothing of it was kept.
         """
+        ...
+
+    def stats(self) -> Samples:
+        """Return counters and gauges by metric stem."""
         ...
 
     def shutdown(self) -> None:

@@ -74,6 +74,13 @@ class KVCacheManager:
         """Part of the blocks that requests hold, 0 to 1."""
         return self.pool.num_used / (self.pool.num_blocks - 1)
 
+    @property
+    def fragmentation(self) -> float:
+        """Part of the tables' slots that holds no token, 0 to 1; shared blocks count each time."""
+        reserved = sum(len(table.block_ids) for table in self._tables.values()) * self.block_size
+        used = sum(table.num_slots_used for table in self._tables.values())
+        return SlotUse(reserved, used).fragmentation
+
     def block_ids(self, request: Request) -> list[int]:
         """Return the request's block table (a copy); empty when it holds nothing."""
         table = self._tables.get(request.request_id)

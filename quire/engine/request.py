@@ -38,6 +38,7 @@ class Request:
         pending_children: Sequences that split off in the step that ends the prompt.
         num_computed_tokens: Leading tokens whose KV is in the cache.
         num_cached_tokens: Of the prompt, those found by a prefix cache hit.
+        num_lost_tokens: Most that were computed when a preemption took the blocks.
         num_prompt_logprobs: Prompt tokens (the first included) that need no more logprobs.
         block_hashes: Of the leading full blocks; kept over preemption.
         finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error`` once finished.
@@ -59,6 +60,7 @@ class Request:
     pending_children: list[Request] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
+    num_lost_tokens: int = 0
     num_prompt_logprobs: int = 1
     block_hashes: list[bytes] = field(default_factory=list)
     finish_reason: str | None = None
@@ -72,6 +74,13 @@ class Request:
     def num_output_tokens(self) -> int:
         """Generated tokens."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def stage(self) -> str:
+        """Where it stands, for people: ``queue``, ``prefill`` or ``decode``."""
+        if self.status is not RequestStatus.RUNNING:
+            return "queue"
+        return "decode" if self.num_output_tokens else "prefill"
 
     @property
     def needs_prompt_logprobs(self) -> bool:

@@ -83,6 +83,7 @@ class Scheduler:
         self._schedule_waiting(plan, self._schedule_running(plan))
         if plan.scheduled:
             self.stats.num_steps += 1
+            self.stats.iteration_tokens.observe(plan.num_scheduled_tokens)
             plan.finished_request_ids, self._ended = self._ended, []
         else:
             num_live = len(self.running) + len(self.waiting)
@@ -96,6 +97,10 @@ class Scheduler:
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]
             self.stats.num_computed_tokens += scheduled.num_scheduled_tokens
+            again = request.num_lost_tokens - request.num_computed_tokens
+            if again > 0:
+                again = min(again, scheduled.num_scheduled_tokens)
+                self.stats.num_recomputed_tokens += again
             request.num_computed_tokens += scheduled.num_scheduled_tokens
             children: Sequence[Request] = ()
             if scheduled.samples and request.pending_children:
@@ -203,6 +208,7 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         self.kv.free(request)
         request.status = RequestStatus.PREEMPTED
+        request.num_lost_tokens = max(request.num_lost_tokens, request.num_computed_tokens)
         request.num_computed_tokens = 0
         request.metrics.num_preemptions += 1
         self.stats.num_preemptions += 1

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
+
+from quire.core.metrics import ITERATION_TOKENS_BUCKETS, Histogram, Samples
+
+FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
+#: Where a deadline may find a sequence.
+TIMEOUT_STAGES = ("queue", "prefill", "decode")
+#: Parts of a step.
+STAGES = ("schedule", "execute", "sample", "update")
 
 
 @dataclass(slots=True)
@@ -13,6 +22,7 @@ class EngineStats:
     Attributes:
         num_steps: Plans executed.
         num_computed_tokens: Token positions that went through the model, recomputation included.
+        num_recomputed_tokens: Of these, computed before and lost to a preemption.
         num_preemptions: Requests whose blocks were taken back to recompute later.
         num_block_copies: Blocks copied on write.
         prompt_tokens: Prompt tokens of requests that were started; sequences that share a prompt's
@@ -21,10 +31,14 @@ class EngineStats:
         prefix_cache_queries: Tokens looked up in the prefix cache, once per started request.
         prefix_cache_hits: Of these, found.
         finished: Sequences that ended, by finish reason.
+        timeouts: Sequences that a deadline ended, by stage.
+        step_seconds: Time spent, by stage of a step.
+        iteration_tokens: Tokens of each step.
     """
 
     num_steps: int = 0
     num_computed_tokens: int = 0
+    num_recomputed_tokens: int = 0
     num_preemptions: int = 0
     num_block_copies: int = 0
     prompt_tokens: int = 0
@@ -32,3 +46,55 @@ class EngineStats:
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     finished: Counter[str] = field(default_factory=Counter)
+    timeouts: Counter[str] = field(default_factory=Counter)
+    step_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    iteration_tokens: Histogram = field(default_factory=lambda: Histogram(ITERATION_TOKENS_BUCKETS))
+
+    def samples(self) -> Samples:
+        """Return the counters by metric stem."""
+        computed = self.prompt_tokens - self.prefix_cache_hits
+        hits = self.prefix_cache_hits
+        values: Samples = {
+            "num_preemptions": self.num_preemptions,
+            "preemption_recomputed_tokens": self.num_recomputed_tokens,
+            "prompt_tokens": self.prompt_tokens,
+            'prompt_tokens_by_source{source="local_compute"}': computed,
+            'prompt_tokens_by_source{source="local_cache_hit"}': hits,
+            "prompt_tokens_cached": hits,
+            'prompt_tokens_cached_by_source{source="local_cache_hit"}': hits,
+            "generation_tokens": self.generation_tokens,
+            "prefix_cache_queries": self.prefix_cache_queries,
+            "prefix_cache_hits": hits,
+            "num_steps": self.num_steps,
+            "num_computed_tokens": self.num_computed_tokens,
+            "num_block_copies": self.num_block_copies,
+            "iteration_tokens_total": self.iteration_tokens.state(),
+        }
+        for reason in FINISH_REASONS:
+            values[f'request_success{{finished_reason="{reason}"}}'] = self.finished[reason]
+        for stage in TIMEOUT_STAGES:
+            values[f'request_timeouts{{stage="{stage}"}}'] = self.timeouts[stage]
+        for stage in STAGES:
+            values[f'step_seconds{{stage="{stage}"}}'] = self.step_seconds[stage]
+        return values
+
+
+class StepWatch:
+    """Adds the time of each stage of one step to ``seconds``."""
+
+    __slots__ = ("_last", "_seconds")
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """Count the time since the last lap."""
+        now = time.perf_counter()
+        self._seconds[stage] += now - self._last
+        self._last = now
+
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Count ``seconds`` of one stage as another's."""
+        self._seconds[source] -= seconds
+        self._seconds[target] += seconds

@@ -17,6 +17,7 @@ from typing import Any
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
+from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
@@ -128,7 +129,7 @@ class AsyncLLM:
         """Return how the engine gets on."""
         return EngineProgress.measure(self._streams, self._step_time)
 
-    def stats(self) -> dict[str, float]:
+    def stats(self) -> Samples:
         """Return counters and gauges by metric stem."""
         return self._engine.stats()
 

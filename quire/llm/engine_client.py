@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
@@ -97,8 +98,8 @@ class EngineClient(Protocol):
         """Return how the engine gets on."""
         ...
 
-    def stats(self) -> dict[str, float]:
-        """Return counters and gauges by metric stem, for ``/metrics``."""
+    def stats(self) -> Samples:
+        """Return counters and gauges by metric stem, for ``/metrics``; no counter ever falls."""
         ...
 
     async def describe_cache(self) -> str:

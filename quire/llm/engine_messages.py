@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from quire.core.config import EngineConfig
+from quire.core.log import LogFormat
+from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
@@ -27,6 +29,7 @@ class Start(msgspec.Struct, tag=True):
     config: EngineConfig
     eos_token_ids: tuple[int, ...]
     tokenizer_folder: str
+    log_format: LogFormat = "human"
 
 
 class Add(msgspec.Struct, tag=True):
@@ -70,7 +73,7 @@ class Loaded(msgspec.Struct, tag=True):
 
     model_config: ModelConfig
     max_model_len: int
-    stats: dict[str, float]
+    stats: Samples
 
 
 class Failed(msgspec.Struct, tag=True):
@@ -101,7 +104,7 @@ class Step(msgspec.Struct, tag=True):
     """
 
     outputs: list[EngineOutput]
-    stats: dict[str, float] | None = None
+    stats: Samples | None = None
 
 
 class Done(msgspec.Struct, tag=True):

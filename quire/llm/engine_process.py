@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import EngineDeadError, QuireError, RequestError
-from quire.core.log import get_logger
+from quire.core.log import get_logger, set_format
 from quire.core.model_config import ModelConfig
+from quire.core.process_usage import process_samples
 from quire.engine.engine import Engine
 from quire.llm.engine_messages import (
     Abort,
@@ -81,6 +82,7 @@ def _tie_to(parent: int) -> None:
 def _load(link: MessageSocket) -> Engine | None:
     """Load what the first message names, or report why it cannot be."""
     start: Start = _first(link)
+    set_format(start.log_format)
     try:
         with loading_bar() as on_progress:
             executor = InProcessExecutor(
@@ -101,7 +103,8 @@ def _load(link: MessageSocket) -> Engine | None:
         text = f"[engine] loading failed: {type(error).__name__}: {error}."
         _report(link, Failed("EngineDeadError", text))
         return None
-    link.send(Loaded(executor.model_config, length, engine.stats()))
+    stats = engine.stats() | process_samples("engine")
+    link.send(Loaded(executor.model_config, length, stats))
     return engine
 
 
@@ -171,7 +174,7 @@ class EngineLoop:
         idle = not self._engine.has_unfinished_requests()
         if idle or now - self._stats_time >= STATS_SECONDS:
             self._stats_time = now
-            stats = self._engine.stats()
+            stats = self._engine.stats() | process_samples("engine")
         self._link.send(Step(outputs, stats))
 
     def _obey(self, message: Any) -> None:

@@ -21,7 +21,8 @@ from typing import Any
 from quire.core import errors
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
-from quire.core.log import get_logger
+from quire.core.log import LogFormat, get_logger
+from quire.core.metrics import METRICS, Samples, add_counters, stem_of
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
@@ -69,6 +70,7 @@ class EngineProxy:
     Args:
         config: The engine's settings.
         watchdog_timeout: Seconds.
+        log_format: Of the process's log lines.
 
     Attributes:
         config: The settings, ``max_model_len`` resolved.
@@ -80,7 +82,11 @@ class EngineProxy:
     """
 
     def __init__(
-        self, config: EngineConfig, *, watchdog_timeout: float = DEFAULT_WATCHDOG_SECONDS
+        self,
+        config: EngineConfig,
+        *,
+        watchdog_timeout: float = DEFAULT_WATCHDOG_SECONDS,
+        log_format: LogFormat = "human",
     ) -> None:
         self.config = config
         self.model_config: ModelConfig
@@ -92,7 +98,11 @@ class EngineProxy:
         self._watchdog_timeout = watchdog_timeout
         reader = self._reader
         self._start = Start(
-            str(reader.folder), config, reader.eos_token_ids, str(reader.tokenizer_folder)
+            str(reader.folder),
+            config,
+            reader.eos_token_ids,
+            str(reader.tokenizer_folder),
+            log_format,
         )
         self._streams = OutputStreams()
         # Guards what follows; held for moments only. Requests end under it exactly once.
@@ -103,7 +113,9 @@ class EngineProxy:
         self._closed = False
         self._retry_time = 0.0
         self._step_time = time.monotonic()
-        self._stats: dict[str, float] = {}
+        self._stats: Samples = {}  # of the process that serves
+        self._ended_stats: Samples = {}  # counted by those before it
+        self._num_failed = 0  # sequences that ended with their process
         self._grammars: GrammarCompiler
         self._tickets = itertools.count()
         self._waker, self._wake = socket.socketpair()
@@ -182,10 +194,12 @@ class EngineProxy:
         """Return how the engine gets on."""
         return EngineProgress.measure(self._streams, self._step_time)
 
-    def stats(self) -> dict[str, float]:
-        """Return the newest counters and gauges by metric stem; they count anew after a restart."""
-        restarts = {"engine_restarts": self.num_restarts}
-        return self._stats | self._grammars.stats() | restarts
+    def stats(self) -> Samples:
+        """Return the newest counters and gauges by metric stem; they outlive restarts."""
+        own: Samples = {"engine_restarts": self.num_restarts}
+        failed: Samples = {'request_success{finished_reason="error"}': self._num_failed}
+        engine = add_counters(failed, add_counters(self._ended_stats, self._stats))
+        return engine | self._grammars.stats() | self._outputs.stats() | own
 
     async def describe_cache(self) -> str:
         """Return the KV pool and every block table as text, as they are between two steps."""
@@ -292,6 +306,7 @@ class EngineProxy:
             error = EngineDeadError(f"[engine] reading its process failed: {failure!r}.")
         with self._lock:
             self._child = None
+        self._close_books()
         if self._closed:
             self._end_all(None)
         ending = child.end(at_once=not self._closed)
@@ -364,6 +379,12 @@ class EngineProxy:
         else:
             self._first_load.set_result(None)
 
+    def _close_books(self) -> None:
+        """Keep what a process that is gone has counted; its gauges, but for sizes, are zero."""
+        names = [name for name in self._stats if METRICS[stem_of(name)].kind == "gauge"]
+        self._ended_stats = add_counters(self._ended_stats, self._stats)
+        self._stats = dict.fromkeys(names, 0.0)
+
     def _is_stuck(self) -> bool:
         age = time.monotonic() - self._step_time
         return self._child is not None and self._has_work() and age > self._watchdog_timeout
@@ -384,6 +405,7 @@ class EngineProxy:
     def _end_all(self, error: QuireError | None) -> None:
         """End every request and question: with ``error``, or with ``abort`` when there is none."""
         with self._lock:
+            self._num_failed += 0 if error is None else self._outputs.num_sequences
             outputs = self._outputs.end_all("abort")
             questions = list(self._questions.values())
             self._questions.clear()

@@ -5,9 +5,11 @@ It owns the text of live requests. It ends nothing itself: it says which sequenc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from quire.core.metrics import Samples
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import TokenLogprobs
@@ -75,6 +77,7 @@ class OutputProcessor:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._live: dict[str, LiveRequest] = {}
+        self._seconds = 0.0
         self.only_final = False
 
     def add(self, request_id: str, prompt: TokenizedPrompt, params: SamplingParams) -> None:
@@ -89,6 +92,7 @@ class OutputProcessor:
 
     def process(self, news: Iterable[EngineOutput]) -> ProcessedStep:
         """Take in a step's news."""
+        start = time.perf_counter()
         step = ProcessedStep()
         changed: dict[str, LiveRequest] = {}
         for item in news:
@@ -105,12 +109,23 @@ class OutputProcessor:
                 del self._live[request.request_id]
             if finished or not self.only_final:
                 step.outputs.append(_snapshot(request, finished))
+        self._seconds += time.perf_counter() - start
         return step
+
+    def stats(self) -> Samples:
+        """Return the time spent here, by metric stem."""
+        return {'step_seconds{stage="detokenize"}': self._seconds}
 
     @property
     def num_live(self) -> int:
         """Requests that have not ended."""
         return len(self._live)
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that have not ended."""
+        live = self._live.values()
+        return sum(not sequence.finished for request in live for sequence in request.sequences)
 
     def discard(self, request_id: str) -> bool:
         """Forget a request without an ending; return whether it was live."""

@@ -11,6 +11,7 @@ from typing import Any
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.log import get_logger
+from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
@@ -149,10 +150,10 @@ class TextEngine:
         """Return whether :meth:`step` has work."""
         return self._dead is None and self.engine.has_unfinished_requests()
 
-    def stats(self) -> dict[str, float]:
+    def stats(self) -> Samples:
         """Return the engine's counters and gauges by metric stem."""
         assert self._reader.grammars is not None
-        return self.engine.stats() | self._reader.grammars.stats()
+        return self.engine.stats() | self._reader.grammars.stats() | self._outputs.stats()
 
     def describe_cache(self) -> str:
         """Return the KV pool and the block table of each live request as text, for people."""

@@ -12,6 +12,7 @@ from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
 from quire.core.memory_budget import MemoryDemand
+from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig, resolve
 from quire.core.step import SchedulerOutput, StepOutput
@@ -25,6 +26,7 @@ from quire.models.weight_map import WeightMap
 from quire.quantization.plan import create_plan
 from quire.runner.memory import Ledger, draw_up_ledger, table_bytes
 from quire.runner.model_runner import LOGITS_CHUNK_ROWS, ModelRunner, RunnerOptions
+from quire.runner.step_estimate import StepEstimate
 
 log = get_logger(__name__)
 
@@ -89,6 +91,7 @@ class InProcessExecutor:
         self.num_blocks = self.ledger.budget.num_blocks
         prepared = RunnerOptions(options.max_num_seqs, self.ledger.max_model_len, eos)
         kv_cache = backend.kv_cache(self.kv_cache_spec, self.num_blocks)
+        self._estimate = StepEstimate(model.config, model.weight_bytes, demand.spec)
         self._runner: ModelRunner | None = ModelRunner(
             model,
             backend,
@@ -100,7 +103,17 @@ class InProcessExecutor:
     def execute(self, plan: SchedulerOutput) -> StepOutput:
         """Compute one step; see the protocol."""
         assert self._runner is not None, "execute after shutdown"
+        self._estimate.add(plan)
         return self._runner.execute(plan)
+
+    def stats(self) -> Samples:
+        """Return the memory of each pool and the estimated work so far, by metric stem."""
+        budget = self.ledger.budget
+        return {
+            'memory_bytes{pool="weights"}': budget.weight_bytes,
+            'memory_bytes{pool="scratch"}': budget.scratch_bytes,
+            'memory_bytes{pool="kv_cache"}': budget.kv_bytes,
+        } | self._estimate.samples()
 
     def shutdown(self) -> None:
         """Let go of weights and KV cache."""

@@ -5,6 +5,7 @@ It decides nothing about which request runs; it never touches the block pool.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,7 +110,9 @@ class ModelRunner:
             first += part.count
         if num_samples:
             logits = self._model.logits(hidden[:num_samples])
+            start = time.perf_counter()
             self._sample(self._draws(plan), logits, output)
+            output.sample_seconds = time.perf_counter() - start
         return output
 
     def _take_in(self, plan: SchedulerOutput) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from quire.server.errors import ApiError
@@ -13,6 +13,8 @@ from quire.server.errors import ApiError
 WINDOW_SECONDS = 30.0
 MIN_WINDOW_SECONDS = 1.0
 MAX_RETRY_SECONDS = 120
+#: Which limit refuses a request.
+REASONS = ("queued_requests", "queued_tokens", "shutdown")
 
 
 class Place:
@@ -45,6 +47,7 @@ class Admission:
     Attributes:
         num_reqs, num_tokens: That wait now.
         draining: Refuse everything: the server is about to end.
+        rejections: Requests refused, by reason.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Admission:
         self.num_reqs = 0
         self.num_tokens = 0
         self.draining = False
+        self.rejections = Counter(dict.fromkeys(REASONS, 0))
 
     def admit(self, sizes: Sequence[int]) -> list[Place]:
         """Take the prompts of a request, whose sizes are in tokens, all or none.
@@ -69,6 +73,7 @@ class Admission:
             ApiError: 429 the queue is full, 503 the server drains; both with ``Retry-After``.
         """
         if self.draining:
+            self.rejections["shutdown"] += 1
             raise ApiError(
                 503, "The server is shutting down. Try another.", headers={"Retry-After": "1"}
             )
@@ -78,6 +83,7 @@ class Admission:
             tokens_over = self.num_tokens + sum(sizes) - self._max_tokens
         # An idle server takes everything: what is refused then would never be taken.
         if self.num_reqs and (reqs_over > 0 or tokens_over > 0):
+            self.rejections["queued_requests" if reqs_over > 0 else "queued_tokens"] += 1
             seconds = self.retry_after(reqs_over, tokens_over)
             raise ApiError(
                 429,

@@ -33,7 +33,7 @@ def create_app(service: Service) -> ASGIApp:
     if service.keys:
         open_paths = OPEN_PATHS.union(route.path for route in page)
         app = RequireKey(app, service.keys, open_paths)
-    app = Boundary(app)
+    app = Boundary(app, service.sinks)
     if service.options.allowed_origins:
         app = CORSMiddleware(
             app,

@@ -1,16 +1,17 @@
-"""What wraps every request: its id, and its failures in OpenAI's error body."""
+"""What wraps every request: its id, its record, and its failures in OpenAI's error body."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.errors import ApiError, to_api_error
+from quire.server.request_record import RequestRecord, Sink
 
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
@@ -19,12 +20,14 @@ class Boundary:
     """ASGI middleware: names each request and answers whatever the routes raise.
 
     The id is the client's ``X-Request-Id`` or a fresh one; it is in ``scope["request_id"]`` and on
-    the answer. Starlette's own two layers for errors each wrap every chunk that is sent; this one
-    replaces both.
+    the answer. What else is known of the request is gathered in ``scope["record"]``, which each of
+    ``sinks`` gets when the request has ended. Starlette's own two layers for errors each wrap every
+    chunk that is sent; this one replaces both.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, sinks: Iterable[Sink] = ()) -> None:
         self.app = app
+        self._sinks = tuple(sinks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app; answer its exception unless an answer has begun."""
@@ -34,18 +37,23 @@ class Boundary:
         given = dict(scope["headers"]).get(b"x-request-id")
         refused = given is not None and not _REQUEST_ID.fullmatch(given)
         request_id = uuid.uuid4().hex.encode() if given is None or refused else given
+        record = RequestRecord.begin(scope, request_id.decode())
         started = False
 
         def named_send(message: Message) -> Awaitable[None]:
             nonlocal started
             started = True
             if message["type"] == "http.response.start":
+                record.status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            else:
+                record.num_bytes_out += len(message.get("body", b""))
             return send(message)
 
         # Makes Starlette's router raise 404 and 405 instead of answering in plain text.
         scope["app"] = self
-        scope["request_id"] = request_id.decode()
+        scope["request_id"] = record.request_id
+        scope["record"] = record
         path = scope["path"]
         try:
             if refused:
@@ -59,3 +67,7 @@ class Boundary:
             if isinstance(error, HTTPException) and error.status_code == 404:
                 error = ApiError(404, f"There is no route {path}.")
             await to_api_error(error).response()(scope, receive, named_send)
+        finally:
+            record.end(scope)
+            for sink in self._sinks:
+                sink(record)

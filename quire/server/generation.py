@@ -14,6 +14,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.server.errors import ApiError
 from quire.server.request_observer import RequestObserver
+from quire.server.request_record import Generation, RequestRecord
 from quire.server.service import Service
 
 #: ``(prompt index, output so far)`` of a request's prompts, as they grow.
@@ -34,6 +35,7 @@ class Submission:
         priority: Lower runs first.
         deadline: When it ends with ``timeout``, on the monotonic clock.
         cache_salt: Only requests with the same salt share cached blocks.
+        record: Gets what becomes of each prompt.
     """
 
     response_id: str
@@ -43,6 +45,7 @@ class Submission:
     priority: int = 0
     cache_salt: str | None = None
     deadline: float | None = None
+    record: RequestRecord | None = None
 
 
 def output_limit(service: Service, asked: int | None, num_prompt_tokens: int) -> int | None:
@@ -91,7 +94,9 @@ async def generate(
         QuireError: What ``EngineClient.generate`` raises.
     """
     number = next(_submissions)
+    metrics = service.metrics
     places = service.admission.admit([len(prompt) for prompt in submission.prompts])
+    metrics.num_in_flight += 1
     try:
         streams = [
             _observed(service, submission, index, f"{submission.response_id}-{number}-{index}")
@@ -103,6 +108,7 @@ async def generate(
                 places[index].leave(served=True)
                 yield index, _checked(output, alone=len(streams) == 1)
     finally:
+        metrics.num_in_flight -= 1
         for place in places:
             place.leave(served=False)
 
@@ -128,7 +134,10 @@ async def _observed(
         cache_salt=submission.cache_salt,
         deadline=submission.deadline,
     )
-    observer = RequestObserver(service.metrics, params)
+    generation = Generation(request_id, params)
+    if submission.record is not None:
+        submission.record.generations.append(generation)
+    observer = RequestObserver(service.metrics, generation)
     async with aclosing(outputs):
         async for output in outputs:
             observer.observe(output)

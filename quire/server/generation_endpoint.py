@@ -16,6 +16,7 @@ from quire.protocol.generation import GenerationRequest
 from quire.server.connection import run_until_disconnect
 from quire.server.generation import Outputs, Submission, check_submission, generate
 from quire.server.request_body import read_request, read_timeout
+from quire.server.request_record import RequestRecord
 from quire.server.service import Service
 from quire.server.sse import send_events
 
@@ -61,6 +62,10 @@ class GenerationEndpoint(ABC, Generic[T]):
             answer, submission = await self.prepare(body, f"{self.id_prefix}-{request_id}")
             if timeout is not None:
                 submission.deadline = arrival + timeout
+            record: RequestRecord = scope["record"]
+            submission.record = record
+            record.model = body.model or self.service.model_names[0]
+            record.streamed = bool(body.stream)
             check_submission(self.service, submission)
             outputs = generate(self.service, submission)
             if body.stream:

@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from quire.core.errors import ConfigError
+from quire.core.log import library_config
 from quire.server.app import create_app
 from quire.server.options import ServerOptions
 from quire.server.service import Service
@@ -102,7 +103,10 @@ class Server(uvicorn.Server):
                 ws="none",
                 root_path=options.root_path,
                 log_level=options.uvicorn_log_level,
-                access_log=not options.disable_uvicorn_access_log,
+                log_config=library_config(
+                    options.log_format, "uvicorn", options.uvicorn_log_level.upper()
+                ),
+                access_log=False,  # the request log has a line for each, with more in it
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(options.shutdown_timeout + FAREWELL_SECONDS),
                 server_header=False,
@@ -128,7 +132,7 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             ending.cancel()
-            await self._service.engine.shutdown()
+            await self._service.shutdown()
         # uvicorn would raise the signal again, and a drained server has not failed.
         self._captured_signals.clear()
 

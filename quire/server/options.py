@@ -10,8 +10,10 @@ from typing import Literal
 
 from quire.core.config import option
 from quire.core.errors import ConfigError
+from quire.core.log import LogFormat
 
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*:?")
+_URL = re.compile(r"https?://[^/]")
 _KEY = re.compile(r"[!-~]+")
 
 
@@ -47,7 +49,10 @@ class ServerOptions:
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
         "info", "of HTTP"
     )
-    disable_uvicorn_access_log: bool = option(False, "log no line per request")
+    disable_uvicorn_access_log: bool = option(False, "log no line per request but generations")
+    disable_log_requests: bool = option(False, "log no line per generation")
+    log_format: LogFormat = option("human", "of log lines")
+    otlp_traces_endpoint: str | None = option(None, "send traces there (needs quire[otel])")
 
     def __post_init__(self) -> None:
         for name in ("api_key", "allowed_origins"):
@@ -115,5 +120,11 @@ class ServerOptions:
                 self.ssl_certfile or not (self.ssl_keyfile or self.ssl_ca_certs),
                 "be given with --ssl-keyfile and --ssl-ca-certs",
                 self.ssl_certfile,
+            ),
+            (
+                "--otlp-traces-endpoint",
+                self.otlp_traces_endpoint is None or _URL.match(self.otlp_traces_endpoint),
+                "be a URL such as http://localhost:4318/v1/traces",
+                self.otlp_traces_endpoint,
             ),
         )

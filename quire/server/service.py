@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from quire.server.deltas import UsageOptions
 from quire.server.errors import ApiError
 from quire.server.metrics import ServerMetrics
 from quire.server.options import ServerOptions
+from quire.server.request_log import RequestLog
+from quire.server.request_record import Sink
+from quire.server.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -29,6 +33,8 @@ class Service:
         options: The server's settings.
         keys: Who may call; nobody needs one when there are none.
         admission: Bounds the queue.
+        tracing: Sends traces, where a collector is named.
+        sinks: Are told of each request that has ended.
         metrics: What ``/metrics`` shows.
         model_names: Names that requests may use; the first is shown in answers.
         created: When the service started, unix seconds.
@@ -40,6 +46,8 @@ class Service:
     options: ServerOptions
     keys: tuple[ApiKey, ...] = ()
     admission: Admission = field(init=False)
+    sinks: tuple[Sink, ...] = field(init=False)
+    tracing: Tracing | None = field(init=False, default=None)
     metrics: ServerMetrics = field(init=False)
     model_names: tuple[str, ...] = field(init=False)
     created: int = field(init=False)
@@ -50,10 +58,23 @@ class Service:
         options = self.options
         self.admission = Admission(options.max_num_queued_reqs, options.max_num_queued_tokens)
         self.keys = (*self.keys, *map(ApiKey.create, options.api_key))
-        self.metrics = ServerMetrics(self.engine, self.config, self.options, self.model_names[0])
+        self.metrics = ServerMetrics(
+            self.engine, self.config, options, self.model_names[0], self.admission.rejections
+        )
+        self.sinks = (self.metrics.http.add, RequestLog(options))
+        if options.otlp_traces_endpoint is not None:
+            self.tracing = Tracing(options.otlp_traces_endpoint)
+            self.sinks += (self.tracing,)
         self.created = int(time.time())
         digest = hashlib.sha256(repr(self.config).encode()).hexdigest()[:8]
         self.fingerprint = f"quire-{quire.__version__}-{digest}"
+
+    async def shutdown(self) -> None:
+        """Stop the engine and send what is left of the traces. A second call does nothing."""
+        await self.engine.shutdown()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.shutdown)
+            self.tracing = None
 
     def resolve_model(self, name: str | None) -> str:
         """Return the served name a request means; none or an empty one means the first.

@@ -17,6 +17,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from quire.core.errors import RequestError
+from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
 from quire.core.structured_outputs import StructuredOutputs
 from quire.text.json_schema import check_schema
 from quire.text.tokenizer import Tokenizer
@@ -62,8 +63,7 @@ class GrammarCompiler:
         vocab_size: Of the model's logits; ids that the tokenizer does not have are never allowed.
 
     Attributes:
-        num_compiled: Constraints compiled so far; those found in the cache do not count.
-        compilation_seconds: Spent on them.
+        compilation_time: Seconds of each constraint compiled; those found in the cache are none.
     """
 
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Sequence[int], vocab_size: int) -> None:
@@ -73,8 +73,7 @@ class GrammarCompiler:
         self._tokenizer: LLTokenizer | None = None
         self._cache: OrderedDict[bytes, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
-        self.num_compiled = 0
-        self.compilation_seconds = 0.0
+        self.compilation_time = Histogram(COMPILATION_BUCKETS)
 
     def compile(self, constraint: StructuredOutputs) -> None:
         """Check and compile a constraint, so that :meth:`create_matcher` has it at once.
@@ -89,12 +88,9 @@ class GrammarCompiler:
         matcher = self._compiled(constraint).deep_copy()
         return SequenceMatcher(matcher, (self._vocab_size + 31) // 32 * 4)
 
-    def stats(self) -> dict[str, float]:
-        """Return counters by metric stem."""
-        return {
-            "grammar_compilations": self.num_compiled,
-            "grammar_compilation_seconds": self.compilation_seconds,
-        }
+    def stats(self) -> Samples:
+        """Return what was compiled, by metric stem."""
+        return {"grammar_compilation_time_seconds": self.compilation_time.state()}
 
     def _compiled(self, constraint: StructuredOutputs) -> LLMatcher:
         key = sha256(constraint.key.encode("utf-8", "surrogatepass")).digest()
@@ -107,8 +103,7 @@ class GrammarCompiler:
         start = time.perf_counter()
         compiled = self._compile(constraint)
         with self._lock:
-            self.num_compiled += 1
-            self.compilation_seconds += time.perf_counter() - start
+            self.compilation_time.observe(time.perf_counter() - start)
             self._cache[key] = compiled
             if len(self._cache) > MAX_CACHED:
                 self._cache.popitem(last=False)

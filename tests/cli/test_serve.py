@@ -211,7 +211,7 @@ def test_keys_from_a_file_and_a_queue_bound(start, arguments, tmp_path):
 def test_open_to_others_without_a_key_is_said_and_ctrl_c_is_an_orderly_end(start, arguments):
     process = start([*arguments, "--host", "0.0.0.0", "--port", "0"], QUIRE_API_KEY="")
     assert process.wait_ready().startswith("http://0.0.0.0:")
-    assert "warning: 0.0.0.0 is reachable by others and needs no key" in process.stderr
+    assert "0.0.0.0 is reachable by others and needs no key" in process.stderr
     assert process.end(signal.SIGINT) == 0
     assert "Traceback" not in process.stderr
 

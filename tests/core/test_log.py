@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -46,3 +47,26 @@ def test_an_application_that_set_up_logging_keeps_its_own() -> None:
 def test_an_unknown_level_is_refused() -> None:
     result = run(CODE, "loud")
     assert "QUIRE_LOG_LEVEL must be one of debug, info, warning, error; got loud" in result.stderr
+
+
+def test_json_lines_hold_fields_and_tracebacks() -> None:
+    code = """
+from quire.core.log import get_logger, set_format
+log = get_logger("quire.test")
+set_format("json")
+log.info("a %s", "b", extra={"fields": {"count": 3, "name": "x y"}})
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("failed")
+set_format("human")
+log.info("again", extra={"fields": {"count": 3, "name": "x y", "all": ["p", "q"]}})
+"""
+    first, second, third = run(code, "").stderr.splitlines()
+    line = json.loads(first)
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "info", "logger": "quire.test", "message": "a b", "count": 3, "name": "x y"
+    }  # fmt: skip
+    assert "ZeroDivisionError" in json.loads(second)["exception"]
+    assert third.endswith('INFO    again count=3 name="x y" all=p,q')

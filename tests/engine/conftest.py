@@ -144,6 +144,9 @@ class PagedExecutor:
             self._sample(row, held, forks.get(row.request_id, []), result)
         return result
 
+    def stats(self) -> dict[str, float]:
+        return {}
+
     def shutdown(self) -> None:
         self.held.clear()
 

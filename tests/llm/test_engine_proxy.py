@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest_asyncio
 from quire import LLM, SamplingParams
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
+from quire.core.metrics import METRICS, stem_of
 from quire.llm.engine_proxy import EngineProxy
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -135,6 +137,35 @@ async def test_killed_under_load(create: Callable[..., EngineProxy]) -> None:
     assert await ending(engine, "after", GREEDY) == "length"
     assert engine.stats()["engine_restarts"] == 1
     assert engine.progress().pending == 0
+
+
+async def test_no_counter_falls_over_a_restart(create: Callable[..., EngineProxy]) -> None:
+    engine = create()
+    await ending(engine, "1", GREEDY)
+    seen = [engine.stats()]
+    pid = engine.pid
+    assert pid is not None
+    tasks = await start_long(engine, 3)
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.gather(*tasks)
+    while engine.pid in (None, pid):
+        seen.append(engine.stats())
+        await asyncio.sleep(0.005)
+    assert seen[-1]["num_requests_running"] == seen[-1]["kv_cache_usage_perc"] == 0
+    await ending(engine, "2", GREEDY)
+    seen.append(engine.stats())
+    for earlier, later in itertools.pairwise(seen):
+        for name, before in earlier.items():
+            after = later[name]
+            if METRICS[stem_of(name)].kind == "gauge":
+                continue
+            pairs = (
+                zip(before, after, strict=True) if isinstance(before, list) else [(before, after)]
+            )
+            assert all(a <= b for a, b in pairs), name
+    assert seen[-1]["generation_tokens"] >= 16
+    assert seen[-1]['request_success{finished_reason="length"}'] == 2
+    assert seen[-1]['request_success{finished_reason="error"}'] == 3
 
 
 async def test_killed_while_idle_and_while_asked(create: Callable[..., EngineProxy]) -> None:

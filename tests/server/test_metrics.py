@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from quire.core.metrics import METRICS
+from quire.server.metrics import WINDOW_SECONDS, Throughput
 
 HISTOGRAMS = [
     "time_to_first_token_seconds",
     "inter_token_latency_seconds",
+    "time_per_output_token_seconds",
     "request_time_per_output_token_seconds",
     "e2e_request_latency_seconds",
     "request_queue_time_seconds",
@@ -15,44 +22,58 @@ HISTOGRAMS = [
     "request_prefill_time_seconds",
     "request_decode_time_seconds",
     "request_prompt_tokens",
+    "request_prefill_kv_computed_tokens",
     "request_generation_tokens",
+    "request_max_num_generation_tokens",
     "request_params_max_tokens",
     "request_params_n",
+    "request_num_preemptions",
 ]
-ENGINE = [
-    "num_requests_running",
-    "num_requests_waiting",
-    "kv_cache_usage_perc",
-    "prefix_cache_queries_total",
-    "prefix_cache_hits_total",
-    "num_preemptions_total",
-    "prompt_tokens_total",
-    "generation_tokens_total",
-    "request_success_total",
-    "cache_config_info",
-]
+#: Only an engine in a process of its own has these.
+SUPERVISED = {"engine_restarts"}
 
 
-def samples(client):
-    families = text_string_to_metric_families(client.get("/metrics").text)
-    return {s.name: s for family in families for s in family.samples if s.name}
+def families(client):
+    text = client.get("/metrics").text
+    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def test_the_names_dashboards_know(live):
-    found = samples(live.http)
-    assert {f"quire:{name}" for name in ENGINE} <= set(found)
-    assert {f"quire:{name}_bucket" for name in HISTOGRAMS} <= set(found)
-    for sample in found.values():
-        assert sample.labels["model_name"] == "tiny" and sample.labels["engine"] == "0"
+def test_every_metric_is_there_with_help_and_type(live):
+    live.http.post("/v1/completions", json={"prompt": "abc", "max_tokens": 2})
+    text = live.http.get("/metrics").text
+    found = {f.name: f for f in text_string_to_metric_families(text)}
+    for stem, metric in METRICS.items():
+        if stem in SUPERVISED:
+            continue
+        family = found.pop(f"quire:{stem}")
+        assert (family.type, family.documentation) == (metric.kind, metric.help)
+        assert family.samples
+        for sample in family.samples:
+            assert sample.labels["model_name"] == "tiny" and sample.labels["engine"] == "0"
+    assert sorted(found) == [
+        "http_request_duration_seconds",
+        "http_request_size_bytes",
+        "http_requests",
+        "http_response_size_bytes",
+    ]
+    assert "_created" not in text
+    for line in text.splitlines():
+        name = line.split("{")[0].split(" ")[0]
+        assert line.startswith("#") or f"# HELP {name.split('_bucket')[0]}" in text or any(
+            f"# HELP {name.removesuffix(end)}" in text for end in ("_total", "_sum", "_count")
+        ), line  # fmt: skip
 
 
 def test_counts_follow_requests(live):
     def counts():
         names = [*(f"{name}_count" for name in HISTOGRAMS), "generation_tokens_total"]
+        names += ["prompt_tokens_total", "request_max_num_generation_tokens_sum"]
         return {name: live.metric(f"quire:{name}") for name in names} | {
-            "length": live.metric("quire:request_success_total", 'finished_reason="length"')
+            "length": live.metric("quire:request_success_total", 'finished_reason="length"'),
+            "http": live.metric("http_requests_total", 'handler="/v1/completions"'),
         }
 
+    live.http.post("/v1/completions", json={"prompt": "abc", "max_tokens": 1})
     before = counts()
     body = {"prompt": "abc", "max_tokens": 7, "ignore_eos": True, "n": 2}
     live.http.post("/v1/completions", json=body)
@@ -60,17 +81,64 @@ def test_counts_follow_requests(live):
     per_request = dict.fromkeys((f"{name}_count" for name in HISTOGRAMS), 1.0)
     assert change == per_request | {
         "inter_token_latency_seconds_count": 12.0,
+        "time_per_output_token_seconds_count": 12.0,
         "request_generation_tokens_count": 2.0,
+        "request_max_num_generation_tokens_sum": 7.0,
         "generation_tokens_total": 14.0,
+        "prompt_tokens_total": live.http.post("/tokenize", json={"prompt": "abc"}).json()["count"],
         "length": 2.0,
+        "http": 1.0,
     }
+
+
+def test_refusals_are_counted(serve, engine):
+    engine.hold_after = 0
+    client = serve(max_num_queued_reqs=1)
+    with client.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}):
+        while not engine.open_requests:
+            pass
+        assert client.post("/v1/completions", json={"prompt": "b"}).status_code == 429
+        engine.released.set()
+    (family,) = [f for name, f in families(client).items() if name.endswith("rejections")]
+    counted = {s.labels["reason"]: s.value for s in family.samples}
+    assert counted == {"queued_requests": 1, "queued_tokens": 0, "shutdown": 0}
+
+
+def test_http_by_route(client):
+    for path in ("/v1/models", "/v1/models/quire-tiny", "/v1/models/none", "/nothing", "/health"):
+        client.get(path)
+    body = b'{"prompt": "abc", "max_tokens": 2}'
+    answer = client.post(
+        "/v1/completions", content=body, headers={"content-type": "application/json"}
+    )
+    found = families(client)
+    counts = Counter()
+    for sample in found["http_requests"].samples:
+        counts[sample.labels["handler"], sample.labels["status"]] = sample.value
+    assert counts == {
+        ("/v1/models", "2xx"): 1,
+        ("/v1/models/{model:path}", "2xx"): 1,
+        ("/v1/models/{model:path}", "4xx"): 1,
+        ("none", "4xx"): 1,
+        ("/v1/completions", "2xx"): 1,
+    }
+    for kind, size in (("request", len(body)), ("response", len(answer.content))):
+        (total,) = [
+            s.value
+            for s in found[f"http_{kind}_size_bytes"].samples
+            if s.name.endswith("_sum") and s.labels["handler"] == "/v1/completions"
+        ]
+        assert total == size
 
 
 @pytest.mark.parametrize("prefix", ["vllm", "vllm:"])
 def test_the_prefix_fits_other_dashboards(serve, prefix):
-    found = samples(serve(metrics_prefix=prefix))
-    assert all(name.startswith("vllm:") for name in found)
-    assert found["vllm:generation_tokens_total"].value == 7
+    found = families(serve(metrics_prefix=prefix))
+    assert all(name.startswith(("vllm:", "http_")) for name in found)
+    assert found["vllm:generation_tokens"].samples[0].value == 7
+    # The names that guides have people grep for.
+    for name in ("num_requests_running", "avg_generation_throughput_toks_per_s"):
+        assert f"vllm:{name}" in found
 
 
 def test_buckets_reach_below_and_above(client):
@@ -86,3 +154,24 @@ def test_buckets_reach_below_and_above(client):
             if line.startswith(f"quire:{name}_bucket")
         ]
         assert (edges[0], edges[-2], edges[-1]) == (low, high, "+Inf")
+
+
+def test_memory_is_that_of_the_process(live):
+    shown = live.metric("quire:process_memory_bytes", 'process="server"')
+    assert shown == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+    pools = [live.metric("quire:memory_bytes", f'pool="{p}"') for p in ("weights", "kv_cache")]
+    assert all(size > 0 for size in pools)
+    assert 0 <= live.metric("quire:host_cpu_usage_perc") <= 1
+
+
+def test_throughput_is_of_the_last_seconds():
+    now = [100.0]
+    rate = Throughput(lambda: now[0])
+    for _ in range(5):
+        rate.add(20)
+        now[0] += 1
+    assert rate.value() == 100 / WINDOW_SECONDS
+    now[0] = 112.5  # what happened up to 102 is too old
+    assert rate.value() == 40 / WINDOW_SECONDS
+    now[0] = 200
+    assert rate.value() == 0

@@ -1,0 +1,186 @@
+"""Every metric Quire exports, with kind and meaning, and the histogram that collects values.
+
+Both processes count in plain numbers; how they are shown is the server's business.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+#: Values by stem, labels in Prometheus' form (``request_success{finished_reason="stop"}``). A
+#: histogram's value is a list, see :meth:`Histogram.state`.
+Samples: TypeAlias = dict[str, float | list[float]]
+
+TTFT_BUCKETS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5,
+    7.5, 10, 20, 40, 80, 160, 640, 2560,
+)  # fmt: skip
+ITL_BUCKETS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1,
+    2.5, 5, 7.5, 10, 20, 40, 80,
+)  # fmt: skip
+LATENCY_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20,
+    30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
+)  # fmt: skip
+ITERATION_TOKENS_BUCKETS = (1, 8, *(2**power for power in range(4, 15)))
+COMPILATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+PREEMPTION_BUCKETS = (0, 1, 2, 3, 5, 10, 20, 50)
+N_BUCKETS = (1, 2, 5, 10, 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        kind: Prometheus' type; a counter's name gets ``_total``.
+        help: What it counts, with its unit.
+        buckets: Upper bounds of a histogram; empty for one whose bounds are 1, 2, 5, 10 ... up to
+            the context length.
+    """
+
+    kind: Literal["gauge", "counter", "histogram"]
+    help: str
+    buckets: tuple[float, ...] = ()
+
+
+def _gauge(help: str) -> Metric:
+    return Metric("gauge", help)
+
+
+def _counter(help: str) -> Metric:
+    return Metric("counter", help)
+
+
+def _seconds(help: str, buckets: tuple[float, ...] = LATENCY_BUCKETS) -> Metric:
+    return Metric("histogram", help + ", in seconds.", buckets)
+
+
+def _tokens(help: str) -> Metric:
+    return Metric("histogram", help)
+
+
+#: By stem, without prefix; names, labels and types are vLLM's where it has them. Its histograms
+#: have finer buckets here below their floor: small models answer faster than that.
+METRICS: dict[str, Metric] = {
+    # Now.
+    "num_requests_running": _gauge("Sequences in execution."),
+    "num_requests_waiting": _gauge("Sequences that wait to start, preempted ones included."),
+    "num_requests_waiting_by_reason": _gauge(
+        "Sequences that wait, by reason: capacity (a slot, blocks or the step's budget), deferred."
+    ),
+    "kv_cache_usage_perc": _gauge("Part of the KV blocks in use, 0 to 1."),
+    "gpu_cache_usage_perc": _gauge("Old name of kv_cache_usage_perc."),
+    "kv_cache_fragmentation_perc": _gauge("Part of the slots of used KV blocks that is empty."),
+    "avg_prompt_throughput_toks_per_s": _gauge("Prompt tokens computed a second, last 10 s."),
+    "avg_generation_throughput_toks_per_s": _gauge("Tokens generated a second, last 10 s."),
+    "memory_bytes": _gauge("Memory reserved at start, by pool: weights, scratch, kv_cache."),
+    "process_memory_bytes": _gauge("Resident memory, by process: engine, server."),
+    "host_cpu_usage_perc": _gauge("Part of the machine's cores that were busy lately, 0 to 1."),
+    "server_load": _gauge("Generation requests being answered, as GET /load shows."),
+    "cache_config_info": _gauge("The KV cache's settings, as labels; always 1."),
+    # Tokens and requests.
+    "prefix_cache_queries": _counter("Prompt tokens looked up in the prefix cache."),
+    "prefix_cache_hits": _counter("Prompt tokens found in the prefix cache."),
+    "prompt_tokens": _counter("Prompt tokens of requests that were started."),
+    "prompt_tokens_by_source": _counter(
+        "Prompt tokens by where their KV came from: local_compute, local_cache_hit."
+    ),
+    "prompt_tokens_cached": _counter("Prompt tokens that needed no computation."),
+    "prompt_tokens_cached_by_source": _counter("Of these, by the cache they came from."),
+    "generation_tokens": _counter("Tokens generated."),
+    "request_success": _counter("Sequences that ended, by finish reason."),
+    "request_timeouts": _counter("Sequences that their deadline ended: in queue, prefill, decode."),
+    "admission_rejections": _counter("Requests refused at the door, by reason."),
+    # Work.
+    "num_steps": _counter("Steps executed."),
+    "step_seconds": _counter(
+        "Time in the engine, by stage: schedule, execute, sample, update, detokenize."
+    ),
+    "num_computed_tokens": _counter("Token positions computed, recomputation included."),
+    "num_preemptions": _counter("Times that a sequence lost its blocks to others."),
+    "preemption_recomputed_tokens": _counter("Token positions computed again after preemption."),
+    "num_block_copies": _counter("KV blocks copied on write."),
+    "estimated_flops_per_gpu": _counter("Floating-point operations of the model, estimated."),
+    "estimated_read_bytes_per_gpu": _counter("Bytes of weights and KV read, estimated."),
+    "estimated_write_bytes_per_gpu": _counter("Bytes of KV written, estimated."),
+    "engine_restarts": _counter("Times that the engine's process was started again."),
+    "process_cpu_seconds": _counter("CPU time, by process: engine, server."),
+    # Distributions.
+    "time_to_first_token_seconds": _seconds("Arrival to first token", TTFT_BUCKETS),
+    "inter_token_latency_seconds": _seconds("Gaps between two tokens", ITL_BUCKETS),
+    "time_per_output_token_seconds": _seconds("Old name of inter_token_latency", ITL_BUCKETS),
+    "request_time_per_output_token_seconds": _seconds("Mean gap of a request", ITL_BUCKETS),
+    "e2e_request_latency_seconds": _seconds("Arrival to last token"),
+    "request_queue_time_seconds": _seconds("Arrival to first scheduled"),
+    "request_inference_time_seconds": _seconds("First scheduled to last token"),
+    "request_prefill_time_seconds": _seconds("First scheduled to first token"),
+    "request_decode_time_seconds": _seconds("First token to last token"),
+    "iteration_tokens_total": Metric("histogram", "Tokens of a step.", ITERATION_TOKENS_BUCKETS),
+    "grammar_compilation_time_seconds": _seconds("Compiling a grammar", COMPILATION_BUCKETS),
+    "request_prompt_tokens": _tokens("Prompt tokens of a request."),
+    "request_generation_tokens": _tokens("Tokens of a sequence."),
+    "request_max_num_generation_tokens": _tokens("Tokens of a request's longest sequence."),
+    "request_params_max_tokens": _tokens("The parameter max_tokens."),
+    "request_prefill_kv_computed_tokens": _tokens("Prompt tokens that were no cache hits."),
+    "request_params_n": Metric("histogram", "The parameter n.", N_BUCKETS),
+    "request_num_preemptions": Metric("histogram", "Preemptions of a request.", PREEMPTION_BUCKETS),
+}
+
+
+def stem_of(name: str) -> str:
+    """Return the stem of a sample's name, labels cut off."""
+    return name.partition("{")[0]
+
+
+def add_counters(earlier: Mapping[str, float | list[float]], newer: Samples) -> Samples:
+    """Return ``newer``, whose counters and histograms go on from ``earlier``; gauges as they are.
+
+    A process that was started again counts from zero; what is shown must not go backwards.
+    """
+    joined = dict(newer)
+    for name, before in earlier.items():
+        if METRICS[stem_of(name)].kind == "gauge":
+            continue
+        now = newer.get(name)
+        if now is None:
+            joined[name] = before
+        elif isinstance(before, list) and isinstance(now, list):
+            joined[name] = [a + b for a, b in zip(before, now, strict=True)]
+        elif not isinstance(before, list) and not isinstance(now, list):
+            joined[name] = before + now
+    return joined
+
+
+class Histogram:
+    """Counts values by bucket; one thread writes.
+
+    Args:
+        bounds: Upper bounds of the buckets, inclusive, ascending; a last one without bound is
+            added.
+
+    Attributes:
+        bounds: As given.
+        counts: Values per bucket, one more than ``bounds``.
+        total: Sum of the values.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, ``times`` times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+    def state(self) -> list[float]:
+        """Return the sum, then the count of each bucket."""
+        return [self.total, *self.counts]

@@ -1,0 +1,64 @@
+"""Samples as Prometheus' metric families, HELP and TYPE from the catalogue; it counts nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from quire.core.metrics import METRICS, Samples, stem_of
+
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_FAMILIES = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def families(
+    samples: Samples,
+    prefix: str,
+    labels: Mapping[str, str],
+    bounds: Mapping[str, tuple[float, ...]],
+) -> Iterator[Metric]:
+    """Yield a family per stem.
+
+    Args:
+        samples: By stem, with labels.
+        prefix: First part of each name.
+        labels: Added to each series.
+        bounds: Upper bounds of the histograms that have none in the catalogue.
+    """
+    found: dict[str, Metric] = {}
+    for name, value in samples.items():
+        stem = stem_of(name)
+        metric = METRICS[stem]
+        own = dict(_LABEL.findall(name))
+        if stem not in found:
+            kind = _FAMILIES[metric.kind]
+            found[stem] = kind(prefix + stem, metric.help, labels=(*labels, *own))
+        family, values = found[stem], (*labels.values(), *own.values())
+        if isinstance(family, HistogramMetricFamily):
+            assert isinstance(value, list), name
+            buckets = list(cumulative(metric.buckets or bounds[stem], value[1:]))
+            family.add_metric(values, buckets, value[0])
+        else:
+            assert isinstance(family, GaugeMetricFamily | CounterMetricFamily), name
+            assert not isinstance(value, list), name
+            family.add_metric(values, value)
+    yield from found.values()
+
+
+def cumulative(bounds: tuple[float, ...], counts: list[float]) -> Iterator[tuple[str, float]]:
+    """Yield ``(upper bound, values up to it)``, as the text format has it."""
+    total = 0.0
+    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
+        total += count
+        yield ("+Inf" if bound == float("inf") else str(float(bound))), total

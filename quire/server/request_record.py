@@ -1,0 +1,113 @@
+"""What is known of one HTTP request: its line in the log, its metrics and its trace are made of it.
+
+It holds no text of the request or its answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from starlette.types import Scope
+
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class Generation:
+    """One prompt of a request.
+
+    Attributes:
+        engine_id: The engine's id of it.
+        params: Its sampling settings.
+        output: The newest state; None before the first.
+    """
+
+    engine_id: str
+    params: SamplingParams
+    output: RequestOutput | None = None
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """One per sequence; ``abort`` when its client left or an error ended the request."""
+        if self.output is None:
+            return ["abort"] * self.params.n
+        return [completion.finish_reason or "abort" for completion in self.output.outputs]
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Of all its sequences."""
+        outputs = () if self.output is None else self.output.outputs
+        return sum(len(completion.token_ids) for completion in outputs)
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One HTTP request from its arrival to its last byte.
+
+    Attributes:
+        request_id: As in ``X-Request-Id``.
+        method, path, client: Of the request; the path without its query.
+        handler: The route's own path (``/v1/models/{model:path}``), ``none`` without a route.
+        traceparent, tracestate: W3C trace context of the caller, or None.
+        started, ended: On the monotonic clock, in seconds.
+        status: Of the answer; 499 when the client left before it began.
+        num_bytes_in, num_bytes_out: Of the bodies.
+        model: Served name that was asked for, of a generation.
+        generations: One per prompt.
+        streamed: Whether the answer is a stream.
+    """
+
+    request_id: str
+    method: str
+    path: str
+    client: str | None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    started: float = field(default_factory=time.monotonic)
+    ended: float = 0.0
+    handler: str = "none"
+    status: int = 499
+    num_bytes_in: int = 0
+    num_bytes_out: int = 0
+    model: str | None = None
+    generations: list[Generation] = field(default_factory=list)
+    streamed: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """From arrival to end."""
+        return self.ended - self.started
+
+    @classmethod
+    def begin(cls, scope: Scope, request_id: str) -> RequestRecord:
+        """Start the record of an ASGI request."""
+        headers = dict(scope["headers"])
+        client = scope.get("client")
+        length = headers.get(b"content-length", b"")
+        return cls(
+            request_id,
+            scope.get("method", "WEBSOCKET"),
+            scope["path"],
+            client[0] if client else None,
+            _text(headers.get(b"traceparent")),
+            _text(headers.get(b"tracestate")),
+            num_bytes_in=int(length) if length.isdigit() else 0,
+        )
+
+    def end(self, scope: Scope) -> None:
+        """Note the time, and which route it was."""
+        self.ended = time.monotonic()
+        route = scope.get("route")
+        self.handler = getattr(route, "path", "none")
+
+
+#: Told of each request when it has ended.
+Sink: TypeAlias = Callable[[RequestRecord], None]
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")

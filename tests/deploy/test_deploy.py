@@ -1,0 +1,160 @@
+"""The files of ``deploy/`` against a running server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from quire.core.config import EngineConfig
+from quire.llm.engine_proxy import EngineProxy
+from quire.server.options import ServerOptions
+from quire.server.service import Service
+from tests.deploy.promql import read_names
+from tests.server.conftest import run_in_thread
+from tools.random_checkpoint import PRESETS, random_checkpoint
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana/quire.json").read_text())
+RULES = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
+#: Prometheus makes these itself.
+OF_PROMETHEUS = {"up"}
+LABELS_OF_PROMETHEUS = {"job", "instance"}
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory, device):
+    """Return each metric's series as labels, of a supervised engine that has answered."""
+    folder = tmp_path_factory.mktemp("tiny") / "tiny-llama"
+    random_checkpoint(folder, PRESETS["tiny-llama"])
+    keywords = {"device": device, "memory": 64 * 2**20, "max_num_seqs": 4, "threads": 1}
+    config = EngineConfig.from_keywords(model=str(folder), **keywords)
+    options = ServerOptions(port=0, uvicorn_log_level="warning")
+    service = Service(EngineProxy(config), config, options)
+    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
+        assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}).is_success
+        text = client.get("/metrics").text
+    found = defaultdict(list)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name].append(sample.labels)
+    return found
+
+
+def expressions():
+    for panel in PANELS:
+        for target in panel["targets"]:
+            yield pytest.param(target["expr"], id=f"{panel['title']}-{target['refId']}")
+    for rule in ALERTS:
+        yield pytest.param(rule["expr"], id=rule["alert"])
+
+
+@pytest.mark.parametrize("expression", list(expressions()))
+def test_every_name_is_that_of_a_living_metric(series, expression):
+    names = read_names(expression)
+    assert names.metrics
+    labels = set()
+    for metric, matchers in names.metrics:
+        if metric in OF_PROMETHEUS:
+            continue
+        assert metric in series, f"{metric} is not among the metrics"
+        for label, value in matchers.items():
+            values = {one.get(label) for one in series[metric]}
+            assert None not in values and (value is None or value in values), (metric, label, value)
+        labels.update(*series[metric])
+    assert names.grouped <= labels | LABELS_OF_PROMETHEUS
+
+
+@pytest.mark.parametrize(
+    ("expression", "metrics", "grouped"),
+    [
+        ("a:b_total", [("a:b_total", {})], set()),
+        ('rate(x{l="v",k=~"a|b"}[5m])', [("x", {"l": "v", "k": None})], set()),
+        ("sum by (le, q) (rate(x_bucket[$__rate_interval]))", [("x_bucket", {})], {"le", "q"}),
+        ("sum(x) without (z) / on (w) y > bool 1e3", [("x", {}), ("y", {})], {"z", "w"}),
+        ('x{l="by (a) y{"} offset 5m and 0.5 < y', [("x", {"l": "by (a) y{"}), ("y", {})], set()),
+    ],
+)
+def test_names_are_read_right(expression, metrics, grouped):
+    names = read_names(expression)
+    assert (names.metrics, names.grouped) == (metrics, grouped)
+
+
+def test_a_wrong_name_would_be_found(series):
+    assert "quire:num_request_running" not in series
+    with pytest.raises(AssertionError, match="no PromQL"):
+        read_names("rate(x[5m]) # comment")
+
+
+def test_alerts_are_well_formed():
+    names = [rule["alert"] for rule in ALERTS]
+    assert len(names) == len(set(names)) > 10
+    for rule in ALERTS:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "1m"))
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert rule["annotations"]["summary"]
+
+
+def test_the_dashboard_is_well_formed():
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    places = set()
+    for panel in DASHBOARD["panels"]:
+        box = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(box["x"], box["x"] + box["w"])
+            for y in range(box["y"], box["y"] + box["h"])
+        }
+        assert not places & cells and box["x"] + box["w"] <= 24, panel["title"]
+        places |= cells
+    variables = {item["name"] for item in DASHBOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(PANELS)))
+    assert used <= variables
+
+
+def test_the_scrape_finds_the_rules():
+    scrape = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
+    assert all((DEPLOY / "prometheus" / name).is_file() for name in scrape["rule_files"])
+    (job,) = scrape["scrape_configs"]
+    assert (job["job_name"], job["metrics_path"]) == ("quire", "/metrics")
+
+
+def test_nginx_does_not_buffer_and_its_brackets_match():
+    text = re.sub(r"#.*", "", (DEPLOY / "nginx/quire.conf").read_text())
+    words = re.findall(r"[{};]|[^\s{};]+", text)
+    depth, statement = 0, []
+    for word in words:
+        if word == "{":
+            depth, statement = depth + 1, []
+        elif word == "}":
+            assert not statement, f"no semicolon behind {statement}"
+            depth -= 1
+        elif word == ";":
+            assert statement
+            statement = []
+        else:
+            statement.append(word)
+        assert depth >= 0
+    assert depth == 0
+    assert "proxy_buffering off;" in text and "proxy_http_version 1.1;" in text
+
+
+def test_the_unit_s_command_line_is_understood():
+    text = (DEPLOY / "systemd/quire.service").read_text()
+    (line,) = re.findall(r"^ExecStart=\S+/quire serve (.*)$", text, re.MULTILINE)
+    from quire.cli.serve import serve
+
+    known = {name for param in serve.params for name in (*param.opts, *param.secondary_opts)}
+    assert {word for word in line.split() if word.startswith("--")} <= known
+    (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
+    assert int(stop) > ServerOptions().shutdown_timeout + 10

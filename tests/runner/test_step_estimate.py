@@ -1,0 +1,40 @@
+"""Estimated work against the sums written out."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model_config import ModelConfig, MoEConfig
+from quire.core.step import ScheduledRequest, SchedulerOutput
+from quire.runner.step_estimate import StepEstimate
+
+SHAPE = {
+    "architecture": "x", "vocab_size": 100, "hidden_size": 8, "num_layers": 3, "num_heads": 4,
+    "num_kv_heads": 2, "head_dim": 2, "intermediate_size": 16, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("moe", [None, MoEConfig(num_experts=8, top_k=2, intermediate_size=5)])
+def test_a_step(moe):
+    config = ModelConfig(**SHAPE, moe=moe)
+    spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=2, block_size=4, dtype="float16")
+    estimate = StepEstimate(config, 1000, spec)
+    rows = [ScheduledRequest("a", 5, 1, [], True), ScheduledRequest("b", 2, 3, [], False)]
+    estimate.add(SchedulerOutput(scheduled=rows))
+    linears = {"q": (8, 8), "k": (4, 8), "v": (4, 8), "o": (8, 8)}
+    if moe is None:
+        linears |= {"gate": (16, 8), "up": (16, 8), "down": (8, 16)}
+    else:
+        expert = {"gate": (5, 8), "up": (5, 8), "down": (8, 5)}
+        linears |= {f"{name}{i}": shape for i in range(2) for name, shape in expert.items()}
+        linears["router"] = (8, 8)
+    per_token = 3 * sum(2 * rows * columns for rows, columns in linears.values())
+    pairs = 6 + (3 + 4 + 5)  # each new token sees all before it and itself
+    attention = 3 * 4 * pairs * (2 * 2 + 2 * 2)  # layers, heads, scores and sums of H = 2
+    assert estimate.flops == 4 * per_token + attention + 2 * 100 * 8
+    assert estimate.read_bytes == 1000 + (6 + 5) * spec.token_bytes
+    assert estimate.write_bytes == 4 * spec.token_bytes
+    assert set(estimate.samples().values()) == {
+        estimate.flops, estimate.read_bytes, estimate.write_bytes
+    }  # fmt: skip
