@@ -13,7 +13,7 @@ namespace quire {
 namespace {
 
 struct Features {
-  bool avx2 = false, avx512 = false, avx512bf16 = false;
+  bool avx2 = false, avx512 = false, avx512vnni = false, avx512bf16 = false;
 };
 
 #if defined(__x86_64__)
@@ -35,9 +35,9 @@ Features detect() {
   found.avx2 = ymm && fma && f16c && (b & (1u << 5));
   const uint32_t f_dq_bw_vl = (1u << 16) | (1u << 17) | (1u << 30) | (1u << 31);
   found.avx512 = found.avx2 && zmm && (b & f_dq_bw_vl) == f_dq_bw_vl;
-  const bool vnni = c & (1u << 11);
+  found.avx512vnni = found.avx512 && (c & (1u << 11));
   if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
-    found.avx512bf16 = found.avx512 && vnni && (a & (1u << 5));
+    found.avx512bf16 = found.avx512vnni && (a & (1u << 5));
   return found;
 }
 #else
@@ -81,6 +81,7 @@ bool machine_has(const char* isa) {
   if (!std::strcmp(isa, "scalar")) return true;
   if (!std::strcmp(isa, "avx2")) return features.avx2;
   if (!std::strcmp(isa, "avx512")) return features.avx512;
+  if (!std::strcmp(isa, "avx512vnni")) return features.avx512vnni;
   return !std::strcmp(isa, "avx512bf16") && features.avx512bf16;
 }
 

@@ -3,7 +3,8 @@
 
 namespace quire {
 
-// `isa` is scalar, avx2 (avx2+fma+f16c), avx512 (f+bw+vl+dq) or avx512bf16 (avx512 + bf16 + vnni).
+// `isa` is scalar, avx2 (avx2 + fma + f16c), avx512 (f + bw + vl + dq), avx512vnni (avx512 + vnni)
+// or avx512bf16 (avx512vnni + bf16).
 bool machine_has(const char* isa);
 
 }  // namespace quire

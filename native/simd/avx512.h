@@ -38,7 +38,7 @@ inline F32 load_partial(const F16* p, int n) {
   return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p))};
 }
 
-// Round to nearest even; NaN stays NaN. By integer arithmetic, so that avx512 and avx512bf16 agree
+// Round to nearest even; NaN stays NaN. By integer arithmetic, so that all of AVX-512 agree
 // on denormals, which vcvtneps2bf16 flushes.
 inline __m256i to_bf16(F32 x) {
   const __m512i bits = _mm512_castps_si512(x.v);

@@ -39,6 +39,10 @@ inline F32 to_float(I32 x) {
 }
 #endif
 
+// The activations of a word, as memory.
+struct Word {
+  int8_t inputs[4];
+};
 inline int32_t word_at(const int8_t* p) {
   int32_t word;
   std::memcpy(&word, p, 4);
@@ -49,21 +53,26 @@ inline int32_t word_at(const int8_t* p) {
 
 constexpr int byte_bias = 0;
 
+// In assembly: left to itself the compiler keeps the broadcasts of all rows and words for the
+// second vector, far more than there are registers, and spills them.
 template <Range, int rows, int vectors, int words>
 inline void dot_words(const uint8_t* w, const int8_t* a, int64_t stride,
                       I32 (&sums)[rows][vectors]) {
+  static_assert(vectors == 2, "a panel is two registers");
 #pragma GCC unroll 8
   for (int word = 0; word < words; ++word) {
-    __m512i weights[vectors];
-#pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v)
-      weights[v] = _mm512_loadu_si512(w + word * word_bytes + v * 64);
+    const __m512i w0 = _mm512_loadu_si512(w + word * word_bytes);
+    const __m512i w1 = _mm512_loadu_si512(w + word * word_bytes + 64);
 #pragma GCC unroll 16
     for (int m = 0; m < rows; ++m) {
-      const __m512i x = _mm512_set1_epi32(word_at(a + m * stride + 4 * word));
-#pragma GCC unroll 2
-      for (int v = 0; v < vectors; ++v)
-        sums[m][v].v = _mm512_dpbusd_epi32(sums[m][v].v, weights[v], x);
+      __m512i x;
+      __asm__ volatile(
+          "vpbroadcastd %[a], %[x]\n\t"
+          "vpdpbusd %[x], %[w0], %[sum0]\n\t"
+          "vpdpbusd %[x], %[w1], %[sum1]"
+          : [sum0] "+v"(sums[m][0].v), [sum1] "+v"(sums[m][1].v), [x] "=&v"(x)
+          : [a] "m"(*reinterpret_cast<const Word*>(a + m * stride + 4 * word)), [w0] "v"(w0),
+            [w1] "v"(w1));
     }
   }
 }

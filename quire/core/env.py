@@ -7,7 +7,7 @@ import os
 from quire.core.errors import ConfigError
 
 VARIABLES = {
-    "QUIRE_CPU_ISA": "highest instruction set used: scalar, avx2, avx512, avx512bf16",
+    "QUIRE_CPU_ISA": "highest instruction set used: scalar, avx2, avx512, avx512vnni, avx512bf16",
     "QUIRE_LOG_LEVEL": "debug, info, warning or error",
     "QUIRE_API_KEY": "key that clients must send",
 }
@@ -31,7 +31,7 @@ def cpu_isa() -> str | None:
         ConfigError: The value is not an instruction set we know.
     """
     value = get("QUIRE_CPU_ISA")
-    known = ("scalar", "avx2", "avx512", "avx512bf16")
+    known = ("scalar", "avx2", "avx512", "avx512vnni", "avx512bf16")
     if value is not None and value not in known:
         raise ConfigError(f"[env] QUIRE_CPU_ISA must be one of {', '.join(known)}; got {value}.")
     return value
