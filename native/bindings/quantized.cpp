@@ -12,16 +12,21 @@ class PackedQuantized {
  public:
   // Values are checked by kernels/quantized_tensor.py.
   PackedQuantized(int64_t in_features, int64_t out_features, int64_t group_size, int bits, int zero,
-                  int scale_dtype, bool has_offsets, bool exact_activations) {
+                  int scale_dtype, int scale_form, bool has_offsets, bool exact_activations) {
     weights_.in_features = in_features;
     weights_.out_features = out_features;
     weights_.group_size = group_size;
     weights_.bits = bits;
     weights_.zero = zero;
     weights_.scale_dtype = static_cast<DType>(scale_dtype);
+    weights_.scale_form = static_cast<ScaleForm>(scale_form);
     weights_.has_offsets = has_offsets;
     weights_.exact_activations = exact_activations;
-    if (bits < 2 || bits > 8 || bits == 7 || group_size < 16)
+    const bool two_levels = weights_.scale_form != ScaleForm::direct;
+    if (bits < 2 || bits > 8 || bits == 7 || group_size < 16 || scale_form < 0 || scale_form > 2 ||
+        (two_levels &&
+         (weights_.scale_dtype != DType::float16 || group_size > QuantizedWeights::super_inputs)) ||
+        (weights_.scale_form == ScaleForm::nibbles && !has_offsets))
       throw std::invalid_argument("[linear] no such quantized layout.");
     memory_ = std::make_unique<AlignedMemory>(static_cast<size_t>(weights_.bytes()));
     weights_.data = static_cast<char*>(memory_->data());
@@ -38,18 +43,44 @@ class PackedQuantized {
     }
   }
 
-  void pack(nb::handle codes, nb::handle scales, nb::handle offsets, int64_t first_row,
-            int64_t num_rows) {
-    if (first_row < 0 || num_rows < 0 || first_row + num_rows > weights_.out_features)
-      throw std::invalid_argument("[linear] rows must lie inside the outputs.");
+  // Super scales are None where scales are direct, offsets where there are none.
+  void pack(nb::handle codes, nb::handle scales, nb::handle offsets, nb::handle super_scales,
+            nb::handle super_offsets, int64_t first_row, int64_t num_rows) {
+    check_rows(first_row, num_rows);
     const Input<uint8_t> code_rows(codes, num_rows * weights_.in_features);
-    const size_t bytes = static_cast<size_t>(num_rows * weights_.num_groups()) *
-                         (weights_.scale_dtype == DType::float32 ? 4 : 2);
-    const Buffer scale_rows(scales, bytes, false);
-    const Buffer offset_rows(weights_.has_offsets ? offsets : scales, bytes, false);
+    const bool two_levels = weights_.scale_form != ScaleForm::direct;
+    const size_t element = two_levels ? 1 : weights_.scale_dtype == DType::float32 ? 4 : 2;
+    const size_t bytes = static_cast<size_t>(num_rows * weights_.num_groups()) * element;
+    const size_t super_bytes = static_cast<size_t>(num_rows * weights_.num_supers()) * 2;
+    const auto buffer = [](nb::handle object, size_t size, bool wanted) {
+      return wanted ? std::make_unique<Buffer>(object, size, false) : nullptr;
+    };
+    const auto pointer = [](const auto& held) -> const void* {
+      return held ? held->data() : nullptr;
+    };
+    const auto scale_rows = buffer(scales, bytes, true);
+    const auto offset_rows = buffer(offsets, bytes, weights_.has_offsets);
+    const auto supers = buffer(super_scales, super_bytes, two_levels);
+    const auto super_offset_rows =
+        buffer(super_offsets, super_bytes, two_levels && weights_.has_offsets);
     nb::gil_scoped_release release;
-    kernels().pack_quantized(
-        weights_, {code_rows, scale_rows.data(), offset_rows.data(), first_row, num_rows});
+    kernels().pack_quantized(weights_,
+                             {code_rows, pointer(scale_rows), pointer(offset_rows), pointer(supers),
+                              pointer(super_offset_rows), first_row, num_rows});
+  }
+
+  // `blocks` are num_rows rows of a GGUF type's blocks; `type` is its number in the files.
+  void pack_gguf(nb::handle blocks, int type, int64_t first_row, int64_t num_rows) {
+    check_rows(first_row, num_rows);
+    const GgufLayout* layout = find_gguf_layout(type);
+    if (!layout || layout->bits != weights_.bits || layout->group_size != weights_.group_size ||
+        layout->scale_form != weights_.scale_form || weights_.scale_dtype != DType::float16 ||
+        layout->has_offsets != weights_.has_offsets || weights_.in_features % layout->block_inputs)
+      throw std::invalid_argument("[linear] the weights' layout must be that of the GGUF type.");
+    const int64_t row_bytes = weights_.in_features / layout->block_inputs * layout->block_bytes;
+    const Input<uint8_t> rows(blocks, num_rows * row_bytes);
+    nb::gil_scoped_release release;
+    kernels().pack_gguf(weights_, {layout, rows, first_row, num_rows});
   }
 
   void set_bias(nb::handle bias) {
@@ -74,6 +105,11 @@ class PackedQuantized {
   size_t nbytes() const { return memory_->bytes() + (bias_ ? bias_->bytes() : 0); }
 
  private:
+  void check_rows(int64_t first_row, int64_t num_rows) const {
+    if (first_row < 0 || num_rows < 0 || first_row + num_rows > weights_.out_features)
+      throw std::invalid_argument("[linear] rows must lie inside the outputs.");
+  }
+
   QuantizedWeights weights_{};
   std::unique_ptr<AlignedMemory> memory_, bias_;
 };
@@ -82,10 +118,11 @@ class PackedQuantized {
 
 void bind_quantized(nb::module_& m) {
   nb::class_<PackedQuantized>(m, "PackedQuantized")
-      .def(nb::init<int64_t, int64_t, int64_t, int, int, int, bool, bool>())
+      .def(nb::init<int64_t, int64_t, int64_t, int, int, int, int, bool, bool>())
       .def("set_book", &PackedQuantized::set_book)
-      .def("pack", &PackedQuantized::pack, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
-           nb::arg())
+      .def("pack", &PackedQuantized::pack, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+           nb::arg().none(), nb::arg(), nb::arg())
+      .def("pack_gguf", &PackedQuantized::pack_gguf)
       .def("set_bias", &PackedQuantized::set_bias)
       .def("multiply", &PackedQuantized::multiply)
       .def("lookup", &PackedQuantized::lookup)

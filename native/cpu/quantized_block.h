@@ -12,7 +12,7 @@ struct RecordSpan {
   int64_t records;
 };
 
-// Line `line` of scales or offsets (they begin at `lines`) as float, times `factor`.
+// Line `line` of direct scales or offsets (they begin at `lines`) as float, times `factor`.
 inline void read_scale_line(const QuantizedWeights& weights, const char* lines, int64_t line,
                             float factor, float* out) {
   const char* at = lines + line * weights.scale_line_bytes();
@@ -24,18 +24,41 @@ inline void read_scale_line(const QuantizedWeights& weights, const char* lines, 
   }
 }
 
-// Scales (or offsets) of a span, [record][half][32 outputs]; one half where groups are whole
-// records.
+// The same of two levels: int8 of the group, or a half byte from bit `shift` on, times float16.
+inline void read_two_levels(const QuantizedWeights& weights, const int8_t* group, const F16* super,
+                            int shift, float factor, float* out) {
+  constexpr int64_t panel = QuantizedWeights::panel_width;
+  float supers[panel];
+  for (int i = 0; i < panel; i += F32::lanes) store(supers + i, load(super + i) * set1(factor));
+  if (weights.scale_form == ScaleForm::bytes)
+    for (int i = 0; i < panel; ++i) out[i] = static_cast<float>(group[i]) * supers[i];
+  else
+    for (int i = 0; i < panel; ++i)
+      out[i] = static_cast<float>(static_cast<uint8_t>(group[i]) >> shift & 15) * supers[i];
+}
+
+// Scales (or offsets, which `begin` tells) of a span, [record][half][32 outputs]; one half where
+// groups are whole records.
 inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span, int64_t begin,
                         float factor, float* out) {
+  constexpr int64_t panel = QuantizedWeights::panel_width;
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   const int64_t inputs = QuantizedWeights::record_inputs / halves;
-  for (int64_t i = 0; i < span.records * halves; ++i) {
+  const bool high = weights.scale_form == ScaleForm::nibbles && begin != weights.scales_begin();
+  const auto* groups =
+      reinterpret_cast<const int8_t*>(span.panel + (high ? weights.scales_begin() : begin));
+  const auto* supers =
+      reinterpret_cast<const F16*>(span.panel + begin + (high ? 0 : weights.group_lines_bytes()));
+  for (int64_t i = 0; i < span.records * halves; ++i, out += panel) {
     const int64_t input = span.first * QuantizedWeights::record_inputs + i * inputs;
     // A record's second half may lie past the last group; its activations are zero.
     const int64_t line = smaller(input / weights.group_size, weights.num_groups() - 1);
-    read_scale_line(weights, span.panel + begin, line, factor,
-                    out + i * QuantizedWeights::panel_width);
+    if (weights.scale_form == ScaleForm::direct)
+      read_scale_line(weights, span.panel + begin, line, factor, out);
+    else
+      read_two_levels(weights, groups + line * panel,
+                      supers + input / QuantizedWeights::super_inputs * panel, high ? 4 : 0, factor,
+                      out);
   }
 }
 
@@ -65,6 +88,24 @@ inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, 
       const float value = values[word[4 * n]] * scales[line + n];
       out[input * panel + n] = weights.has_offsets ? value + offsets[line + n] : value;
     }
+  }
+}
+
+// The values of one output of one record, as dequantize() has them: 32 inputs.
+inline void dequantize_row(const QuantizedWeights& weights, const RecordSpan& span, int64_t output,
+                           uint8_t* codes, float* out) {
+  constexpr int64_t panel = QuantizedWeights::panel_width;
+  alignas(64) float scales[2 * panel], offsets[2 * panel];
+  const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
+  read_codes(weights, span, codes);
+  read_scales(weights, span, weights.scales_begin(), 1.0f, scales);
+  if (weights.has_offsets) read_scales(weights, span, weights.offsets_begin(), 1.0f, offsets);
+  for (int64_t k = 0; k < QuantizedWeights::record_inputs; ++k) {
+    const int code = codes[k / 4 * 4 * panel + 4 * output + k % 4];
+    const int64_t at = k * halves / QuantizedWeights::record_inputs * panel + output;
+    const float value =
+        weights.has_book ? weights.book[code] : static_cast<float>(code - weights.zero);
+    out[k] = value * scales[at] + (weights.has_offsets ? offsets[at] : -0.0f);
   }
 }
 

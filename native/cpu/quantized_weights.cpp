@@ -28,13 +28,55 @@ void pack_codes(const QuantizedWeights& weights, const QuantizedRows& rows, char
   }
 }
 
+// Rows begin .. end - 1 of scales (rows, count), which `from` begins with, to [count][32 outputs].
 template <class T>
-void pack_scales(const QuantizedWeights& weights, const T* from, T* lines, int64_t begin,
-                 int64_t end) {
-  const int64_t groups = weights.num_groups();
-  for (int64_t row = begin; row < end; ++row, from += groups)
-    for (int64_t group = 0; group < groups; ++group)
-      lines[group * panel_width + row % panel_width] = from[group];
+void pack_lines(const void* from, int64_t count, char* lines, int64_t begin, int64_t end) {
+  const T* row_scales = static_cast<const T*>(from);
+  for (int64_t row = begin; row < end; ++row, row_scales += count)
+    for (int64_t i = 0; i < count; ++i)
+      reinterpret_cast<T*>(lines)[i * panel_width + row % panel_width] = row_scales[i];
+}
+
+// Half bytes: scales low, offsets high.
+void pack_nibbles(const int8_t* scales, const int8_t* offsets, int64_t count, char* lines,
+                  int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row, scales += count, offsets += count)
+    for (int64_t i = 0; i < count; ++i)
+      lines[i * panel_width + row % panel_width] =
+          static_cast<char>((scales[i] & 15) | (offsets[i] & 15) << 4);
+}
+
+// The scales and offsets of rows begin .. end - 1 of a panel.
+void pack_scales(const QuantizedWeights& weights, const QuantizedRows& rows, char* panel,
+                 int64_t begin, int64_t end) {
+  const int64_t groups = weights.num_groups(), supers = weights.num_supers();
+  const int64_t skipped = begin - rows.first_row;
+  char* scales = panel + weights.scales_begin();
+  char* offsets = panel + weights.offsets_begin();
+  const auto at = [&](const void* from, int64_t row_bytes) {
+    return static_cast<const char*>(from) + skipped * row_bytes;
+  };
+  if (weights.scale_form == ScaleForm::direct) {
+    const bool wide = weights.scale_dtype == DType::float32;
+    const auto pack = wide ? pack_lines<float> : pack_lines<F16>;
+    pack(at(rows.scales, groups * (wide ? 4 : 2)), groups, scales, begin, end);
+    if (weights.has_offsets)
+      pack(at(rows.offsets, groups * (wide ? 4 : 2)), groups, offsets, begin, end);
+    return;
+  }
+  const bool nibbles = weights.scale_form == ScaleForm::nibbles;
+  if (nibbles)
+    pack_nibbles(reinterpret_cast<const int8_t*>(at(rows.scales, groups)),
+                 reinterpret_cast<const int8_t*>(at(rows.offsets, groups)), groups, scales, begin,
+                 end);
+  else
+    pack_lines<int8_t>(at(rows.scales, groups), groups, scales, begin, end);
+  pack_lines<F16>(at(rows.super_scales, supers * 2), supers, scales + weights.group_lines_bytes(),
+                  begin, end);
+  if (!weights.has_offsets) return;
+  if (!nibbles) pack_lines<int8_t>(at(rows.offsets, groups), groups, offsets, begin, end);
+  pack_lines<F16>(at(rows.super_offsets, supers * 2), supers,
+                  offsets + (nibbles ? 0 : weights.group_lines_bytes()), begin, end);
 }
 
 }  // namespace
@@ -47,18 +89,8 @@ void pack_quantized(const QuantizedWeights& weights, const QuantizedRows& rows) 
     char* panel = weights.data + number * weights.panel_bytes();
     const int64_t begin = larger(number * panel_width, rows.first_row);
     const int64_t end = smaller((number + 1) * panel_width, rows.first_row + rows.num_rows);
-    const int64_t skipped = (begin - rows.first_row) * weights.num_groups();
-    const auto pack = [&](const void* from, int64_t at) {
-      if (weights.scale_dtype == DType::float32)
-        pack_scales(weights, static_cast<const float*>(from) + skipped,
-                    reinterpret_cast<float*>(panel + at), begin, end);
-      else
-        pack_scales(weights, static_cast<const F16*>(from) + skipped,
-                    reinterpret_cast<F16*>(panel + at), begin, end);
-    };
     pack_codes(weights, rows, panel, begin, end);
-    pack(rows.scales, weights.scales_begin());
-    if (weights.has_offsets) pack(rows.offsets, weights.offsets_begin());
+    pack_scales(weights, rows, panel, begin, end);
   });
 }
 
@@ -67,16 +99,16 @@ void lookup_quantized(const QuantizedWeights& weights, const int32_t* ids, int64
   constexpr int64_t rows_per_chunk = 4;
   parallel_for(ceil_div(num_ids, rows_per_chunk), [&](int64_t chunk) {
     alignas(64) uint8_t codes[record_codes];
-    alignas(64) float scales[4 * panel_width], values[record_codes];
     const int64_t end = smaller((chunk + 1) * rows_per_chunk, num_ids);
     for (int64_t i = chunk * rows_per_chunk; i < end; ++i) {
       const char* panel = weights.data + ids[i] / panel_width * weights.panel_bytes();
       for (int64_t record = 0; record < weights.num_records(); ++record) {
-        dequantize(weights, {panel, record, 1}, codes, scales, values);
+        float values[record_inputs];
+        dequantize_row(weights, {panel, record, 1}, ids[i] % panel_width, codes, values);
         const int64_t first = record * record_inputs;
         const int64_t n = smaller(record_inputs, weights.in_features - first);
-        for (int64_t k = 0; k < n; ++k)
-          out[i * weights.in_features + first + k] = values[k * panel_width + ids[i] % panel_width];
+        std::memcpy(out + i * weights.in_features + first, values,
+                    static_cast<size_t>(n) * sizeof(float));
       }
     }
   });

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "include/attention.h"
+#include "include/gguf.h"
 #include "include/linear.h"
 #include "include/quantized.h"
 #include "include/sampling.h"

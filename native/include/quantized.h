@@ -7,6 +7,13 @@
 
 namespace quire {
 
+// How the scale of a group is stored, and its offset.
+enum class ScaleForm : int32_t {
+  direct = 0,   // a number of scale_dtype for each group
+  bytes = 1,    // an int8 for each group, times a float16 for each 256 inputs
+  nibbles = 2,  // the same, but scales are the low and offsets the high halves of common bytes
+};
+
 // weight[n][k] = scale[n][k / group_size] * (code[n][k] - zero) + offset[n][k / group_size], or
 // scale * book[code] with a code book of 16 values.
 //
@@ -14,11 +21,13 @@ namespace quire {
 //
 //   codes    [input / 32] records of 128 * bits bytes: 1024 codes in the order
 //            [input % 32 / 4][32 outputs][input % 4], in bit planes (cpu/quantized_codes.h)
-//   scales   [group][32 outputs] of scale_dtype
-//   offsets  the same, where there are any
+//   scales   direct: [group][32 outputs] of scale_dtype
+//            else:   [group][32 outputs] bytes, then [input / 256][32 outputs] float16
+//   offsets  the same, where there are any; of nibbles the float16 only
 struct QuantizedWeights {
   static constexpr int64_t panel_width = 32;
   static constexpr int64_t record_inputs = 32;
+  static constexpr int64_t super_inputs = 256;
   static constexpr int64_t record_codes = panel_width * record_inputs;
 
   int64_t in_features;
@@ -26,7 +35,8 @@ struct QuantizedWeights {
   int64_t group_size;  // 16 or a multiple of 32
   int32_t bits;        // 2, 3, 4, 5, 6 or 8
   int32_t zero;
-  DType scale_dtype;  // float32 or float16
+  DType scale_dtype;  // float32 or float16; the latter unless direct
+  ScaleForm scale_form;
   bool has_offsets;
   bool has_book;
   bool exact_activations;  // multiply float32 activations with dequantized weights
@@ -43,19 +53,34 @@ struct QuantizedWeights {
   int64_t record_bytes() const { return record_codes / 8 * bits; }
   int64_t scale_line_bytes() const { return panel_width * (scale_dtype == DType::float32 ? 4 : 2); }
   int64_t scales_begin() const { return num_records() * record_bytes(); }
-  int64_t offsets_begin() const { return scales_begin() + num_groups() * scale_line_bytes(); }
+  int64_t num_supers() const { return (in_features + super_inputs - 1) / super_inputs; }
+  // The lines of all groups, before those of super scales.
+  int64_t group_lines_bytes() const {
+    return num_groups() * (scale_form == ScaleForm::direct ? scale_line_bytes() : panel_width);
+  }
+  int64_t super_lines_bytes() const {
+    return scale_form == ScaleForm::direct ? 0 : num_supers() * scale_line_bytes();
+  }
+  int64_t offsets_begin() const {
+    return scales_begin() + group_lines_bytes() + super_lines_bytes();
+  }
   int64_t panel_bytes() const {
-    return offsets_begin() + (has_offsets ? num_groups() * scale_line_bytes() : 0);
+    if (!has_offsets) return offsets_begin();
+    return offsets_begin() + super_lines_bytes() +
+           (scale_form == ScaleForm::nibbles ? 0 : group_lines_bytes());
   }
   int64_t bytes() const { return num_panels() * panel_bytes(); }
 };
 
 // Rows of a matrix as they are stored, unpacked: codes (num_rows, in_features), scales and offsets
-// (num_rows, num_groups) of scale_dtype; offsets may be null where there are none.
+// (num_rows, num_groups) of scale_dtype, or int8 with float16 super scales (num_rows, num_supers);
+// offsets may be null where there are none.
 struct QuantizedRows {
   const uint8_t* codes;
   const void* scales;
   const void* offsets;
+  const void* super_scales;
+  const void* super_offsets;
   int64_t first_row;  // the output that is the first of them
   int64_t num_rows;
 };

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedTensor
 
@@ -22,7 +23,7 @@ from quire.kernels.quantized_tensor import QuantizedTensor
 Array = Any
 
 #: A matrix (out, in) to be packed.
-Weight = HostTensor | QuantizedTensor
+Weight = HostTensor | QuantizedTensor | BlockMatrix
 
 
 class Linear(Protocol):

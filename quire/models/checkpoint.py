@@ -48,6 +48,11 @@ class Checkpoint:
         """Names of all tensors."""
         return set(self._files)
 
+    @property
+    def mixes_types(self) -> bool:
+        """No: all matrices have the type of the configuration, or are rounded to it."""
+        return False
+
     def weight_names(self, architecture: str) -> WeightNames:
         """Return what the tensors are called: some checkpoints leave the family's prefix out."""
         names = get_family(architecture).names

@@ -1,6 +1,6 @@
 """The tensors of a GGUF file as a loader wants them: one per expert, rows in the order of our RoPE.
 
-Quantized tensors are made of floats here. Kernels that keep them quantized take :meth:`rows`.
+Quantized matrices stay in the file's blocks, which kernels pack.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ import numpy as np
 
 from quire.core.errors import WeightMismatchError
 from quire.core.model_config import ModelConfig
+from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
 from quire.models.gguf_file import GgufFile
 from quire.models.gguf_names import GGUF_FAMILIES
 from quire.models.weight_names import WeightNames
 from quire.quantization.gguf_layouts import Layout
-from quire.quantization.gguf_types import dequantize
+from quire.quantization.gguf_types import FORMS, dequantize
 
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-#: Elements made of floats at a time, which bounds the memory beside a tensor and its result.
-CHUNK = 1 << 20
 
 _EXPERTS = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))_exps\.weight")
 _ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(?:weight|bias)")
@@ -75,17 +74,20 @@ class GgufCheckpoint:
         """Names of all tensors."""
         return set(self._entries)
 
+    @property
+    def mixes_types(self) -> bool:
+        """Yes: quantized beside float ones."""
+        return True
+
     def weight_names(self, architecture: str) -> WeightNames:
         """Return what the tensors are called."""
         return GGUF_FAMILIES[architecture].names
 
     def notices(self) -> list[str]:
-        """Return the types of tensors, and that quantized ones are made of floats, in one line."""
-        tensors = self._file.tensors.values()
-        count = Counter(tensor.layout.name for tensor in tensors)
+        """Return the types of tensors in one line."""
+        count = Counter(tensor.layout.name for tensor in self._file.tensors.values())
         types = ", ".join(f"{number} {name}" for name, number in count.most_common())
-        dequantized = any(tensor.layout.is_quantized for tensor in tensors)
-        return [f"tensors are {types}" + (", dequantized at load" if dequantized else "")]
+        return [f"tensors are {types}"]
 
     def entry(self, name: str) -> GgufEntry:
         """Return type, shape and size of a tensor."""
@@ -107,8 +109,8 @@ class GgufCheckpoint:
         rows = math.prod(entry.shape[:-1])
         return data.reshape(rows, entry.nbytes // rows)
 
-    def tensor(self, name: str) -> HostTensor:
-        """Return a tensor: float ones as they are, quantized ones as float32."""
+    def tensor(self, name: str) -> HostTensor | BlockMatrix:
+        """Return a tensor: floats or, of quantized ones, the file's blocks."""
         entry = self._entries[name]
         rows, layout = self.rows(name), entry.layout
         if layout.name in FLOATS:
@@ -117,11 +119,15 @@ class GgufCheckpoint:
             return HostTensor(
                 name, dtype, np.require(values, requirements="A").reshape(entry.shape)
             )
-        values = np.empty((len(rows), entry.shape[-1]), np.float32)
-        step = max(1, CHUNK // entry.shape[-1])
-        for begin in range(0, len(rows), step):
-            values[begin : begin + step] = dequantize(layout.name, rows[begin : begin + step])
-        return HostTensor(name, "float32", values.reshape(entry.shape))
+        return BlockMatrix(
+            name=name,
+            type_name=layout.name,
+            type_code=layout.code,
+            shape=entry.shape,
+            rows=np.ascontiguousarray(rows),
+            form=FORMS[layout.name],
+            dequantize=dequantize,
+        )
 
     def release(self, name: str) -> None:
         """Give the pages of a tensor back."""

@@ -303,10 +303,18 @@ def _uniform(file: GgufFile, key: str, value: Any) -> Any:
 
 
 def _dtype(file: GgufFile) -> str:
-    """Return the float type that most bytes of matrices have; quantized ones become float32."""
+    """Return the half-precision type that most bytes of float matrices have.
+
+    Without any it is float32; float16, which the KV cache then has, in files of quantized ones.
+    """
     count: Counter[str] = Counter()
     for tensor in file.tensors.values():
         if len(tensor.shape) > 1:
-            count[tensor.layout.name] += tensor.nbytes
-    most = max(count, key=count.__getitem__, default="F32")
-    return {"F16": "float16", "BF16": "bfloat16"}.get(most, "float32")
+            count["quantized" if tensor.layout.is_quantized else tensor.layout.name] += (
+                tensor.nbytes
+            )
+    if count["F16"] or count["BF16"]:
+        most = max(("F16", "BF16", "F32"), key=count.__getitem__)
+    else:
+        most = "F16" if count["quantized"] > count["F32"] else "F32"
+    return {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}[most]

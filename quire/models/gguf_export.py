@@ -15,10 +15,11 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
+from quire.kernels.block_matrix import CHUNK
 from quire.layers.rope import inverse_frequencies
 from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
-from quire.models.gguf_checkpoint import CHUNK, row_order
+from quire.models.gguf_checkpoint import row_order
 from quire.models.gguf_names import GGUF_FAMILIES, ROPE_FACTORS
 from quire.models.gguf_writer import TensorPlan
 from quire.models.registry import get_family

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from quire.core.errors import ConfigError, WeightMismatchError
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig, MoEConfig
 from quire.kernels.backend import Array, AttentionSpec, Backend, Linear, Weight
+from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.quantized_tensor import QuantizedForm
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts
@@ -59,16 +61,18 @@ def load_model(
         WeightMismatchError: A tensor is missing, surplus or of another shape.
         ConfigError: ``dtype``, ``plan`` or ``max_model_len`` does not fit the model.
     """
-    config = _settle(read_model_config(Path(path)), dtype, max_model_len)
+    stored = read_model_config(Path(path))
+    config = _settle(stored, dtype, max_model_len)
     checkpoint = open_tensors(Path(path), config)
     weights = WeightMap(config, checkpoint.weight_names(config.architecture))
     for line in checkpoint.notices():
-        log.info("%s: %s; weights are held as %s", path, line, config.dtype)
+        log.info("%s: %s", path, line)
     _check_tensors(checkpoint, weights)
     max_model_len = max_model_len or config.max_position_embeddings
     builder = _Builder(backend, checkpoint, weights, plan or QuantizationPlan(), on_progress)
+    builder.keeps_types = checkpoint.mixes_types and config.dtype == stored.dtype
     parts = builder.decoder_parts(max_model_len)
-    builder.report_quantization()
+    builder.report()
     return Decoder(config, backend, max_model_len, parts)
 
 
@@ -94,7 +98,8 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
     check_tensors(checkpoint, weights.shapes(), harmless)
     if not tied or head not in checkpoint.names:
         return
-    if not np.array_equal(checkpoint.tensor(head).array, checkpoint.tensor(embedding).array):
+    ours, theirs = (checkpoint.tensor(name).float32() for name in (head, embedding))
+    if not np.array_equal(ours, theirs):
         raise WeightMismatchError(
             f"[load] {head} must equal {embedding} where config.json has tie_word_embeddings; got "
             f"other values in {checkpoint.path}. Set tie_word_embeddings to false to use both."
@@ -119,8 +124,10 @@ class _Builder:
         self.checkpoint = checkpoint
         self.weights = weights
         self.weight_bytes = 0
+        #: Floats are held as they are stored, whatever the model's dtype.
+        self.keeps_types = False
         self._plan = plan
-        self._num_quantized = 0
+        self._quantized: Counter[QuantizedForm] = Counter()
         self._kept: list[str] = []
         self._on_progress = on_progress
         self._done_bytes = 0
@@ -140,29 +147,38 @@ class _Builder:
 
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> Linear:
         """Pack matrices and biases into one linear, quantized if there is a scheme."""
-        tensors = {name: self.checkpoint.tensor(name) for name, _ in weights.shapes()}
-        matrices = [tensors[f"{module}.weight"] for module in weights.modules]
+        names = [name for name, _ in weights.shapes()]
+        matrices = [self.checkpoint.tensor(f"{module}.weight") for module in weights.modules]
         if weights.transposed:
             matrices = [_transpose(matrix) for matrix in matrices]
-        biases = [tensors[f"{module}.bias"] for module in weights.modules] if weights.bias else []
+        biases = []
+        if weights.bias:
+            biases = [_floats(self.checkpoint.tensor(f"{m}.bias")) for m in weights.modules]
         linear = self.backend.linear(
             [self._quantize(matrix, scheme) for matrix in matrices],
             biases,
-            dtype=self.weights.config.dtype,
+            dtype=self._dtype(matrices),
             exact_activations=self._plan.exact_activations,
         )
         self.weight_bytes += linear.nbytes
-        for name in tensors:
+        for name in names:
             self._finish(name)
         return linear
 
-    def report_quantization(self) -> None:
-        """Say in one line what is quantized and what is not.
+    def _dtype(self, matrices: Sequence[Weight]) -> str:
+        """Return what the floats among them are held as."""
+        stored = {matrix.dtype for matrix in matrices if isinstance(matrix, HostTensor)}
+        if not self.keeps_types or not stored:
+            return self.weights.config.dtype
+        return stored.pop() if len(stored) == 1 else "float32"
+
+    def report(self) -> None:
+        """Say what is quantized, and how, and what is not.
 
         Raises:
             ConfigError: Exact activations were asked for and nothing is quantized.
         """
-        if not self._num_quantized:
+        if not self._quantized:
             if self._plan.exact_activations:
                 raise ConfigError(
                     "[load] --activations fp32 needs quantized weights; got none. Add "
@@ -171,28 +187,32 @@ class _Builder:
             return
         kept = ", ".join(sorted({re.sub(r"\.\d+\.", ".*.", name) for name in self._kept}))
         log.info(
-            "%d matrices are quantized; kept in higher precision: %s", self._num_quantized, kept
+            "%d matrices are quantized; kept in higher precision: %s",
+            self._quantized.total(),
+            kept,
         )
+        for form, count in self._quantized.most_common():
+            log.info("%d matrices are held in %s", count, form)
 
     def _quantize(self, matrix: Weight, scheme: Scheme | None) -> Weight:
-        if isinstance(matrix, QuantizedTensor):
+        if not isinstance(matrix, HostTensor):
             if scheme is not None:
                 raise ConfigError(
                     f"[load] --quantization needs a checkpoint of floats; {matrix.name} has "
-                    f"{matrix.bits} bits already. Leave the flag out."
+                    f"{matrix.form.bits} bits already. Leave the flag out."
                 )
         elif scheme is None:
             self._kept.append(matrix.name)
             return matrix
         else:
             matrix = quantize(matrix, scheme)
-        self._num_quantized += 1
+        self._quantized[matrix.form] += 1
         return matrix
 
     def parameter(self, name: str) -> Array:
         """Copy a small weight to the backend."""
         # A copy of our own, so that float32 weights do not go on living in the mapped file.
-        tensor = self.checkpoint.tensor(name)
+        tensor = _floats(self.checkpoint.tensor(name))
         array = self.backend.parameter(replace(tensor, array=tensor.array.copy()))
         self.weight_bytes += array.nbytes
         self._kept.append(name)
@@ -273,5 +293,13 @@ class _Builder:
             self._on_progress(self._done_bytes, self._total_bytes)
 
 
-def _transpose(tensor: HostTensor) -> HostTensor:
+def _floats(tensor: HostTensor | BlockMatrix) -> HostTensor:
+    """Return the values of a small weight, made of floats if they are quantized."""
+    if isinstance(tensor, HostTensor):
+        return tensor
+    return HostTensor(tensor.name, "float32", tensor.float32())
+
+
+def _transpose(matrix: HostTensor | BlockMatrix) -> HostTensor:
+    tensor = _floats(matrix)
     return replace(tensor, array=np.ascontiguousarray(tensor.array.T))

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from quire.core.errors import WeightMismatchError
 from quire.core.model_config import ModelConfig
+from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.gguf_checkpoint import GgufCheckpoint
@@ -49,6 +50,11 @@ class TensorSource(Protocol):
         """Names of all tensors."""
         ...
 
+    @property
+    def mixes_types(self) -> bool:
+        """Whether matrices of different types are usual in one checkpoint."""
+        ...
+
     def weight_names(self, architecture: str) -> WeightNames:
         """Return what the tensors are called here."""
         ...
@@ -61,8 +67,11 @@ class TensorSource(Protocol):
         """Return shape and size of a tensor."""
         ...
 
-    def tensor(self, name: str) -> HostTensor:
-        """Return the values; their pages stay resident until :meth:`release`."""
+    def tensor(self, name: str) -> HostTensor | BlockMatrix:
+        """Return the values, in blocks where they are quantized.
+
+        Their pages stay resident until :meth:`release`.
+        """
         ...
 
     def release(self, name: str) -> None:

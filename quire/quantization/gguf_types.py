@@ -1,7 +1,7 @@
 """What the bits of GGUF's types mean: unpacked to integers and scales, and made from floats.
 
-Every quantized type is ``value = scales * codes + offsets``, scales and offsets shared by a group.
-Kernels are packed from that (:func:`unpack`) and tested against it (:func:`dequantize`).
+Every quantized type is ``value = scale * code + offset``, scales and offsets shared by a group.
+Kernels pack blocks themselves and are tested against :func:`unpack_rows` and :func:`dequantize`.
 B blocks, E elements of a block, G groups of a block.
 
 Source: the block structures of ggml (ggml-common.h); the tests compare with the ``gguf`` package.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
 from quire.quantization.gguf_layouts import LAYOUTS
 
 #: Values of the 4-bit codes of IQ4_NL and IQ4_XS.
@@ -22,19 +23,41 @@ CODE_BOOK = np.array(
 )
 
 
+#: How kernels hold each type; the values of codes are ``code - zero``, or the code book's.
+FORMS = {
+    "Q4_0": QuantizedForm(4, 32, "float16", zero=8),
+    "Q4_1": QuantizedForm(4, 32, "float16", has_offsets=True),
+    "Q5_0": QuantizedForm(5, 32, "float16", zero=16),
+    "Q5_1": QuantizedForm(5, 32, "float16", has_offsets=True),
+    "Q8_0": QuantizedForm(8, 32, "float16", zero=128),
+    "Q2_K": QuantizedForm(2, 16, "int4", has_offsets=True),
+    "Q3_K": QuantizedForm(3, 16, "int8", zero=4),
+    "Q4_K": QuantizedForm(4, 32, "int8", has_offsets=True),
+    "Q5_K": QuantizedForm(5, 32, "int8", has_offsets=True),
+    "Q6_K": QuantizedForm(6, 16, "int8", zero=32),
+    "IQ4_NL": QuantizedForm(4, 32, "float16", code_book=tuple(CODE_BOOK.astype(float).tolist())),
+    "IQ4_XS": QuantizedForm(4, 32, "int8", code_book=tuple(CODE_BOOK.astype(float).tolist())),
+}
+QUANTIZED = tuple(FORMS)
+
+
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Blocks taken apart, nothing lost.
+    """Blocks taken apart, nothing lost; ``FORMS`` says what codes mean.
 
     Attributes:
-        codes: (B, E) int8, in the order of the elements.
-        scales: (B, G) float32; group g holds elements ``[g * E / G, (g + 1) * E / G)``.
-        offsets: (B, G) float32, or None where there are none.
+        codes: (B, E) uint8, in the order of the elements.
+        scales: (B, G) float16, or int8 times ``super_scales``; group g holds elements
+            ``[g * E / G, (g + 1) * E / G)``.
+        offsets: The same, or None where there are none.
+        super_scales, super_offsets: (B, 1) float16, or None.
     """
 
     codes: np.ndarray
     scales: np.ndarray
     offsets: np.ndarray | None = None
+    super_scales: np.ndarray | None = None
+    super_offsets: np.ndarray | None = None
 
 
 def unpack(name: str, blocks: np.ndarray) -> Groups:
@@ -45,6 +68,34 @@ def unpack(name: str, blocks: np.ndarray) -> Groups:
         blocks: (B, bytes of a block) uint8.
     """
     return _UNPACK[name](np.ascontiguousarray(blocks))
+
+
+def unpack_rows(name: str, tensor_name: str, rows: np.ndarray) -> QuantizedTensor:
+    """Take a matrix apart.
+
+    Args:
+        name: One of :data:`QUANTIZED`.
+        tensor_name: For messages.
+        rows: (N, bytes of a row) uint8.
+    """
+    form, groups = FORMS[name], unpack(name, rows.reshape(-1, LAYOUTS[name].block_bytes))
+
+    def of_rows(part: np.ndarray | None) -> np.ndarray | None:
+        return None if part is None else part.reshape(len(rows), -1)
+
+    return QuantizedTensor(
+        name=tensor_name,
+        bits=form.bits,
+        group_size=form.group_size,
+        codes=groups.codes.reshape(len(rows), -1),
+        scales=groups.scales.reshape(len(rows), -1),
+        zero=form.zero,
+        offsets=of_rows(groups.offsets),
+        code_book=None if form.code_book is None else np.array(form.code_book, np.float32),
+        super_scales=of_rows(groups.super_scales),
+        super_offsets=of_rows(groups.super_offsets),
+        nibbles=form.scale_type == "int4",
+    )
 
 
 def dequantize(name: str, rows: np.ndarray) -> np.ndarray:
@@ -66,13 +117,24 @@ def dequantize(name: str, rows: np.ndarray) -> np.ndarray:
         return rows.view(np.float16).astype(np.float32).reshape(shape)
     if name == "BF16":
         return (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
-    groups = unpack(name, rows.reshape(-1, layout.block_bytes))
-    count, num_groups = groups.scales.shape
-    values = groups.codes.reshape(count, num_groups, -1).astype(np.float32)
-    values *= groups.scales[:, :, None]
+    groups, form = unpack(name, rows.reshape(-1, layout.block_bytes)), FORMS[name]
+    scales = _numbers(groups.scales, groups.super_scales)
+    count, num_groups = scales.shape
+    codes = groups.codes.reshape(count, num_groups, -1)
+    if form.code_book is not None:
+        values: np.ndarray = CODE_BOOK.astype(np.float32)[codes]
+    else:
+        values = codes.astype(np.float32) - np.float32(form.zero)
+    values *= scales[:, :, None]
     if groups.offsets is not None:
-        values += groups.offsets[:, :, None]
+        values += _numbers(groups.offsets, groups.super_offsets)[:, :, None]
     return values.reshape(shape)
+
+
+def _numbers(scales: np.ndarray, supers: np.ndarray | None) -> np.ndarray:
+    """Return scales, times super scales, as float32; the product is exact."""
+    numbers = scales.astype(np.float32)
+    return numbers if supers is None else numbers * supers.astype(np.float32)
 
 
 def quantize(name: str, rows: np.ndarray) -> np.ndarray:
@@ -99,8 +161,8 @@ def quantize(name: str, rows: np.ndarray) -> np.ndarray:
 
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
-    """Return the float16 at byte ``at`` of each block as (B, 1) float32."""
-    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
+    """Return the float16 at byte ``at`` of each block as (B, 1) float16."""
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16)
 
 
 def _nibbles(packed: np.ndarray, run: int) -> np.ndarray:
@@ -129,32 +191,31 @@ def _bits(packed: np.ndarray) -> np.ndarray:
 
 
 def _q4_0(blocks: np.ndarray) -> Groups:
-    return Groups(_nibbles(blocks[:, 2:], 16).view(np.int8) - np.int8(8), _half(blocks, 0))
+    return Groups(_nibbles(blocks[:, 2:], 16), _half(blocks, 0))
 
 
 def _q4_1(blocks: np.ndarray) -> Groups:
-    codes = _nibbles(blocks[:, 4:], 16).view(np.int8)
-    return Groups(codes, _half(blocks, 0), _half(blocks, 2))
+    return Groups(_nibbles(blocks[:, 4:], 16), _half(blocks, 0), _half(blocks, 2))
 
 
 def _q5_0(blocks: np.ndarray) -> Groups:
     codes = _nibbles(blocks[:, 6:], 16) | _bits(blocks[:, 2:6]) << 4
-    return Groups(codes.view(np.int8) - np.int8(16), _half(blocks, 0))
+    return Groups(codes, _half(blocks, 0))
 
 
 def _q5_1(blocks: np.ndarray) -> Groups:
     codes = _nibbles(blocks[:, 8:], 16) | _bits(blocks[:, 4:8]) << 4
-    return Groups(codes.view(np.int8), _half(blocks, 0), _half(blocks, 2))
+    return Groups(codes, _half(blocks, 0), _half(blocks, 2))
 
 
 def _q8_0(blocks: np.ndarray) -> Groups:
-    return Groups(np.ascontiguousarray(blocks[:, 2:]).view(np.int8), _half(blocks, 0))
+    return Groups(blocks[:, 2:] ^ np.uint8(128), _half(blocks, 0))
 
 
 def _q2_k(blocks: np.ndarray) -> Groups:
     scales, minima = blocks[:, :16] & 15, blocks[:, :16] >> 4
-    codes = _pairs(blocks[:, 16:80], 32).view(np.int8)
-    return Groups(codes, _half(blocks, 80) * scales, -(_half(blocks, 82) * minima))
+    codes = _pairs(blocks[:, 16:80], 32)
+    return _two_levels(codes, scales, minima, _half(blocks, 80), _half(blocks, 82))
 
 
 def _q3_k(blocks: np.ndarray) -> Groups:
@@ -162,7 +223,14 @@ def _q3_k(blocks: np.ndarray) -> Groups:
     codes = low | _bit_planes(blocks[:, :32]) << 2
     scales = _nibbles(packed[:, :8], 8) | _pairs(packed[:, 8:], 4) << 4
     signed = scales.view(np.int8) - np.int8(32)
-    return Groups(codes.view(np.int8) - np.int8(4), _half(blocks, 108) * signed)
+    return Groups(codes, signed, super_scales=_half(blocks, 108))
+
+
+def _two_levels(
+    codes: np.ndarray, scales: np.ndarray, minima: np.ndarray, d: np.ndarray, dmin: np.ndarray
+) -> Groups:
+    """Minima are subtracted: their super scale changes its sign."""
+    return Groups(codes, scales.view(np.int8), minima.view(np.int8), d, -dmin)
 
 
 def _scales_and_minima(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -182,24 +250,24 @@ def _scales_and_minima(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _q4_k(blocks: np.ndarray) -> Groups:
     scales, minima = _scales_and_minima(blocks[:, 4:16])
-    codes = _nibbles(blocks[:, 16:], 32).view(np.int8)
-    return Groups(codes, _half(blocks, 0) * scales, -(_half(blocks, 2) * minima))
+    codes = _nibbles(blocks[:, 16:], 32)
+    return _two_levels(codes, scales, minima, _half(blocks, 0), _half(blocks, 2))
 
 
 def _q5_k(blocks: np.ndarray) -> Groups:
     scales, minima = _scales_and_minima(blocks[:, 4:16])
     codes = _nibbles(blocks[:, 48:], 32) | _bit_planes(blocks[:, 16:48]) << 4
-    return Groups(codes.view(np.int8), _half(blocks, 0) * scales, -(_half(blocks, 2) * minima))
+    return _two_levels(codes, scales, minima, _half(blocks, 0), _half(blocks, 2))
 
 
 def _q6_k(blocks: np.ndarray) -> Groups:
     codes = _nibbles(blocks[:, :128], 64) | _pairs(blocks[:, 128:192], 32) << 4
     scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
-    return Groups(codes.view(np.int8) - np.int8(32), _half(blocks, 208) * scales)
+    return Groups(codes, scales, super_scales=_half(blocks, 208))
 
 
 def _iq4_nl(blocks: np.ndarray) -> Groups:
-    return Groups(CODE_BOOK[_nibbles(blocks[:, 2:], 16)], _half(blocks, 0))
+    return Groups(_nibbles(blocks[:, 2:], 16), _half(blocks, 0))
 
 
 def _iq4_xs(blocks: np.ndarray) -> Groups:
@@ -208,7 +276,7 @@ def _iq4_xs(blocks: np.ndarray) -> Groups:
     )
     low = (blocks[:, 4:8, None] >> np.array([0, 4], np.uint8) & 15).reshape(-1, 8)
     scales = (low | high.astype(np.uint8) << 4).view(np.int8) - np.int8(32)
-    return Groups(CODE_BOOK[_nibbles(blocks[:, 8:], 16)], _half(blocks, 0) * scales)
+    return Groups(_nibbles(blocks[:, 8:], 16), scales, super_scales=_half(blocks, 0))
 
 
 _UNPACK: dict[str, Callable[[np.ndarray], Groups]] = {
@@ -225,7 +293,6 @@ _UNPACK: dict[str, Callable[[np.ndarray], Groups]] = {
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
 }
-QUANTIZED = tuple(_UNPACK)
 
 
 def _to_bfloat16(values: np.ndarray) -> np.ndarray:

@@ -89,12 +89,17 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
     for first in range(0, weights.shape[1], size):
         part = slice(first, first + size)
         group = min(first // weight.group_size, weight.scales.shape[1] - 1)
+        super_group = first // 256
         dots = (codes[:, part] @ weights[:, part].T).astype(np.float32)
         activation_scale = scales[:, first // 32, None]
         weight_scale = weight.scales[:, group].astype(np.float32) * factor
+        if weight.super_scales is not None:
+            weight_scale *= weight.super_scales[:, super_group].astype(np.float32)
         sums = add(dots, weight_scale * activation_scale, sums)
         if weight.offsets is not None:
             total = codes[:, part].sum(axis=1, keepdims=True).astype(np.float32)
             offset = weight.offsets[:, group].astype(np.float32)
+            if weight.super_offsets is not None:
+                offset *= weight.super_offsets[:, super_group].astype(np.float32)
             sums = add(np.broadcast_to(offset, sums.shape), activation_scale * total, sums)
     return sums

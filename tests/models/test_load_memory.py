@@ -47,6 +47,6 @@ def test_peak_is_at_most_a_fifth_above_the_weights(tmp_path, dtype, gguf_type):
         [sys.executable, "-c", CODE, str(path)], capture_output=True, text=True, check=True
     )
     extra, weight_bytes = map(int, result.stdout.split())
-    assert weight_bytes > 80e6
+    assert weight_bytes > (60e6 if gguf_type else 80e6)
     # Four MiB for what the first load imports and allocates besides.
     assert extra <= 1.2 * weight_bytes + 4 * 2**20

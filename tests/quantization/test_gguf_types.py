@@ -4,27 +4,17 @@ import numpy as np
 import pytest
 
 from quire.quantization.gguf_layouts import LAYOUT_BY_CODE, LAYOUTS
-from quire.quantization.gguf_types import QUANTIZED, WRITABLE, dequantize, quantize, unpack
+from quire.quantization.gguf_types import (
+    FORMS,
+    QUANTIZED,
+    WRITABLE,
+    dequantize,
+    quantize,
+    unpack_rows,
+)
+from tests.quantization.gguf_cases import random_rows
 
 gguf = pytest.importorskip("gguf")
-
-#: Where a block has its float16 numbers.
-HALVES = {
-    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82),
-    "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
-}  # fmt: skip
-
-
-def random_rows(name, num_rows, num_blocks, seed=0):
-    """Return rows whose blocks have every bit random but the scales finite."""
-    generator = np.random.default_rng(seed)
-    layout = LAYOUTS[name]
-    blocks = generator.integers(0, 256, (num_rows * num_blocks, layout.block_bytes), np.uint8)
-    for at in HALVES.get(name, ()):
-        scales = generator.standard_normal(len(blocks)).astype(np.float16)
-        scales[2::5], scales[3::5] = 0, 6e-8
-        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
-    return blocks.reshape(num_rows, -1)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -49,17 +39,20 @@ def test_dequantize_is_bit_equal(name, num_rows, num_blocks):
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_unpacked_groups_rebuild_the_values(name):
-    layout = LAYOUTS[name]
-    blocks = random_rows(name, 5, 1)
-    groups = unpack(name, blocks)
-    assert groups.codes.dtype == np.int8
-    size = layout.block_size // groups.scales.shape[1]
-    assert size in (16, 32)
-    values = groups.codes.astype(np.float32) * np.repeat(groups.scales, size, axis=1)
-    if groups.offsets is not None:
-        values += np.repeat(groups.offsets, size, axis=1)
-    assert np.array_equal(values, dequantize(name, blocks))
+def test_unpacked_rows_have_the_values_and_the_form(name):
+    rows = random_rows(name, 5, 3)
+    tensor = unpack_rows(name, "w", rows)
+    assert tensor.form == FORMS[name]
+    want = gguf.dequantize(rows, gguf.GGMLQuantizationType[name])
+    assert np.array_equal(tensor.float32().view(np.uint32), want.view(np.uint32))
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_memory_is_nearly_the_files(name):
+    """Two levels of scales are kept, each in whole bytes or half ones."""
+    rows, columns = 64, 4096
+    stored = rows * columns // LAYOUTS[name].block_size * LAYOUTS[name].block_bytes
+    assert stored <= FORMS[name].matrix_bytes(rows, columns) <= 1.04 * stored
 
 
 @pytest.mark.parametrize("name", WRITABLE)

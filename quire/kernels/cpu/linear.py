@@ -10,10 +10,15 @@ import numpy as np
 
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Weight
+from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.cpu.native import DTYPE_CODES, native
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.linear import check_input, check_weights
-from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book
+from quire.kernels.quantized_tensor import (
+    QuantizedForm,
+    QuantizedTensor,
+    integer_code_book,
+)
 
 
 class CpuLinear:
@@ -24,6 +29,7 @@ class CpuLinear:
     Attributes:
         in_features, out_features: Of the stacked matrices.
         nbytes: Memory of the packed weights and biases.
+        forms: How each part is held; None for floats.
     """
 
     def __init__(
@@ -48,11 +54,13 @@ class CpuLinear:
         self.in_features, self.out_features = check_weights(weights, biases, dtype)
         #: Packed matrices with their first columns.
         self._parts: list[tuple[Any, int]] = []
+        self.forms: list[QuantizedForm | None] = []
         first = 0
-        for _, run in groupby(weights, _layout):
+        for form, run in groupby(weights, _form):
             alike = list(run)
             part = _pack(alike, dtype, exact_activations)
             self._parts.append((part, first))
+            self.forms.append(form)
             first += sum(weight.shape[0] for weight in alike)
         if biases:
             bias = np.concatenate([bias.float32() for bias in biases])
@@ -85,36 +93,47 @@ class CpuLinear:
         return out
 
 
-def _layout(weight: Weight) -> tuple[object, ...]:
-    return weight.layout() if isinstance(weight, QuantizedTensor) else ()
+def _form(weight: Weight) -> QuantizedForm | None:
+    return None if isinstance(weight, HostTensor) else weight.form
 
 
 def _pack(weights: Sequence[Weight], dtype: str, exact_activations: bool) -> Any:
-    """Pack matrices of one layout."""
-    first, columns = weights[0], weights[0].shape[1]
+    """Pack matrices of one form."""
+    columns, form = weights[0].shape[1], _form(weights[0])
     num_rows = sum(weight.shape[0] for weight in weights)
-    if isinstance(first, QuantizedTensor):
-        packed = native.PackedQuantized(
-            columns,
-            num_rows,
-            first.group_size,
-            first.bits,
-            first.zero,
-            DTYPE_CODES[str(first.scales.dtype)],
-            first.offsets is not None,
-            exact_activations,
-        )
-        if first.code_book is not None:
-            codes, step = integer_code_book(first.code_book)
-            packed.set_book(first.code_book.tolist(), codes.tolist(), step)
-    else:
+    if form is None:
         packed = native.PackedLinear(columns, num_rows, DTYPE_CODES[dtype])
+    else:
+        packed = _empty(form, columns, num_rows, exact_activations)
     row = 0
     for weight in weights:
         rows = weight.shape[0]
         if isinstance(weight, QuantizedTensor):
-            packed.pack(weight.codes, weight.scales, weight.offsets, row, rows)
+            parts = (weight.scales, weight.offsets, weight.super_scales, weight.super_offsets)
+            packed.pack(weight.codes, *parts, row, rows)
+        elif isinstance(weight, BlockMatrix):
+            packed.pack_gguf(weight.rows, weight.type_code, row, rows)
         else:
             packed.pack(weight.array, DTYPE_CODES[weight.dtype], row, rows)
         row += rows
+    return packed
+
+
+def _empty(form: QuantizedForm, columns: int, num_rows: int, exact_activations: bool) -> Any:
+    """Allocate quantized weights of a form."""
+    two_levels = {"int8": 1, "int4": 2}
+    packed = native.PackedQuantized(
+        columns,
+        num_rows,
+        form.group_size,
+        form.bits,
+        form.zero,
+        DTYPE_CODES["float16" if form.scale_type in two_levels else form.scale_type],
+        two_levels.get(form.scale_type, 0),
+        form.has_offsets,
+        exact_activations,
+    )
+    if form.code_book is not None:
+        codes, step = integer_code_book(np.array(form.code_book, np.float32))
+        packed.set_book(list(form.code_book), codes.tolist(), step)
     return packed

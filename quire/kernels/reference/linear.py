@@ -9,7 +9,6 @@ import torch
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Weight
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -52,4 +51,4 @@ class ReferenceLinear:
 
 def _values(weight: Weight, dtype: torch.dtype) -> torch.Tensor:
     values = torch.from_numpy(weight.float32().copy())
-    return values if isinstance(weight, QuantizedTensor) else values.to(dtype)
+    return values.to(dtype) if isinstance(weight, HostTensor) else values

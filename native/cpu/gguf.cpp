@@ -1,0 +1,109 @@
+// Packing quantized weights straight from the blocks of a GGUF file, nothing between.
+#include "cpu/gguf_blocks.h"
+#include "cpu/quantized_codes.h"
+#include "include/kernels.h"
+#include "runtime/thread_pool.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+constexpr int64_t panel_width = QuantizedWeights::panel_width;
+constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
+// Inputs that are taken apart at a time: a large block, or eight small ones.
+constexpr int64_t span_inputs = QuantizedWeights::super_inputs;
+constexpr int64_t span_words = span_inputs / 4;
+
+// One panel: outputs begin .. end - 1 of it come from rows, others keep what they had.
+class PanelPacker {
+ public:
+  PanelPacker(const QuantizedWeights& weights, const GgufRows& rows, int64_t number)
+      : weights_(weights),
+        layout_(*rows.layout),
+        panel_(weights.data + number * weights.panel_bytes()),
+        begin_(larger(number * panel_width, rows.first_row)),
+        end_(smaller((number + 1) * panel_width, rows.first_row + rows.num_rows)),
+        row_bytes_(weights.in_features / layout_.block_inputs * layout_.block_bytes),
+        blocks_(rows.blocks + (begin_ - rows.first_row) * row_bytes_) {}
+
+  void pack() {
+    for (int64_t input = 0; input < weights_.in_features; input += span_inputs) pack_span(input);
+  }
+
+ private:
+  void pack_span(int64_t input) {
+    alignas(64) uint32_t words[span_words * panel_width];
+    const int64_t inputs = smaller(span_inputs, weights_.in_features - input);
+    const int64_t records = inputs / record_inputs;
+    auto* packed =
+        reinterpret_cast<uint8_t*>(panel_ + input / record_inputs * weights_.record_bytes());
+    if (end_ - begin_ < panel_width)
+      for (int64_t i = 0; i < records; ++i)
+        unpack_record(weights_.bits, packed + i * weights_.record_bytes(), record(words, i));
+    const uint8_t* block = blocks_ + input / layout_.block_inputs * layout_.block_bytes;
+    for (int64_t row = begin_; row < end_; ++row, block += row_bytes_) {
+      uint32_t codes[span_words];
+      read_row(block, input, inputs, row % panel_width, reinterpret_cast<uint8_t*>(codes));
+      for (int64_t word = 0; word < inputs / 4; ++word)
+        words[word * panel_width + row % panel_width] = codes[word];
+    }
+    for (int64_t i = 0; i < records; ++i)
+      pack_record(weights_.bits, record(words, i), packed + i * weights_.record_bytes());
+  }
+
+  static uint8_t* record(uint32_t* words, int64_t i) {
+    return reinterpret_cast<uint8_t*>(words) + i * record_codes;
+  }
+
+  // The codes of `inputs` inputs of one row; its scales go to their lines.
+  void read_row(const uint8_t* block, int64_t input, int64_t inputs, int64_t output,
+                uint8_t* codes) {
+    BlockScales scales;
+    for (int64_t i = 0; i < inputs; i += layout_.block_inputs, block += layout_.block_bytes) {
+      read_block(layout_.type, block, codes + i, scales);
+      write_scales(scales, (input + i) / weights_.group_size, output);
+    }
+  }
+
+  // Scales of a block whose first group is `group`.
+  void write_scales(const BlockScales& scales, int64_t group, int64_t output) {
+    char* lines = panel_ + weights_.scales_begin();
+    char* offset_lines = panel_ + weights_.offsets_begin();
+    const auto write_half = [&](char* at, int64_t line, uint16_t bits) {
+      reinterpret_cast<uint16_t*>(at)[line * panel_width + output] = bits;
+    };
+    if (weights_.scale_form == ScaleForm::direct) {
+      write_half(lines, group, scales.scale);
+      if (weights_.has_offsets) write_half(offset_lines, group, scales.offset);
+      return;
+    }
+    const bool nibbles = weights_.scale_form == ScaleForm::nibbles;
+    const int64_t groups = layout_.block_inputs / weights_.group_size;
+    const int64_t super = group * weights_.group_size / QuantizedWeights::super_inputs;
+    for (int64_t i = 0; i < groups; ++i) {
+      const int64_t at = (group + i) * panel_width + output;
+      lines[at] = static_cast<char>(nibbles ? scales.groups[i] | scales.group_offsets[i] << 4
+                                            : scales.groups[i]);
+      if (weights_.has_offsets && !nibbles)
+        offset_lines[at] = static_cast<char>(scales.group_offsets[i]);
+    }
+    write_half(lines + weights_.group_lines_bytes(), super, scales.scale);
+    if (weights_.has_offsets)
+      write_half(offset_lines + (nibbles ? 0 : weights_.group_lines_bytes()), super, scales.offset);
+  }
+
+  const QuantizedWeights& weights_;
+  const GgufLayout& layout_;
+  char* panel_;
+  int64_t begin_, end_, row_bytes_;
+  const uint8_t* blocks_;
+};
+
+}  // namespace
+
+void pack_gguf(const QuantizedWeights& weights, const GgufRows& rows) {
+  const int64_t first_panel = rows.first_row / panel_width;
+  const int64_t panels = ceil_div(rows.first_row + rows.num_rows, panel_width) - first_panel;
+  parallel_for(panels, [&](int64_t i) { PanelPacker(weights, rows, first_panel + i).pack(); });
+}
+
+}  // namespace quire::QUIRE_ISA

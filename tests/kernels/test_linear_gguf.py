@@ -1,0 +1,127 @@
+"""Linears of GGUF's types, packed from their blocks, against the dequantizers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from quire.core.errors import UnsupportedInputError
+from quire.kernels.cpu.linear import CpuLinear
+from quire.kernels.cpu.native import native
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.reference.linear import ReferenceLinear
+from quire.quantization.gguf_layouts import LAYOUTS
+from quire.quantization.gguf_types import QUANTIZED, dequantize, unpack_rows
+from tests.kernels.quantized_cases import simulate
+from tests.quantization.gguf_cases import random_matrix
+
+#: (blocks of 256 inputs, outputs): part panels, and more than one.
+SHAPES = [(1, 1), (2, 33), (3, 70)]
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize(("blocks", "outputs"), SHAPES)
+def test_rows_of_the_packed_matrix_are_the_dequantizers(
+    isa: str, name: str, blocks: int, outputs: int
+) -> None:
+    matrix = random_matrix(name, outputs, 256 * blocks)
+    ids = np.arange(outputs, dtype=np.int32)[::-1].copy()
+    want = dequantize(name, matrix.rows)[ids]
+    for weight in (matrix, unpack_rows(name, "w", matrix.rows)):
+        got = CpuLinear([weight], [], "float32").lookup(ids)
+        np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+    theirs = ReferenceLinear([matrix], [], "float32").lookup(torch.from_numpy(ids))
+    np.testing.assert_array_equal(theirs.numpy(), want)
+
+
+@pytest.mark.parametrize("name", [n for n in QUANTIZED if LAYOUTS[n].block_size == 32])
+def test_rows_need_not_be_whole_spans(isa: str, name: str) -> None:
+    matrix = random_matrix(name, 40, 256 + 96)
+    got = CpuLinear([matrix], [], "float32").lookup(np.arange(40, dtype=np.int32))
+    np.testing.assert_array_equal(got, dequantize(name, matrix.rows))
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_the_integer_path_equals_its_simulation(isa: str, name: str) -> None:
+    matrix = random_matrix(name, 45, 768)
+    x = np.random.default_rng(1).standard_normal((9, 768), np.float32)
+    want = simulate(unpack_rows(name, "w", matrix.rows), x, fused=isa != "scalar")
+    np.testing.assert_array_equal(CpuLinear([matrix], [], "float32")(x), want)
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_exact_activations_equal_dequantize_then_multiply(isa: str, name: str) -> None:
+    matrix = random_matrix(name, 45, 512)
+    x = np.random.default_rng(2).standard_normal((7, 512), np.float32)
+    want = x.astype(np.float64) @ matrix.float32().astype(np.float64).T
+    got = CpuLinear([matrix], [], "float32", exact_activations=True)(x)
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_matrices_stacked_inside_a_panel_keep_their_rows(name: str) -> None:
+    parts = [random_matrix(name, rows, 512, seed) for seed, rows in enumerate((40, 3, 30))]
+    layer = CpuLinear(parts, [], "float32")
+    got = layer.lookup(np.arange(73, dtype=np.int32))
+    want = np.concatenate([part.float32() for part in parts])
+    np.testing.assert_array_equal(got, want)
+    assert len(layer.forms) == 1
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS"])
+def test_a_rows_bits_depend_on_that_row_alone(isa: str, name: str, exact: bool) -> None:
+    layer = CpuLinear([random_matrix(name, 230, 768)], [], "float32", exact)
+    x = np.random.default_rng(3).standard_normal((300, 768), np.float32)
+    before = native.num_threads()
+    native.set_num_threads(1)
+    alone = np.concatenate([layer(x[i : i + 1]) for i in range(10)])
+    for threads in (1, 2):
+        native.set_num_threads(threads)
+        for rows in range(2, 11):
+            np.testing.assert_array_equal(layer(x[:rows]), alone[:rows])
+        np.testing.assert_array_equal(layer(x)[:10], alone)
+    native.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_memory_is_the_forms(name: str) -> None:
+    """No byte beyond codes and scales: K-quants within 4% of the file, the others as they are."""
+    matrix = random_matrix(name, 64, 2048)
+    assert CpuLinear([matrix], [], "float32").nbytes == matrix.form.matrix_bytes(64, 2048)
+    assert matrix.form.matrix_bytes(64, 2048) <= 1.04 * matrix.rows.nbytes
+
+
+def test_blocks_of_another_type_are_not_packed() -> None:
+    """The native side trusts no caller with its memory."""
+    packed = native.PackedQuantized(256, 32, 32, 4, 8, 1, 0, False, False)
+    rows = random_matrix("Q4_0", 32, 256).rows
+    packed.pack_gguf(rows, 2, 0, 32)
+    for code in (3, 12, 99):
+        with pytest.raises(ValueError, match="layout must be that of the GGUF type"):
+            packed.pack_gguf(rows, code, 0, 32)
+    with pytest.raises(ValueError, match="at least"):
+        packed.pack_gguf(rows[:31], 2, 0, 32)
+    with pytest.raises(ValueError, match="inside the outputs"):
+        packed.pack_gguf(rows, 2, 1, 32)
+
+
+def test_two_levels_that_do_not_fit_are_refused() -> None:
+    whole = unpack_rows("Q2_K", "w", random_matrix("Q2_K", 4, 512).rows)
+    good = {field: getattr(whole, field) for field in QuantizedTensor.__slots__}
+    assert QuantizedTensor(**good).form == whole.form
+    bad = [
+        {"super_scales": None},
+        {"super_offsets": None},
+        {"offsets": None},
+        {"scales": whole.scales.astype(np.float16)},
+        {"super_scales": whole.super_scales[:, :1]},
+        {"super_scales": whole.super_scales.astype(np.float32)},
+        {"scales": whole.scales - np.int8(1)},
+        {"offsets": whole.offsets + np.int8(15)},
+        {"group_size": 96, "scales": whole.scales[:, :6], "offsets": whole.offsets[:, :6]},
+    ]
+    for change in bad:
+        with pytest.raises(UnsupportedInputError, match="quantized w"):
+            QuantizedTensor(**{**good, **change})
