@@ -163,7 +163,10 @@ def config_option(
     if field.default not in (None, ()):
         shown = ("on" if field.default else "off") if hint is bool else field.default
         text += f" [{shown}]"
-    return click.option(field.name, names, cls=kind, default=field.default, help=text, **extra)
+    aliases = [f"--{alias}" for alias in field.metadata.get("aliases", ())]
+    return click.option(
+        field.name, names, *aliases, cls=kind, default=field.default, help=text, **extra
+    )
 
 
 def engine_flags(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,118 @@
+"""A whole run: get ready, send every request at its time, measure; not how it is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quire.bench.arrivals import arrival_times
+from quire.bench.client import Client, Record, first_model, wait_ready
+from quire.bench.connection import Pool
+from quire.bench.metrics import Metrics, measure
+from quire.bench.options import BenchOptions, pairs
+from quire.bench.workload import Job, make_jobs
+from quire.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quire.text.tokenizer import Tokenizer
+
+#: A client that is later than this measures itself.
+LATE_SECONDS = 0.01
+OnDone = Callable[[Record], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a run."""
+
+    model: str
+    records: list[Record]
+    metrics: Metrics
+
+
+async def run_benchmark(options: BenchOptions, on_done: OnDone = lambda record: None) -> Run:
+    """Send the load that ``options`` describe.
+
+    Args:
+        on_done: Called with each record as its request ends.
+
+    Raises:
+        ConfigError: The options cannot be, or no server is there.
+    """
+    headers = pairs("--header", options.header)
+    if options.api_key is not None:
+        headers["Authorization"] = f"Bearer {options.api_key}"
+    jobs = make_jobs(options, _tokenizer(options))
+    pool = Pool(options.url(), headers, verify=not options.insecure)
+    try:
+        await wait_ready(pool, options.ready_check_timeout_sec)
+        model = options.model or await first_model(pool)
+        client = Client(options, model, pool)
+        await _warm_up(client, jobs, options)
+        starts = _starts(jobs, options)
+        begin = time.perf_counter()
+        records = [Record(job, begin + start) for job, start in zip(jobs, starts, strict=True)]
+        await send_all(client, records, options.max_concurrency, on_done)
+        duration = time.perf_counter() - begin
+    finally:
+        pool.close()
+    metrics = measure(records, duration, options.percentiles(), options.slos())
+    if options.max_concurrency is None:
+        late = max(record.sent - record.due for record in records)
+        if late > LATE_SECONDS and options.request_rate != float("inf"):
+            metrics.warnings.append(f"the client sent a request {late * 1000:.0f} ms late")
+    return Run(model, records, metrics)
+
+
+async def send_all(
+    client: Client, records: list[Record], max_concurrency: int | None, on_done: OnDone
+) -> None:
+    """Send each record's job when it is due, at most ``max_concurrency`` at once."""
+    places = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
+
+    async def one(record: Record) -> None:
+        await asyncio.sleep(record.due - time.perf_counter())
+        async with AsyncExitStack() as stack:
+            if places is not None:
+                await stack.enter_async_context(places)
+            await client.run(record)
+        on_done(record)
+
+    async with asyncio.TaskGroup() as tasks:
+        for record in records:
+            tasks.create_task(one(record))
+
+
+async def _warm_up(client: Client, jobs: list[Job], options: BenchOptions) -> None:
+    """Send the first jobs beforehand.
+
+    Raises:
+        ConfigError: One failed: the others would too.
+    """
+    records = [Record(jobs[i % len(jobs)], 0.0) for i in range(options.num_warmups)]
+    await send_all(client, records, options.max_concurrency, lambda record: None)
+    for record in records:
+        if record.error is not None:
+            raise ConfigError(f"[bench] warm-up requests must succeed; got {record.error}")
+
+
+def _starts(jobs: list[Job], options: BenchOptions) -> list[float]:
+    timed = [job.start for job in jobs if job.start is not None]
+    if timed:
+        return timed
+    arrivals = random.Random(f"arrivals {options.seed}")
+    return arrival_times(len(jobs), options.request_rate, options.burstiness, arrivals)
+
+
+def _tokenizer(options: BenchOptions) -> Tokenizer | None:
+    if options.tokenizer is None:
+        return None
+    from quire.models.hub import resolve_model
+    from quire.text.tokenizer import load_tokenizer
+
+    return load_tokenizer(resolve_model(options.tokenizer))

@@ -1,0 +1,74 @@
+"""``quire bench serve`` against ``quire serve`` with quire-tiny: the command as people run it."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+
+@pytest.mark.parametrize("backend", ["openai", "openai-chat"])
+def test_a_run_counts_every_token(server, bench, tmp_path, backend):
+    flags = ["--backend", backend, "--num-prompts", "12", "--max-concurrency", "4"]
+    flags += ["--dataset-name", "lognormal", "--input-len", "20", "--output-len", "8"]
+    flags += ["--tokenizer", "quire-tiny", "--num-warmups", "1", "--goodput", "ttft:60000"]
+    flags += ["--percentile-metrics", "ttft,e2el", "--metric-percentiles", "50,90"]
+    flags += ["--save-detailed", "--save-result", "--result-dir", str(tmp_path)]
+    done = bench("--base-url", server, *flags, "--result-filename", "r.json", "--label", "x")
+    assert done.returncode == 0, done.stderr
+    assert "Successful requests:                     12" in done.stdout
+    assert "P90 E2EL (ms):" in done.stdout and "Inter-token" not in done.stdout
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert (found["completed"], found["failed"], found["label"]) == (12, 0, "x")
+    assert found["model_id"] == "quire-tiny" and found["max_concurrent_requests"] <= 4
+    assert sum(found["output_lens"]) == found["total_output_tokens"] > 0
+    assert found["request_goodput"] == found["request_throughput"]
+    assert found["errors"] == [""] * 12 and all(found["ttfts"])
+    # ignore_eos: exactly as many tokens as were asked for.
+    assert "ended before their output length" not in done.stderr
+    if backend == "openai":
+        assert "another length" not in done.stderr
+
+
+def test_token_ids_come_as_they_were_made(server, bench, tmp_path):
+    flags = ["--num-prompts", "8", "--input-len", "20", "--output-len", "5", "--vocab-size", "300"]
+    flags += ["--request-rate", "50", "--save-result", "--result-dir", str(tmp_path)]
+    done = bench("--base-url", server, *flags, "--append-result", "--result-filename", "r.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "Request rate configured (RPS):           50.00" in done.stdout
+    (line,) = (tmp_path / "r.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert found["total_input_tokens"] == 160 and found["total_output_tokens"] == 40
+    assert found["request_rate"] == 50.0 and "ttfts" not in found
+
+
+def test_refusals_are_failures_with_words(server, bench):
+    flags = ["--num-prompts", "3", "--input-len", "4", "--output-len", "2", "--vocab-size", "300"]
+    done = bench("--base-url", server, *flags, "--extra-body", '{"top_p": 7}')
+    assert done.returncode == 1
+    assert "Failed requests:                         3" in done.stdout
+    assert "failed 3 times: HTTP 400: " in done.stderr and "top_p" in done.stderr
+
+
+def test_no_server_is_one_line(bench):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    done = bench("--port", str(port))
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("quire: [bench] ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--num-prompts", "0"],
+        ["--base-url", "ftp://x"],
+        ["--extra-body", "["],
+        ["--dataset-name", "trace", "--dataset-path", "/no/such/file"],
+    ],
+)
+def test_mistakes_are_one_sentence(bench, arguments):
+    done = bench(*arguments)
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+    assert "[bench] " in done.stderr
