@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 
+from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError, PromptTooLongError, RequestError
 from quire.core.metrics import Samples
@@ -102,6 +103,7 @@ class Engine:
         extra_keys: tuple[str, ...] = (),
         arrival_time: float | None = None,
         deadline: float | None = None,
+        client: Client = SHARED,
     ) -> None:
         """Queue a request.
 
@@ -116,6 +118,8 @@ class Engine:
             arrival_time: Seconds on the engine's clock; None means now.
             deadline: On the same clock; what has not ended by then ends with ``timeout`` before
                 the next step.
+            client: Clients whose requests wait are served by turns, see
+                :mod:`quire.engine.fair_queue`.
 
         Raises:
             RequestError: The request can never run as asked; nothing of it was kept.
@@ -149,6 +153,8 @@ class Engine:
                 metrics=RequestMetrics(arrival_time=arrival_time),
                 extra_keys=extra_keys,
                 deadline=deadline,
+                client=client,
+                priority=priority if self._policy == "priority" else 0,
             )
             for index in range(params.n)
         ]

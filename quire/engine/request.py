@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 
+from quire.core.client import SHARED, Client
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
 
@@ -35,6 +36,8 @@ class Request:
         order: Sort key of queue and preemption, least first; unique.
         extra_keys: What the cached blocks depend on beside the tokens.
         deadline: When it ends with ``timeout``, in seconds on the engine's clock.
+        client: Shares the engine with other clients by what was computed for each.
+        priority: Lower goes first; 0 for all under ``fcfs``.
         pending_children: Sequences that split off in the step that ends the prompt.
         num_computed_tokens: Leading tokens whose KV is in the cache.
         num_cached_tokens: Of the prompt, those found by a prefix cache hit.
@@ -56,6 +59,8 @@ class Request:
     metrics: RequestMetrics
     extra_keys: tuple[str, ...] = ()
     deadline: float | None = None
+    client: Client = SHARED
+    priority: int = 0
     status: RequestStatus = RequestStatus.WAITING
     pending_children: list[Request] = field(default_factory=list)
     num_computed_tokens: int = 0

@@ -16,9 +16,9 @@ from quire.core.step import (
     StepOutput,
 )
 from quire.engine.engine_output import EngineOutput
+from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
 from quire.engine.request import Request, RequestStatus
-from quire.engine.request_queue import RequestQueue
 from quire.engine.stats import EngineStats
 from quire.engine.stop import check_stop
 
@@ -56,7 +56,7 @@ class Scheduler:
         self.options = options
         self.kv = kv
         self.stats = EngineStats()
-        self.waiting = RequestQueue()
+        self.waiting = FairQueue(clock)
         self.running: list[Request] = []  # sorted by order
         self.requests: dict[str, Request] = {}
         self._groups: dict[str, list[Request]] = {}
@@ -219,6 +219,8 @@ class Scheduler:
         if request.status is RequestStatus.WAITING:
             request.metrics.first_scheduled_time = self._clock()
             self.stats.prompt_tokens += request.num_prompt_tokens
+            missing = request.num_prompt_tokens - num_hits * self.kv.block_size
+            self.waiting.charge(request.client, PROMPT_TOKEN_COST * missing)
             if self.kv.enable_prefix_caching and not request.needs_prompt_logprobs:
                 self.stats.prefix_cache_queries += request.num_prompt_tokens
         self._take_hits(request, num_hits)
@@ -291,6 +293,7 @@ class Scheduler:
         output.new_token_ids = list(sampled)
         request.token_ids += sampled
         self.stats.generation_tokens += 1
+        self.waiting.charge(request.client, OUTPUT_TOKEN_COST)
         metrics = request.metrics
         metrics.last_token_time = now
         if metrics.first_token_time == 0.0:

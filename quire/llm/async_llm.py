@@ -15,6 +15,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.metrics import Samples
@@ -83,6 +84,7 @@ class AsyncLLM:
         priority: int = 0,
         cache_salt: str | None = None,
         deadline: float | None = None,
+        client: Client = SHARED,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's state after each step that changed it; see the protocol."""
         self.check_health()
@@ -96,6 +98,7 @@ class AsyncLLM:
                 priority=priority,
                 cache_salt=cache_salt,
                 deadline=deadline,
+                client=client,
             )
             await self._call(lambda: self._engine.submit(request))
             while not finished:

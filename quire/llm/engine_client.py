@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from quire.core.client import SHARED, Client
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
@@ -69,9 +70,11 @@ class EngineClient(Protocol):
         priority: int = 0,
         cache_salt: str | None = None,
         deadline: float | None = None,
+        client: Client = SHARED,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's state after each step that changed it; the last has ``finished``.
 
+        Clients that compete are served alike, by their weights.
         At ``deadline`` (monotonic clock, seconds) it ends with ``timeout``, wherever it stands.
         Closing the iterator early aborts the request and frees its blocks within one step.
 

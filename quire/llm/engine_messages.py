@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from quire.core.client import Client
 from quire.core.config import EngineConfig
 from quire.core.log import LogFormat
 from quire.core.metrics import Samples
@@ -46,6 +47,7 @@ class Add(msgspec.Struct, tag=True):
     priority: int
     extra_keys: tuple[str, ...]
     deadline: float | None
+    client: Client
 
 
 class Abort(msgspec.Struct, tag=True):

@@ -198,6 +198,7 @@ class EngineLoop:
                 priority=message.priority,
                 extra_keys=message.extra_keys,
                 deadline=message.deadline,
+                client=message.client,
             )
         except RequestError as error:
             kind = type(error).__name__

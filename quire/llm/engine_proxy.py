@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from quire.core import errors
+from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.log import LogFormat, get_logger
@@ -145,13 +146,16 @@ class EngineProxy:
         priority: int = 0,
         cache_salt: str | None = None,
         deadline: float | None = None,
+        client: Client = SHARED,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's state after each step that changed it; see the protocol."""
         self._check_taking()
         stream = self._streams.open(request_id)
         ended = False
         try:
-            prepare = partial(self._reader.prepare, priority=priority, cache_salt=cache_salt)
+            prepare = partial(
+                self._reader.prepare, priority=priority, cache_salt=cache_salt, client=client
+            )
             text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
             arguments = (request_id, prompt, sampling_params)
             long = isinstance(text, str) and len(text) > INLINE_CHARACTERS
@@ -239,6 +243,7 @@ class EngineProxy:
                     request.priority,
                     request.extra_keys,
                     request.deadline,
+                    request.client,
                 )
             )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quire.core.client import SHARED, Client
 from quire.core.config import ModelOptions
 from quire.core.model_config import ModelConfig
 from quire.core.sampling_params import SamplingParams
@@ -28,6 +29,7 @@ class PreparedRequest:
     priority: int
     extra_keys: tuple[str, ...]
     deadline: float | None = None
+    client: Client = SHARED
 
 
 class RequestReader:
@@ -79,6 +81,7 @@ class RequestReader:
         priority: int = 0,
         cache_salt: str | None = None,
         deadline: float | None = None,
+        client: Client = SHARED,
     ) -> PreparedRequest:
         """Read a request; a grammar is compiled here, beside the engine.
 
@@ -98,4 +101,5 @@ class RequestReader:
             priority,
             () if cache_salt is None else (f"salt:{cache_salt}",),
             deadline,
+            client,
         )

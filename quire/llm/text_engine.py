@@ -96,6 +96,7 @@ class TextEngine:
             priority=request.priority,
             extra_keys=request.extra_keys,
             deadline=request.deadline,
+            client=request.client,
         )
         self._outputs.add(request.request_id, request.prompt, request.params)
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import re
-from collections.abc import Iterable, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quire.core.client import SHARED, Client
 from quire.core.errors import ConfigError
 from quire.server.errors import ApiError
 
 SCOPES = ("infer", "read", "admin")
 #: What probes read without a key.
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/progress", "/ping"})
+#: Of a WebSocket; what follows is the key.
+SUBPROTOCOL = "openai-insecure-api-key."
 _INFER = frozenset({"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"})
 _READ = frozenset({"/metrics", "/version", "/v1/models"})
 _KEY = re.compile(r"[!-~]+")
@@ -24,24 +30,42 @@ _KEY = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key and its scopes; the key itself is not kept.
+    """A key and what it may do; the key itself is not kept.
 
     Attributes:
         digest: SHA-256 of the key.
         scopes: Some of :data:`SCOPES`.
+        client: As whom its requests compete with others.
+        requests_per_minute, tokens_per_minute: Its limits; None for none.
     """
 
     digest: bytes = field(repr=False)
     scopes: frozenset[str]
+    client: Client = SHARED
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
 
     @classmethod
-    def create(cls, key: str, scopes: Iterable[str] = SCOPES) -> ApiKey:
-        """Make one from the key's text."""
-        return cls(_digest(key.encode()), frozenset(scopes))
+    def create(
+        cls,
+        key: str,
+        scopes: Iterable[str] = SCOPES,
+        *,
+        name: str | None = None,
+        weight: float = 1.0,
+        rpm: int | None = None,
+        tpm: int | None = None,
+    ) -> ApiKey:
+        """Make one from the key's text; its name is part of its hash when none is given."""
+        digest = _digest(key.encode())
+        client = Client(name or f"sha-{digest.hex()[:8]}", weight)
+        return cls(digest, frozenset(scopes), client, rpm, tpm)
 
 
 def read_key_file(path: str) -> list[ApiKey]:
-    """Read lines ``key scope,scope``; empty ones and those that begin with ``#`` are skipped.
+    """Read lines ``key scope,scope [name=TEXT] [weight=NUMBER] [rpm=COUNT] [tpm=COUNT]``.
+
+    Empty lines and those that begin with ``#`` are skipped.
 
     Raises:
         ConfigError: The file cannot be read, or a line is wrong (named by number, not content).
@@ -57,17 +81,71 @@ def read_key_file(path: str) -> list[ApiKey]:
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith("#"):
             continue
-        words = line.split()
-        scopes = words[1].split(",") if len(words) == 2 else []
-        if not scopes or not set(scopes) <= set(SCOPES) or not _KEY.fullmatch(words[0]):
+        key = _read_line(line)
+        if key is None:
             raise ConfigError(
                 f"[config] --api-key-file {path}, line {number}, must be a key of printable ASCII, "
-                f"a space, and some of {','.join(SCOPES)} with commas; got something else."
+                f"a space, and some of {','.join(SCOPES)} with commas, then perhaps name=TEXT, "
+                "weight=NUMBER above 0, rpm=COUNT and tpm=COUNT of at least 1; got something else."
             )
-        keys.append(ApiKey.create(words[0], scopes))
+        keys.append(key)
     if not keys:
         raise ConfigError(f"[config] --api-key-file {path} must hold a key; got none.")
+    names = Counter(key.client.client_id for key in keys)
+    for name, count in names.items():
+        if count > 1:
+            raise ConfigError(
+                f"[config] --api-key-file {path} must give each key and name once; got {count} "
+                f"lines of {name}."
+            )
     return keys
+
+
+def _read_line(line: str) -> ApiKey | None:
+    """Return the key of a line, or None when it is wrong."""
+    words = line.split()
+    scopes = words[1].split(",") if len(words) >= 2 else []
+    if not scopes or not set(scopes) <= set(SCOPES) or not _KEY.fullmatch(words[0]):
+        return None
+    given: dict[str, Any] = {}
+    for word in words[2:]:
+        name, _, text = word.partition("=")
+        read = _FIELDS.get(name)
+        try:
+            if read is None or name in given:
+                return None
+            given[name] = read(text)
+        except ValueError:
+            return None
+    return ApiKey.create(words[0], scopes, **given)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[\w.@-]{1,64}", text):
+        raise ValueError
+    return text
+
+
+def _weight(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+_FIELDS: dict[str, Callable[[str], Any]] = {
+    "name": _name,
+    "weight": _weight,
+    "rpm": _count,
+    "tpm": _count,
+}
 
 
 def scope_of(path: str) -> str:
@@ -80,7 +158,11 @@ def scope_of(path: str) -> str:
 
 
 class RequireKey:
-    """ASGI middleware: every path but ``open_paths`` needs ``Authorization: Bearer KEY``."""
+    """ASGI middleware: every path but ``open_paths`` needs ``Authorization: Bearer KEY``.
+
+    The key is in ``scope["api_key"]`` from there on. A WebSocket of a browser, which cannot send
+    the header, names its key by OpenAI's subprotocol ``openai-insecure-api-key.KEY``.
+    """
 
     def __init__(
         self, app: ASGIApp, keys: Iterable[ApiKey], open_paths: Set[str] = OPEN_PATHS
@@ -91,34 +173,49 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401 or 403."""
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             path = scope["path"].removeprefix(scope.get("root_path", ""))
-            error = None
             if path not in self._open_paths:
-                given = dict(scope["headers"]).get(b"authorization", b"")
-                error = self._check(given, scope_of(path))
-            if error is not None:
-                await error.response()(scope, receive, send)
-                return
+                try:
+                    scope["api_key"] = self._check(_given(scope), scope_of(path))
+                except ApiError as error:
+                    await error.response()(scope, receive, send)
+                    return
         await self.app(scope, receive, send)
 
-    def _check(self, given: bytes, needed: str) -> ApiError | None:
+    def _check(self, given: bytes, needed: str) -> ApiKey:
+        """Return the key that was given.
+
+        Raises:
+            ApiError: 401 it is none, 403 it may not do this.
+        """
         digest = _digest(given.removeprefix(b"Bearer "))
-        known, allowed = False, False
+        found = []
         for key in self._keys:
             # In constant time, and all of them, so that timing tells nothing of any key.
             if hmac.compare_digest(digest, key.digest) and given.startswith(b"Bearer "):
-                known = True
-                allowed = allowed or needed in key.scopes
-        if not known:
-            return ApiError(
+                found.append(key)
+        if not found:
+            raise ApiError(
                 401,
                 "Unauthorized: send an API key of this server as `Authorization: Bearer KEY`.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        if not allowed:
-            return ApiError(403, f"This API key has not the scope `{needed}` that the path needs.")
-        return None
+        for key in found:
+            if needed in key.scopes:
+                return key
+        raise ApiError(403, f"This API key has not the scope `{needed}` that the path needs.")
+
+
+def _given(scope: Scope) -> bytes:
+    """Return what a request offers as its authorization."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return cast(bytes, value)
+    for protocol in scope.get("subprotocols", ()):
+        if protocol.startswith(SUBPROTOCOL):
+            return b"Bearer " + protocol.removeprefix(SUBPROTOCOL).encode()
+    return b""
 
 
 def _digest(key: bytes) -> bytes:

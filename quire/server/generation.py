@@ -9,9 +9,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from quire.core.client import SHARED
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
+from quire.server.authentication import ApiKey
 from quire.server.errors import ApiError
 from quire.server.request_observer import RequestObserver
 from quire.server.request_record import Generation, RequestRecord
@@ -35,6 +37,7 @@ class Submission:
         priority: Lower runs first.
         deadline: When it ends with ``timeout``, on the monotonic clock.
         cache_salt: Only requests with the same salt share cached blocks.
+        api_key: Whose request it is, where keys are asked for.
         record: Gets what becomes of each prompt.
     """
 
@@ -46,6 +49,7 @@ class Submission:
     cache_salt: str | None = None
     deadline: float | None = None
     record: RequestRecord | None = None
+    api_key: ApiKey | None = None
 
 
 def output_limit(service: Service, asked: int | None, num_prompt_tokens: int) -> int | None:
@@ -89,12 +93,15 @@ async def generate(
     Closing it aborts what still runs.
 
     Raises:
-        ApiError: The queue is full (429), the deadline passed before anything was produced (504),
-            the engine gave up on the request (500), or ends it because it stops (503).
+        ApiError: The queue is full or the key's limit reached (429), the deadline passed before
+            anything was produced (504), the engine gave up on the request (500), or ends it because
+            it stops (503).
         QuireError: What ``EngineClient.generate`` raises.
     """
     number = next(_submissions)
-    metrics = service.metrics
+    metrics, key = service.metrics, submission.api_key
+    if key is not None:
+        service.rate_limits.admit(key, sum(map(len, submission.prompts)))
     places = service.admission.admit([len(prompt) for prompt in submission.prompts])
     metrics.num_in_flight += 1
     try:
@@ -133,15 +140,20 @@ async def _observed(
         priority=submission.priority,
         cache_salt=submission.cache_salt,
         deadline=submission.deadline,
+        client=SHARED if submission.api_key is None else submission.api_key.client,
     )
     generation = Generation(request_id, params)
     if submission.record is not None:
         submission.record.generations.append(generation)
     observer = RequestObserver(service.metrics, generation)
-    async with aclosing(outputs):
-        async for output in outputs:
-            observer.observe(output)
-            yield output
+    try:
+        async with aclosing(outputs):
+            async for output in outputs:
+                observer.observe(output)
+                yield output
+    finally:
+        if submission.api_key is not None:
+            service.rate_limits.add_output(submission.api_key, generation.num_output_tokens)
 
 
 def _checked(output: RequestOutput, alone: bool) -> RequestOutput:

@@ -63,7 +63,9 @@ class GenerationEndpoint(ABC, Generic[T]):
             if timeout is not None:
                 submission.deadline = arrival + timeout
             record: RequestRecord = scope["record"]
-            submission.record = record
+            submission.record, submission.api_key = record, scope.get("api_key")
+            if submission.api_key is not None:
+                record.api_key = submission.api_key.client.client_id
             record.model = body.model or self.service.model_names[0]
             record.streamed = bool(body.stream)
             check_submission(self.service, submission)

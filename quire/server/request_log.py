@@ -42,6 +42,7 @@ def fields(record: RequestRecord) -> dict[str, Any]:
         return found
     outputs = [g.output for g in record.generations if g.output is not None]
     found |= {
+        "api_key": record.api_key,
         "model": record.model,
         "stream": record.streamed,
         "prompts": len(record.generations),
@@ -63,4 +64,4 @@ def fields(record: RequestRecord) -> dict[str, Any]:
             ("decode_seconds", last - first),
         ):
             found[name] = round(seconds, 6)
-    return found
+    return {name: value for name, value in found.items() if value is not None}

@@ -56,6 +56,7 @@ class RequestRecord:
         started, ended: On the monotonic clock, in seconds.
         status: Of the answer; 499 when the client left before it began.
         num_bytes_in, num_bytes_out: Of the bodies.
+        api_key: Name of the key that was given, of a generation; never the key.
         model: Served name that was asked for, of a generation.
         generations: One per prompt.
         streamed: Whether the answer is a stream.
@@ -73,6 +74,7 @@ class RequestRecord:
     status: int = 499
     num_bytes_in: int = 0
     num_bytes_out: int = 0
+    api_key: str | None = None
     model: str | None = None
     generations: list[Generation] = field(default_factory=list)
     streamed: bool = False

@@ -18,6 +18,7 @@ from quire.server.deltas import UsageOptions
 from quire.server.errors import ApiError
 from quire.server.metrics import ServerMetrics
 from quire.server.options import ServerOptions
+from quire.server.rate_limit import RateLimits
 from quire.server.request_log import RequestLog
 from quire.server.request_record import Sink
 from quire.server.tracing import Tracing
@@ -33,6 +34,7 @@ class Service:
         options: The server's settings.
         keys: Who may call; nobody needs one when there are none.
         admission: Bounds the queue.
+        rate_limits: Bound each key.
         tracing: Sends traces, where a collector is named.
         sinks: Are told of each request that has ended.
         metrics: What ``/metrics`` shows.
@@ -46,6 +48,7 @@ class Service:
     options: ServerOptions
     keys: tuple[ApiKey, ...] = ()
     admission: Admission = field(init=False)
+    rate_limits: RateLimits = field(init=False)
     sinks: tuple[Sink, ...] = field(init=False)
     tracing: Tracing | None = field(init=False, default=None)
     metrics: ServerMetrics = field(init=False)
@@ -57,6 +60,7 @@ class Service:
         self.model_names = (self.config.model.served_model_name or self.config.model.model,)
         options = self.options
         self.admission = Admission(options.max_num_queued_reqs, options.max_num_queued_tokens)
+        self.rate_limits = RateLimits(self.admission.rejections)
         self.keys = (*self.keys, *map(ApiKey.create, options.api_key))
         self.metrics = ServerMetrics(
             self.engine, self.config, options, self.model_names[0], self.admission.rejections

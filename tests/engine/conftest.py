@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.model_config import ModelConfig
@@ -249,10 +250,13 @@ class Run:
         priority: int = 0,
         extra_keys: tuple[str, ...] = (),
         deadline: float | None = None,
+        client: Client = SHARED,
         **params: Any,
     ) -> None:
         params = {"temperature": 0.0, "ignore_eos": True} | params
-        keywords: dict[str, Any] = {"extra_keys": extra_keys, "deadline": deadline}
+        keywords: dict[str, Any] = {
+            "extra_keys": extra_keys, "deadline": deadline, "client": client
+        }  # fmt: skip
         settings = SamplingParams(**params)
         self.engine.add_request(request_id, prompt, settings, priority=priority, **keywords)
 

@@ -162,6 +162,9 @@ class Interrupting:
         signal.raise_signal(signal.SIGINT)
         return self._executor.execute(plan)
 
+    def stats(self) -> Any:
+        return self._executor.stats()
+
 
 def test_an_interrupt_waits_for_the_step_and_leaves_a_working_engine(llm: LLM) -> None:
     expected = llm.generate("abc", GREEDY)[0].outputs

@@ -15,6 +15,7 @@ import httpx2
 import openai
 import pytest
 
+from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.model_config import ModelConfig
@@ -55,7 +56,7 @@ class ScriptedEngine:
         end_after: End with finish reason ``error`` behind so many tokens.
         hold_after: Wait behind so many tokens until ``released`` or shut down.
         open_requests: Ids that were started and not ended.
-        params: Of each request, in order.
+        params, clients: Of each request, in order.
         ended: How each request ended: ``finished`` or ``closed``.
     """
 
@@ -82,6 +83,7 @@ class ScriptedEngine:
         self.released = threading.Event()
         self.open_requests: set[str] = set()
         self.params: list[SamplingParams] = []
+        self.clients: list[Client] = []
         self.ended: list[str] = []
         self.dead = False
         self.state = EngineProgress(0, 0.0, 0.0, 0.0)
@@ -96,10 +98,12 @@ class ScriptedEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         deadline: float | None = None,
+        client: Client = SHARED,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield one state per token."""
         self.open_requests.add(request_id)
         self.params.append(sampling_params)
+        self.clients.append(client)
         ending = "closed"
         try:
             async for output in self._states(prompt["prompt_token_ids"], sampling_params):

@@ -124,7 +124,7 @@ def test_a_client_that_leaves_while_it_sends_is_no_error(live, caplog):
     with socket.create_connection((url.host, url.port), timeout=20) as connection:
         connection.sendall(f'{head}Content-Length: 100\r\n\r\n{{"prompt"'.encode())
     assert live.http.get("/health").status_code == 200
-    assert caplog.records == []
+    assert {record.getMessage() for record in caplog.records} <= {"request"}
 
 
 async def test_work_is_cancelled_and_awaited():

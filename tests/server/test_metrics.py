@@ -70,7 +70,9 @@ def test_counts_follow_requests(live):
         names += ["prompt_tokens_total", "request_max_num_generation_tokens_sum"]
         return {name: live.metric(f"quire:{name}") for name in names} | {
             "length": live.metric("quire:request_success_total", 'finished_reason="length"'),
-            "http": live.metric("http_requests_total", 'handler="/v1/completions"'),
+            "http": live.metric(
+                "http_requests_total", 'handler="/v1/completions",method="POST",status="2xx"'
+            ),
         }
 
     live.http.post("/v1/completions", json={"prompt": "abc", "max_tokens": 1})

@@ -108,8 +108,8 @@ def test_a_bad_regex_is_a_bad_request(live):
 
 
 def test_compilations_are_counted(live):
-    before = live.metric("quire:grammar_compilations_total")
+    before = live.metric("quire:grammar_compilation_time_seconds_count")
     for _ in range(2):
         content(live, extra_body={"guided_regex": "counted"})
-    assert live.metric("quire:grammar_compilations_total") == before + 1
-    assert live.metric("quire:grammar_compilation_seconds_total") > 0
+    assert live.metric("quire:grammar_compilation_time_seconds_count") == before + 1
+    assert live.metric("quire:grammar_compilation_time_seconds_sum") > 0

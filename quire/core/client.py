@@ -1,0 +1,22 @@
+"""On whose behalf a request runs, as far as scheduling needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who shares the engine with others.
+
+    Attributes:
+        client_id: Requests with the same one share one part; no secret.
+        weight: Its part, in relation to others'; above 0.
+    """
+
+    client_id: str = ""
+    weight: float = 1.0
+
+
+#: Everybody who is nobody in particular.
+SHARED = Client()

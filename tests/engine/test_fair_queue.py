@@ -1,0 +1,204 @@
+"""Fair shares between clients: the bound, weights, priorities, and that tokens stay the same."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quire.core.client import SHARED, Client
+from quire.core.outputs import RequestMetrics
+from quire.core.sampling_params import SamplingParams
+from quire.engine import fair_queue
+from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
+from quire.engine.request import Request, RequestStatus
+from quire.engine.request_queue import AGEING_SECONDS, arrival_order
+
+A, B = Client("a"), Client("b")
+MAX_SEQS, MAX_PROMPT, MAX_OUTPUT = 3, 60, 20
+#: Twice the larger of a prompt's cost and that of all outputs which may be running (the paper's).
+BOUND = 2 * max(PROMPT_TOKEN_COST * MAX_PROMPT, OUTPUT_TOKEN_COST * MAX_SEQS * MAX_OUTPUT)
+
+
+def serve_backlog(start, counting, sizes, clients):
+    """Run requests that all wait from the start; return each client's service after each step.
+
+    ``sizes`` are (prompt, output) per request and client. It stops when a client's queue is empty.
+    """
+    run = start(
+        num_blocks=400, executor_class=counting, max_num_seqs=MAX_SEQS,
+        enable_prefix_caching=False, max_position_embeddings=100_000,
+    )  # fmt: skip
+    for number in range(max(map(len, sizes.values()))):
+        for name, own in sizes.items():
+            if number < len(own):
+                prompt, output = own[number]
+                run.add(f"{name}{number}", [1] * prompt, max_tokens=output, client=clients[name])
+    served = Counter(dict.fromkeys(sizes, 0.0))
+    left = Counter({name: len(own) for name, own in sizes.items()})
+    history = []
+    while run.engine.has_unfinished_requests():
+        outputs = run.step()
+        for new in run.plans[-1].new_requests:
+            name = new.request_id[0]
+            served[name] += PROMPT_TOKEN_COST * new.num_prompt_tokens
+            left[name] -= 1
+        for output in outputs:
+            served[output.request_id[0]] += OUTPUT_TOKEN_COST * len(output.new_token_ids)
+        if not all(left.values()):
+            break
+        history.append(dict(served))
+    return history
+
+
+kinds = st.lists(st.tuples(st.integers(1, MAX_PROMPT), st.integers(1, MAX_OUTPUT)), min_size=1)
+
+
+# The fixture makes a fresh run at each call.
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.integers(0, 2**32), kinds, kinds)
+def test_backlogged_clients_are_served_alike_whatever_their_sizes(
+    start, counting, seed, of_a, of_b
+):
+    rng = random.Random(seed)
+    work = {"a": rng.choices(of_a, k=60), "b": rng.choices(of_b, k=60)}
+    history = serve_backlog(start, counting, work, {"a": A, "b": B})
+    assert all(abs(served["a"] - served["b"]) <= BOUND for served in history)
+
+
+def test_without_clients_the_bound_breaks(start, counting):
+    """What the tests above would show if nobody were fair."""
+    work = {"a": [(MAX_PROMPT, MAX_OUTPUT)] * 40, "b": [(1, 1)] * 40}
+    one = serve_backlog(start, counting, work, {"a": SHARED, "b": SHARED})
+    assert max(abs(served["a"] - served["b"]) for served in one) > 4 * BOUND
+    two = serve_backlog(start, counting, work, {"a": A, "b": B})
+    assert max(abs(served["a"] - served["b"]) for served in two) <= BOUND
+
+
+@pytest.mark.parametrize("weight", [2.0, 5.0])
+def test_weights_divide_the_service(start, counting, weight):
+    work = {"a": [(20, 10)] * 150, "b": [(35, 5)] * 150}
+    clients = {"a": Client("a", weight), "b": B}
+    history = serve_backlog(start, counting, work, clients)
+    assert all(abs(served["a"] / weight - served["b"]) <= BOUND for served in history)
+    assert history[-1]["a"] / history[-1]["b"] == pytest.approx(weight, rel=0.2)
+
+
+def test_a_greedy_client_does_not_hold_up_a_light_one(start, counting):
+    run = start(executor_class=counting, max_num_seqs=2, enable_prefix_caching=False)
+    for number in range(200):
+        run.add(f"greedy{number}", [1] * 30, max_tokens=10, client=A)
+    for _ in range(100):
+        run.step()
+    for number in range(3):
+        begun = len(run.plans)
+        run.add(f"light{number}", [1] * 5, max_tokens=4, client=B)
+        while ("light" + str(number), 0) not in run.endings:
+            run.step()
+        started = [new.request_id for plan in run.plans[begun:] for new in plan.new_requests]
+        assert started.index(f"light{number}") <= 1, "at most one other goes first"
+
+
+def test_what_is_not_used_is_not_saved_up(start, counting):
+    """A client that returns is served alike from now on, not compensated for its absence."""
+    run = start(executor_class=counting, max_num_seqs=1, enable_prefix_caching=False)
+    run.add("b-early", [1], max_tokens=1, client=B)
+    for number in range(60):
+        run.add(f"a{number}", [1] * 10, max_tokens=5, client=A)
+    for _ in range(150):
+        run.step()
+    begun = len(run.plans)
+    for number in range(40):
+        run.add(f"b{number}", [1] * 10, max_tokens=5, client=B)
+    for _ in range(100):
+        run.step()
+    counts = Counter(new.request_id[0] for p in run.plans[begun:] for new in p.new_requests)
+    assert abs(counts["a"] - counts["b"]) <= 1
+
+
+def test_tokens_do_not_depend_on_clients(start):
+    rng = random.Random(3)
+    requests = [
+        (f"r{i}", [rng.randrange(1000) for _ in range(rng.randrange(1, 40))], rng.randrange(1, 12))
+        for i in range(40)
+    ]
+    runs = []
+    for clients in ([SHARED], [A, B, Client("c", 3.0)]):
+        run = start(num_blocks=40, max_num_seqs=4, max_num_batched_tokens=24, block_size=4)
+        for number, (name, prompt, output) in enumerate(requests):
+            client = clients[number % len(clients)]
+            run.add(name, prompt, max_tokens=output, temperature=1.0, client=client)
+            run.step()
+        run.finish()
+        runs.append(run)
+    alone, shared = runs
+    assert alone.tokens == shared.tokens and alone.endings == shared.endings
+    orders = [[n.request_id for p in run.plans for n in p.new_requests] for run in runs]
+    assert orders[0] != orders[1], "or nothing was shown"
+
+
+def test_preemption_under_many_clients(start):
+    run = start(num_blocks=9, block_size=4, max_num_seqs=4)
+    for number in range(12):
+        run.add(f"r{number}", [number] * 6, max_tokens=14, client=(A, B)[number % 2])
+    run.finish()
+    assert run.engine.stats()["num_preemptions"] > 0
+    assert set(run.endings.values()) == {"length"} and len(run.endings) == 12
+
+
+def request(number: int, client: Client, priority: int = 0, time: float = 0.0) -> Request:
+    return Request(
+        request_id=f"r{number}",
+        group_id=f"r{number}",
+        index=0,
+        token_ids=[1],
+        num_prompt_tokens=1,
+        max_total_tokens=2,
+        params=SamplingParams(),
+        seed=0,
+        order=(arrival_order("priority", priority, time, number), number, 0),
+        metrics=RequestMetrics(arrival_time=time),
+        client=client,
+        priority=priority,
+    )
+
+
+def test_priority_goes_before_fairness_and_low_ones_age():
+    now = [0.0]
+    queue = FairQueue(lambda: now[0])
+    queue.push(request(0, A, priority=2))
+    queue.push(request(1, B, priority=0))
+    queue.charge(B, 1000)
+    assert queue.peek().request_id == "r1", "better, though its client has had more"
+    now[0] = 2 * AGEING_SECONDS
+    queue.push(request(2, B, priority=0, time=now[0]))
+    assert queue.pop().request_id == "r0", "as good by now, and its client has had less"
+
+
+def test_preempted_requests_are_paid_for():
+    queue = FairQueue(lambda: 0.0)
+    preempted = request(5, A)
+    preempted.status = RequestStatus.PREEMPTED
+    queue.push(preempted)
+    queue.charge(A, 50)
+    queue.push(request(1, B))
+    queue.charge(A, 50)
+    assert [queue.pop().request_id for _ in range(2)] == ["r5", "r1"]
+
+
+def test_counters_of_many_passing_clients_are_bounded(monkeypatch):
+    monkeypatch.setattr(fair_queue, "MAX_IDLE_CLIENTS", 8)
+    queue = FairQueue(lambda: 0.0)
+    for number in range(100):
+        one = request(number, Client(f"c{number}"))
+        queue.push(one)
+        assert queue.pop() is one
+        queue.charge(one.client, number)
+        assert len(queue.served) <= 9
+    queue.charge(Client("c0"), 1)  # forgotten, and still running
+    assert queue.served["c0"] > 1
