@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -211,10 +211,11 @@ def _given(scope: Scope) -> bytes:
     """Return what a request offers as its authorization."""
     for name, value in scope["headers"]:
         if name == b"authorization":
-            return cast(bytes, value)
+            return bytes(value)
     for protocol in scope.get("subprotocols", ()):
         if protocol.startswith(SUBPROTOCOL):
-            return b"Bearer " + protocol.removeprefix(SUBPROTOCOL).encode()
+            key: str = protocol.removeprefix(SUBPROTOCOL)
+            return b"Bearer " + key.encode()
     return b""
 
 
