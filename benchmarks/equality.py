@@ -225,7 +225,8 @@ def _collect(
         )
         for output in outputs
     ]
-    stats = {name: value - before[name] for name, value in after.items()}
+    counters = {name: value for name, value in after.items() if not isinstance(value, list)}
+    stats = {name: value - before[name] for name, value in counters.items()}
     return Run(results, stats, sum(output.num_cached_tokens for output in outputs))
 
 
@@ -262,8 +263,26 @@ def _random_models(root: Path) -> list[Path]:
     return folders
 
 
+def _quantized_models(root: Path) -> list[tuple[str, Path, dict[str, Any]]]:
+    """Return names, checkpoints and settings."""
+    from quire.quantization.gguf_types import QUANTIZED
+    from tools.random_checkpoint import PRESETS, random_checkpoint
+    from tools.random_gguf import random_gguf
+
+    random_checkpoint(root / "llama", PRESETS["tiny-llama"])
+    rounded = ("int8", "int4", "nf4")
+    models = [(name, root / "llama", {"quantization": name}) for name in rounded]
+    for name in QUANTIZED:
+        random_gguf(root / f"{name}.gguf", name)
+        models.append((name, root / f"{name}.gguf", {}))
+    return models
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Check the models named, or quire-tiny and a random model of each family; print the table."""
+    """Check the models named, or quire-tiny and a random model of each family; print the table.
+
+    ``--quantized`` instead: a random model rounded at load, and one of each type of GGUF files.
+    """
     from rich.console import Console
     from rich.progress import track
     from rich.table import Table
@@ -272,12 +291,18 @@ def main(arguments: Sequence[str]) -> int:
 
     console, conditions = Console(), all_conditions()
     with tempfile.TemporaryDirectory() as temporary:
-        folders = [Path(argument) for argument in arguments]
-        if not folders:
-            folders = [resolve_model("quire-tiny"), *_random_models(Path(temporary))]
+        models: list[tuple[str, Path, dict[str, Any]]]
+        if list(arguments) == ["--quantized"]:
+            models = _quantized_models(Path(temporary))
+        else:
+            folders = [Path(argument) for argument in arguments]
+            if not folders:
+                folders = [resolve_model("quire-tiny"), *_random_models(Path(temporary))]
+            models = [(folder.name, folder, {}) for folder in folders]
         columns = {}
-        for folder in track(folders, "running", console=Console(stderr=True), transient=True):
-            columns[folder.name] = check_lattice(folder, conditions)
+        progress = Console(stderr=True)
+        for name, folder, settings in track(models, "running", console=progress, transient=True):
+            columns[name] = check_lattice(folder, conditions, **settings)
     legend = ", ".join(f"{f.name[0].upper()} {f.name}" for f in fields(Condition))
     console.print(f"Same request, same tokens. {legend.replace('_', ' ')}.")
     table = Table("condition")

@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.core.sampling_params import SamplingParams
-from quire.models.gguf_file import GgufFile
+from quire.models.gguf_file import open_gguf
 
 #: The file's names of our settings; everything else in it steers other programs.
 _NAMES = {
@@ -87,7 +87,7 @@ def read_generation_config(folder: Path, mode: str) -> GenerationConfig:
 def _read_gguf(path: Path, mode: str) -> GenerationConfig:
     if mode == "none":
         return GenerationConfig()
-    metadata = GgufFile(path).metadata
+    metadata = open_gguf(path).metadata
     sampling = {ours: metadata[key] for key, ours in GGUF_KEYS.items() if key in metadata}
     # The file's float32 has 7 digits; the others come from widening it.
     sampling = {k: float(f"{v:.7g}") if type(v) is float else v for k, v in sampling.items()}

@@ -14,6 +14,7 @@ from quire.llm.engine_client import Prompt
 from quire.llm.generation_config import read_generation_config
 from quire.llm.params import ParamsLimits, complete_params
 from quire.llm.prompts import TokenizedPrompt, tokenize_prompt
+from quire.models.gguf_file import forget_gguf
 from quire.models.hub import resolve_model
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer, load_tokenizer
@@ -66,6 +67,7 @@ class RequestReader:
 
     def loaded(self, model_config: ModelConfig) -> GrammarCompiler:
         """Take note of the shape of the loaded model; return its compiler of grammars."""
+        forget_gguf()
         self.vocab_size = model_config.vocab_size
         self.grammars = GrammarCompiler(
             self.tokenizer, model_config.eos_token_ids, model_config.vocab_size

@@ -9,7 +9,7 @@ from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields, read_json
 from quire.models.gguf_config import read_gguf_config
-from quire.models.gguf_file import GgufFile
+from quire.models.gguf_file import open_gguf
 from quire.models.llama import read_architecture
 from quire.models.registry import get_family
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
@@ -27,7 +27,7 @@ def read_model_config(folder: Path) -> ModelConfig:
         ModelLoadError: The file is missing or broken, or a field is missing or out of range.
     """
     if folder.is_file():
-        return read_gguf_config(GgufFile(folder))
+        return read_gguf_config(open_gguf(folder))
     path = folder / "config.json"
     fields = ConfigFields(read_json(path), str(path))
     config = get_family(read_architecture(fields)).read_config(fields)

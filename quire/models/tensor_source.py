@@ -14,7 +14,7 @@ from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.gguf_checkpoint import GgufCheckpoint
-from quire.models.gguf_file import GgufFile
+from quire.models.gguf_file import open_gguf
 from quire.models.weight_names import WeightNames
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
     Raises:
         ModelLoadError: There are no weights, or they are damaged.
     """
-    return GgufCheckpoint(GgufFile(path), config) if path.is_file() else Checkpoint(path)
+    return GgufCheckpoint(open_gguf(path), config) if path.is_file() else Checkpoint(path)
 
 
 def check_tensors(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from quire.core.config import EngineConfig
-from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
+from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
 from quire.core.memory_budget import MemoryDemand
@@ -20,9 +19,9 @@ from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import create_backend
 from quire.layers.workspace import workspace_bytes
 from quire.models.config_reader import read_model_config
+from quire.models.gguf_file import forget_gguf
 from quire.models.loader import Progress, load_model
-from quire.models.registry import get_family
-from quire.models.weight_map import WeightMap
+from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.runner.memory import Ledger, draw_up_ledger, table_bytes
 from quire.runner.model_runner import LOGITS_CHUNK_ROWS, ModelRunner, RunnerOptions
@@ -67,7 +66,13 @@ class InProcessExecutor:
         model_config = read_model_config(folder)
         self.resolved = resolved = resolve(config, machine, model_config)
         # Weights that cannot fit are refused before they fill the memory.
-        expected = _expected_weight_bytes(model_config, resolved)
+        expected = expected_weight_bytes(
+            folder,
+            model_config,
+            resolved.dtype,
+            create_plan(config.model),
+            resolved.max_model_len,
+        )
         device_bytes = max(machine.free_bytes, resolved.memory_bytes)
         draw_up_ledger(resolved, _demand(model_config, resolved, expected), device_bytes)
         backend = create_backend(resolved.device, threads=resolved.threads)
@@ -99,6 +104,7 @@ class InProcessExecutor:
             prepared,
             create_grammars and create_grammars(self.model_config),
         )
+        forget_gguf()
 
     def execute(self, plan: SchedulerOutput) -> StepOutput:
         """Compute one step; see the protocol."""
@@ -146,17 +152,3 @@ def _demand(config: ModelConfig, resolved: ResolvedConfig, weight_bytes: int) ->
         spec=spec,
         max_model_len=resolved.max_model_len,
     )
-
-
-def _expected_weight_bytes(config: ModelConfig, resolved: ResolvedConfig) -> int:
-    """Return what weights and RoPE tables will take, packing left out."""
-    shapes = WeightMap(config, get_family(config.architecture).names).shapes().values()
-    tables = 4 * resolved.max_model_len * config.rope.rotary_dim if config.rope else 0
-    dtype_bytes, plan = DTYPE_BYTES[resolved.dtype], create_plan(resolved.config.model)
-    weights = sum(
-        plan.matrix_bytes(shape, shape[0] == config.vocab_size, dtype_bytes)
-        if len(shape) == 2
-        else math.prod(shape) * dtype_bytes
-        for shape in shapes
-    )
-    return weights + tables

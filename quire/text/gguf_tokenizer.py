@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from quire.core.errors import QuireError
-from quire.models.gguf_file import GgufFile
+from quire.models.gguf_file import GgufFile, open_gguf
 from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS, GgufPreTokenizer
 from quire.text.sentencepiece_model import (
     BPE,
@@ -46,7 +46,7 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
         ModelLoadError: The file is damaged or a value is of the wrong kind.
         ValueError: The vocabulary is of a kind we do not know, or contradicts itself.
     """
-    file = GgufFile(path)
+    file = open_gguf(path)
     tokens = _read_tokens(file)
     backend, defaults, add_bos = _build(file, tokens)
     config: dict[str, Any] = {

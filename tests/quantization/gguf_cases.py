@@ -7,12 +7,7 @@ import numpy as np
 from quire.kernels.block_matrix import BlockMatrix
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import FORMS, dequantize
-
-#: Where a block has its float16 numbers.
-HALVES = {
-    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82),
-    "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
-}  # fmt: skip
+from tools.random_gguf import HALVES
 
 
 def random_rows(name: str, num_rows: int, num_blocks: int, seed: int = 0) -> np.ndarray:

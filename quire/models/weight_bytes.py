@@ -1,0 +1,53 @@
+"""How much memory weights will take, known before any is read."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from quire.core.kv_cache_spec import DTYPE_BYTES
+from quire.core.model_config import ModelConfig
+from quire.models.gguf_file import open_gguf
+from quire.models.registry import get_family
+from quire.models.weight_map import WeightMap
+from quire.quantization.gguf_types import FORMS
+from quire.quantization.plan import QuantizationPlan
+
+
+def expected_weight_bytes(
+    path: Path, config: ModelConfig, dtype: str, plan: QuantizationPlan, max_model_len: int
+) -> int:
+    """Return what weights and RoPE tables will take, padding left out.
+
+    Args:
+        path: The checkpoint, a folder or a GGUF file.
+        config: Read from it.
+        dtype: Type its floats will be held in.
+        plan: What is quantized at load.
+        max_model_len: Positions of the tables.
+    """
+    tables = 4 * max_model_len * config.rope.rotary_dim if config.rope else 0
+    if path.is_file() and plan.layers is None:
+        return tables + _gguf_bytes(path, config, dtype)
+    shapes = WeightMap(config, get_family(config.architecture).names).shapes().values()
+    dtype_bytes = DTYPE_BYTES[dtype]
+    return tables + sum(
+        plan.matrix_bytes(shape, shape[0] == config.vocab_size, dtype_bytes)
+        if len(shape) == 2
+        else math.prod(shape) * dtype_bytes
+        for shape in shapes
+    )
+
+
+def _gguf_bytes(path: Path, config: ModelConfig, dtype: str) -> int:
+    """Count floats as stored, or as ``dtype`` where another than the file's was asked for."""
+    total = 0
+    for tensor in open_gguf(path).tensors.values():
+        count, columns = math.prod(tensor.shape), tensor.shape[-1]
+        if tensor.layout.is_quantized:
+            total += FORMS[tensor.layout.name].matrix_bytes(count // columns, columns)
+        elif len(tensor.shape) == 1:
+            total += 4 * count
+        else:
+            total += tensor.nbytes if dtype == config.dtype else count * DTYPE_BYTES[dtype]
+    return total

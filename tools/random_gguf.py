@@ -1,0 +1,97 @@
+"""Write a GGUF file of any tensor type with random blocks: real bit patterns, sane scales.
+
+For tests and benchmarks of the types that no program here quantizes to. Vectors are F32.
+The file is complete; its text is noise. The model is a small Llama whose rows are whole blocks of
+every type.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from quire.models.gguf_export import GgufExport
+from quire.models.gguf_writer import TensorPlan, write_gguf
+from quire.quantization.gguf_layouts import LAYOUTS
+from quire.quantization.gguf_types import dequantize, quantize
+from quire.text.gguf_vocabulary import gguf_vocabulary
+from tools.random_checkpoint import PRESETS, random_checkpoint
+
+#: Where a block has its float16 scale and, in some types, that of its offsets.
+HALVES: dict[str, tuple[int, ...]] = {
+    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82),
+    "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
+}  # fmt: skip
+SIZES = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "head_dim": 64,
+}
+#: Of the values of a matrix.
+DEVIATION = 0.06
+
+
+def random_gguf(path: Path, type_name: str, preset: str = "tiny-llama", seed: int = 0) -> None:
+    """Write a small model whose matrices all have one type.
+
+    Args:
+        path: Replaced when it is there.
+        type_name: A key of :data:`quire.quantization.gguf_layouts.LAYOUTS`.
+        preset: Of :data:`tools.random_checkpoint.PRESETS`, with the sizes above.
+        seed: The same seed gives the same bytes.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        random_checkpoint(folder, PRESETS[preset] | SIZES, seed=seed)
+        export = GgufExport(folder, "F32")
+        metadata = export.metadata | gguf_vocabulary(folder, export.config.vocab_size)
+        generator = np.random.default_rng(seed)
+        plans = [_plan(plan, type_name, generator) for plan in export.tensors]
+        write_gguf(path, metadata, plans)
+
+
+def random_blocks(type_name: str, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Return (count, bytes of a block) uint8: all bits random but those of the float16 numbers.
+
+    Scales are such that the values' mean is about 0 and their deviation :data:`DEVIATION`.
+    """
+    layout = LAYOUTS[type_name]
+    blocks = generator.integers(0, 256, (count, layout.block_bytes), np.uint8)
+    # Values are linear in both numbers, so a sample of each alone tells what they must be.
+    sample = generator.integers(0, 256, (64, layout.block_bytes), np.uint8)
+    alone = []
+    for place in HALVES[type_name]:
+        for at in HALVES[type_name]:
+            sample[:, at : at + 2] = np.float16([float(at == place)]).view(np.uint8)
+        alone.append(dequantize(type_name, sample))
+    numbers = [1.0]
+    values = alone[0]
+    if len(alone) == 2:
+        numbers.append(-alone[0].mean() / alone[1].mean())
+        values = alone[0] + numbers[1] * alone[1]
+    spread = DEVIATION / values.std() * generator.uniform(0.8, 1.2, count)
+    for at, number in zip(HALVES[type_name], numbers, strict=True):
+        stored = (number * spread).astype(np.float16)
+        blocks[:, at : at + 2] = stored.view(np.uint8).reshape(-1, 2)
+    return blocks
+
+
+def _plan(plan: TensorPlan, type_name: str, generator: np.random.Generator) -> TensorPlan:
+    layout = LAYOUTS[type_name]
+    if len(plan.shape) == 1:
+        return plan
+    if not layout.is_quantized:
+        return replace(plan, layout=layout, chunks=partial(_rounded, plan, type_name))
+    data = random_blocks(type_name, int(np.prod(plan.shape)) // layout.block_size, generator)
+    return replace(plan, layout=layout, chunks=partial(iter, [data.tobytes()]))
+
+
+def _rounded(plan: TensorPlan, type_name: str) -> Iterator[bytes]:
+    for chunk in plan.chunks():
+        yield quantize(type_name, np.frombuffer(chunk, np.float32)).tobytes()
