@@ -6,7 +6,7 @@ Grammars themselves are compiled in ``quire.text``.
 from __future__ import annotations
 
 import json as json_library
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quire.core.errors import InvalidSamplingParamsError
@@ -24,7 +24,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputs:
-    """One constraint on a request's text, in vLLM's names; exactly one field is given.
+    """One constraint on a request's text, in vLLM's names; exactly one of the first five is given.
 
     Args:
         json: A JSON Schema, as an object or as its text; kept as text.
@@ -32,6 +32,9 @@ class StructuredOutputs:
         choice: Texts, one of which is the output.
         grammar: A context-free grammar in Lark's form, or in GBNF (rules with ``::=``).
         json_object: True for any JSON object.
+        or_grammar: A grammar in Lark's form that the text may follow instead.
+        reasoning_end: Free text up to this mark comes first, the mark included.
+        reasoning_start: That free text comes only when the output begins with this mark.
 
     Raises:
         InvalidSamplingParamsError: None or several are given, or one is empty or too long.
@@ -42,11 +45,14 @@ class StructuredOutputs:
     choice: tuple[str, ...] | list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    or_grammar: str = ""
+    reasoning_end: str = ""
+    reasoning_start: str = ""
 
     def __post_init__(self) -> None:
-        given = [f.name for f in fields(self) if getattr(self, f.name) not in (None, False)]
+        given = [name for name in _KINDS if getattr(self, name) not in (None, False)]
         if len(given) != 1:
-            names = ", ".join(f.name for f in fields(self))
+            names = ", ".join(_KINDS)
             _refuse(f"exactly one of {names} must be given; got {', '.join(given) or 'none'}.")
         for name, kinds in _KINDS.items():
             value = getattr(self, name)
@@ -71,7 +77,7 @@ class StructuredOutputs:
     @property
     def kind(self) -> str:
         """The name of the field that is given."""
-        return next(f.name for f in fields(self) if getattr(self, f.name) not in (None, False))
+        return next(name for name in _KINDS if getattr(self, name) not in (None, False))
 
     @property
     def constraint(self) -> Any:
@@ -82,7 +88,9 @@ class StructuredOutputs:
     def key(self) -> str:
         """Return a text that is equal for equal constraints only."""
         value = self.constraint
-        return f"{self.kind}:{value if isinstance(value, str) else json_library.dumps(value)}"
+        text = f"{self.kind}:{value if isinstance(value, str) else json_library.dumps(value)}"
+        around = (self.or_grammar, self.reasoning_end, self.reasoning_start)
+        return f"{text}\0{json_library.dumps(around)}" if any(around) else text
 
 
 class TokenMatcher(Protocol):

@@ -9,10 +9,11 @@ from msgspec import UNSET, UnsetType
 
 from quire.core.errors import RequestError
 from quire.protocol.generation import Count, GenerationRequest, Usage
+from quire.protocol.tools import ToolCall, ToolRequest
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """One turn of the conversation; tool turns are read so that they can be refused by name.
+    """One turn of the conversation.
 
     ``content`` may be a list of text parts; the chat template checks and joins them.
     """
@@ -23,7 +24,7 @@ class Message(msgspec.Struct, kw_only=True):
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     function_call: dict[str, Any] | None = None
     audio: dict[str, Any] | None = None
@@ -35,11 +36,16 @@ class Message(msgspec.Struct, kw_only=True):
             RequestError: It holds something that is not served; ``param`` gives the path.
         """
         where = f"messages[{position}]"
-        if self.role in ("tool", "function") or self.tool_calls or self.function_call:
-            field = "role" if self.role in ("tool", "function") else "tool_calls"
+        if self.role == "function" or self.function_call:
+            field = "role" if self.role == "function" else "function_call"
             raise RequestError(
-                f"[{where}.{field}] tool calls are not supported by this server.",
+                f"[{where}.{field}] the old form of function calls is not supported. Use tools.",
                 f"{where}.{field}",
+            )
+        if self.tool_calls and self.role != "assistant":
+            raise RequestError(
+                f"[{where}.tool_calls] belong to the role assistant; got {self.role}.",
+                f"{where}.tool_calls",
             )
         if self.audio is not None:
             raise RequestError(f"[{where}.audio] audio is not supported.", f"{where}.audio")
@@ -49,13 +55,17 @@ class Message(msgspec.Struct, kw_only=True):
         }
         if self.name is not None:
             message["name"] = self.name
+        if self.tool_calls:
+            message["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
         reasoning = self.reasoning if self.reasoning is not None else self.reasoning_content
         if reasoning is not None:
             message["reasoning"] = message["reasoning_content"] = reasoning
         return message
 
 
-class ChatCompletionRequest(GenerationRequest, kw_only=True):
+class ChatCompletionRequest(ToolRequest, kw_only=True):
     """The request; see docs/server.md for each field."""
 
     messages: list[Message]
@@ -66,10 +76,12 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    include_reasoning: bool | None = None
 
     def check(self) -> None:
         """Refuse what no single field shows; see :meth:`GenerationRequest.check`."""
         GenerationRequest.check(self)
+        self.check_tools()
         if not self.messages:
             raise RequestError("[messages] must hold at least one message; got [].", "messages")
         if self.top_logprobs and not self.logprobs:
@@ -126,8 +138,11 @@ class AnswerMessage(msgspec.Struct, kw_only=True):
     """The generated message."""
 
     role: str
-    content: str
+    content: str | None
     refusal: str | None = None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -139,6 +154,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: list[int] | UnsetType = UNSET
+    tool_call_errors: list[str] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):

@@ -16,8 +16,6 @@ from quire.core.errors import RequestError
 
 #: Refused fields with the values that ask for nothing; null always does.
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "guided_decoding_backend": (),
@@ -38,7 +36,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "reasoning_effort": (),
     "thinking_token_budget": (),
-    "include_reasoning": (True,),
     "separate_reasoning": (True,),
     "verbosity": ("medium",),
     "repetition_detection": (),
@@ -65,6 +62,10 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 
 REFUSED_CHAT = REFUSED | {"echo": (False,), "prompt_embeds": ()}
 REFUSED_COMPLETION = REFUSED | {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "include_reasoning": (True,),
     "suffix": ("",),
     "prompt_embeds": (),
     "add_generation_prompt": (),
@@ -76,7 +77,7 @@ REFUSED_COMPLETION = REFUSED | {
 HARMLESS = frozenset(
     {
         "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "prediction", "parallel_tool_calls", "session_id",
+        "prompt_cache_retention", "prediction", "session_id",
         "spaces_between_special_tokens", "media_io_kwargs", "mm_processor_kwargs",
         "stream_reasoning", "cache_prompt", "id_slot",
     }
@@ -84,7 +85,9 @@ HARMLESS = frozenset(
 
 _STRUCTURED = "Use structured_outputs."
 _HINTS = {
-    "tools": "Tool calls are not supported yet.",
+    "tools": "Use chat completions.",
+    "functions": "Use tools.",
+    "function_call": "Use tool_choice.",
     "best_of": "It must be absent or equal to n.",
     "chat_template": "Start the server with --chat-template instead.",
     "truncate_prompt_tokens": "Prompts are never truncated; shorten it before sending.",

@@ -8,6 +8,7 @@ import msgspec
 
 from quire.protocol.chat_completion import Message
 from quire.protocol.generation import TokenId
+from quire.protocol.tools import Tool
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -21,6 +22,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
 
 
 class TokenizeResponse(msgspec.Struct, kw_only=True):

@@ -11,11 +11,11 @@ from msgspec import UNSET
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.chat_completion import (
-    AnswerMessage,
     ChatChoice,
     ChatCompletion,
     ChatCompletionRequest,
 )
+from quire.server.chat_choice import ChoiceWriter, WrittenChoice
 from quire.server.deltas import Sent, Tally, json_text
 from quire.server.generation import Outputs, Submission, output_limit
 from quire.server.generation_endpoint import GenerationEndpoint
@@ -23,6 +23,7 @@ from quire.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from quire.server.prompts import Conversation, encode_conversation
 from quire.server.service import Service
 from quire.server.sse import ChunkWriter
+from quire.server.tool_use import AnswerReading, ToolUse, read_as
 
 
 class ChatCompletions(GenerationEndpoint[ChatCompletionRequest]):
@@ -37,25 +38,32 @@ class ChatCompletions(GenerationEndpoint[ChatCompletionRequest]):
         service = self.service
         model = service.resolve_model(body.model)
         body.check()
+        exclude = service.options.exclude_tools_when_tool_choice_none
+        tool_use = ToolUse.of(body, service.formats, exclude)
         conversation = Conversation(
             body.messages,
             body.add_generation_prompt,
             body.continue_final_message,
             body.add_special_tokens,
             body.chat_template_kwargs,
+            tool_use.prompted,
         )
-        token_ids = await encode_conversation(service.engine.tokenizer, conversation)
+        tokenizer = service.engine.tokenizer
+        token_ids = await encode_conversation(tokenizer, conversation)
         limit = output_limit(service, body.output_limit, len(token_ids))
         defaults = service.engine.default_sampling_params
+        params = body.sampling_params(defaults, limit, body.num_logprobs)
+        reading = read_as(service.formats, tool_use, tokenizer, token_ids, params)
         submission = Submission(
             response_id=response_id,
             prompts=[token_ids],
-            params=[body.sampling_params(defaults, limit, body.num_logprobs)],
+            params=[params],
             param="messages",
             priority=body.priority or 0,
             cache_salt=body.cache_salt,
         )
-        return ChatAnswer(service, body, response_id, model, conversation.role), submission
+        answer = ChatAnswer(service, body, response_id, model, conversation.role, reading)
+        return answer, submission
 
 
 class ChatAnswer:
@@ -67,13 +75,22 @@ class ChatAnswer:
         response_id: ``chatcmpl-...``.
         model: The name the client used.
         role: Of the generated message.
+        reading: How the text is split into reasoning, content and tool calls.
     """
 
     def __init__(
-        self, service: Service, body: ChatCompletionRequest, response_id: str, model: str, role: str
+        self,
+        service: Service,
+        body: ChatCompletionRequest,
+        response_id: str,
+        model: str,
+        role: str,
+        reading: AnswerReading,
     ) -> None:
         self._body = body
         self._role = role
+        self._writer = ChoiceWriter(reading, body.include_reasoning is not False)
+        self._tokenizer = service.engine.tokenizer
         self._usage = service.usage_options(body.stream_options)
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
@@ -86,6 +103,7 @@ class ChatAnswer:
             async for _, output in outputs:
                 final = output
         self._tally.count(0, final)
+        self._count_reasoning(final)
         body = self._body
         return msgspec.json.encode(
             ChatCompletion(
@@ -100,13 +118,22 @@ class ChatAnswer:
         )
 
     def _choice(self, completion: CompletionOutput) -> ChatChoice:
+        choice = self._writer.begin()
+        message = choice.message(self._role, completion.text)
         return ChatChoice(
             index=completion.index,
-            message=AnswerMessage(role=self._role, content=completion.text),
+            message=message,
             logprobs=self._logprobs(completion.token_ids, completion.logprobs or []),
-            finish_reason=completion.finish_reason,
+            finish_reason=choice.finish_reason(completion.finish_reason),
             stop_reason=completion.stop_reason,
             token_ids=completion.token_ids if self._body.return_token_ids else UNSET,
+            tool_call_errors=choice.errors or UNSET,
+        )
+
+    def _count_reasoning(self, output: RequestOutput) -> None:
+        skip = self._body.skip_special_tokens is not False
+        self._tally.reasoning_tokens = self._writer.reading.count_reasoning_tokens(
+            self._tokenizer, skip, [completion.token_ids for completion in output.outputs]
         )
 
     def _logprobs(self, token_ids: list[int], positions: list[Any]) -> Any:
@@ -119,19 +146,22 @@ class ChatAnswer:
         """Yield the stream's events up to the usage; the caller ends it."""
         writer = ChunkWriter(self._identity, "delta")
         sent: list[Sent] = []
+        choices: list[WrittenChoice] = []
         async with aclosing(outputs):
             async for _, output in outputs:
                 self._tally.count(0, output)
                 parts = []
                 if not sent:
                     sent = [Sent() for _ in output.outputs]
+                    choices = [self._writer.begin() for _ in output.outputs]
                     parts += self._first_chunks(writer, output)
                 for completion in output.outputs:
-                    chunk = self._next_chunk(writer, sent[completion.index], completion)
-                    if chunk is not None:
-                        parts.append(chunk)
+                    index = completion.index
+                    parts += self._next_chunks(writer, sent[index], choices[index], completion)
                 if parts:
                     yield b"".join(parts)
+                if output.finished:
+                    self._count_reasoning(output)
         if self._usage.at_end:
             yield writer.last(self._tally.usage())
 
@@ -145,28 +175,41 @@ class ChatAnswer:
             for completion in output.outputs
         ]
 
-    def _next_chunk(
-        self, writer: ChunkWriter, sent: Sent, completion: CompletionOutput
-    ) -> bytes | None:
+    def _next_chunks(
+        self, writer: ChunkWriter, sent: Sent, choice: WrittenChoice, completion: CompletionOutput
+    ) -> list[bytes]:
         if sent.finished:
-            return None
+            return []
         delta = sent.take(completion)
+        contents = choice.deltas(delta.text, sent.finished)
         wanted = delta.token_ids and (self._body.logprobs or self._body.return_token_ids)
-        if not (delta.text or wanted or sent.finished):
-            return None
+        if not (contents or wanted or sent.finished):
+            return []
         extra: dict[str, Any] = {}
-        if sent.finished:
-            extra["stop_reason"] = completion.stop_reason
         if self._body.return_token_ids:
             extra["token_ids"] = delta.token_ids
-        return writer.chunk(
-            completion.index,
-            b'{"content":%b}' % json_text(delta.text) if delta.text else b"{}",
-            logprobs=self._logprobs(delta.token_ids, delta.logprobs),
-            finish_reason=completion.finish_reason,
-            extra=extra,
-            top_level=self._usage_field(),
-        )
+        chunks = []
+        logprobs = self._logprobs(delta.token_ids, delta.logprobs)
+        for number, content in enumerate(contents or [b"{}"], start=1):
+            reason = None
+            if sent.finished and number >= len(contents):
+                reason = choice.finish_reason(completion.finish_reason)
+                extra["stop_reason"] = completion.stop_reason
+                if choice.errors:
+                    extra["tool_call_errors"] = choice.errors
+            chunks.append(
+                writer.chunk(
+                    completion.index,
+                    content,
+                    logprobs=logprobs,
+                    finish_reason=reason,
+                    extra=extra,
+                    top_level=self._usage_field(),
+                )
+            )
+            # Tokens come with the first of the chunks that they made.
+            logprobs, extra = None, {}
+        return chunks
 
     def _usage_field(self) -> dict[str, Any] | None:
         return {"usage": self._tally.usage()} if self._usage.on_every_chunk else None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.generation import Usage, usage
+from quire.protocol.generation import CompletionTokensDetails, Usage, usage
 
 
 @dataclass(slots=True)
@@ -50,11 +50,12 @@ class Sent:
 
 @dataclass(slots=True)
 class Tally:
-    """Token counts of an answer, by prompt."""
+    """Token counts of an answer, by prompt; of the reasoning at the end, when it is looked for."""
 
     prompt_tokens: dict[int, int] = field(default_factory=dict)
     completion_tokens: dict[int, int] = field(default_factory=dict)
     cached_tokens: dict[int, int] = field(default_factory=dict)
+    reasoning_tokens: int | None = None
 
     def count(self, prompt_index: int, output: RequestOutput) -> None:
         """Take over the counts of a prompt's newest output."""
@@ -64,11 +65,14 @@ class Tally:
 
     def usage(self) -> Usage:
         """Return the sums."""
-        return usage(
+        sums = usage(
             sum(self.prompt_tokens.values()),
             sum(self.completion_tokens.values()),
             sum(self.cached_tokens.values()),
         )
+        if self.reasoning_tokens is not None:
+            sums.completion_tokens_details = CompletionTokensDetails(self.reasoning_tokens)
+        return sums
 
 
 @dataclass(frozen=True, slots=True)

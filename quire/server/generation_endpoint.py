@@ -96,5 +96,5 @@ async def _named(body: GenerationRequest, work: Coroutine[Any, Any, None]) -> No
         await work
     except RequestError as error:
         if error.param == "structured_outputs":
-            error.param = body.constraint_field
+            error.param = body.constraint_field or "tools"
         raise

@@ -39,6 +39,12 @@ class ServerOptions:
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
     metrics_prefix: str = option("quire", "first part of metric names (vllm fits its dashboards)")
     playground: bool = option(True, "serve a chat page at /")
+    enable_auto_tool_choice: bool = option(True, "let the model choose to call tools")
+    tool_call_parser: str = option("auto", "format of calls: hermes, llama3_json, mistral, none")
+    reasoning_parser: str = option("auto", "marks of reasoning: qwen3, deepseek_r1, none")
+    exclude_tools_when_tool_choice_none: bool = option(
+        False, "leave tools out of the prompt when they may not be called"
+    )
     max_num_queued_reqs: int = option(4096, "most prompts that wait; more get a 429")
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
     watchdog_timeout: float = option(120.0, "restart an engine without a step for so long, in s")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from quire.core.errors import RequestError
 from quire.protocol.chat_completion import Message
+from quire.protocol.tools import Tool
 from quire.text.chat_template import no_template_error
 from quire.text.tokenizer import Tokenizer
 
@@ -30,6 +31,7 @@ class Conversation:
         continue_final_message: Leave the last message open instead.
         add_special_tokens: Add what the tokenizer adds to plain text; templates write it out.
         kwargs: More variables of the template.
+        tools: What the model is told that it may call.
     """
 
     messages: Sequence[Message]
@@ -37,6 +39,7 @@ class Conversation:
     continue_final_message: bool | None
     add_special_tokens: bool | None
     kwargs: dict[str, Any] | None
+    tools: Sequence[Tool] | None = None
 
     @property
     def role(self) -> str:
@@ -66,6 +69,7 @@ class Conversation:
             [message.for_template(index) for index, message in enumerate(self.messages)],
             add_generation_prompt=add_generation_prompt,
             continue_final_message=bool(self.continue_final_message),
+            tools=[tool.for_template() for tool in self.tools] if self.tools else None,
             **kwargs,
         )
 

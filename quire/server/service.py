@@ -13,6 +13,7 @@ from quire.core.config import EngineConfig
 from quire.llm.engine_client import EngineClient
 from quire.protocol.generation import StreamOptions
 from quire.server.admission import Admission
+from quire.server.answer_parser import AnswerFormats
 from quire.server.authentication import ApiKey
 from quire.server.deltas import UsageOptions
 from quire.server.errors import ApiError
@@ -38,6 +39,7 @@ class Service:
         tracing: Sends traces, where a collector is named.
         sinks: Are told of each request that has ended.
         metrics: What ``/metrics`` shows.
+        formats: How the model's tool calls and reasoning are read.
         model_names: Names that requests may use; the first is shown in answers.
         created: When the service started, unix seconds.
         fingerprint: Same version and settings, same fingerprint.
@@ -52,6 +54,7 @@ class Service:
     sinks: tuple[Sink, ...] = field(init=False)
     tracing: Tracing | None = field(init=False, default=None)
     metrics: ServerMetrics = field(init=False)
+    formats: AnswerFormats = field(init=False)
     model_names: tuple[str, ...] = field(init=False)
     created: int = field(init=False)
     fingerprint: str = field(init=False)
@@ -59,6 +62,7 @@ class Service:
     def __post_init__(self) -> None:
         self.model_names = (self.config.model.served_model_name or self.config.model.model,)
         options = self.options
+        self.formats = AnswerFormats.resolve(options, self.engine.tokenizer)
         self.admission = Admission(options.max_num_queued_reqs, options.max_num_queued_tokens)
         self.rate_limits = RateLimits(self.admission.rejections)
         self.keys = (*self.keys, *map(ApiKey.create, options.api_key))

@@ -66,6 +66,7 @@ async def _encode(service: Service, body: TokenizeRequest) -> list[int]:
         body.continue_final_message,
         body.add_special_tokens,
         body.chat_template_kwargs,
+        body.tools,
     )
     return await encode_conversation(tokenizer, conversation)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -81,6 +82,13 @@ class ChatTemplate:
         self.special_tokens = dict(special_tokens)
         self._compiled: dict[str, Template] = {}
 
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether a conversation's prompt can tell the model of tools."""
+        return "tool_use" in self.templates or any(
+            "tools" in _variables(source) for source in self.templates.values()
+        )
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -150,6 +158,13 @@ class ChatTemplate:
                 "Change them, or use another template with --chat-template.",
                 "messages",
             ) from error
+
+
+def _variables(source: str) -> set[str]:
+    try:
+        return meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
+    except TemplateError:  # rendering it says what is wrong
+        return set()
 
 
 def find_template(
@@ -272,6 +287,11 @@ def _read_arguments(call: Any, where: str) -> None:
         except ValueError as error:
             name = f"{where}.function.arguments"
             raise RequestError(f"[chat] {name} must be JSON; got {error}.", name) from error
+        if not isinstance(function["arguments"], dict):
+            name = f"{where}.function.arguments"
+            raise RequestError(
+                f"[chat] {name} must be a JSON object; got {function['arguments']!r:.80}.", name
+            )
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import gbnf_to_lark
@@ -151,16 +152,52 @@ class _Vocabulary(TokenizerWrapper):
 
 
 def _grammar(constraint: StructuredOutputs) -> str:
-    """Return llguidance's own form of a constraint."""
+    """Return llguidance's own form of a constraint, with what may stand around or instead of it."""
+    grammar = _of_kind(constraint)
+    if constraint.or_grammar:
+        parts = {"one": grammar, "two": constraint.or_grammar}
+        grammar = _composed("start: @one | @two", parts)
+    if constraint.reasoning_end:
+        # Lazily, so that it ends with the first mark.
+        head = f"/[ \\n]*{_literal(constraint.reasoning_start)}"
+        if not constraint.reasoning_start:
+            head = "/"
+        thinking = f"think[lazy]: {head}(.|\\n)*{_literal(constraint.reasoning_end)}/"
+        start = "(think SPACE)?" if constraint.reasoning_start else "think SPACE"
+        rules = f"start: {start} @one\n{thinking}\nSPACE: /[ \\n]*/"
+        grammar = _composed(rules, {"one": grammar})
+    return grammar
+
+
+def _composed(rules: str, parts: dict[str, str]) -> str:
+    """Join grammars, which ``rules`` calls by ``@name``."""
+    grammars: list[dict[str, Any]] = [{"name": "main", "lark_grammar": rules}]
+    for name, grammar in parts.items():
+        if not grammar.startswith("{"):
+            grammars.append({"name": name, "lark_grammar": grammar})
+            continue
+        inner = json.loads(grammar)["grammars"]
+        # The names of inner parts must differ from those of outer ones.
+        renamed = {part["name"]: f"{name}_{part['name']}" for part in inner[1:]}
+        for number, part in enumerate(inner):
+            lark = part.get("lark_grammar")
+            for old, new in renamed.items():
+                lark = lark and re.sub(rf"@{old}\b", f"@{new}", lark)
+            called = renamed[part["name"]] if number else name
+            grammars.append({**part, "name": called, **({"lark_grammar": lark} if lark else {})})
+    return json.dumps({"grammars": grammars})
+
+
+def _of_kind(constraint: StructuredOutputs) -> str:
     if constraint.kind == "json":
         try:
             schema = json.loads(constraint.constraint)
         except RecursionError as error:
             raise _refusal("json is nested too deeply") from error
         check_schema(schema)
-        return _json_grammar(json.dumps(schema))
+        return _json_grammar(schema)
     if constraint.json_object:
-        return _json_grammar('{"type":"object"}')
+        return _json_grammar({"type": "object"})
     if constraint.regex is not None:
         return LLMatcher.grammar_from_regex(constraint.regex)
     if constraint.choice is not None:
@@ -168,17 +205,18 @@ def _grammar(constraint: StructuredOutputs) -> str:
     return LLMatcher.grammar_from_lark(_lark(constraint.grammar or ""))
 
 
-def _json_grammar(schema: str) -> str:
-    return LLMatcher.grammar_from_json_schema(
-        schema,
-        overrides={
-            "lenient": False,
-            "whitespace_pattern": WHITESPACE,
-            # Without \u and \/ each name has one spelling, so that none slips past its schema.
-            "json_allowed_escapes": 'nrtbf"\\',
-            "json_allow_general_unicode_escapes": False,
-        },
-    )
+#: How JSON is written wherever a schema is enforced.
+JSON_STYLE: dict[str, Any] = {
+    "lenient": False,
+    "whitespace_pattern": WHITESPACE,
+    # Without \u and \/ each name has one spelling, so that none slips past its schema.
+    "json_allowed_escapes": 'nrtbf"\\',
+    "json_allow_general_unicode_escapes": False,
+}
+
+
+def _json_grammar(schema: dict[str, Any]) -> str:
+    return LLMatcher.grammar_from_json_schema(json.dumps({**schema, "x-guidance": JSON_STYLE}))
 
 
 def _lark(grammar: str) -> str:

@@ -11,6 +11,8 @@ from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 HELLO = [{"role": "user", "content": "Hi"}]
 
 
@@ -49,11 +51,35 @@ def refuse(kind, body):
         ({"messages": [{"role": 1}]}, "messages[0].role", "got `int`"),
         ({"messages": [{"role": "robot"}]}, "messages[0].role", "Invalid enum value 'robot'"),
         ({"messages": [*HELLO, {"role": "user", "content": 5}]}, "messages[1].content", "int"),
-        ({"messages": [{"role": "tool", "content": "5"}]}, "messages[0].role", "tool calls"),
+        (
+            {"messages": [{"role": "function", "content": "5"}]},
+            "messages[0].role",
+            "Use tools",
+        ),
+        (
+            {"messages": [{"role": "user", "tool_calls": [CALL]}]},
+            "messages[0].tool_calls",
+            "role assistant",
+        ),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
-            "messages[0].tool_calls",
-            "tool calls",
+            "messages[0].tool_calls[0].function",
+            "missing required field",
+        ),
+        ({"messages": HELLO, "tools": [{}]}, "tools[0].function", "missing required field"),
+        (
+            {"messages": HELLO, "tools": [{"function": {"name": "a b"}}]},
+            "tools[0].function.name",
+            "matching regex",
+        ),
+        ({"messages": HELLO, "tools": [TOOL, TOOL]}, "tools[1].function.name", "'f' twice"),
+        ({"messages": HELLO, "tools": [TOOL] * 129}, "tools", "at most 128"),
+        ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", "needs tools"),
+        ({"messages": HELLO, "tools": [TOOL], "tool_choice": "any"}, "tool_choice", "Invalid enum"),
+        (
+            {"messages": HELLO, "tools": [TOOL], "tool_choice": {"function": {"name": "g"}}},
+            "tool_choice.function.name",
+            "one of tools",
         ),
         ({"messages": HELLO, "temperature": "hot"}, "temperature", "got `str`"),
         ({"messages": HELLO, "temperature": True}, "temperature", "got `bool`"),

@@ -250,11 +250,13 @@ class Live:
         url: Of the server.
         http: A client.
         openai: OpenAI's own client.
+        service: What it serves.
     """
 
     url: str
     http: httpx2.Client
     openai: openai.OpenAI
+    service: Service
 
     def metric(self, name: str, label: str = "") -> float:
         """Return a metric such as ``quire:num_requests_running``; ``label`` picks its series."""
@@ -285,9 +287,10 @@ def live(folder: Path, device: str) -> Iterator[Live]:
     config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", **keywords)
     engine = AsyncLLM.from_config(config)
     options = ServerOptions(port=0, uvicorn_log_level="warning")
+    service = Service(engine, engine.config, options)
     with (
-        run_in_thread(Service(engine, engine.config, options)) as url,
+        run_in_thread(service) as url,
         httpx2.Client(base_url=url, timeout=60) as http,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
     ):
-        yield Live(url, http, client)
+        yield Live(url, http, client, service)

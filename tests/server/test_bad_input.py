@@ -49,7 +49,14 @@ def error_of(response, status):
         (CHAT, {"messages": HELLO, "top_k": -2}, 400, "BadRequestError", "top_k", ">= -1"),
         (CHAT, {"messages": HELLO, "max_tokens": 0}, 400, "BadRequestError", "max_tokens", "got 0"),
         (CHAT, {"messages": HELLO, "stop": [""]}, 400, "BadRequestError", "stop", "empty"),
-        (CHAT, {"messages": HELLO, "tools": [{}]}, 400, "BadRequestError", "tools", "[tools]"),
+        (
+            CHAT,
+            {"messages": HELLO, "tools": [{"function": {"name": "f"}}]},
+            400,
+            "BadRequestError",
+            "tools",
+            "chat template does not show tools",
+        ),
         (
             CHAT,
             {"messages": HELLO, "response_format": {"type": "xml"}},

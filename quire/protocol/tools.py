@@ -1,0 +1,127 @@
+"""Tools on the wire: what may be called, what was called, and what a request allows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from quire.core.errors import RequestError
+from quire.protocol.generation import GenerationRequest
+
+MAX_TOOLS = 128
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")]
+
+
+class FunctionDefinition(msgspec.Struct, kw_only=True):
+    """``function`` of a tool; ``strict`` has its arguments follow the schema in full."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """One entry of ``tools``."""
+
+    function: FunctionDefinition
+    type: Literal["function"] = "function"
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the tool as chat templates expect it."""
+        function = {
+            "name": self.function.name,
+            "description": self.function.description or "",
+            "parameters": self.function.parameters or {"type": "object", "properties": {}},
+        }
+        return {"type": "function", "function": function}
+
+
+class NamedFunction(msgspec.Struct, kw_only=True):
+    """The function that must be called."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, kw_only=True):
+    """``tool_choice`` as an object."""
+
+    function: NamedFunction
+    type: Literal["function"] = "function"
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """``function`` of a call; ``arguments`` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """A call: of the history, or in an answer."""
+
+    function: CalledFunction
+    id: str = ""
+    type: Literal["function"] = "function"
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the call as chat templates expect it."""
+        return msgspec.structs.asdict(self) | {"function": msgspec.structs.asdict(self.function)}
+
+
+class ToolRequest(GenerationRequest, kw_only=True):
+    """A generation request that may offer tools."""
+
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def choice(self) -> ToolChoice:
+        """What may be called: by default nothing without tools, and what the model likes with."""
+        if self.tool_choice is not None and self.tools:
+            return self.tool_choice
+        return "auto" if self.tools else "none"
+
+    @property
+    def allowed_tools(self) -> list[Tool]:
+        """The tools that may be called."""
+        if self.choice == "none":
+            return []
+        if isinstance(self.choice, NamedTool):
+            name = self.choice.function.name
+            return [tool for tool in self.tools or [] if tool.function.name == name]
+        return self.tools or []
+
+    def check_tools(self) -> None:
+        """Refuse tools that cannot be told apart, and a choice that allows none.
+
+        Raises:
+            RequestError: ``param`` names the field.
+        """
+        tools, choice = self.tools or [], self.tool_choice
+        if len(tools) > MAX_TOOLS:
+            raise RequestError(
+                f"[tools] at most {MAX_TOOLS} may be sent; got {len(tools)}.", "tools"
+            )
+        names: set[str] = set()
+        for index, tool in enumerate(tools):
+            if tool.function.name in names:
+                where = f"tools[{index}].function.name"
+                raise RequestError(
+                    f"[{where}] must differ from the others; got {tool.function.name!r} twice.",
+                    where,
+                )
+            names.add(tool.function.name)
+        if not tools and choice not in (None, "none", "auto"):
+            raise RequestError("[tool_choice] needs tools; got none.", "tool_choice")
+        if isinstance(choice, NamedTool) and tools and not self.allowed_tools:
+            raise RequestError(
+                f"[tool_choice.function.name] must be one of tools; got "
+                f"{choice.function.name!r:.80}.",
+                "tool_choice.function.name",
+            )

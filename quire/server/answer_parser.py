@@ -1,0 +1,149 @@
+"""How a model's answers are read: the marks its template writes, and a parser for each answer."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from quire.core.errors import ConfigError, RequestError
+from quire.server.options import ServerOptions
+from quire.text.reasoning import FORMATS, ReasoningFormat, ReasoningSplitter, detect_reasoning
+from quire.text.tokenizer import Tokenizer
+from quire.text.tool_parsers import PARSERS, detect_parser
+from quire.text.tool_parsers.interface import CallDelta, Parsed
+
+#: Forced where a model's own format is not known: it needs no special tokens.
+DEFAULT_FORMAT = "hermes"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormats:
+    """The formats of one served model.
+
+    Attributes:
+        tool_parser: Name of the format of its tool calls; None when it is not known.
+        reasoning: The marks of its reasoning; None when it has none.
+        auto_tools: Whether the model may choose to call tools.
+        shows_tools: Whether its chat template tells it of tools.
+    """
+
+    tool_parser: str | None
+    reasoning: ReasoningFormat | None
+    auto_tools: bool
+    shows_tools: bool
+
+    @classmethod
+    def resolve(cls, options: ServerOptions, tokenizer: Tokenizer) -> AnswerFormats:
+        """Read the flags; what they leave open is looked for in the chat template.
+
+        Raises:
+            ConfigError: A flag names no format.
+        """
+        template = tokenizer.chat_template
+        sources = [] if template is None else list(template.templates.values())
+        tools = _named("--tool-call-parser", options.tool_call_parser, PARSERS)
+        if options.tool_call_parser == "auto":
+            tools = detect_parser(sources)
+        reasoning = _named("--reasoning-parser", options.reasoning_parser, FORMATS)
+        if options.reasoning_parser == "auto":
+            reasoning = detect_reasoning(sources)
+        return cls(
+            tools,
+            None if reasoning is None else FORMATS[reasoning],
+            options.enable_auto_tool_choice,
+            template is not None and template.shows_tools,
+        )
+
+    def check_auto(self) -> None:
+        """Refuse to leave the choice to the model where its calls could not be recognised.
+
+        Raises:
+            RequestError: ``param`` is ``tool_choice``.
+        """
+        if not self.auto_tools:
+            raise RequestError(
+                '[tool_choice] "auto" is turned off on this server (--no-enable-auto-tool-choice). '
+                'Send "required", "none" or a function.',
+                "tool_choice",
+            )
+        if self.tool_parser is None:
+            raise RequestError(
+                '[tool_choice] "auto" needs to know how this model writes tool calls; its chat '
+                f"template does not say. Start the server with --tool-call-parser "
+                f'({", ".join(PARSERS)}), or send "required", "none" or a function.',
+                "tool_choice",
+            )
+
+
+def _named(flag: str, name: str, known: Mapping[str, object]) -> str | None:
+    if name in ("auto", "none"):
+        return None
+    if name not in known:
+        raise ConfigError(
+            f"[config] {flag} must be auto, none or one of {', '.join(known)}; got {name}."
+        )
+    return name
+
+
+def call_id(parser: str | None) -> str:
+    """Return a fresh id; Mistral's templates take nine letters and digits only."""
+    digits = uuid.uuid4().hex
+    return digits[:9] if parser == "mistral" else f"call_{digits[:24]}"
+
+
+@dataclass(slots=True)
+class ParsedAnswer:
+    """What a piece of an answer turned out to be."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[CallDelta] = field(default_factory=list)
+
+
+class AnswerParser:
+    """Reads one answer: reasoning first, then content and tool calls.
+
+    Args:
+        reasoning: Marks of the reasoning; None when it is not looked for.
+        is_open: The prompt opened the reasoning.
+        tool_parser: Format of the calls; None when they are not looked for.
+    """
+
+    def __init__(
+        self, reasoning: ReasoningFormat | None, is_open: bool, tool_parser: str | None
+    ) -> None:
+        self._splitter = None if reasoning is None else ReasoningSplitter(reasoning, is_open)
+        self._tools = None if tool_parser is None else PARSERS[tool_parser]()
+        self.num_calls = 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether all text is content."""
+        return self._splitter is None and self._tools is None
+
+    @property
+    def errors(self) -> list[str]:
+        """What is wrong with the calls given so far."""
+        found = [] if self._tools is None else self._tools.errors
+        return [
+            f"[tool_calls[{index}].function.arguments] must be a JSON object; {reason}."
+            for index, reason in found
+        ]
+
+    def read(self, text: str, final: bool) -> ParsedAnswer:
+        """Take the next piece, the answer's last when ``final``, and return what is certain."""
+        answer = ParsedAnswer(content=text)
+        if self._splitter is not None:
+            answer.reasoning, answer.content = self._splitter.add(text)
+            if final:
+                reasoning, content = self._splitter.flush()
+                answer.reasoning += reasoning
+                answer.content += content
+        if self._tools is not None:
+            parsed: Parsed = self._tools.add(answer.content)
+            if final:
+                parsed.join(self._tools.flush())
+            answer.content, answer.calls = parsed.content, parsed.calls
+            self.num_calls += sum(call.name is not None for call in parsed.calls)
+        return answer

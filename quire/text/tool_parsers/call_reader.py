@@ -1,0 +1,166 @@
+"""Reads ``{"name": ..., "arguments": {...}}`` as it arrives; the marks around are the formats'."""
+
+from __future__ import annotations
+
+import json
+
+from quire.text.tool_parsers.interface import CallDelta
+from quire.text.tool_parsers.json_scanner import JsonScanner
+
+_SPACE = " \t\n\r"
+_ARGUMENTS = ("arguments", "parameters")
+
+
+class CallReader:
+    """One call's object, whatever the order of its members.
+
+    Args:
+        index: The call's place among the answer's calls.
+        needs_arguments: Without arguments it is no call, but JSON of another kind.
+
+    Attributes:
+        raw: All characters taken, while nothing was given away.
+        given: The call was given away, so it can no longer be content.
+        complete: Its arguments were given away to their end.
+        done: The object is closed.
+        error: Why it cannot go on; empty while it can.
+    """
+
+    def __init__(self, index: int, needs_arguments: bool = False) -> None:
+        self._index = index
+        self._needs_arguments = needs_arguments
+        self._step = "open"
+        self._scanner = JsonScanner()
+        self._value = ""
+        self._key = ""
+        self._name: str | None = None
+        self._held: str | None = None
+        self._closed = False
+        self.raw = ""
+        self.given = False
+        self.done = False
+        self.error = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of its arguments were given away."""
+        return self.given and self._closed
+
+    def feed(self, text: str, start: int = 0) -> tuple[int, list[CallDelta]]:
+        """Read ``text`` from ``start``; return the position behind the last character taken."""
+        position, deltas = start, list[CallDelta]()
+        while position < len(text) and not self.done and not self.error:
+            end = self._read(text, position, deltas)
+            self.raw = "" if self.given else self.raw + text[position:end]
+            position = end
+        return position, deltas
+
+    def _read(self, text: str, position: int, deltas: list[CallDelta]) -> int:
+        """Take at least one character, or set ``error``."""
+        if self._step == "value":
+            return self._read_value(text, position, deltas)
+        if self._step == "key":
+            end = self._scanner.feed(text, position)
+            self._value += text[position:end]
+            if self._scanner.error:
+                self.error = self._scanner.error
+            elif self._scanner.done:
+                self._begin_member()
+            return end
+        c = text[position]
+        if c in _SPACE:
+            return position + 1
+        return self._read_mark(c, position)
+
+    def _read_mark(self, c: str, position: int) -> int:
+        """Take one character of the object's own structure."""
+        if self._step == "open" and c == "{":
+            self._step = "first_key"
+        elif c == "}" and self._step in ("first_key", "separator"):
+            self._close()
+        elif c == '"' and self._step in ("first_key", "next_key"):
+            self._scanner, self._value, self._step = JsonScanner(), "", "key"
+            return position  # the scanner takes the quote
+        elif c == ":" and self._step == "colon":
+            self._scanner, self._value, self._step = JsonScanner(), "", "value"
+        elif c == "," and self._step == "separator":
+            self._step = "next_key"
+        else:
+            self.error = f"{c!r} is not expected there"
+            return position
+        return position + 1
+
+    def _begin_member(self) -> None:
+        self._key = json.loads(self._value)
+        twice = (self._key == "name" and self._name is not None) or (
+            self._key in _ARGUMENTS and self._held is not None
+        )
+        if twice:
+            self.error = f"it has {self._key!r} twice"
+        self._step = "colon"
+
+    def _read_value(self, text: str, position: int, deltas: list[CallDelta]) -> int:
+        if not self._value and text[position] in _SPACE:
+            return position + 1
+        end = self._scanner.feed(text, position)
+        piece = text[position:end]
+        self._value += piece
+        is_object = self._value[:1] == "{"
+        if self._key in _ARGUMENTS and is_object:
+            self._held = (self._held or "") + piece
+            self._closed = self._scanner.done
+            self._give(deltas)
+        if self._scanner.error:
+            self.error = self._scanner.error
+        elif self._scanner.done:
+            self._end_value(is_object, deltas)
+        return end
+
+    def _end_value(self, is_object: bool, deltas: list[CallDelta]) -> None:
+        self._step = "separator"
+        if self._key == "name":
+            value = json.loads(self._value)
+            if not isinstance(value, str) or not value:
+                self.error = "its name is no text"
+                return
+            self._name = value
+            self._give(deltas)
+        elif self._key in _ARGUMENTS and not is_object:
+            self._held = _unquoted(self._value)
+            if self._held is None:
+                self.error = "its arguments are no object"
+                return
+            self._closed = True
+            self._give(deltas)
+
+    def _give(self, deltas: list[CallDelta]) -> None:
+        """Give away the arguments held, once the name is known."""
+        if self._name is None or not self._held:
+            return
+        deltas.append(CallDelta(self._index, None if self.given else self._name, self._held))
+        self.given = True
+        self._held = ""
+
+    def _close(self) -> None:
+        if self._name is None:
+            self.error = "it has no name"
+        elif not self.given and self._needs_arguments:
+            self.error = "it has no arguments"
+        else:
+            self.done = True
+
+    def ending(self) -> list[CallDelta]:
+        """Return what a complete object that had a name only still has to give."""
+        if self.given:
+            return []
+        self.given = self._closed = True
+        return [CallDelta(self._index, self._name, "{}")]
+
+
+def _unquoted(value: str) -> str | None:
+    """Return an object's text that was written as a JSON string; None when it is none."""
+    try:
+        text = json.loads(value)
+        return text if isinstance(text, str) and isinstance(json.loads(text), dict) else None
+    except ValueError:
+        return None

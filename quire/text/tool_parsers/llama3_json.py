@@ -1,0 +1,57 @@
+"""Llama 3: the answer is ``{"name": ..., "parameters": {...}}`` alone, several with semicolons."""
+
+from __future__ import annotations
+
+from quire.text.tool_parsers.interface import Parsed
+from quire.text.tool_parsers.parser import SPACE, StateParser
+
+PYTHON_TAG = "<|python_tag|>"
+
+
+class Llama3JsonParser(StateParser):
+    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
+
+    Calls begin with the answer or behind ``<|python_tag|>``; JSON elsewhere is content.
+    """
+
+    marks = (PYTHON_TAG,)
+    needs_arguments = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = "start"
+
+    def in_start(self, parsed: Parsed) -> bool:
+        """Expect a call; anything else makes the rest content."""
+        text = self.buffer.lstrip(SPACE)
+        space = self.buffer[: len(self.buffer) - len(text)]
+        if not text or (PYTHON_TAG.startswith(text) and text != PYTHON_TAG):
+            return False
+        if text.startswith(PYTHON_TAG):
+            self.pending += space + PYTHON_TAG
+            self.buffer = text[len(PYTHON_TAG) :]
+            return True
+        if text[0] == "{":
+            self.begin_call(self.pending + space, len(space))
+        else:
+            self.state = "content"
+        return True
+
+    def in_content(self, parsed: Parsed) -> bool:
+        """Look for the tag that announces calls."""
+        if not self.find_mark(parsed, PYTHON_TAG):
+            return False
+        self.state = "start"
+        return True
+
+    def in_after(self, parsed: Parsed) -> bool:
+        """Expect a separator and another call, or content."""
+        text = self.buffer.lstrip(SPACE)
+        if not text:
+            return False
+        self.state = "content"
+        if text[0] in ";,":
+            taken = len(self.buffer) - len(text) + 1
+            self.pending, self.buffer = self.buffer[:taken], self.buffer[taken:]
+            self.state = "start"
+        return True
