@@ -14,6 +14,8 @@ from quire.core.log import LogFormat
 
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*:?")
 _URL = re.compile(r"https?://[^/]")
+#: Settings with a least value.
+_LEAST = {"shutdown_timeout": 0, "max_num_queued_reqs": 1, "max_num_queued_tokens": 1}
 _KEY = re.compile(r"[!-~]+")
 
 
@@ -71,14 +73,12 @@ class ServerOptions:
 
     def _checks(self) -> Iterator[tuple[str, object, str, object]]:
         """Yield flag, whether its rule holds, the rule and the value."""
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            flag = f"--{name.replace('_', '-')}"
+            yield flag, value is None or value >= least, f"be at least {least}", value
         yield from (
             ("--port", 0 <= self.port <= 65535, "be in 0..65535", self.port),
-            (
-                "--shutdown-timeout",
-                self.shutdown_timeout >= 0,
-                "be at least 0",
-                self.shutdown_timeout,
-            ),
             (
                 "--metrics-prefix",
                 _PREFIX.fullmatch(self.metrics_prefix),
@@ -108,18 +108,6 @@ class ServerOptions:
                 0 <= self.sse_keep_alive_interval < math.inf,
                 "be a number of seconds of at least 0",
                 self.sse_keep_alive_interval,
-            ),
-            (
-                "--max-num-queued-reqs",
-                self.max_num_queued_reqs >= 1,
-                "be at least 1",
-                self.max_num_queued_reqs,
-            ),
-            (
-                "--max-num-queued-tokens",
-                self.max_num_queued_tokens is None or self.max_num_queued_tokens >= 1,
-                "be at least 1",
-                self.max_num_queued_tokens,
             ),
             (
                 "--ssl-certfile",
