@@ -25,6 +25,17 @@ void copy_blocks(KVCache& cache, nb::handle pairs, int64_t num_pairs) {
   cache.copy_blocks(ids, num_pairs);
 }
 
+void checksums(const KVCache& cache, nb::handle block_ids, int64_t num_ids, nb::handle out) {
+  const Input<int64_t> ids(block_ids, num_ids);
+  const Output<uint64_t> found(out, num_ids);
+  const int64_t* id = ids;
+  for (int64_t i = 0; i < num_ids; ++i)
+    if (id[i] < 0 || id[i] >= cache.num_blocks())
+      throw std::invalid_argument("[checksums] block ids must lie inside the cache.");
+  const nb::gil_scoped_release release;
+  cache.checksums(ids, num_ids, found);
+}
+
 // A float array kept alive as long as the object that points into it.
 class Parameter {
  public:
@@ -115,6 +126,7 @@ void bind_attention(nb::module_& m) {
                  KVCache(layers, blocks, kv_heads, head_dim, block_size, static_cast<DType>(dtype));
            })
       .def("copy_blocks", copy_blocks)
+      .def("checksums", checksums)
       .def_prop_ro("nbytes", &KVCache::bytes)
       .def_prop_ro("memory", [](nb::handle_t<KVCache> self) {
         const KVCache& cache = nb::cast<const KVCache&>(self);

@@ -26,6 +26,9 @@ class KVCache {
   // Copy block pairs[2 i] to block pairs[2 i + 1] in every layer, in order. Ids are in range.
   void copy_blocks(const int64_t* pairs, int64_t num_pairs);
 
+  // Write a checksum of each block, over all layers, to out. Ids are in range.
+  void checksums(const int64_t* ids, int64_t num_ids, uint64_t* out) const;
+
  private:
   int64_t num_layers_, num_blocks_, num_kv_heads_, head_dim_, block_size_;
   DType dtype_;

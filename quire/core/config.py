@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from quire.core.errors import ConfigError
+
+KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:
@@ -60,6 +62,7 @@ class CacheOptions:
     num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
     kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option("auto", "of K and V")
     enable_prefix_caching: bool = option(True, "reuse KV blocks of equal prefixes")
+    kv_canary: KVCanaryMode = option("off", "on a changed checksum of a reused KV block")
     use_cache: bool = option(True, "off: recompute every token each step (for teaching)")
 
 

@@ -16,6 +16,9 @@ QuireError
 Messages follow ``[where] rule; got value. What to do.``
 """
 
+#: How the error of a request begins that met a changed block of the KV cache.
+KV_CANARY = "[kv_canary]"
+
 
 class QuireError(Exception):
     """Root of all errors that Quire raises on purpose."""

@@ -108,6 +108,8 @@ METRICS: dict[str, Metric] = {
     "estimated_flops_per_gpu": _counter("Floating-point operations of the model, estimated."),
     "estimated_read_bytes_per_gpu": _counter("Bytes of weights and KV read, estimated."),
     "estimated_write_bytes_per_gpu": _counter("Bytes of KV written, estimated."),
+    "kv_canary_checks": _counter("Reused KV blocks whose checksum was verified (--kv-canary)."),
+    "kv_canary_failures": _counter("Of these, found changed."),
     "engine_restarts": _counter("Times that the engine's process was started again."),
     "process_cpu_seconds": _counter("CPU time, by process: engine, server."),
     # Distributions.

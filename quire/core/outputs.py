@@ -69,6 +69,7 @@ class RequestOutput:
         num_cached_tokens: Prompt tokens that were found in the prefix cache.
         metrics: Times of the request.
         error: What went wrong when a finish reason is ``error``.
+        embedding: (D,) float32 little-endian of length 1, when ``pooling`` was asked for.
     """
 
     request_id: str
@@ -80,3 +81,4 @@ class RequestOutput:
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     error: str | None = None
+    embedding: bytes | None = None

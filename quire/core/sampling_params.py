@@ -12,6 +12,7 @@ from quire.core.errors import InvalidSamplingParamsError
 from quire.core.structured_outputs import StructuredOutputs
 
 MAX_N = 128
+POOLINGS = ("mean", "last")
 
 #: Type of the fields, in words and by name.
 _KINDS: tuple[tuple[type[Any], str, tuple[str, ...]], ...] = (
@@ -76,6 +77,8 @@ class SamplingParams:
         skip_special_tokens: Leave special tokens out of the text.
         detokenize: Produce text; False leaves only token ids.
         structured_outputs: What the text must look like. It then ends where the grammar does.
+        pooling: ``mean`` or ``last``: no text; the hidden states of the prompt as one vector, the
+            mean of all or that of the last token.
 
     Raises:
         InvalidSamplingParamsError: A value has the wrong type or is out of range; the error's
@@ -106,6 +109,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     detokenize: bool = field(default=True)
     structured_outputs: StructuredOutputs | None = None
+    pooling: str | None = None
 
     def __post_init__(self) -> None:
         self._read_kinds()
@@ -167,6 +171,8 @@ class SamplingParams:
             _refuse("stop", "must not hold empty strings", self.stop)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             _refuse("allowed_token_ids", "must hold at least one token id", [])
+        if self.pooling is not None:
+            self._check_pooling()
         if self.structured_outputs is not None:
             if not isinstance(self.structured_outputs, StructuredOutputs):
                 _refuse("structured_outputs", "must be StructuredOutputs", self.structured_outputs)
@@ -174,6 +180,15 @@ class SamplingParams:
             for name in ("ignore_eos", "min_tokens"):
                 if getattr(self, name):
                     _refuse(name, "must be unset beside structured_outputs", getattr(self, name))
+
+    def _check_pooling(self) -> None:
+        if self.pooling not in POOLINGS:
+            _refuse("pooling", f"must be {' or '.join(POOLINGS)}", self.pooling)
+        if self.n != 1:
+            _refuse("n", "must be 1 beside pooling", self.n)
+        for name in ("logprobs", "prompt_logprobs", "structured_outputs"):
+            if getattr(self, name) is not None:
+                _refuse(name, "must be unset beside pooling", getattr(self, name))
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

@@ -60,7 +60,8 @@ class ScheduledRequest:
         num_scheduled_tokens: Tokens to compute, at least 1.
         new_block_ids: Appended to the request's block table before the step; empty for a new
             request, whose table came whole. May hold blocks with computed tokens (prefix hits).
-        samples: Whether the step reaches the last known token, so that a token is sampled.
+        samples: Whether the step reaches the last known token, so that a token is sampled; never
+            when the request asks for an embedding.
     """
 
     request_id: str
@@ -86,6 +87,9 @@ class SchedulerOutput:
         block_copies: ``(source, destination)`` block ids, copied before anything is computed.
         replaced_blocks: ``(request_id, index, block_id)``: the entry of a block table that changes
             because a shared block was copied on write.
+        sealed_blocks: Blocks that this step fills and that others may then find by their content;
+            listed, as ``reused_blocks``, only for a KV canary.
+        reused_blocks: ``(request_id, block_ids)`` found by content and not computed again.
     """
 
     new_requests: list[NewRequest] = field(default_factory=list)
@@ -94,6 +98,8 @@ class SchedulerOutput:
     finished_request_ids: list[str] = field(default_factory=list)
     block_copies: list[tuple[int, int]] = field(default_factory=list)
     replaced_blocks: list[tuple[str, int, int]] = field(default_factory=list)
+    sealed_blocks: list[int] = field(default_factory=list)
+    reused_blocks: list[tuple[str, list[int]]] = field(default_factory=list)
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -143,6 +149,8 @@ class StepOutput:
             whose predecessors were computed in this step, for requests that asked. After a
             preemption entries come again, equal to the first ones.
         errors: Request id to the reason why this request alone must end.
+        embeddings: Request id to its vector, (D,) float32 little-endian of length 1, for requests
+            with ``pooling`` whose prompt this step has ended.
         sample_seconds: Of the step's time, spent on choosing tokens.
     """
 
@@ -150,4 +158,5 @@ class StepOutput:
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    embeddings: dict[str, bytes] = field(default_factory=dict)
     sample_seconds: float = 0.0

@@ -73,11 +73,13 @@ class BlockPool:
                 front = self.block_hash[block_id] is None
                 self._link(block_id, after=NULL_BLOCK if front else self._previous[NULL_BLOCK])
 
-    def remember(self, block_id: int, block_hash: bytes) -> None:
-        """Make the block findable by its content; the first block of equal content is kept."""
-        if block_hash not in self.cached:
-            self.cached[block_hash] = block_id
-            self.block_hash[block_id] = block_hash
+    def remember(self, block_id: int, block_hash: bytes) -> bool:
+        """Make the block findable unless one of equal content is; return whether it now is."""
+        if block_hash in self.cached:
+            return False
+        self.cached[block_hash] = block_id
+        self.block_hash[block_id] = block_hash
+        return True
 
     def forget(self, block_id: int) -> None:
         """Make the block's content unfindable; no effect when it was not."""

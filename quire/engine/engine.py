@@ -76,6 +76,7 @@ class Engine:
             BlockPool(executor.num_blocks),
             executor.kv_cache_spec.block_size,
             cache.enable_prefix_caching and cache.use_cache,
+            watched=cache.kv_canary != "off",
         )
         self.scheduler = Scheduler(
             options, kv, frozenset(model_config.eos_token_ids), cache.use_cache, clock
@@ -292,6 +293,8 @@ class Engine:
             else f"what the KV cache holds ({self.max_cached_tokens} tokens)"
         )
         num_prompt, num_output = len(prompt), params.max_tokens
+        if params.pooling is not None:
+            return self._check_pooled(num_prompt, longest)
         if num_prompt + 1 > longest:
             raise PromptTooLongError(
                 f"[prompt] the prompt and one output token must fit in {limit}; got {num_prompt} "
@@ -306,3 +309,15 @@ class Engine:
                 param="max_tokens",
             )
         return longest if num_output is None else num_prompt + num_output
+
+    def _check_pooled(self, num_prompt: int, longest: int) -> int:
+        if not self._use_cache:
+            raise RequestError("[pooling] needs the KV cache; got --no-use-cache.", param="pooling")
+        longest = min(longest, self.max_cached_tokens)
+        if num_prompt > longest:
+            raise PromptTooLongError(
+                f"[prompt] must be at most {longest} tokens to be embedded; got {num_prompt}. "
+                "Shorten it.",
+                param="prompt",
+            )
+        return num_prompt + 1

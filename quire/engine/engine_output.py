@@ -25,6 +25,7 @@ class EngineOutput:
             it goes on.
         stop_reason: The stop token id that ended it.
         error: What went wrong when ``finish_reason`` is ``error``.
+        embedding: As of :class:`quire.core.step.StepOutput`, in the last output.
     """
 
     request_id: str
@@ -37,3 +38,4 @@ class EngineOutput:
     finish_reason: str | None = None
     stop_reason: int | None = None
     error: str | None = None
+    embedding: bytes | None = None

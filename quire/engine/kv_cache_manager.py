@@ -61,9 +61,21 @@ class KVCacheManager:
         pool: The blocks.
         block_size: Tokens per block.
         enable_prefix_caching: Whether blocks are found by content.
+        watched: Whether somebody keeps checksums of the blocks that can be found.
+
+    Attributes:
+        sealed: Blocks that became findable since it was last emptied; None when not watched.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int, enable_prefix_caching: bool) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        enable_prefix_caching: bool,
+        *,
+        watched: bool = False,
+    ) -> None:
+        self.sealed: list[int] | None = [] if watched else None
         self.pool = pool
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
@@ -92,7 +104,7 @@ class KVCacheManager:
         Only full blocks hit, and never the request's last token, whose logits are wanted. Asked
         again while a prompt is computed in chunks, it finds what other requests computed meanwhile.
         """
-        if not self.enable_prefix_caching or request.needs_prompt_logprobs:
+        if not self.enable_prefix_caching or request.needs_whole_prompt:
             return []
         start, offset = divmod(request.num_computed_tokens, self.block_size)
         table = self._tables.get(request.request_id)
@@ -253,5 +265,8 @@ class KVCacheManager:
         self._extend_hashes(request)
         num_full = table.num_slots_used // self.block_size
         for index in range(table.num_hashed, num_full):
-            self.pool.remember(table.block_ids[index], request.block_hashes[index])
+            block_id = table.block_ids[index]
+            is_new = self.pool.remember(block_id, request.block_hashes[index])
+            if is_new and self.sealed is not None:
+                self.sealed.append(block_id)
         table.num_hashed = num_full

@@ -88,6 +88,11 @@ class Request:
         return "decode" if self.num_output_tokens else "prefill"
 
     @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether states of all prompt positions are still wanted, which no cache hit can give."""
+        return self.params.pooling == "mean" or self.needs_prompt_logprobs
+
+    @property
     def needs_prompt_logprobs(self) -> bool:
         """Whether logits of prompt positions are still wanted, which no cache hit can give."""
         return (

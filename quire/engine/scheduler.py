@@ -85,6 +85,8 @@ class Scheduler:
             self.stats.num_steps += 1
             self.stats.iteration_tokens.observe(plan.num_scheduled_tokens)
             plan.finished_request_ids, self._ended = self._ended, []
+            if self.kv.sealed:
+                plan.sealed_blocks, self.kv.sealed = self.kv.sealed, []
         else:
             num_live = len(self.running) + len(self.waiting)
             assert num_live == 0, f"0 of {num_live} requests can run; {self.kv.describe()}"
@@ -112,6 +114,10 @@ class Scheduler:
                 output = self._take_prompt_logprobs(sequence, result)
                 if scheduled.samples:
                     output = self._take_token(sequence, result, now, output)
+                elif sequence.request_id in result.embeddings:
+                    output = _news(sequence, [], finish_reason="stop")
+                    output.embedding = result.embeddings[sequence.request_id]
+                    self._finish(sequence, "stop")
                 if output is not None:
                     outputs.append(output)
         if any(output.finish_reason for output in outputs):
@@ -149,7 +155,7 @@ class Scheduler:
                 allocation = self._allocate_or_preempt(request, num_new_tokens, hits)
                 if allocation is None:
                     break
-                self._take_hits(request, len(hits))
+                self._take_hits(plan, request, hits)
                 self._plan_request(plan, request, num_new_tokens, allocation)
                 budget -= num_new_tokens
             position += 1
@@ -178,7 +184,7 @@ class Scheduler:
             if allocation is None:
                 break
             self.waiting.pop()
-            self._start(plan, request, len(hits))
+            self._start(plan, request, hits)
             self._plan_request(plan, request, num_new_tokens, Allocation([]))
             num_free_seqs -= num_seqs
             budget -= num_new_tokens
@@ -215,15 +221,15 @@ class Scheduler:
         self._ended.append(request.request_id)
         self.waiting.push(request)
 
-    def _start(self, plan: SchedulerOutput, request: Request, num_hits: int) -> None:
+    def _start(self, plan: SchedulerOutput, request: Request, hits: Sequence[int]) -> None:
         if request.status is RequestStatus.WAITING:
             request.metrics.first_scheduled_time = self._clock()
             self.stats.prompt_tokens += request.num_prompt_tokens
-            missing = request.num_prompt_tokens - num_hits * self.kv.block_size
+            missing = request.num_prompt_tokens - len(hits) * self.kv.block_size
             self.waiting.charge(request.client, PROMPT_TOKEN_COST * missing)
-            if self.kv.enable_prefix_caching and not request.needs_prompt_logprobs:
+            if self.kv.enable_prefix_caching and not request.needs_whole_prompt:
                 self.stats.prefix_cache_queries += request.num_prompt_tokens
-        self._take_hits(request, num_hits)
+        self._take_hits(plan, request, hits)
         request.status = RequestStatus.RUNNING
         insort(self.running, request, key=_order)
         plan.new_requests.append(
@@ -238,9 +244,11 @@ class Scheduler:
             )
         )
 
-    def _take_hits(self, request: Request, num_hits: int) -> None:
-        if num_hits:
-            num_tokens = num_hits * self.kv.block_size
+    def _take_hits(self, plan: SchedulerOutput, request: Request, hits: Sequence[int]) -> None:
+        if hits:
+            if self.kv.sealed is not None:
+                plan.reused_blocks.append((request.request_id, list(hits)))
+            num_tokens = len(hits) * self.kv.block_size
             request.num_computed_tokens += num_tokens
             if request.metrics.num_preemptions == 0:  # its own blocks would be no saving
                 request.num_cached_tokens += num_tokens
@@ -251,7 +259,8 @@ class Scheduler:
     ) -> None:
         request_id, num_computed = request.request_id, request.num_computed_tokens
         num_tokens = len(request.token_ids)
-        samples = num_computed + num_new_tokens == num_tokens
+        ends = num_computed + num_new_tokens == num_tokens
+        samples = ends and request.params.pooling is None
         assert num_computed + num_new_tokens <= num_tokens, (
             num_computed,
             num_new_tokens,

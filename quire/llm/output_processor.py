@@ -48,6 +48,7 @@ class LiveRequest:
     prompt_logprobs: PromptLogprobList | None = None
     num_cached_tokens: int = 0
     error: str | None = None
+    embedding: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -168,6 +169,8 @@ class OutputProcessor:
         request.num_cached_tokens = max(request.num_cached_tokens, item.num_cached_tokens)
         if item.error is not None:
             request.error = item.error
+        if item.embedding is not None:
+            request.embedding = item.embedding
         if item.prompt_logprobs is not None and request.prompt_logprobs is not None:
             request.prompt_logprobs += self._decode(item.prompt_logprobs.entries, params)
         if item.logprobs is not None and output.logprobs is not None:
@@ -244,6 +247,7 @@ def _snapshot(request: LiveRequest, finished: bool) -> RequestOutput:
         num_cached_tokens=request.num_cached_tokens,
         metrics=_metrics([s.metrics for s in request.sequences if s.metrics is not None]),
         error=request.error,
+        embedding=request.embedding,
     )
 
 

@@ -8,16 +8,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.core.errors import RequestError
-from quire.protocol.generation import Count, GenerationRequest, TokenId, Usage
+from quire.protocol.generation import Count, GenerationRequest, Usage
+from quire.protocol.prompt_list import PromptField, read_prompts
 
 DEFAULT_MAX_TOKENS = 16
-MAX_PROMPTS = 1024
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
     """The request; see docs/server.md for each field."""
 
-    prompt: str | list[str | TokenId | list[TokenId]]
+    prompt: PromptField
     max_tokens: int | UnsetType | None = UNSET
     logprobs: Count | None = None
     echo: bool | None = None
@@ -31,27 +31,8 @@ class CompletionRequest(GenerationRequest, kw_only=True):
             )
 
     def prompts(self) -> list[str | list[int]]:
-        """Return the prompts, each as text or token ids.
-
-        Raises:
-            RequestError: None at all, too many, or a list of mixed kinds.
-        """
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        kinds = {type(item) for item in self.prompt}
-        if len(kinds) > 1:
-            raise RequestError(
-                "[prompt] must be a list of one kind: texts, token ids or lists of token ids; "
-                f"got {', '.join(sorted(kind.__name__ for kind in kinds))}.",
-                "prompt",
-            )
-        if kinds == {int}:
-            return [self.prompt]  # type: ignore[list-item]
-        if not 1 <= len(self.prompt) <= MAX_PROMPTS:
-            raise RequestError(
-                f"[prompt] must hold 1 to {MAX_PROMPTS} prompts; got {len(self.prompt)}.", "prompt"
-            )
-        return self.prompt  # type: ignore[return-value]
+        """Return the prompts; see :func:`quire.protocol.prompt_list.read_prompts`."""
+        return read_prompts(self.prompt, "prompt")
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):

@@ -11,8 +11,14 @@ import msgspec
 from quire.core.errors import RequestError
 from quire.protocol.chat_completion import ChatCompletionRequest, Message
 from quire.protocol.completion import CompletionRequest
+from quire.protocol.embedding import EmbeddingRequest
 from quire.protocol.generation import StreamOptions
-from quire.protocol.request_fields import REFUSED_CHAT, REFUSED_COMPLETION, find_ignored
+from quire.protocol.request_fields import (
+    REFUSED_CHAT,
+    REFUSED_COMPLETION,
+    REFUSED_EMBEDDING,
+    find_ignored,
+)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -39,6 +45,8 @@ def decode_body(body: bytes, kind: type[T]) -> tuple[T, list[str]]:
         refused = REFUSED_CHAT
     elif issubclass(kind, CompletionRequest):
         refused = REFUSED_COMPLETION
+    elif issubclass(kind, EmbeddingRequest):
+        refused = REFUSED_EMBEDDING
     ignored = find_ignored(fields, frozenset(kind.__struct_fields__), refused)
     request = _parse(body, kind)
     ignored += _unknown_inside(fields, "stream_options", StreamOptions)

@@ -73,6 +73,15 @@ REFUSED_COMPLETION = REFUSED | {
     "chat_template_kwargs": ({},),
 }
 
+REFUSED_EMBEDDING: dict[str, tuple[Any, ...]] = {
+    "messages": (),
+    "truncate_prompt_tokens": (),
+    "normalize": (True,),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "use_activation": (True,),
+}
+
 #: Known fields that cannot change the output.
 HARMLESS = frozenset(
     {

@@ -12,7 +12,11 @@ from quire.protocol.tools import Tool
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
-    """Either ``prompt`` or ``messages``; the latter is rendered by the chat template."""
+    """One of ``prompt``, ``messages`` and ``content``.
+
+    Messages are rendered by the chat template. ``content`` is llama-server's shape of the route,
+    with ``add_special`` (off), ``parse_special`` and ``with_pieces``.
+    """
 
     model: str | None = None
     prompt: str | None = None
@@ -23,6 +27,10 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[Tool] | None = None
+    content: str | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
 
 
 class TokenizeResponse(msgspec.Struct, kw_only=True):
@@ -34,6 +42,19 @@ class TokenizeResponse(msgspec.Struct, kw_only=True):
     token_strs: list[str] | None = None
 
 
+class Piece(msgspec.Struct, kw_only=True):
+    """A token: its id, and its text, or its bytes when these are no whole characters."""
+
+    id: int
+    piece: str | list[int]
+
+
+class ContentTokens(msgspec.Struct, kw_only=True):
+    """llama-server's answer: ids, or pieces when asked for."""
+
+    tokens: list[int] | list[Piece]
+
+
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """Token ids to turn into text."""
 
@@ -42,6 +63,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 class DetokenizeResponse(msgspec.Struct):
-    """The text."""
+    """The text, under vLLM's name and llama-server's."""
 
     prompt: str
+    content: str

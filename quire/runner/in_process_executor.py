@@ -23,6 +23,7 @@ from quire.models.gguf_file import forget_gguf
 from quire.models.loader import Progress, load_model
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
+from quire.runner.kv_canary import KVCanary
 from quire.runner.memory import Ledger, draw_up_ledger, table_bytes
 from quire.runner.model_runner import LOGITS_CHUNK_ROWS, ModelRunner, RunnerOptions
 from quire.runner.step_estimate import StepEstimate
@@ -96,6 +97,8 @@ class InProcessExecutor:
         self.num_blocks = self.ledger.budget.num_blocks
         prepared = RunnerOptions(options.max_num_seqs, self.ledger.max_model_len, eos)
         kv_cache = backend.kv_cache(self.kv_cache_spec, self.num_blocks)
+        mode = config.cache.kv_canary
+        self._canary = None if mode == "off" else KVCanary(kv_cache, mode)
         self._estimate = StepEstimate(model.config, model.weight_bytes, demand.spec)
         self._runner: ModelRunner | None = ModelRunner(
             model,
@@ -103,6 +106,7 @@ class InProcessExecutor:
             kv_cache,
             prepared,
             create_grammars and create_grammars(self.model_config),
+            self._canary,
         )
         forget_gguf()
 
@@ -115,11 +119,15 @@ class InProcessExecutor:
     def stats(self) -> Samples:
         """Return the memory of each pool and the estimated work so far, by metric stem."""
         budget = self.ledger.budget
-        return {
+        values: Samples = {
             'memory_bytes{pool="weights"}': budget.weight_bytes,
             'memory_bytes{pool="scratch"}': budget.scratch_bytes,
             'memory_bytes{pool="kv_cache"}': budget.kv_bytes,
-        } | self._estimate.samples()
+            "kv_canary_checks": 0,
+            "kv_canary_failures": 0,
+        }
+        values |= self._estimate.samples()
+        return values if self._canary is None else values | self._canary.samples()
 
     def shutdown(self) -> None:
         """Let go of weights and KV cache."""

@@ -51,14 +51,16 @@ class InputBatch:
                 table.append_blocks(table.rows[request.request_id], request.new_block_ids)
 
     def build(
-        self, scheduled: Sequence[ScheduledRequest], prompt_rows: Sequence[tuple[int, int]] = ()
+        self,
+        scheduled: Sequence[ScheduledRequest],
+        prompt_rows: Sequence[tuple[int, int, int]] = (),
     ) -> ForwardBatch:
         """Lay the step's rows out, requests in the plan's order.
 
         Args:
             scheduled: At least one request, all with a row.
-            prompt_rows: ``(i, count)``: the logits of the first ``count`` rows of ``scheduled[i]``
-                are wanted.
+            prompt_rows: ``(i, first, count)``: the states of ``count`` rows of ``scheduled[i]``,
+                from its row ``first`` on, are wanted.
 
         Returns:
             The step; ``logits_indices`` are the last rows of the requests that sample, then
@@ -82,8 +84,8 @@ class InputBatch:
             positions += self._arange[:num_tokens]
         seq_lens = computed + lengths
         wanted = [query_start_loc[1:][samples] - 1]
-        for i, count in prompt_rows:
-            wanted.append(np.arange(count, dtype=np.int32) + query_start_loc[i])
+        for i, first, count in prompt_rows:
+            wanted.append(np.arange(count, dtype=np.int32) + (query_start_loc[i] + first))
         width = -(-int(seq_lens.max()) // block_size)
         blocks = table.block_ids[token_rows, positions // block_size]
         slots = blocks.astype(np.int64) * block_size + positions % block_size

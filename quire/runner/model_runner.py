@@ -17,6 +17,8 @@ from quire.kernels.backend import Array, Backend, KVCache
 from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder
 from quire.runner.input_batch import InputBatch
+from quire.runner.kv_canary import KVCanary
+from quire.runner.pooling import PoolingState
 from quire.runner.sampling_state import SamplingState
 
 #: Rows of the vocabulary's width that exist at once beside the step's own logits.
@@ -50,17 +52,19 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """Prompt positions of one request whose logits are read in this step.
+    """Prompt positions of one request whose states are read in this step.
 
     Attributes:
         request_id: Whose.
         index: Into the plan's ``scheduled``.
-        start: First position.
+        first: Of the request's rows in this step.
+        start: Its position.
         count: Positions, at least 1.
     """
 
     request_id: str
     index: int
+    first: int
     start: int
     count: int
 
@@ -75,10 +79,12 @@ class ModelRunner:
         kv_cache: KVCache,
         options: RunnerOptions,
         grammars: GrammarSource | None = None,
+        canary: KVCanary | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
         self._kv_cache = kv_cache
+        self._canary = canary
         self._input = InputBatch(
             backend,
             num_rows=options.max_num_seqs,
@@ -90,6 +96,7 @@ class ModelRunner:
         self._sampler = Sampler(backend)
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
+        self._pooling = PoolingState()
 
     def execute(self, plan: SchedulerOutput) -> StepOutput:
         """Compute one step; see :meth:`quire.engine.Executor.execute`."""
@@ -99,20 +106,26 @@ class ModelRunner:
         output = StepOutput()
         if not plan.scheduled:
             return output
+        corrupted = {} if self._canary is None else self._canary.verify(plan)
         prompt_parts = self._prompt_parts(plan) if self._prompt_logprobs_ids else []
-        batch = self._input.build(plan.scheduled, [(p.index, p.count) for p in prompt_parts])
+        if self._pooling:
+            prompt_parts += self._pooled_parts(plan)
+        wanted = [(part.index, part.first, part.count) for part in prompt_parts]
+        batch = self._input.build(plan.scheduled, wanted)
         hidden = self._model.forward(batch, self._kv_cache)
         num_samples = len(hidden) - sum(part.count for part in prompt_parts)
-        first = num_samples
+        at = num_samples
         for part in prompt_parts:
-            rows = hidden[first : first + part.count]
-            output.prompt_logprobs[part.request_id] = self._prompt_logprobs(part, rows)
-            first += part.count
+            self._take_part(part, plan, hidden[at : at + part.count], output)
+            at += part.count
         if num_samples:
             logits = self._model.logits(hidden[:num_samples])
             start = time.perf_counter()
             self._sample(self._draws(plan), logits, output)
             output.sample_seconds = time.perf_counter() - start
+        if self._canary is not None:
+            self._canary.seal(plan)
+            output.errors |= corrupted
         return output
 
     def _take_in(self, plan: SchedulerOutput) -> None:
@@ -120,12 +133,16 @@ class ModelRunner:
             self._table.remove(request_id)
             self._params.pop(request_id, None)
             self._prompt_logprobs_ids.discard(request_id)
+            self._pooling.remove(request_id)
         for request in plan.new_requests:
             row = self._input.add(request)
             self._sampling.set(row, request.params, request.seed)
             self._params[request.request_id] = request.params
             if request.params.prompt_logprobs is not None:
                 self._prompt_logprobs_ids.add(request.request_id)
+            if request.params.pooling is not None:
+                pooling, length = request.params.pooling, request.num_prompt_tokens
+                self._pooling.set(request.request_id, pooling, length)
         self._input.update_blocks(plan)
 
     def _draws(self, plan: SchedulerOutput) -> list[Draw]:
@@ -182,8 +199,30 @@ class ModelRunner:
                 last = int(self._table.num_prompt_tokens[row]) - 1
                 count = min(start + request.num_scheduled_tokens, last) - start
                 if count > 0:
-                    parts.append(PromptPart(request.request_id, index, start, count))
+                    parts.append(PromptPart(request.request_id, index, 0, start, count))
         return parts
+
+    def _pooled_parts(self, plan: SchedulerOutput) -> list[PromptPart]:
+        parts: list[PromptPart] = []
+        for index, row in enumerate(plan.scheduled):
+            if row.request_id in self._pooling:
+                first, count = self._pooling.wanted(row)
+                if count:
+                    start = row.num_computed_tokens + first
+                    parts.append(PromptPart(row.request_id, index, first, start, count))
+        return parts
+
+    def _take_part(
+        self, part: PromptPart, plan: SchedulerOutput, rows: Array, output: StepOutput
+    ) -> None:
+        """Make of a prompt's states what its request asks for."""
+        if part.request_id not in self._pooling:
+            output.prompt_logprobs[part.request_id] = self._prompt_logprobs(part, rows)
+            return
+        states = self._backend.to_numpy(rows)
+        embedding = self._pooling.add(plan.scheduled[part.index], states)
+        if embedding is not None:
+            output.embeddings[part.request_id] = embedding
 
     def _prompt_logprobs(self, part: PromptPart, hidden: Array) -> PromptLogprobs:
         tokens = self._table.tokens(self._table.rows[part.request_id])

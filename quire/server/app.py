@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route, Router
+from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp
 
 from quire.server import debug, health, models, tokenization
@@ -11,17 +11,23 @@ from quire.server.authentication import OPEN_PATHS, RequireKey
 from quire.server.boundary import Boundary
 from quire.server.chat_completions import ChatCompletions
 from quire.server.completions import Completions
+from quire.server.embeddings import Embeddings
 from quire.server.playground import routes as playground
 from quire.server.service import Service
+from quire.server.websocket import WebSocketStream
 
 
 def create_app(service: Service) -> ASGIApp:
     """Return the app that serves ``service``."""
+    chat, completions = ChatCompletions(service), Completions(service)
     page = playground.routes() if service.options.playground else []
     app: ASGIApp = Router(
         [
-            Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
-            Route("/v1/completions", Completions(service), methods=["POST"]),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", completions, methods=["POST"]),
+            WebSocketRoute("/v1/chat/completions", WebSocketStream(chat)),
+            WebSocketRoute("/v1/completions", WebSocketStream(completions)),
+            Route("/v1/embeddings", Embeddings(service), methods=["POST"]),
             *models.routes(service),
             *tokenization.routes(service),
             *health.routes(service),

@@ -23,8 +23,10 @@ SCOPES = ("infer", "read", "admin")
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/progress", "/ping"})
 #: Of a WebSocket; what follows is the key.
 SUBPROTOCOL = "openai-insecure-api-key."
-_INFER = frozenset({"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"})
-_READ = frozenset({"/metrics", "/version", "/v1/models"})
+_INFER = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize"}
+)
+_READ = frozenset({"/metrics", "/load", "/version", "/v1/models"})
 _KEY = re.compile(r"[!-~]+")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from quire.core.client import SHARED
-from quire.core.errors import PromptTooLongError, RequestError
+from quire.core.errors import KV_CANARY, PromptTooLongError, RequestError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.server.authentication import ApiKey
@@ -75,7 +75,7 @@ def check_submission(service: Service, submission: Submission) -> None:
         )
     limit, param = service.engine.max_model_len, submission.param
     for token_ids, params in zip(submission.prompts, submission.params, strict=True):
-        asked = params.max_tokens or 1
+        asked = 0 if params.pooling is not None else params.max_tokens or 1
         if len(token_ids) + asked > limit:
             raise PromptTooLongError(
                 f"This model's maximum context length is {limit} tokens. However, you requested "
@@ -159,7 +159,12 @@ async def _observed(
 def _checked(output: RequestOutput, alone: bool) -> RequestOutput:
     for completion in output.outputs:
         if completion.finish_reason == "error":
-            raise ApiError(500, f"The engine failed on this request: {output.error}")
+            corrupted = (output.error or "").startswith(KV_CANARY)
+            raise ApiError(
+                500,
+                f"The engine failed on this request: {output.error}",
+                type="KVCacheCorruptedError" if corrupted else None,
+            )
         if completion.finish_reason == "abort":
             raise ApiError(503, "The server is shutting down; this request was ended.")
     produced = any(completion.token_ids for completion in output.outputs)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
 from quire.protocol.generation import GenerationRequest
+from quire.server.authentication import ApiKey
 from quire.server.connection import run_until_disconnect
 from quire.server.generation import Outputs, Submission, check_submission, generate
 from quire.server.request_body import read_request, read_timeout
@@ -58,18 +60,9 @@ class GenerationEndpoint(ABC, Generic[T]):
         timeout = body.timeout or read_timeout(request)
 
         async def work() -> None:
-            request_id = body.request_id or body.rid or scope["request_id"]
-            answer, submission = await self.prepare(body, f"{self.id_prefix}-{request_id}")
-            if timeout is not None:
-                submission.deadline = arrival + timeout
-            record: RequestRecord = scope["record"]
-            submission.record, submission.api_key = record, scope.get("api_key")
-            if submission.api_key is not None:
-                record.api_key = submission.api_key.client.client_id
-            record.model = body.model or self.service.model_names[0]
-            record.streamed = bool(body.stream)
-            check_submission(self.service, submission)
-            outputs = generate(self.service, submission)
+            deadline = None if timeout is None else arrival + timeout
+            key = scope.get("api_key")
+            answer, outputs = await self.open(body, scope["record"], key, deadline)
             if body.stream:
                 interval = self.service.options.sse_keep_alive_interval
                 await send_events(send, answer.events(outputs), headers, interval)
@@ -78,7 +71,33 @@ class GenerationEndpoint(ABC, Generic[T]):
                 response = Response(content, headers=headers, media_type="application/json")
                 await response(scope, receive, send)
 
-        await run_until_disconnect(receive, _named(body, work()))
+        with constraint_named(body):
+            await run_until_disconnect(receive, work())
+
+    async def open(
+        self, body: T, record: RequestRecord, api_key: ApiKey | None, deadline: float | None
+    ) -> tuple[Answer, Outputs]:
+        """Begin a request; what is read of its outputs runs it.
+
+        Args:
+            body: The request.
+            record: Gets what is learned of it.
+            api_key: The key it came with.
+            deadline: On the monotonic clock.
+
+        Raises:
+            RequestError, ApiError: It is refused.
+        """
+        request_id = body.request_id or body.rid or record.request_id
+        answer, submission = await self.prepare(body, f"{self.id_prefix}-{request_id}")
+        submission.deadline = deadline
+        submission.record, submission.api_key = record, api_key
+        if api_key is not None:
+            record.api_key = api_key.client.client_id
+        record.model = body.model or self.service.model_names[0]
+        record.streamed = bool(body.stream)
+        check_submission(self.service, submission)
+        return answer, generate(self.service, submission)
 
     @abstractmethod
     async def prepare(self, body: T, response_id: str) -> tuple[Answer, Submission]:
@@ -90,10 +109,11 @@ class GenerationEndpoint(ABC, Generic[T]):
         """
 
 
-async def _named(body: GenerationRequest, work: Coroutine[Any, Any, None]) -> None:
-    """Run ``work``; an error about structured output names the field that asked for it."""
+@contextmanager
+def constraint_named(body: GenerationRequest) -> Iterator[None]:
+    """Have an error about structured output name the field that asked for it."""
     try:
-        await work
+        yield
     except RequestError as error:
         if error.param == "structured_outputs":
             error.param = body.constraint_field or "tools"

@@ -1,4 +1,4 @@
-"""What probes and scrapers read: health in four views, ``/version`` and ``/metrics``."""
+"""What probes and scrapers read: health in four views, ``/load``, ``/version`` and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ def routes(service: Service) -> list[Route]:
     async def version(request: Request) -> Response:
         return _json({"version": quire.__version__})
 
+    async def load(request: Request) -> Response:
+        return _json({"server_load": service.metrics.num_in_flight})
+
     async def metrics(request: Request) -> Response:
         body, content_type = service.metrics.exposition()
         return Response(body, headers={"content-type": content_type})
@@ -59,6 +62,7 @@ def routes(service: Service) -> list[Route]:
         Route("/health/progress", progress, methods=["GET"]),
         Route("/ping", health, methods=["GET", "POST"]),
         Route("/version", version, methods=["GET"]),
+        Route("/load", load, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]
 

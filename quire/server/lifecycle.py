@@ -17,6 +17,7 @@ from quire.core.errors import ConfigError
 from quire.core.log import library_config
 from quire.server.app import create_app
 from quire.server.options import ServerOptions
+from quire.server.request_body import MAX_BODY_BYTES
 from quire.server.service import Service
 
 KEEP_ALIVE_SECONDS = 60
@@ -100,7 +101,8 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 create_app(service),
                 lifespan="off",
-                ws="none",
+                ws="wsproto",
+                ws_max_size=MAX_BODY_BYTES,
                 root_path=options.root_path,
                 log_level=options.uvicorn_log_level,
                 log_config=library_config(

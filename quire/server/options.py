@@ -39,6 +39,7 @@ class ServerOptions:
     ssl_ca_certs: str | None = option(None, "certificates that clients' must be signed by")
     strict_params: bool = option(False, "answer 400 to unknown request fields")
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
+    pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
     metrics_prefix: str = option("quire", "first part of metric names (vllm fits its dashboards)")
     playground: bool = option(True, "serve a chat page at /")
     enable_auto_tool_choice: bool = option(True, "let the model choose to call tools")

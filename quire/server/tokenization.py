@@ -9,8 +9,10 @@ from starlette.routing import Route
 
 from quire.core.errors import RequestError
 from quire.protocol.tokenization import (
+    ContentTokens,
     DetokenizeRequest,
     DetokenizeResponse,
+    Piece,
     TokenizeRequest,
     TokenizeResponse,
 )
@@ -27,6 +29,11 @@ def routes(service: Service) -> list[Route]:
     async def tokenize(request: Request) -> Response:
         body, headers = await read_request(request, TokenizeRequest, strict)
         service.resolve_model(body.model)
+        given = [body.prompt, body.messages, body.content]
+        if sum(item is not None for item in given) != 1:
+            raise RequestError("[prompt] give one of prompt, messages and content.", "prompt")
+        if body.content is not None:
+            return _json(await _content_tokens(service, body), headers)
         token_ids = await _encode(service, body)
         answer = TokenizeResponse(
             count=len(token_ids), max_model_len=service.engine.max_model_len, tokens=token_ids
@@ -46,7 +53,7 @@ def routes(service: Service) -> list[Route]:
                 f"[tokens] ids must be below {tokenizer.vocab_size}; got {unknown[0]}.", "tokens"
             )
         text = tokenizer.decode(body.tokens, skip_special_tokens=False)
-        return _json(DetokenizeResponse(text), headers)
+        return _json(DetokenizeResponse(text, text), headers)
 
     return [
         Route("/tokenize", tokenize, methods=["POST"]),
@@ -54,10 +61,29 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
+async def _content_tokens(service: Service, body: TokenizeRequest) -> ContentTokens:
+    tokenizer = service.engine.tokenizer
+    if body.parse_special is False:
+        raise RequestError(
+            "[parse_special] must be true: special tokens in a text are always read as such; "
+            "got false.",
+            "parse_special",
+        )
+    token_ids = await encode_text(tokenizer, body.content or "", bool(body.add_special))
+    if not body.with_pieces:
+        return ContentTokens(tokens=token_ids)
+    return ContentTokens(tokens=[_piece(i, tokenizer.token_bytes(i)) for i in token_ids])
+
+
+def _piece(token_id: int, data: bytes) -> Piece:
+    try:
+        return Piece(id=token_id, piece=data.decode())
+    except UnicodeDecodeError:
+        return Piece(id=token_id, piece=list(data))
+
+
 async def _encode(service: Service, body: TokenizeRequest) -> list[int]:
     tokenizer = service.engine.tokenizer
-    if (body.prompt is None) == (body.messages is None):
-        raise RequestError("[prompt] give either prompt or messages.", "prompt")
     if body.prompt is not None:
         return await encode_text(tokenizer, body.prompt, body.add_special_tokens is not False)
     conversation = Conversation(

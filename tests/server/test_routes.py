@@ -50,8 +50,8 @@ def test_tokenize_and_back(client):
     assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"]) == 7
     assert answer["max_model_len"] == 256
     assert client.post("/detokenize", json={"tokens": answer["tokens"]}).json() == {
-        "prompt": "Grüße"
-    }
+        "prompt": "Grüße", "content": "Grüße"
+    }  # fmt: skip
 
 
 def test_tokenize_messages(client):
@@ -85,8 +85,10 @@ GUARDED = [
     ("GET", "/v1/models"),
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
+    ("POST", "/v1/embeddings"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
+    ("GET", "/load"),
     ("GET", "/debug/kv_cache"),
     ("GET", "/metrics"),
     ("GET", "/version"),

@@ -36,6 +36,13 @@ class CpuKVCache:
         """Copy whole blocks ``(source, destination)`` in every layer, in order."""
         self.native.copy_blocks(np.array(pairs, np.int64).reshape(-1, 2), len(pairs))
 
+    def checksums(self, block_ids: Sequence[int]) -> list[int]:
+        """Return a checksum of each block's bytes over all layers: XXH64 of the layers' XXH64."""
+        found = np.empty(len(block_ids), np.uint64)
+        self.native.checksums(np.array(block_ids, np.int64), len(block_ids), found)
+        checksums: list[int] = found.tolist()
+        return checksums
+
 
 class CpuAttention:
     """One layer's attention: a single native call rotates, stores and attends."""

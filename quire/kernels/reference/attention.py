@@ -6,6 +6,7 @@ T tokens, B requests, N query heads, K KV heads, H head dim, S context.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from zlib import crc32
 
 import torch
 
@@ -29,6 +30,11 @@ class ReferenceKVCache:
         """Copy whole blocks ``(source, destination)`` in every layer, in order."""
         for source, destination in pairs:
             self.blocks[:, :, destination] = self.blocks[:, :, source]
+
+    def checksums(self, block_ids: Sequence[int]) -> list[int]:
+        """Return a checksum of each block's bytes over all layers (CRC-32)."""
+        blocks = [self.blocks[:, :, block_id].contiguous() for block_id in block_ids]
+        return [crc32(block.view(torch.uint8).numpy().tobytes()) for block in blocks]
 
 
 class ReferenceAttention:

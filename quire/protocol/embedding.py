@@ -1,0 +1,49 @@
+"""``POST /v1/embeddings`` on the wire."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from quire.protocol.prompt_list import PromptField
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True):
+    """The request; ``input`` is a text, a list of texts, token ids, or a list of such lists."""
+
+    input: PromptField
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    add_special_tokens: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    request_id: str | None = None
+    timeout: float | None = None
+
+
+class Embedding(msgspec.Struct, kw_only=True):
+    """One input's vector; base64 holds its float32, little-endian."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingUsage(msgspec.Struct, kw_only=True):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingResponse(msgspec.Struct, kw_only=True):
+    """The answer, inputs in their order."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"
