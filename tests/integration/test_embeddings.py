@@ -49,7 +49,7 @@ def test_they_are_the_pooled_states_of_transformers(checkpoint, create_llm, prom
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_the_same_bits_whoever_shares_the_batch(create_llm, prompts, pooling):
     asked = prompts(60, 5, 33, 48, 1, 60)
-    asked.append(asked[0][:40] + asked[3])  # a shared prefix
+    asked.append(asked[0][:40] + asked[3][:20])  # a shared prefix
     alone_llm = create_llm(enable_prefix_caching=False)
     alone = [vectors(alone_llm, [prompt], pooling)[0] for prompt in asked]
     assert len(set(alone)) == len(alone)

@@ -96,10 +96,11 @@ def test_load_counts_what_is_being_answered(client, engine):
     assert client.get("/load").json() == {"server_load": 0}
     engine.hold_after = 1
     with client.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}) as answer:
-        next(answer.iter_bytes())
+        parts = answer.iter_bytes()
+        next(parts)
         assert client.get("/load").json() == {"server_load": 1}
         engine.released.set()
-        answer.read()
+        assert [*parts]
     while client.get("/load").json() != {"server_load": 0}:
         pass
 
