@@ -63,6 +63,7 @@ class CacheOptions:
     kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option("auto", "of K and V")
     enable_prefix_caching: bool = option(True, "reuse KV blocks of equal prefixes")
     kv_canary: KVCanaryMode = option("off", "on a changed checksum of a reused KV block")
+    kv_cache_metrics: bool = option(False, "measure how long KV blocks live and lie idle")
     use_cache: bool = option(True, "off: recompute every token each step (for teaching)")
 
 

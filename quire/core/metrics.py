@@ -28,6 +28,9 @@ LATENCY_BUCKETS = (
 )  # fmt: skip
 ITERATION_TOKENS_BUCKETS = (1, 8, *(2**power for power in range(4, 15)))
 COMPILATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+BLOCK_SECONDS_BUCKETS = (
+    0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400,
+)  # fmt: skip
 PREEMPTION_BUCKETS = (0, 1, 2, 3, 5, 10, 20, 50)
 N_BUCKETS = (1, 2, 5, 10, 20)
 
@@ -130,6 +133,13 @@ METRICS: dict[str, Metric] = {
     "request_params_max_tokens": _tokens("The parameter max_tokens."),
     "request_prefill_kv_computed_tokens": _tokens("Prompt tokens that were no cache hits."),
     "request_params_n": Metric("histogram", "The parameter n.", N_BUCKETS),
+    "kv_block_lifetime_seconds": _seconds(
+        "A cached KV block's life until eviction", BLOCK_SECONDS_BUCKETS
+    ),
+    "kv_block_idle_before_evict_seconds": _seconds(
+        "Its last use to its eviction", BLOCK_SECONDS_BUCKETS
+    ),
+    "kv_block_reuse_gap_seconds": _seconds("Two uses of a KV block", BLOCK_SECONDS_BUCKETS),
     "request_num_preemptions": Metric("histogram", "Preemptions of a request.", PREEMPTION_BUCKETS),
 }
 

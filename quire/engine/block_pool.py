@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from quire.engine.block_lifetimes import BlockLifetimes
+
 NULL_BLOCK = 0
 
 
@@ -21,6 +23,7 @@ class BlockPool:
 
     Args:
         num_blocks: Blocks in the cache, the null block (id 0, never given out) included.
+        lifetimes: Told what becomes of the blocks; None costs nothing.
 
     Attributes:
         ref_cnt: Per block, the number of tables that hold it.
@@ -29,9 +32,10 @@ class BlockPool:
         num_free: Blocks in the ring.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, lifetimes: BlockLifetimes | None = None) -> None:
         assert num_blocks >= 2, f"num_blocks must be at least 2 (null block + 1): {num_blocks}"
         self.num_blocks = num_blocks
+        self.lifetimes = lifetimes
         self.num_free = num_blocks - 1
         self.ref_cnt = [0] * num_blocks
         self.block_hash: list[bytes | None] = [None] * num_blocks
@@ -51,6 +55,10 @@ class BlockPool:
         for _ in range(count):
             block_id = self._next[NULL_BLOCK]
             self._unlink(block_id)
+            if self.lifetimes is not None:
+                if self.block_hash[block_id] is not None:
+                    self.lifetimes.evicted(block_id)
+                self.lifetimes.given_out(block_id)
             self.forget(block_id)
             self.ref_cnt[block_id] = 1
             block_ids.append(block_id)

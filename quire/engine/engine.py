@@ -15,6 +15,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import SchedulerOutput, StepOutput
+from quire.engine.block_lifetimes import BlockLifetimes
 from quire.engine.block_pool import BlockPool
 from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import Executor
@@ -72,8 +73,9 @@ class Engine:
         self._num_added = 0
         self._deadlines: list[tuple[float, str]] = []  # a heap; ended requests leave it when due
         self._dead: str | None = None
+        lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
         kv = KVCacheManager(
-            BlockPool(executor.num_blocks),
+            BlockPool(executor.num_blocks, lifetimes),
             executor.kv_cache_spec.block_size,
             cache.enable_prefix_caching and cache.use_cache,
             watched=cache.kv_canary != "off",
@@ -240,7 +242,9 @@ class Engine:
             "gpu_cache_usage_perc": usage,
             "kv_cache_fragmentation_perc": scheduler.kv.fragmentation,
         }
-        return now | scheduler.stats.samples() | self.executor.stats()
+        lifetimes = scheduler.kv.pool.lifetimes
+        blocks = {} if lifetimes is None else lifetimes.samples()
+        return now | scheduler.stats.samples() | blocks | self.executor.stats()
 
     def describe_cache(self) -> str:
         """Return the KV pool and the block table of each live request as text, for people."""

@@ -156,6 +156,9 @@ class KVCacheManager:
         new_block_ids: list[int] = []
         if num_missing > 0 or computed_block_ids:
             pool.hold(computed_block_ids)
+            if pool.lifetimes is not None:
+                for block_id in computed_block_ids:
+                    pool.lifetimes.found(block_id)
             new_block_ids = [*computed_block_ids, *pool.allocate(max(num_missing, 0))]
             table.block_ids += new_block_ids
             self._tables[request.request_id] = table

@@ -56,6 +56,28 @@ def test_steps_and_tokens(start):
     assert all(stats[f'step_seconds{{stage="{s}"}}'] > 0 for s in ("schedule", "execute", "update"))
 
 
+def test_lives_of_blocks(start):
+    """On the run's clock, a second a step, against the lives written down by hand."""
+    run = start(num_blocks=6, block_size=4, max_num_seqs=1, kv_cache_metrics=True)
+    run.add("a", [1] * 8, max_tokens=1)  # two blocks, both full, given out at 0
+    run.finish()
+    run.clock.advance(9)
+    run.add("b", [1] * 8 + [2] * 3, max_tokens=1)  # finds both at 10, given out a third
+    run.finish()
+    run.clock.advance(19)
+    run.add("c", list(range(20, 37)), max_tokens=1)  # takes all five at 30, two of them cached
+    run.finish()
+    stats = run.engine.stats()
+    for stem, values in (
+        ("kv_block_reuse_gap_seconds", [10, 10]),
+        ("kv_block_lifetime_seconds", [30, 30]),
+        ("kv_block_idle_before_evict_seconds", [20, 20]),
+    ):
+        total, *counts = stats[stem]
+        assert (total, sum(counts)) == (sum(values), len(values)), stem
+    assert "kv_block_lifetime_seconds" not in start().engine.stats()
+
+
 def test_gauges_follow_queue_and_blocks(start):
     run = start(max_num_seqs=1, num_blocks=11, block_size=4)
     for name in "abc":

@@ -1,0 +1,50 @@
+"""How long KV blocks live, lie idle and wait to be used again; nothing is decided by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quire.core.metrics import BLOCK_SECONDS_BUCKETS, Histogram, Samples
+
+
+class BlockLifetimes:
+    """Follows the cached blocks of one pool (``--kv-cache-metrics``).
+
+    A block lives from when it is given out until its cached content is lost to the next one that
+    takes it. It is used when it is given out and whenever another request finds it by its content.
+
+    Args:
+        clock: Returns seconds; monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._born: dict[int, float] = {}
+        self._used: dict[int, float] = {}
+        self._lifetime = Histogram(BLOCK_SECONDS_BUCKETS)
+        self._idle = Histogram(BLOCK_SECONDS_BUCKETS)
+        self._gap = Histogram(BLOCK_SECONDS_BUCKETS)
+
+    def given_out(self, block_id: int) -> None:
+        """A block is empty and somebody's."""
+        self._born[block_id] = self._used[block_id] = self._clock()
+
+    def found(self, block_id: int) -> None:
+        """A request shares a block that holds its tokens."""
+        now = self._clock()
+        self._gap.observe(now - self._used[block_id])
+        self._used[block_id] = now
+
+    def evicted(self, block_id: int) -> None:
+        """The content of a block is lost to another."""
+        now = self._clock()
+        self._lifetime.observe(now - self._born[block_id])
+        self._idle.observe(now - self._used[block_id])
+
+    def samples(self) -> Samples:
+        """Return the histograms by metric stem."""
+        return {
+            "kv_block_lifetime_seconds": self._lifetime.state(),
+            "kv_block_idle_before_evict_seconds": self._idle.state(),
+            "kv_block_reuse_gap_seconds": self._gap.state(),
+        }
