@@ -155,13 +155,14 @@ def check_lattice(
 
 def run(folder: Path, condition: Condition, settings: dict[str, Any]) -> Run:
     """Run all requests under one condition, on a model loaded for it."""
+    block_size = settings.get("block_size", BLOCK_SIZE)
     settings = {
         "block_size": BLOCK_SIZE,
         "max_num_seqs": 16,
         "max_num_batched_tokens": 24 if condition.chunked else 512,
         "enable_prefix_caching": condition.warm,
-        # The longest request takes 30 blocks with its three sequences, all together 69.
-        "num_gpu_blocks_override": 36 if condition.preempted else 200,
+        # In blocks of 8, the longest request takes 30 with its three sequences, all together 69.
+        "num_gpu_blocks_override": 36 * 8 // block_size if condition.preempted else 200,
         "threads": 2 if condition.two_threads else 1,
         **settings,
     }

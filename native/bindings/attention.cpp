@@ -15,6 +15,10 @@ constexpr int64_t everything = int64_t{1} << 40;
 
 using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 
+Bytes view(const AlignedMemory& memory, nb::handle owner) {
+  return Bytes(memory.data(), {memory.bytes()}, owner);
+}
+
 void copy_blocks(KVCache& cache, nb::handle pairs, int64_t num_pairs) {
   const Input<int64_t> ids(pairs, 2 * num_pairs);
   const int64_t* id = ids;
@@ -121,16 +125,19 @@ void bind_attention(nb::module_& m) {
   nb::class_<KVCache>(m, "KVCache")
       .def("__init__",
            [](KVCache* self, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
-              int64_t block_size, int dtype) {
+              int64_t block_size, int type) {
              new (self)
-                 KVCache(layers, blocks, kv_heads, head_dim, block_size, static_cast<DType>(dtype));
+                 KVCache(layers, blocks, kv_heads, head_dim, block_size, static_cast<KVType>(type));
            })
       .def("copy_blocks", copy_blocks)
       .def("checksums", checksums)
       .def_prop_ro("nbytes", &KVCache::bytes)
-      .def_prop_ro("memory", [](nb::handle_t<KVCache> self) {
-        const KVCache& cache = nb::cast<const KVCache&>(self);
-        return Bytes(cache.data(), {cache.bytes()}, self);
+      .def_prop_ro("memory",
+                   [](nb::handle_t<KVCache> self) {
+                     return view(nb::cast<const KVCache&>(self).elements(), self);
+                   })
+      .def_prop_ro("scales", [](nb::handle_t<KVCache> self) {
+        return view(nb::cast<const KVCache&>(self).scales(), self);
       });
   nb::class_<PagedAttention>(m, "PagedAttention")
       .def(nb::init<int64_t, int64_t, int64_t, float, int64_t, int64_t, int64_t, nb::object,

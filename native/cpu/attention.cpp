@@ -6,11 +6,13 @@
 //            | total, sums  | total, sums  | total, sums     heads of some KV heads
 //            +----- merge -->--- merge ---->--- merge --> out
 //
-// A unit of a prefill is up to 64 rows of one KV head, so that K and V are read once for all; a
-// unit of a decode is one query and all KV heads, which lie side by side in memory. Where units are
-// few, pieces run side by side; their parts are kept and merged in the same order with the same
-// arithmetic, so the result is the same, bit for bit.
-#include "cpu/attention_rows.h"
+// A unit of a prefill is up to 128 rows of one KV head, whose K and V are unpacked once for all
+// (attention_panel.h); a unit of a decode is one query and some KV heads, which lie side by side in
+// memory and are read in place (attention_decode.h). Where units are few, pieces run side by side;
+// their parts are kept and merged in the same order with the same arithmetic, so the result is the
+// same, bit for bit.
+#include "cpu/attention_decode.h"
+#include "cpu/attention_panel.h"
 #include "include/kernels.h"
 #include "runtime/memory.h"
 #include "runtime/thread_pool.h"
@@ -18,16 +20,24 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t rows_per_unit = 64;
+constexpr int64_t rows_per_unit = 128;
 constexpr int64_t few_units = 32;
+constexpr int64_t wanted_chunks = 32;  // of a decode: enough to keep many threads busy to the end
 constexpr int64_t max_partial_bytes = 16 << 20;
 constexpr int64_t inline_work = 1 << 18;  // multiplications below which no thread is woken
+
+// What a loaded element is multiplied by; queries and sums are multiplied instead.
+template <class T>
+constexpr float unit_of = 1.0f;
+template <>
+constexpr float unit_of<E4M3> = e4m3_unit;
 
 struct Unit {
   int64_t request, first_query, num_queries;
   int64_t kv_head, num_kv_heads;
   int64_t position;                // of the first query
   int64_t first_piece, end_piece;  // that its queries see
+  bool in_place;                   // one query, read from the blocks
 };
 
 struct Step {
@@ -36,16 +46,18 @@ struct Step {
   const AttentionBatch& batch;
   const float* qkv;
   float* out;
+  float unit;
   int64_t group;  // query heads per KV head
   // Of all units:
-  int64_t num_units, max_rows, max_pieces, work;
+  int64_t num_units, max_rows, max_heads, max_pieces, work;
+  bool unpacks;
 
-  bool direct() const { return blocks.block_size % lanes == 0; }
   int64_t rows(const Unit& unit) const { return unit.num_queries * unit.num_kv_heads * group; }
+  int64_t stride() const { return Panel::columns(layer.head_dim); }
   // Floats that the parts of `count` rows take: sums, highest, total.
-  int64_t part_floats(int64_t count) const { return count * (layer.head_dim + 2); }
+  int64_t part_floats(int64_t count) const { return count * (stride() + 2); }
   Part part_at(float* floats, int64_t count) const {
-    return {floats, floats + count * layer.head_dim, floats + count * (layer.head_dim + 1)};
+    return {floats, floats + count * stride(), floats + count * (stride() + 1), stride()};
   }
 };
 
@@ -53,22 +65,32 @@ int64_t aligned(int64_t floats) { return ceil_div(floats, 16) * 16; }
 
 // One thread's memory for a unit.
 struct Workspace {
-  float *q, *scores, *part, *state;
-  void* panel;
+  float *q, *scores, *part, *state, *k_scales, *v_scales;
+  Panel panel;
 
-  Workspace(const Step& step, size_t element) {
-    const int64_t q_floats = aligned(step.max_rows * step.layer.head_dim);
-    const int64_t score_floats = larger<int64_t>(step.max_rows, max_rows) * piece_positions;
+  explicit Workspace(const Step& step) {
+    const int64_t dim = step.layer.head_dim;
     const int64_t part_floats = aligned(step.part_floats(step.max_rows));
-    const int64_t floats = q_floats + score_floats + 2 * part_floats;
-    const int64_t panel_elements = step.direct() ? 0 : 2 * piece_positions * step.layer.head_dim;
-    q = static_cast<float*>(
-        scratch(Slot::activations, static_cast<size_t>(floats) * sizeof(float) +
-                                       static_cast<size_t>(panel_elements) * element));
-    scores = q + q_floats;
-    part = scores + score_floats;
-    state = part + part_floats;
-    panel = state + part_floats;
+    const int64_t scale_floats = step.blocks.scales ? step.max_heads * piece_positions : 0;
+    const int64_t panel_floats = step.unpacks ? Panel::floats(dim) : 0;
+    const int64_t sizes[] = {aligned(step.max_rows * dim),
+                             step.max_rows * piece_positions,
+                             part_floats,
+                             part_floats,
+                             scale_floats,
+                             scale_floats,
+                             panel_floats};
+    int64_t floats = 0;
+    for (const int64_t size : sizes) floats += size;
+    auto* at = static_cast<float*>(
+        scratch(Slot::activations, static_cast<size_t>(floats) * sizeof(float)));
+    float** const members[] = {&q, &scores, &part, &state, &k_scales, &v_scales, &panel.k};
+    for (int i = 0; i < 7; ++i) {
+      *members[i] = at;
+      at += sizes[i];
+    }
+    panel.v = panel.k + piece_positions * dim;
+    panel.head_dim = dim;
   }
 };
 
@@ -85,11 +107,12 @@ void each_group(const Step& step, const Unit& unit, Function f) {
 void load_queries(const Step& step, const Unit& unit, float* q) {
   const int64_t dim = step.layer.head_dim, floats = step.group * dim;
   const int64_t width = (step.layer.num_heads + 2 * step.layer.num_kv_heads) * dim;
+  const F32 scale = set1(step.layer.scale * step.unit);
   each_group(step, unit, [=, &step](int64_t row, int64_t token, int64_t column) {
     const float* from = step.qkv + token * width + column;
     float* to = q + row * dim;
     for (int64_t i = 0; i < floats; i += lanes)
-      store_tail(to + i, load_tail(from + i, floats - i) * set1(step.layer.scale), floats - i);
+      store_tail(to + i, load_tail(from + i, floats - i) * scale, floats - i);
   });
 }
 
@@ -97,73 +120,117 @@ void write_rows(const Step& step, const Unit& unit, Part state) {
   const int64_t dim = step.layer.head_dim, width = step.layer.num_heads * dim;
   each_group(step, unit, [=, &step](int64_t row, int64_t token, int64_t column) {
     for (int64_t r = 0; r < step.group; ++r) {
-      const float* from = state.sums + (row + r) * dim;
+      const float* from = state.sums + (row + r) * state.stride;
       float* to = step.out + token * width + column + r * dim;
-      const F32 factor = set1(1.0f / state.total[row + r]);
+      const F32 factor = set1(step.unit / state.total[row + r]);
       for (int64_t i = 0; i < dim; i += lanes)
         store_tail(to + i, load_tail(from + i, dim - i) * factor, dim - i);
     }
   });
 }
 
-template <class T>
-const T* head_of_block(const Step& step, int64_t block, int64_t head, bool value) {
-  const int64_t head_size = step.layer.head_dim * step.blocks.block_size;
-  const int64_t kv_heads = step.layer.num_kv_heads;
-  return static_cast<const T*>(step.blocks.data) +
-         ((2 * block + (value ? 1 : 0)) * kv_heads + head) * head_size;
+// A block's K or V of one head, and its place among all blocks' heads.
+int64_t head_of_block(const Step& step, int64_t block, int64_t head, bool value) {
+  return (2 * block + (value ? 1 : 0)) * step.layer.num_kv_heads + head;
 }
 
-// Point at positions [begin, end) of the piece that starts at `start`; blocks that do not hold
-// whole vectors are copied to `panel`, (H, 256) of K and (256, H) of V, first.
 template <class T>
-Piece<T> locate(const Step& step, const Unit& unit, int64_t start, Span span, T* panel) {
+const T* elements_of(const Step& step, int64_t block, int64_t head, bool value) {
+  return static_cast<const T*>(step.blocks.data) +
+         head_of_block(step, block, head, value) * step.layer.head_dim * step.blocks.block_size;
+}
+
+// f(position in the piece, block, offset in the block, positions) over the runs of positions of a
+// span that lie side by side in a block.
+template <class Function>
+void each_run(const Step& step, const Unit& unit, int64_t start, Span span, const Function& f) {
+  const int64_t size = step.blocks.block_size;
+  const int32_t* table = step.batch.block_tables + unit.request * step.batch.max_blocks;
+  for (int64_t j = span.begin; j < span.end;) {
+    const int64_t block = (start + j) / size, offset = (start + j) % size;
+    const int64_t count = smaller(size - offset, span.end - j);
+    f(j, table[block], offset, count);
+    j += count;
+  }
+}
+
+// The piece's scales of each of the unit's heads, as floats; nothing where there are none.
+Scales load_scales(const Step& step, const Unit& unit, int64_t start, Span span,
+                   const Workspace& work) {
+  if (!step.blocks.scales) return {nullptr, nullptr};
+  const int64_t size = step.blocks.block_size;
+  each_run(step, unit, start, span, [&](int64_t j, int64_t block, int64_t offset, int64_t count) {
+    for (int64_t head = 0; head < unit.num_kv_heads; ++head)
+      for (int value = 0; value < 2; ++value) {
+        const int64_t row = head_of_block(step, block, unit.kv_head + head, value == 1);
+        const BF16* from = step.blocks.scales + row * size + offset;
+        float* to = (value ? work.v_scales : work.k_scales) + head * piece_positions + j;
+        for (int64_t i = 0; i < count; i += lanes)
+          store_tail(to + i, load_tail(from + i, count - i), count - i);
+      }
+  });
+  return {work.k_scales, work.v_scales};
+}
+
+// Point at positions [begin, end) of the piece that starts at `start`.
+template <class T>
+Piece<T> locate(const Step& step, const Unit& unit, int64_t start, Span span) {
   const int64_t size = step.blocks.block_size, dim = step.layer.head_dim;
   const int32_t* table = step.batch.block_tables + unit.request * step.batch.max_blocks;
   Piece<T> piece;
   piece.head_dim = dim;
-  piece.k_stride = step.direct() ? size : piece_positions;
-  piece.heads = unit.num_queries == 1 ? unit.num_kv_heads : 1;
+  piece.k_stride = size;
+  piece.heads = unit.num_kv_heads;
   piece.head_size = dim * size;
-  piece.run = piece.heads > 1 ? size : piece_positions;
-  for (int64_t i = span.begin / lanes; i < ceil_div(span.end, lanes); ++i) {
-    const int64_t position = start + i * lanes, offset = position % size;
-    piece.k[i] = panel + i * lanes;
-    piece.v[i] = panel + (piece_positions + i * lanes) * dim;
-    if (!step.direct()) continue;
+  for (int64_t i = 0; i < piece_positions / lanes; ++i) {
+    // Vectors outside the span are fetched at most; they need an address.
+    const int64_t seen = smaller(larger(i, span.begin / lanes), (span.end - 1) / lanes);
+    const int64_t position = start + seen * lanes, offset = position % size;
     const int64_t block = table[position / size];
-    piece.k[i] = head_of_block<T>(step, block, unit.kv_head, false) + offset;
-    piece.v[i] = head_of_block<T>(step, block, unit.kv_head, true) + offset * dim;
-  }
-  for (int64_t j = span.begin; !step.direct() && j < span.end; ++j) {
-    const int64_t block = table[(start + j) / size], offset = (start + j) % size;
-    const T* k = head_of_block<T>(step, block, unit.kv_head, false) + offset;
-    const T* v = head_of_block<T>(step, block, unit.kv_head, true) + offset * dim;
-    for (int64_t i = 0; i < dim; ++i) panel[i * piece_positions + j] = k[i * size];
-    memcpy(panel + (piece_positions + j) * dim, v, static_cast<size_t>(dim) * sizeof(T));
+    piece.k[i] = elements_of<T>(step, block, unit.kv_head, false) + offset;
+    piece.v[i] = elements_of<T>(step, block, unit.kv_head, true) + offset * dim;
   }
   return piece;
+}
+
+// Unpack positions [begin, end) of the piece that starts at `start`.
+template <class T>
+void unpack(const Step& step, const Unit& unit, int64_t start, Span span, Panel panel) {
+  const int64_t size = step.blocks.block_size, dim = step.layer.head_dim;
+  const bool whole_vectors = size % lanes == 0;
+  if (whole_vectors) span = {span.begin / lanes * lanes, ceil_div(span.end, lanes) * lanes};
+  each_run(step, unit, start, span, [&](int64_t j, int64_t block, int64_t offset, int64_t count) {
+    const T* k = elements_of<T>(step, block, unit.kv_head, false) + offset;
+    const T* v = elements_of<T>(step, block, unit.kv_head, true) + offset * dim;
+    for (int64_t i = 0; whole_vectors && i < count; i += lanes)
+      unpack_vector(k + i, size, j + i, panel);
+    for (int64_t i = 0; i < count; ++i) {
+      if (!whole_vectors) unpack_position(k + i, size, j + i, panel);
+      unpack_values(v + i * dim, j + i, panel);
+    }
+  });
 }
 
 template <class T>
 void attend_piece(const Step& step, const Unit& unit, int64_t index, const Workspace& work,
                   Part part) {
-  const int64_t start = index * piece_positions, dim = step.layer.head_dim;
+  const int64_t start = index * piece_positions;
   const auto span_of = [&](int64_t query) {
     const int64_t position = unit.position + query;
     return Span{larger<int64_t>(position - step.layer.window + 1 - start, 0),
                 smaller(position + 1 - start, piece_positions)};
   };
   const Span whole{span_of(0).begin, span_of(unit.num_queries - 1).end};
-  const Piece<T> piece = locate<T>(step, unit, start, whole, static_cast<T*>(work.panel));
-  const int64_t rows_per_head = step.rows(unit) / unit.num_kv_heads;
-  for (int64_t row = 0; row < rows_per_head; row += max_rows) {
-    const int64_t count = smaller<int64_t>(max_rows, rows_per_head - row);
-    Span spans[max_rows];
-    for (int64_t r = 0; r < count; ++r) spans[r] = span_of((row + r) / step.group);
-    attend_some(count, work.q + row * dim, spans, piece, work.scores,
-                Part{part.sums + row * dim, part.highest + row, part.total + row});
-  }
+  const Scales scales = load_scales(step, unit, start, whole, work);
+  if (unit.in_place)
+    return attend_query(step.group, work.q, whole, locate<T>(step, unit, start, whole), scales,
+                        work.scores, part);
+  unpack<T>(step, unit, start, whole, work.panel);
+  const int64_t rows = step.rows(unit);
+  auto* spans =
+      static_cast<Span*>(scratch(Slot::weights, static_cast<size_t>(rows) * sizeof(Span)));
+  for (int64_t row = 0; row < rows; ++row) spans[row] = span_of(row / step.group);
+  attend_panel({work.q, spans, work.scores, part}, rows, whole, work.panel, scales);
 }
 
 Part fresh_state(const Step& step, const Workspace& work, int64_t rows) {
@@ -172,23 +239,16 @@ Part fresh_state(const Step& step, const Workspace& work, int64_t rows) {
   return state;
 }
 
-void merge_rows(const Step& step, int64_t rows, Part part, Part state) {
-  const int64_t dim = step.layer.head_dim;
-  for (int64_t row = 0; row < rows; ++row)
-    merge(part.sums + row * dim, part.highest[row], part.total[row], dim, state.sums + row * dim,
-          state.highest + row, state.total + row);
-}
-
 // A unit from its first piece to its last, on one thread.
 template <class T>
 void attend_unit(const Step& step, const Unit& unit) {
-  const Workspace work(step, sizeof(T));
+  const Workspace work(step);
   const int64_t rows = step.rows(unit);
   load_queries(step, unit, work.q);
   const Part part = step.part_at(work.part, rows), state = fresh_state(step, work, rows);
   for (int64_t index = unit.first_piece; index < unit.end_piece; ++index) {
     attend_piece<T>(step, unit, index, work, part);
-    merge_rows(step, rows, part, state);
+    merge_rows(rows, step.layer.head_dim, part, state);
   }
   write_rows(step, unit, state);
 }
@@ -208,21 +268,22 @@ void attend_split(const Step& step, const Unit* units) {
     return step.part_at(floats + (unit * pieces + piece) * stride, step.rows(units[unit]));
   };
   parallel_for(step.num_units * pieces, [=, &step](int64_t chunk) {
-    const Unit& unit = units[chunk / pieces];
-    const int64_t index = unit.first_piece + chunk % pieces;
-    if (index >= unit.end_piece) return;
-    const Workspace work(step, sizeof(T));
+    const Unit& unit = units[chunk % step.num_units];
+    const int64_t piece = chunk / step.num_units;
+    if (unit.first_piece + piece >= unit.end_piece) return;
+    const Workspace work(step);
     load_queries(step, unit, work.q);
-    attend_piece<T>(step, unit, index, work, part_of(chunk / pieces, chunk % pieces));
+    attend_piece<T>(step, unit, unit.first_piece + piece, work,
+                    part_of(chunk % step.num_units, piece));
   });
-  const Workspace work(step, sizeof(T));
-  for (int64_t i = 0; i < step.num_units; ++i) {
-    const Unit& unit = units[i];
+  parallel_for(step.num_units, [=, &step](int64_t index) {
+    const Unit& unit = units[index];
+    const Workspace work(step);
     const Part state = fresh_state(step, work, step.rows(unit));
     for (int64_t piece = 0; piece < unit.end_piece - unit.first_piece; ++piece)
-      merge_rows(step, step.rows(unit), part_of(i, piece), state);
+      merge_rows(step.rows(unit), step.layer.head_dim, part_of(index, piece), state);
     write_rows(step, unit, state);
-  }
+  });
 }
 
 // Cut a request's queries into units behind units[num_units]; returns how many there are now.
@@ -231,27 +292,38 @@ int64_t add_units(const Step& step, int64_t request, int64_t num_units, Unit* un
   const int64_t queries = starts[1] - starts[0];
   const int64_t computed = step.batch.seq_lens[request] - queries;
   const int64_t queries_per_unit = larger<int64_t>(1, rows_per_unit / step.group);
-  const bool decode = queries == 1 && step.direct() && step.group <= max_rows;
-  for (int64_t first = 0; first < queries; first += queries_per_unit) {
-    Unit unit{request, first, smaller(queries_per_unit, queries - first), 0, 1, 0, 0, 0};
-    unit.position = computed + first;
-    const int64_t seen = larger<int64_t>(0, unit.position - step.layer.window + 1);
-    unit.first_piece = seen / piece_positions;
-    unit.end_piece = (unit.position + unit.num_queries - 1) / piece_positions + 1;
+  const bool in_place =
+      queries == 1 && step.blocks.block_size % lanes == 0 && step.group <= max_rows;
+  const int64_t kv_heads = step.layer.num_kv_heads;
+  const auto pieces_from = [&](int64_t position) {
+    return larger<int64_t>(0, position - step.layer.window + 1) / piece_positions;
+  };
+  int64_t heads = 1;
+  if (in_place) {
     // All KV heads together, unless that leaves too little for several threads.
-    const int64_t pieces = unit.end_piece - unit.first_piece, kv_heads = step.layer.num_kv_heads;
-    if (decode) unit.num_kv_heads = pieces >= 4 ? kv_heads : ceil_div(kv_heads * pieces, 4);
-    const int64_t heads = unit.num_kv_heads;
-    for (; unit.kv_head < kv_heads; unit.kv_head += heads) {
-      unit.num_kv_heads = smaller(heads, kv_heads - unit.kv_head);
-      units[num_units++] = unit;
-    }
+    const int64_t pieces = computed / piece_positions + 1 - pieces_from(computed);
+    heads = smaller(kv_heads, ceil_div(kv_heads * pieces * step.batch.num_requests, wanted_chunks));
   }
+  // Queries go inside, so that a head's K and V stay in the second cache from unit to unit.
+  for (int64_t head = 0; head < kv_heads; head += heads)
+    for (int64_t first = 0; first < queries; first += queries_per_unit) {
+      const int64_t count = smaller(queries_per_unit, queries - first), position = computed + first;
+      units[num_units++] = {request,
+                            first,
+                            count,
+                            head,
+                            smaller(heads, kv_heads - head),
+                            position,
+                            pieces_from(position),
+                            (position + count - 1) / piece_positions + 1,
+                            in_place};
+    }
   return num_units;
 }
 
 template <class T>
 void attend(Step& step) {
+  step.unit = unit_of<T>;
   const size_t most = static_cast<size_t>(step.batch.num_tokens * step.layer.num_kv_heads);
   auto* units = static_cast<Unit*>(scratch(Slot::packing, (most + 1) * sizeof(Unit)));
   for (int64_t request = 0; request < step.batch.num_requests; ++request)
@@ -260,6 +332,8 @@ void attend(Step& step) {
     const int64_t pieces = unit->end_piece - unit->first_piece;
     step.max_pieces = larger(step.max_pieces, pieces);
     step.max_rows = larger(step.max_rows, step.rows(*unit));
+    step.max_heads = larger(step.max_heads, unit->num_kv_heads);
+    step.unpacks |= !unit->in_place;
     const int64_t positions = smaller(pieces * piece_positions, unit->position + 1);
     step.work += step.rows(*unit) * positions * step.layer.head_dim;
   }
@@ -279,14 +353,19 @@ void attend(Step& step) {
 
 void paged_attention(const AttentionLayer& layer, const KVBlocks& blocks,
                      const AttentionBatch& batch, const float* qkv, float* out) {
-  Step step{layer, blocks, batch, qkv, out, layer.num_heads / layer.num_kv_heads, 0, 1, 1, 0};
-  switch (blocks.dtype) {
-    case DType::float32:
+  Step step{layer, blocks, batch, qkv, out, 1.0f, layer.num_heads / layer.num_kv_heads,
+            0,     1,      1,     1,   0,   false};
+  switch (blocks.type) {
+    case KVType::float32:
       return attend<float>(step);
-    case DType::float16:
+    case KVType::float16:
       return attend<F16>(step);
-    case DType::bfloat16:
+    case KVType::bfloat16:
       return attend<BF16>(step);
+    case KVType::e4m3:
+      return attend<E4M3>(step);
+    case KVType::int8:
+      return attend<int8_t>(step);
   }
 }
 

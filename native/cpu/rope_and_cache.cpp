@@ -32,34 +32,78 @@ void rotate(float* x, const float* cosines, const float* sines, int64_t half) {
   }
 }
 
-// Round one head to T; keys are spread over the block, element by element.
+// One token's head on its way to a slot.
+struct Entry {
+  const float *key, *value;  // (H,)
+  int64_t head_dim, block_size;
+};
+
+// Round one head to T, divided by its scales; keys are spread over the block, element by element.
 template <class T>
-void store_head(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slot, int64_t head,
+void store_head(const Entry& entry, float k_scale, float v_scale, T* k, T* v) {
+  const F32 k_divisor = set1(k_scale), v_divisor = set1(v_scale);
+  for (int64_t i = 0; i < entry.head_dim; i += F32::lanes) {
+    const int64_t n = smaller<int64_t>(F32::lanes, entry.head_dim - i);
+    T rounded[F32::lanes];
+    store(rounded, load_tail(entry.key + i, n) / k_divisor);
+    for (int64_t lane = 0; lane < n; ++lane) k[(i + lane) * entry.block_size] = rounded[lane];
+    store_tail(v + i, load_tail(entry.value + i, n) / v_divisor, n);
+  }
+}
+
+// The scale of a head in int8: max |x| / 127, rounded up to bfloat16 so that no code saturates. NaN
+// where x is not finite.
+BF16 scale_of(const float* x, int64_t n) {
+  F32 highest = zero(), poison = zero();
+  for (int64_t i = 0; i < n; i += F32::lanes) {
+    const F32 v = load_tail(x + i, n - i);
+    highest = max(abs(v), highest);
+    poison = fma(v, zero(), poison);
+  }
+  const float scale = max(highest) / 127.0f + sum(poison);
+  uint32_t bits;
+  memcpy(&bits, &scale, sizeof(bits));
+  return {static_cast<uint16_t>(scale == scale ? (bits + 0xffff) >> 16 : 0x7fc0)};
+}
+
+float divisor_of(BF16 scale) {
+  const uint32_t bits = static_cast<uint32_t>(scale.bits) << 16;
+  float x;
+  memcpy(&x, &bits, sizeof(x));
+  return x == 0.0f ? 1.0f : x;
+}
+
+template <class T>
+void store_slot(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slot, int64_t head,
                 const float* key, const float* value) {
   const int64_t head_size = layer.head_dim * blocks.block_size;
-  const int64_t offset = slot % blocks.block_size;
-  T* block =
-      static_cast<T*>(blocks.data) + slot / blocks.block_size * 2 * layer.num_kv_heads * head_size;
-  T* k = block + head * head_size + offset;
-  T* v = block + (layer.num_kv_heads + head) * head_size + offset * layer.head_dim;
-  for (int64_t i = 0; i < layer.head_dim; i += F32::lanes) {
-    const int64_t n = smaller<int64_t>(F32::lanes, layer.head_dim - i);
-    T rounded[F32::lanes];
-    store(rounded, load_tail(key + i, n));
-    for (int64_t lane = 0; lane < n; ++lane) k[(i + lane) * blocks.block_size] = rounded[lane];
-    store_tail(v + i, load_tail(value + i, n), n);
-  }
+  const int64_t block = slot / blocks.block_size, offset = slot % blocks.block_size;
+  const int64_t k_head = block * 2 * layer.num_kv_heads + head;
+  const int64_t v_head = k_head + layer.num_kv_heads;
+  T* k = static_cast<T*>(blocks.data) + k_head * head_size + offset;
+  T* v = static_cast<T*>(blocks.data) + v_head * head_size + offset * layer.head_dim;
+  const Entry entry{key, value, layer.head_dim, blocks.block_size};
+  if (!blocks.scales) return store_head(entry, 1.0f, 1.0f, k, v);
+  BF16& k_scale = blocks.scales[k_head * blocks.block_size + offset];
+  BF16& v_scale = blocks.scales[v_head * blocks.block_size + offset];
+  k_scale = scale_of(key, layer.head_dim);
+  v_scale = scale_of(value, layer.head_dim);
+  store_head(entry, divisor_of(k_scale), divisor_of(v_scale), k, v);
 }
 
 void store_any(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slot, int64_t head,
                const float* key, const float* value) {
-  switch (blocks.dtype) {
-    case DType::float32:
-      return store_head<float>(layer, blocks, slot, head, key, value);
-    case DType::float16:
-      return store_head<F16>(layer, blocks, slot, head, key, value);
-    case DType::bfloat16:
-      return store_head<BF16>(layer, blocks, slot, head, key, value);
+  switch (blocks.type) {
+    case KVType::float32:
+      return store_slot<float>(layer, blocks, slot, head, key, value);
+    case KVType::float16:
+      return store_slot<F16>(layer, blocks, slot, head, key, value);
+    case KVType::bfloat16:
+      return store_slot<BF16>(layer, blocks, slot, head, key, value);
+    case KVType::e4m3:
+      return store_slot<E4M3>(layer, blocks, slot, head, key, value);
+    case KVType::int8:
+      return store_slot<int8_t>(layer, blocks, slot, head, key, value);
   }
 }
 

@@ -24,7 +24,10 @@ struct AttentionLayer {
 
 struct KVBlocks {
   void* data;
-  DType dtype;
+  // Of int8 only, else null: what the codes of a token's head are multiplied by, (blocks, 2,
+  // K, block_size), first those of keys, then those of values.
+  BF16* scales;
+  KVType type;
   int64_t block_size;
 };
 

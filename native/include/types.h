@@ -13,7 +13,18 @@ struct F16 {
   uint16_t bits;
 };
 
+// OCP FP8: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities, NaN is 0x7f and 0xff.
+struct E4M3 {
+  uint8_t bits;
+};
+
+constexpr float e4m3_unit = 256.0f;  // what a loaded E4M3 is multiplied by; see simd/vec.h
+constexpr float e4m3_highest = 448.0f;
+
 enum class DType : int32_t { float32 = 0, float16 = 1, bfloat16 = 2 };
+
+// What K and V are stored as; the order of KV_DTYPE_CODES in quire/kernels/cpu/native.py.
+enum class KVType : int32_t { float32 = 0, float16 = 1, bfloat16 = 2, e4m3 = 3, int8 = 4 };
 
 // The order of quire/kernels/activation.py.
 enum class Activation : int32_t { silu = 0, gelu = 1, gelu_tanh = 2 };

@@ -1,4 +1,4 @@
-// The memory of a KV cache: blocks of every layer, one layer after another.
+// The memory of a KV cache: blocks of every layer, one layer after another; scales beside them.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,17 @@ class KVCache {
  public:
   // Throws std::bad_alloc.
   KVCache(int64_t num_layers, int64_t num_blocks, int64_t num_kv_heads, int64_t head_dim,
-          int64_t block_size, DType dtype);
+          int64_t block_size, KVType type);
 
   int64_t num_layers() const { return num_layers_; }
   int64_t num_blocks() const { return num_blocks_; }
   int64_t num_kv_heads() const { return num_kv_heads_; }
   int64_t head_dim() const { return head_dim_; }
   int64_t block_size() const { return block_size_; }
-  size_t bytes() const { return memory_.bytes(); }
-  void* data() const { return memory_.data(); }
+  // Of elements and scales.
+  size_t bytes() const { return memory_.bytes() + scales_.bytes(); }
+  const AlignedMemory& elements() const { return memory_; }
+  const AlignedMemory& scales() const { return scales_; }
   KVBlocks layer(int64_t index) const;
 
   // Copy block pairs[2 i] to block pairs[2 i + 1] in every layer, in order. Ids are in range.
@@ -31,9 +33,9 @@ class KVCache {
 
  private:
   int64_t num_layers_, num_blocks_, num_kv_heads_, head_dim_, block_size_;
-  DType dtype_;
-  size_t block_bytes_;
-  AlignedMemory memory_;
+  KVType type_;
+  size_t block_bytes_, block_scale_bytes_;  // of one layer
+  AlignedMemory memory_, scales_;
 };
 
 }  // namespace quire

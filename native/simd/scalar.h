@@ -58,6 +58,24 @@ inline void narrow(F16* p, float x) {
   }
   p->bits = static_cast<uint16_t>(sign | half);
 }
+// See bytes.h.
+inline float widen(E4M3 x) {
+  const uint16_t half = static_cast<uint16_t>((x.bits & 0x80) << 8 | (x.bits & 0x7f) << 7);
+  return widen(F16{static_cast<uint16_t>((half & 0x7fff) == 0x3f80 ? half | 0x4000 : half)});
+}
+inline float widen(int8_t x) { return x; }
+inline void narrow(E4M3* p, float x) {
+  const float magnitude = fabsf(x) < e4m3_highest ? fabsf(x) : e4m3_highest;
+  const uint32_t bits = bits_of(magnitude), sign = bits_of(x) >> 31 << 7;
+  // Below 2^-6 a step is 2^-9: adding 2^14 leaves the number of steps in the last bits.
+  const uint32_t code = magnitude < 0.015625f ? bits_of(magnitude + 16384.0f) - 0x46800000
+                                              : ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - 960;
+  p->bits = static_cast<uint8_t>(x != x ? 0x7f : code | sign);
+}
+inline void narrow(int8_t* p, float x) {
+  const float bounded = x > -128.0f ? (x < 127.0f ? x : 127.0f) : -128.0f;
+  *p = static_cast<int8_t>(nearbyintf(bounded));
+}
 
 inline F32 set1(float x) { return {{x, x, x, x}}; }
 inline F32 zero() { return set1(0.0f); }

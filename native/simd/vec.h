@@ -4,6 +4,8 @@
 //   lanes; zero(), set1(x); load/store of float, BF16, F16 (rounding to nearest even), with
 //   *_partial(p, n) touching the first n < lanes elements only (others load as 0);
 //   load_even(p), load_odd(p) of 2 lanes BF16;
+//   load/store and *_partial of E4M3 (read as value / e4m3_unit; written to nearest even, NaN as
+//   0x7f, saturating at 448) and of int8_t (to nearest even, saturating);
 //   + - * /, fma(a, b, c) = a * b + c, min, max, abs, sqrt, round;
 //   less(a, b) -> Mask, any(mask), select(mask, a, b);
 //   sum(), max(): across lanes, halves folded in a fixed order.
@@ -26,6 +28,9 @@
 #include "simd/avx2.h"
 #else
 #include "simd/scalar.h"
+#endif
+#if defined(__AVX2__)
+#include "simd/bytes.h"
 #endif
 
 namespace quire::QUIRE_ISA {

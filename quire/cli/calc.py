@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from quire.cli.engine_flags import CountType
-from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
+from quire.core.kv_cache_spec import KV_DTYPE_BYTES, SCALE_BYTES, KVCacheSpec
 from quire.core.memory_budget import budget_from_total, num_sequences
 from quire.core.named_shapes import NAMED_SHAPES, named_spec
 
 DTYPE = click.option(
-    "--dtype", type=click.Choice(list(DTYPE_BYTES)), default="bfloat16", help="Of K and V."
+    "--dtype", type=click.Choice(list(KV_DTYPE_BYTES)), default="bfloat16", help="Of K and V."
 )
 TOKENS = click.option(
     "--tokens", type=CountType(False), default=4096, show_default=True, help="Per sequence."
@@ -43,14 +43,14 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
     rows: list[dict[str, Any]] = []
     for model in models or tuple(NAMED_SHAPES):
         spec = _spec(model, dtype)
-        total = spec.token_bytes * tokens * sequences
-        rows.append({"model": model, "bytes_per_token": spec.token_bytes, "bytes": total})
+        token_bytes = spec.token_bytes + spec.token_scale_bytes
+        total = token_bytes * tokens * sequences
+        rows.append({"model": model, "bytes_per_token": token_bytes, "bytes": total})
     if as_json:
         click.echo(json.dumps(rows))
         return
-    click.echo(
-        f"{sequences} x {tokens} tokens in {dtype}: 2 x layers x KV heads x head dim x bytes"
-    )
+    head = f"(head dim + {SCALE_BYTES} of scale)" if dtype == "int8" else "head dim x bytes"
+    click.echo(f"{sequences} x {tokens} tokens in {dtype}: 2 x layers x KV heads x {head}")
     click.echo(f"{'model':<16}{'bytes/token':>12}{'bytes':>18}{'GB':>10}{'GiB':>10}")
     for row in rows:
         total = row["bytes"]

@@ -60,7 +60,9 @@ class CacheOptions:
     )
     kv_cache_memory_bytes: int | None = option(None, "bytes for the KV cache alone")
     num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
-    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option("auto", "of K and V")
+    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8"] = (
+        option("auto", "of K and V; auto: as the weights; fp8, int8: twice the tokens of 16 bits")
+    )
     enable_prefix_caching: bool = option(True, "reuse KV blocks of equal prefixes")
     kv_canary: KVCanaryMode = option("off", "on a changed checksum of a reused KV block")
     kv_cache_metrics: bool = option(False, "measure how long KV blocks live and lie idle")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+#: Element types of K and V. ``int8`` has a scale beside each token's head, in bfloat16.
+KV_DTYPE_BYTES = {**DTYPE_BYTES, "fp8_e4m3": 1, "int8": 1}
+SCALE_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,7 @@ class KVCacheSpec:
         num_kv_heads: KV heads per layer.
         head_dim: Elements per head.
         block_size: Tokens per block.
-        dtype: ``float32``, ``float16`` or ``bfloat16``.
+        dtype: ``float32``, ``float16``, ``bfloat16``, ``fp8_e4m3`` or ``int8``.
     """
 
     num_layers: int
@@ -28,12 +31,28 @@ class KVCacheSpec:
     @property
     def token_bytes(self) -> int:
         """Bytes one token takes: 2 (K and V) x layers x KV heads x head dim x element size."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * KV_DTYPE_BYTES[self.dtype]
+
+    @property
+    def token_scale_bytes(self) -> int:
+        """Bytes of a token's scales, which lie beside the blocks: 0 unless ``int8``."""
+        scales = 2 * self.num_layers * self.num_kv_heads if self.dtype == "int8" else 0
+        return SCALE_BYTES * scales
 
     @property
     def block_bytes(self) -> int:
-        """Bytes one block takes over all layers."""
+        """Bytes one block takes over all layers, without scales."""
         return self.token_bytes * self.block_size
+
+    @property
+    def block_scale_bytes(self) -> int:
+        """Bytes of one block's scales over all layers."""
+        return self.token_scale_bytes * self.block_size
+
+    @property
+    def allocated_block_bytes(self) -> int:
+        """Bytes of memory one block takes over all layers, scales and all."""
+        return self.block_bytes + self.block_scale_bytes
 
     def num_blocks(self, num_tokens: int) -> int:
         """Blocks that ``num_tokens`` tokens of one request take."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quire.core.errors import ConfigError
-from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
+from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BYTES, KVCacheSpec
 
 GIB = 2**30
 
@@ -40,12 +40,12 @@ class MemoryDemand:
     def least_bytes(self) -> int:
         """Bytes with which one request of full length runs; the null block is one block more."""
         num_blocks = self.spec.num_blocks(self.max_model_len) + 1
-        return self.weight_bytes + self.scratch_bytes + num_blocks * self.spec.block_bytes
+        return self.weight_bytes + self.scratch_bytes + num_blocks * self.spec.allocated_block_bytes
 
     def longest_fitting(self, budget_bytes: int) -> int:
         """Return the most tokens of a request that runs in ``budget_bytes``; 0 or less if none."""
         available = budget_bytes - self.weight_bytes - self.scratch_bytes
-        return (available // self.spec.block_bytes - 1) * self.spec.block_size
+        return (available // self.spec.allocated_block_bytes - 1) * self.spec.block_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class MemoryBudget:
     Attributes:
         device_bytes: All there is.
         weight_bytes, scratch_bytes: As demanded.
-        kv_bytes: ``num_blocks`` blocks.
+        kv_bytes: ``num_blocks`` blocks and their scales.
         num_blocks: KV blocks, the null block included.
         spec: The blocks.
     """
@@ -74,7 +74,7 @@ class MemoryBudget:
             device_bytes=device_bytes,
             weight_bytes=demand.weight_bytes,
             scratch_bytes=demand.scratch_bytes,
-            kv_bytes=num_blocks * demand.spec.block_bytes,
+            kv_bytes=num_blocks * demand.spec.allocated_block_bytes,
             num_blocks=num_blocks,
             spec=demand.spec,
         )
@@ -110,8 +110,8 @@ def kv_bytes_from_free(free_bytes: int, fraction: float) -> int:
 
 
 def num_sequences(kv_bytes: int, spec: KVCacheSpec, num_tokens: int) -> int:
-    """Return how many requests of ``num_tokens`` tokens each fit in ``kv_bytes`` of blocks."""
-    return kv_bytes // (spec.num_blocks(num_tokens) * spec.block_bytes)
+    """Return how many requests of ``num_tokens`` tokens each fit in ``kv_bytes``, with scales."""
+    return kv_bytes // (spec.num_blocks(num_tokens) * spec.allocated_block_bytes)
 
 
 def plan_memory(
@@ -125,23 +125,28 @@ def plan_memory(
         demand: What is needed.
         device_bytes: All memory of the device.
         budget_bytes: What the engine may use of it.
-        kv_bytes: Bytes for KV alone, when given; must lie within the budget.
+        kv_bytes: Bytes for KV blocks alone, when given; with the blocks' scales, which come on top
+            (int8), they must lie within the budget.
 
     Raises:
         ConfigError: A request of full length does not fit; the message names three settings
             with which it would.
     """
     available = budget_bytes - demand.weight_bytes - demand.scratch_bytes
+    block_bytes = demand.spec.allocated_block_bytes
     if kv_bytes is not None:
-        if kv_bytes > available:
+        block_bytes = demand.spec.block_bytes
+        scale_bytes = kv_bytes // block_bytes * demand.spec.block_scale_bytes
+        if kv_bytes + scale_bytes > available:
+            most = max(available, 0) * block_bytes // demand.spec.allocated_block_bytes
             raise ConfigError(
                 "[config] --kv-cache-memory-bytes must be at most "
-                f"{format_bytes(max(available, 0))}, what weights and scratch leave of "
+                f"{format_bytes(most)}, what weights and scratch leave of "
                 f"{format_bytes(budget_bytes)}; got {format_bytes(kv_bytes)}. Lower it, or raise "
                 "--memory."
             )
         available = kv_bytes
-    num_blocks = max(available, 0) // demand.spec.block_bytes
+    num_blocks = max(available, 0) // block_bytes
     needed = demand.spec.num_blocks(demand.max_model_len) + 1
     if num_blocks < needed:
         allowed = demand.weight_bytes + demand.scratch_bytes + available
@@ -151,7 +156,7 @@ def plan_memory(
             f"{format_bytes(max(available, 0))} for it ({format_bytes(budget_bytes)} less weights "
             f"{format_bytes(demand.weight_bytes)} and scratch "
             f"{format_bytes(demand.scratch_bytes)}), needed "
-            f"{format_bytes(needed * demand.spec.block_bytes)}. Any of these would fit: "
+            f"{format_bytes(needed * block_bytes)}. Any of these would fit: "
             f"{'; '.join(options)}."
         )
     return MemoryBudget.with_blocks(demand, device_bytes, num_blocks)
@@ -161,7 +166,7 @@ def _fitting_settings(demand: MemoryDemand, allowed: int, kv_given: bool) -> lis
     """Return three settings, each of which makes the demand fit by itself."""
     spec = demand.spec
     variants = [("", demand)]
-    if DTYPE_BYTES[spec.dtype] > 2:
+    if KV_DTYPE_BYTES[spec.dtype] > 2:
         variants += [
             ("--kv-cache-dtype bfloat16 ", replace(demand, spec=replace(spec, dtype="bfloat16")))
         ]

@@ -22,7 +22,7 @@ class ResolvedConfig:
         config: The settings as they were given.
         device: ``cpu`` or ``reference``.
         threads: Compute threads.
-        dtype, kv_cache_dtype: Element types of weights and of K and V.
+        dtype, kv_cache_dtype: Element types of weights and of K and V (a key of KV_DTYPE_BYTES).
         max_model_len: Most tokens of a request; the ledger may lower it if it was not given.
         memory_bytes: Most bytes for weights, scratch and KV together.
         choices: One line for each value that was chosen rather than given.
@@ -68,6 +68,9 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
     if kv_cache_dtype == "auto":
         kv_cache_dtype = dtype
         chosen("kv_cache_dtype", kv_cache_dtype, "follows dtype")
+    elif kv_cache_dtype == "fp8":
+        kv_cache_dtype = "fp8_e4m3"
+        chosen("kv_cache_dtype", kv_cache_dtype, "what fp8 stands for")
     max_model_len, why = _max_model_len(config, model_config)
     if why:
         chosen("max_model_len", max_model_len, why)

@@ -8,7 +8,10 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
 1. with ``qk_norm``: each head of q and k is RMS-normalised and scaled;
 2. with ``rope``: ``(x[i], x[i + R/2])`` turns by the angle of ``(p, i)``, for ``i < R/2``;
    elements from R (the rotary dim) on stay as they are;
-3. k and v are rounded to the cache's dtype and stored in slot ``slot_mapping[t]`` (-1: nowhere);
+3. k and v are rounded to the cache's dtype and stored in slot ``slot_mapping[t]`` (-1: nowhere):
+   ``fp8_e4m3`` to nearest even, saturating at 448, NaN kept; ``int8`` as
+   ``round(x / scale)`` beside ``scale = max|x| / 127`` of the head's H elements, rounded up to
+   bfloat16 (NaN where one is not finite; codes are 0 where it is 0);
 4. ``out = sum_j softmax_j(scale * q . k_j) v_j`` over cached positions ``j`` in
    ``max(0, p - window + 1) .. p``, K and V read back from the cache, in float32.
 

@@ -37,11 +37,14 @@ class Ledger:
         parts = (budget.weight_bytes, budget.scratch_bytes, budget.kv_bytes)
         weights, scratch, kv, total = map(format_bytes, (*parts, sum(parts)))
         headroom, device = map(format_bytes, (budget.headroom_bytes, budget.device_bytes))
+        scale_bytes = budget.num_blocks * spec.block_scale_bytes
+        scales = f", scales {format_bytes(scale_bytes)} in all" if scale_bytes else ""
         return [
             f"memory: weights {weights} + scratch {scratch} + KV {kv} = {total}; "
             f"headroom {headroom} of {device}",
             f"KV cache: {budget.num_blocks - 1:,} blocks of {spec.block_size} tokens in "
-            f"{spec.dtype}, {format_bytes(spec.token_bytes)} a token; sequences at once: {fits}",
+            f"{spec.dtype}, {format_bytes(spec.token_bytes)} a token{scales}; "
+            f"sequences at once: {fits}",
         ]
 
 
@@ -93,13 +96,13 @@ def _fixed_blocks(
             "[config] --num-gpu-blocks-override must be at least 2, the null block included; got "
             f"{num_blocks}."
         )
-    kv_bytes = num_blocks * demand.spec.block_bytes
+    kv_bytes = num_blocks * demand.spec.allocated_block_bytes
     room = device_bytes - demand.weight_bytes - demand.scratch_bytes
     if kv_bytes > room:
         raise ConfigError(
             f"[config] --num-gpu-blocks-override must fit in {format_bytes(max(room, 0))}, what "
             f"weights and scratch leave of the machine; got {num_blocks} blocks of "
-            f"{format_bytes(demand.spec.block_bytes)}. Lower it."
+            f"{format_bytes(demand.spec.allocated_block_bytes)}. Lower it."
         )
     budget = MemoryBudget.with_blocks(demand, device_bytes, num_blocks)
     fits = (num_blocks - 1) * demand.spec.block_size

@@ -15,7 +15,11 @@ from quire.core.errors import ConfigError
     ("name", "value", "rule"),
     [
         ("dtype", "half", "auto or float32 or float16 or bfloat16"),
-        ("kv_cache_dtype", "fp8", "auto or float32 or float16 or bfloat16"),
+        (
+            "kv_cache_dtype",
+            "fp8_e5m2",
+            "auto or float32 or float16 or bfloat16 or fp8 or fp8_e4m3 or int8",
+        ),
         ("scheduling_policy", "lifo", "fcfs or priority"),
         ("device", None, "auto or cpu or reference"),
         ("memory", "8GiB", "int or None"),

@@ -38,6 +38,16 @@ def test_blocks_of_a_sequence(num_tokens, num_blocks):
     assert KVCacheSpec(1, 1, 1, 16, "float32").num_blocks(num_tokens) == num_blocks
 
 
+@pytest.mark.parametrize(("dtype", "scale_bytes"), [("fp8_e4m3", 0), ("int8", 2)])
+def test_8_bits_take_half_the_bytes_of_16(dtype, scale_bytes):
+    """QNT-24: 1.34 GB become 0.67; int8's scales, one a head of K and of V, are counted apart."""
+    wide, narrow = (KVCacheSpec(80, 8, 128, 16, d) for d in ("bfloat16", dtype))
+    assert 2 * narrow.block_bytes == wide.block_bytes
+    assert narrow.token_scale_bytes == 2 * 80 * 8 * scale_bytes
+    assert narrow.allocated_block_bytes == narrow.block_bytes + 16 * narrow.token_scale_bytes
+    assert wide.allocated_block_bytes == wide.block_bytes
+
+
 def test_float32_takes_twice_the_bytes():
     spec = KVCacheSpec(16, 8, 64, 16, "float32")
     assert spec.block_bytes == 2 * KVCacheSpec(16, 8, 64, 16, "float16").block_bytes == 1_048_576

@@ -85,3 +85,10 @@ def test_impossible_settings_name_the_flag_and_both_numbers(
     with pytest.raises(ConfigError) as error:
         resolved(**keywords)
     assert all(word in str(error.value) for word in words)
+
+
+def test_fp8_is_e4m3() -> None:
+    found = resolved(kv_cache_dtype="fp8")
+    assert found.kv_cache_dtype == "fp8_e4m3"
+    assert any(line.startswith("kv_cache_dtype = fp8_e4m3") for line in found.choices)
+    assert resolved(kv_cache_dtype="int8").kv_cache_dtype == "int8"

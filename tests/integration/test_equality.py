@@ -37,6 +37,16 @@ def test_weights_and_cache_of_16_bits(
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["fp8", "int8"])
+@pytest.mark.parametrize("block_size", [8, 16])
+def test_a_cache_of_8_bits(
+    checkpoint: Callable[..., Path], native: str, kv_cache_dtype: str, block_size: int
+) -> None:
+    settings = {"kv_cache_dtype": kv_cache_dtype, "block_size": block_size}
+    outcomes = check_lattice(checkpoint(), few_conditions(), device=native, **settings)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
 def test_quire_tiny(native: str) -> None:
     try:
         folder = resolve_model("quire-tiny")

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
-from quire.kernels.reference.attention import ReferenceAttention, ReferenceKVCache
+from quire.kernels.reference.attention import ReferenceAttention
+from quire.kernels.reference.kv_cache import ReferenceKVCache
 from tests.kernels.attention_cases import Case, Tables
 from tests.kernels.torch_copies import tensors
 
@@ -32,6 +33,7 @@ def run_cpu(case: Case, tables: Tables, qkv: list[np.ndarray], steps: Sequence[P
     attention = CpuAttention(case.spec, **case.parameters())
     cache = CpuKVCache(case.cache_spec, tables.num_blocks)
     cache.native.memory[:] = 0xFF
+    cache.native.scales[:] = 0xFF
     return _collect(
         case,
         qkv,

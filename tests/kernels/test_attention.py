@@ -84,12 +84,19 @@ def split_everywhere(length: int, points: range) -> list[list[Parts]]:
     return [[[(0, 0, at)], [(0, at, length)]] for at in points]
 
 
-@pytest.mark.parametrize("shape", ["gqa", "mha", "window", "long window", "odd head"])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        *((shape, "bfloat16") for shape in ("gqa", "mha", "window", "long window", "odd head")),
+        *(("gqa", dtype) for dtype in ("float32", "float16", "fp8_e4m3", "int8")),
+        ("odd head", "int8"),
+    ],
+)
 def test_bits_do_not_depend_on_chunks_batch_blocks_or_threads(
-    isa: str, threads: int, shape: str
+    isa: str, threads: int, shape: str, dtype: str
 ) -> None:
     """A 17-token prompt at every split point, and one of three pieces at some."""
-    case = replace(SHAPES[shape], dtype="bfloat16")
+    case = replace(SHAPES[shape], dtype=dtype)
     lens = [17, 620, 300]
     qkv = random_qkv(case, lens)
     want = run_cpu(case, Tables(case, lens), qkv, whole(lens))

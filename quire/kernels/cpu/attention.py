@@ -9,14 +9,15 @@ import numpy as np
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels import attention
 from quire.kernels.backend import AttentionSpec, Batch, KVCache
-from quire.kernels.cpu.native import DTYPE_CODES, native
+from quire.kernels.cpu.native import KV_DTYPE_CODES, native
 
 
 class CpuKVCache:
     """K and V of all layers in one native allocation; each layer's blocks lie side by side.
 
     Attributes:
-        nbytes: What the blocks take, ``num_blocks * spec.block_bytes``.
+        nbytes: What blocks and scales take,
+            ``num_blocks * (spec.block_bytes + spec.block_scale_bytes)``.
     """
 
     def __init__(self, spec: KVCacheSpec, num_blocks: int) -> None:
@@ -28,7 +29,7 @@ class CpuKVCache:
             spec.num_kv_heads,
             spec.head_dim,
             spec.block_size,
-            DTYPE_CODES[spec.dtype],
+            KV_DTYPE_CODES[spec.dtype],
         )
         self.nbytes: int = self.native.nbytes
 
@@ -37,7 +38,7 @@ class CpuKVCache:
         self.native.copy_blocks(np.array(pairs, np.int64).reshape(-1, 2), len(pairs))
 
     def checksums(self, block_ids: Sequence[int]) -> list[int]:
-        """Return a checksum of each block's bytes over all layers: XXH64 of the layers' XXH64."""
+        """Return a checksum of each block's bytes and scales: XXH64 of the layers' XXH64."""
         found = np.empty(len(block_ids), np.uint64)
         self.native.checksums(np.array(block_ids, np.int64), len(block_ids), found)
         checksums: list[int] = found.tolist()

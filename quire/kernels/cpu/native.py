@@ -20,6 +20,7 @@ native: Any = _native
 
 #: How the kernels name an element type; the order of native/include/types.h.
 DTYPE_CODES = {"float32": 0, "float16": 1, "bfloat16": 2}
+KV_DTYPE_CODES = {**DTYPE_CODES, "fp8_e4m3": 3, "int8": 4}
 
 
 def _choose_isa() -> None:
@@ -37,4 +38,4 @@ def _choose_isa() -> None:
 
 _choose_isa()
 
-__all__ = ["DTYPE_CODES", "native"]
+__all__ = ["DTYPE_CODES", "KV_DTYPE_CODES", "native"]

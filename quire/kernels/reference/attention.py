@@ -5,36 +5,12 @@ T tokens, B requests, N query heads, K KV heads, H head dim, S context.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from zlib import crc32
-
 import torch
 
-from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels import attention
 from quire.kernels.backend import AttentionSpec, Batch, KVCache
-from quire.kernels.reference.linear import DTYPES
+from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.norm import rms_norm
-
-
-class ReferenceKVCache:
-    """K and V as (layers, 2, num_blocks, block_size, K, H); NaN where nothing was written."""
-
-    def __init__(self, spec: KVCacheSpec, num_blocks: int) -> None:
-        self.spec = spec
-        self.num_blocks = num_blocks
-        shape = (spec.num_layers, 2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
-        self.blocks = torch.full(shape, float("nan"), dtype=DTYPES[spec.dtype])
-
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks ``(source, destination)`` in every layer, in order."""
-        for source, destination in pairs:
-            self.blocks[:, :, destination] = self.blocks[:, :, source]
-
-    def checksums(self, block_ids: Sequence[int]) -> list[int]:
-        """Return a checksum of each block's bytes over all layers (CRC-32)."""
-        blocks = [self.blocks[:, :, block_id].contiguous() for block_id in block_ids]
-        return [crc32(block.view(torch.uint8).numpy().tobytes()) for block in blocks]
 
 
 class ReferenceAttention:
@@ -68,10 +44,8 @@ class ReferenceAttention:
                 x.copy_(rms_norm(x, self.qk_norm[index], self.norm_eps))
             if self.rope is not None:
                 rotate(x, batch.positions.long(), *self.rope)
-        cached_k, cached_v = kv_cache.blocks[spec.layer].flatten(1, 2)
         written = batch.slot_mapping >= 0
-        cached_k[batch.slot_mapping[written]] = k[written].to(cached_k.dtype)
-        cached_v[batch.slot_mapping[written]] = v[written].to(cached_v.dtype)
+        kv_cache.write(spec.layer, batch.slot_mapping[written], k[written], v[written])
         starts = batch.query_start_loc.tolist()
         block_size = kv_cache.spec.block_size
         for i, seq_len in enumerate(batch.seq_lens.tolist()):
@@ -81,7 +55,7 @@ class ReferenceAttention:
             blocks = batch.block_tables[i].long()[context // block_size]
             slots = blocks * block_size + context % block_size
             mask = visible(positions, context, spec.sliding_window)
-            result = attend(q[rows], cached_k[slots], cached_v[slots], mask, spec.scale)
+            result = attend(q[rows], *kv_cache.read(spec.layer, slots), mask, spec.scale)
             out[rows] = result.flatten(1)
         return out
 

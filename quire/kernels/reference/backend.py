@@ -18,7 +18,8 @@ from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch, Weight
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.reference import moe, norm, sampling
 from quire.kernels.reference.activation import activate, gated
-from quire.kernels.reference.attention import ReferenceAttention, ReferenceKVCache
+from quire.kernels.reference.attention import ReferenceAttention
+from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.linear import ReferenceLinear
 
 Tensor = torch.Tensor
