@@ -19,6 +19,7 @@ from quire.protocol.request_fields import (
     REFUSED_EMBEDDING,
     find_ignored,
 )
+from quire.protocol.responses import REFUSED_RESPONSES, ResponsesRequest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -47,7 +48,9 @@ def decode_body(body: bytes, kind: type[T]) -> tuple[T, list[str]]:
         refused = REFUSED_COMPLETION
     elif issubclass(kind, EmbeddingRequest):
         refused = REFUSED_EMBEDDING
-    ignored = find_ignored(fields, frozenset(kind.__struct_fields__), refused)
+    elif issubclass(kind, ResponsesRequest):
+        refused = REFUSED_RESPONSES
+    ignored = find_ignored(fields, frozenset(kind.__struct_fields__) - refused.keys(), refused)
     request = _parse(body, kind)
     ignored += _unknown_inside(fields, "stream_options", StreamOptions)
     if "messages" in kind.__struct_fields__:

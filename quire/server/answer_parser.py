@@ -131,6 +131,11 @@ class AnswerParser:
             for index, reason in found
         ]
 
+    @property
+    def broken(self) -> set[int]:
+        """Places of the calls that cannot be made."""
+        return set() if self._tools is None else {index for index, _ in self._tools.errors}
+
     def read(self, text: str, final: bool) -> ParsedAnswer:
         """Take the next piece, the answer's last when ``final``, and return what is certain."""
         answer = ParsedAnswer(content=text)

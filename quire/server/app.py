@@ -6,7 +6,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp
 
-from quire.server import debug, health, models, tokenization
+from quire.server import debug, health, models, responses, tokenization
 from quire.server.authentication import OPEN_PATHS, RequireKey
 from quire.server.boundary import Boundary
 from quire.server.chat_completions import ChatCompletions
@@ -28,6 +28,7 @@ def create_app(service: Service) -> ASGIApp:
             WebSocketRoute("/v1/chat/completions", WebSocketStream(chat)),
             WebSocketRoute("/v1/completions", WebSocketStream(completions)),
             Route("/v1/embeddings", Embeddings(service), methods=["POST"]),
+            *responses.routes(service),
             *models.routes(service),
             *tokenization.routes(service),
             *health.routes(service),
@@ -44,7 +45,7 @@ def create_app(service: Service) -> ASGIApp:
         app = CORSMiddleware(
             app,
             allow_origins=service.options.allowed_origins,
-            allow_methods=("GET", "POST"),
+            allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
             expose_headers=("X-Request-Id", "X-Ignored-Params", "Retry-After"),
         )

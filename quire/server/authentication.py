@@ -24,8 +24,11 @@ OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/pro
 #: Of a WebSocket; what follows is the key.
 SUBPROTOCOL = "openai-insecure-api-key."
 _INFER = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize"}
-)
+    {
+        "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
+        "/tokenize", "/detokenize",
+    }
+)  # fmt: skip
 _READ = frozenset({"/metrics", "/load", "/version", "/v1/models"})
 _KEY = re.compile(r"[!-~]+")
 
@@ -152,7 +155,7 @@ _FIELDS: dict[str, Callable[[str], Any]] = {
 
 def scope_of(path: str) -> str:
     """Return the scope a path needs that is not open; an unknown one needs the highest."""
-    if path in _INFER:
+    if path in _INFER or path.startswith("/v1/responses/"):
         return "infer"
     if path in _READ or path.startswith("/v1/models/"):
         return "read"

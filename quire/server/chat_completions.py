@@ -16,14 +16,14 @@ from quire.protocol.chat_completion import (
     ChatCompletionRequest,
 )
 from quire.server.chat_choice import ChoiceWriter, WrittenChoice
+from quire.server.chat_prompt import prepare_chat
 from quire.server.deltas import Sent, Tally, json_text
-from quire.server.generation import Outputs, Submission, output_limit
+from quire.server.generation import Outputs, Submission
 from quire.server.generation_endpoint import GenerationEndpoint
 from quire.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
-from quire.server.prompts import Conversation, encode_conversation
 from quire.server.service import Service
 from quire.server.sse import ChunkWriter
-from quire.server.tool_use import AnswerReading, ToolUse, read_as
+from quire.server.tool_use import AnswerReading
 
 
 class ChatCompletions(GenerationEndpoint[ChatCompletionRequest]):
@@ -33,37 +33,11 @@ class ChatCompletions(GenerationEndpoint[ChatCompletionRequest]):
     id_prefix = "chatcmpl"
 
     async def prepare(
-        self, body: ChatCompletionRequest, response_id: str
+        self, body: ChatCompletionRequest, response_id: str, client: str
     ) -> tuple[ChatAnswer, Submission]:
-        service = self.service
-        model = service.resolve_model(body.model)
-        body.check()
-        exclude = service.options.exclude_tools_when_tool_choice_none
-        tool_use = ToolUse.of(body, service.formats, exclude)
-        conversation = Conversation(
-            body.messages,
-            body.add_generation_prompt,
-            body.continue_final_message,
-            body.add_special_tokens,
-            body.chat_template_kwargs,
-            tool_use.prompted,
-        )
-        tokenizer = service.engine.tokenizer
-        token_ids = await encode_conversation(tokenizer, conversation)
-        limit = output_limit(service, body.output_limit, len(token_ids))
-        defaults = service.engine.default_sampling_params
-        params = body.sampling_params(defaults, limit, body.num_logprobs)
-        reading = read_as(service.formats, tool_use, tokenizer, token_ids, params)
-        submission = Submission(
-            response_id=response_id,
-            prompts=[token_ids],
-            params=[params],
-            param="messages",
-            priority=body.priority or 0,
-            cache_salt=body.cache_salt,
-        )
-        answer = ChatAnswer(service, body, response_id, model, conversation.role, reading)
-        return answer, submission
+        model = self.service.resolve_model(body.model)
+        submission, reading, role = await prepare_chat(self.service, body, response_id, "messages")
+        return ChatAnswer(self.service, body, response_id, model, role, reading), submission
 
 
 class ChatAnswer:

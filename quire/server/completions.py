@@ -35,7 +35,7 @@ class Completions(GenerationEndpoint[CompletionRequest]):
     id_prefix = "cmpl"
 
     async def prepare(
-        self, body: CompletionRequest, response_id: str
+        self, body: CompletionRequest, response_id: str, client: str
     ) -> tuple[CompletionAnswer, Submission]:
         service = self.service
         model = service.resolve_model(body.model)

@@ -89,19 +89,21 @@ class GenerationEndpoint(ABC, Generic[T]):
             RequestError, ApiError: It is refused.
         """
         request_id = body.request_id or body.rid or record.request_id
-        answer, submission = await self.prepare(body, f"{self.id_prefix}-{request_id}")
+        client = "" if api_key is None else api_key.client.client_id
+        response_id = f"{self.id_prefix}-{request_id}"
+        answer, submission = await self.prepare(body, response_id, client)
         submission.deadline = deadline
         submission.record, submission.api_key = record, api_key
         if api_key is not None:
-            record.api_key = api_key.client.client_id
+            record.api_key = client
         record.model = body.model or self.service.model_names[0]
         record.streamed = bool(body.stream)
         check_submission(self.service, submission)
         return answer, generate(self.service, submission)
 
     @abstractmethod
-    async def prepare(self, body: T, response_id: str) -> tuple[Answer, Submission]:
-        """Check and tokenize a request, whose answer is named ``response_id``.
+    async def prepare(self, body: T, response_id: str, client: str) -> tuple[Answer, Submission]:
+        """Check and tokenize a request of ``client``, whose answer is named ``response_id``.
 
         Raises:
             RequestError: It is wrong.

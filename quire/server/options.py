@@ -15,7 +15,13 @@ from quire.core.log import LogFormat
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*:?")
 _URL = re.compile(r"https?://[^/]")
 #: Settings with a least value.
-_LEAST = {"shutdown_timeout": 0, "max_num_queued_reqs": 1, "max_num_queued_tokens": 1}
+_LEAST = {
+    "shutdown_timeout": 0,
+    "max_num_queued_reqs": 1,
+    "max_num_queued_tokens": 1,
+    "max_stored_responses": 0,
+    "max_stored_bytes": 0,
+}
 _KEY = re.compile(r"[!-~]+")
 
 
@@ -48,6 +54,8 @@ class ServerOptions:
     exclude_tools_when_tool_choice_none: bool = option(
         False, "leave tools out of the prompt when they may not be called"
     )
+    max_stored_responses: int = option(1000, "answers of /v1/responses kept for later turns")
+    max_stored_bytes: int = option(64 * 2**20, "memory for them")
     max_num_queued_reqs: int = option(4096, "most prompts that wait; more get a 429")
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
     watchdog_timeout: float = option(120.0, "restart an engine without a step for so long, in s")

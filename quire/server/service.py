@@ -22,6 +22,7 @@ from quire.server.options import ServerOptions
 from quire.server.rate_limit import RateLimits
 from quire.server.request_log import RequestLog
 from quire.server.request_record import Sink
+from quire.server.response_store import ResponseStore
 from quire.server.tracing import Tracing
 
 
@@ -39,6 +40,7 @@ class Service:
         tracing: Sends traces, where a collector is named.
         sinks: Are told of each request that has ended.
         metrics: What ``/metrics`` shows.
+        responses: Answers kept for later turns.
         formats: How the model's tool calls and reasoning are read.
         model_names: Names that requests may use; the first is shown in answers.
         created: When the service started, unix seconds.
@@ -54,6 +56,7 @@ class Service:
     sinks: tuple[Sink, ...] = field(init=False)
     tracing: Tracing | None = field(init=False, default=None)
     metrics: ServerMetrics = field(init=False)
+    responses: ResponseStore = field(init=False)
     formats: AnswerFormats = field(init=False)
     model_names: tuple[str, ...] = field(init=False)
     created: int = field(init=False)
@@ -62,6 +65,7 @@ class Service:
     def __post_init__(self) -> None:
         self.model_names = (self.config.model.served_model_name or self.config.model.model,)
         options = self.options
+        self.responses = ResponseStore(options.max_stored_responses, options.max_stored_bytes)
         self.formats = AnswerFormats.resolve(options, self.engine.tokenizer)
         self.admission = Admission(options.max_num_queued_reqs, options.max_num_queued_tokens)
         self.rate_limits = RateLimits(self.admission.rejections)

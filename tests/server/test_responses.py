@@ -1,0 +1,283 @@
+"""``/v1/responses``: asked by OpenAI's own client, streamed and whole, kept and forgotten."""
+
+from __future__ import annotations
+
+import json
+
+import openai
+import pytest
+
+from quire.protocol.chat_completion import Message
+from quire.server.authentication import ApiKey
+from quire.server.response_store import ResponseStore, StoredResponse
+from quire.text.chat_template import ChatTemplate
+from tests.server.test_tools import CALL, CITY, TEMPLATE, TWO
+
+WEATHER = {"type": "function", "name": "get_weather", "parameters": CITY}
+NOW = {"type": "function", "name": "now"}
+
+
+@pytest.fixture
+def start(engine, tokenizer, serve, monkeypatch):
+    """Serve the scripted model under a template with tools; returns OpenAI's client."""
+    template = ChatTemplate({"default": TEMPLATE}, tokenizer.special_tokens)
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    engine.max_model_len = 4096
+    prompts = []
+    generate = engine.generate
+
+    def listening(prompt, *arguments, **keywords):
+        prompts.append(tokenizer.decode(prompt["prompt_token_ids"], False))
+        return generate(prompt, *arguments, **keywords)
+
+    monkeypatch.setattr(engine, "generate", listening)
+
+    def run(**options):
+        http = serve(**options)
+        client = openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="none", max_retries=0)
+        client.prompts = prompts
+        return client
+
+    return run
+
+
+@pytest.fixture
+def client(start):
+    return start()
+
+
+def ask(client, **fields):
+    return client.responses.create(**{"model": "", "input": "Weather?", **fields})
+
+
+def without_ids(response):
+    """Return an answer without what differs from call to call."""
+    value = response if isinstance(response, dict) else response.to_dict()
+    text = json.dumps(value)
+    for item in [value, *value["output"]]:
+        for name in ("id", "call_id"):
+            if name in item:
+                text = text.replace(item[name], name)
+    made = json.loads(text)
+    return {k: v for k, v in made.items() if k not in ("created_at", "completed_at")}
+
+
+def test_text(engine, client):
+    answer = ask(client, instructions="Be brief.", metadata={"a": "b"}, max_output_tokens=50)
+    assert (answer.output_text, answer.status, answer.object) == (
+        engine.text,
+        "completed",
+        "response",
+    )
+    assert answer.id.startswith("resp_") and answer.output[0].id.startswith("msg_")
+    assert (answer.instructions, answer.metadata) == ("Be brief.", {"a": "b"})
+    assert client.prompts == [
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWeather?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    ]
+    usage = answer.usage
+    assert usage.input_tokens > 20 and usage.output_tokens == len(engine.text.encode()) + 1
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+    assert usage.input_tokens_details.cached_tokens == 2
+    assert usage.output_tokens_details.reasoning_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("Grüße 😀!", ["message"]),
+        (TWO, ["message", "function_call", "function_call"]),
+        (f"<think>\nhm\n</think>\n\nSo.{CALL}", ["reasoning", "message", "function_call"]),
+        (f"{CALL}\nBye.", ["function_call", "message"]),
+        ("", ["message"]),
+    ],
+)
+def test_streamed_is_whole(engine, client, text, kinds):
+    engine.text = text
+    fields = {"tools": [WEATHER, NOW]}
+    whole = ask(client, **fields)
+    assert [item.type for item in whole.output] == kinds
+    events = list(ask(client, stream=True, **fields))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[0].response.output == [] and events[0].response.status == "in_progress"
+    assert events[-1].type == "response.completed"
+    assert without_ids(events[-1].response) == without_ids(whole)
+    assert_consistent(events)
+
+
+def assert_consistent(events):
+    """Deltas joined are what the done events and the response say, in the right order."""
+    final = events[-1].response.output
+    for index, item in enumerate(final):
+        own = [e for e in events if getattr(e, "output_index", None) == index]
+        assert own[0].type == "response.output_item.added" and own[0].item.id == item.id
+        assert own[-1].type == "response.output_item.done"
+        assert own[-1].item.to_dict() == item.to_dict()
+        deltas = "".join(e.delta for e in own if e.type.endswith(".delta"))
+        text = item.arguments if item.type == "function_call" else item.content[0].text
+        assert deltas == text
+        done = [e for e in own if e.type.endswith(("text.done", "arguments.done"))]
+        assert len(done) == 1 and getattr(done[0], "text", None) in (text, None)
+
+
+def test_the_clients_own_stream_helper(engine, client):
+    engine.text = "Hello."
+    with client.responses.stream(model="", input="Hi") as stream:
+        texts = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        assert "".join(texts) == stream.get_final_response().output_text == "Hello."
+
+
+def test_a_loop_with_a_tool(engine, client):
+    engine.text = CALL
+    first = ask(client, tools=[WEATHER])
+    call = first.output[0]
+    assert (call.name, call.arguments, call.status) == (
+        "get_weather", '{"city": "Rome"}', "completed",
+    )  # fmt: skip
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    engine.text = "It is sunny."
+    second = ask(client, input=[output], previous_response_id=first.id, tools=[WEATHER])
+    assert second.output_text == "It is sunny."
+    kept = client.prompts[-1]
+    # The same, with nothing kept on the server.
+    items = [{"role": "user", "content": "Weather?"}, call.to_dict(), output]
+    ask(client, input=items, tools=[WEATHER], store=False)
+    assert client.prompts[-1] == kept
+    assert '{"name": "get_weather", "arguments": {"city": "Rome"}}' in kept and "sunny" in kept
+
+
+def test_kept_and_deleted(engine, client):
+    first = ask(client, instructions="Not kept.")
+    assert client.responses.retrieve(first.id).to_dict() == first.to_dict()
+    ask(client, input="And now?", previous_response_id=first.id)
+    assert client.prompts[-1].count("user\n") == 2 and engine.text in client.prompts[-1]
+    assert "Not kept." not in client.prompts[-1]
+    client.responses.delete(first.id)
+    for use in (
+        lambda: client.responses.retrieve(first.id),
+        lambda: client.responses.delete(first.id),
+        lambda: ask(client, previous_response_id=first.id),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            use()
+
+
+def test_store_false_keeps_nothing(client):
+    answer = ask(client, store=False)
+    assert answer.model_extra["store"] is False
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(answer.id)
+
+
+def test_a_server_that_keeps_nothing(start):
+    client = start(max_stored_responses=0)
+    assert ask(client).model_extra["store"] is False
+    with pytest.raises(openai.BadRequestError, match="keeps no responses"):
+        ask(client, store=True)
+
+
+def test_cancelling_is_for_the_background(client):
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.cancel(ask(client).id)
+
+
+def test_keys_see_their_own_only(start):
+    client = start(api_key=("one", "two"))
+    assert ApiKey.create("one").client.client_id != ApiKey.create("two").client.client_id
+    one, two = (client.with_options(api_key=key) for key in ("one", "two"))
+    answer = ask(one)
+    assert one.responses.retrieve(answer.id).id == answer.id
+    with pytest.raises(openai.NotFoundError):
+        two.responses.retrieve(answer.id)
+    with pytest.raises(openai.NotFoundError):
+        ask(two, previous_response_id=answer.id)
+
+
+def test_what_is_cut_is_incomplete(engine, client):
+    answer = ask(client, max_output_tokens=3)
+    assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert answer.output[0].status == "incomplete"
+    assert list(ask(client, max_output_tokens=3, stream=True))[-1].type == "response.incomplete"
+    engine.text = CALL
+    cut = ask(client, tools=[WEATHER], max_output_tokens=len(CALL) - 20)
+    assert cut.output[0].status == "incomplete"
+
+
+def test_structure_and_forced_calls(engine, client):
+    form = {"type": "json_schema", "name": "n", "schema": {"type": "integer"}}
+    ask(client, text={"format": form})
+    assert engine.params[-1].structured_outputs.json == '{"type":"integer"}'
+    ask(client, tools=[NOW], tool_choice={"type": "function", "name": "now"})
+    assert engine.params[-1].structured_outputs.grammar
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": []}, "input"),
+        ({"input": ""}, "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0]",
+        ),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [NOW, NOW]}, "tools[1].name"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
+        ({"background": True}, "background"),
+        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"include": ["reasoning.encrypted_content"]}, "include"),
+        ({"n": 2}, "n"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": 9999}, "input"),
+        ({"conversation": "c"}, "conversation"),
+    ],
+)
+def test_what_is_refused_names_its_field(client, fields, param):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post("/responses", body={"input": "Hi", **fields}, cast_to=object)
+    assert caught.value.body["param"] == param
+
+
+def test_structure_on_a_real_engine(live):
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}
+    fields = {"model": "tiny", "temperature": 1, "max_output_tokens": 300}
+
+    def create(schema, **more):
+        form = {"type": "json_schema", "name": "n", "schema": schema}
+        return ask(live.openai, text={"format": form}, **fields, **more)
+
+    answer = create(schema, extra_body={"seed": 3})
+    assert answer.status == "completed" and len(json.loads(answer.output_text)) == 2
+    streamed = list(create(schema, stream=True, extra_body={"seed": 3}))
+    assert without_ids(streamed[-1].response) == without_ids(answer) | {
+        "usage": streamed[-1].response.usage.to_dict()  # by now the prompt is cached
+    }
+    with pytest.raises(openai.BadRequestError, match="cannot be enforced") as caught:
+        create({"not": {}})
+    assert caught.value.body["param"] == "text.format"
+    live.wait_until_idle()
+
+
+def test_the_store_is_bounded():
+    made = StoredResponse.create(b"x" * 50, [Message(role="user", content="Hi")])
+    store = ResponseStore(max_responses=3, max_bytes=10 * made.num_bytes)
+    for name in "abcd":
+        store.put("", name, made)
+    assert len(store) == 3 and store.get("", "a") is None
+    assert store.get("", "b").messages() == [Message(role="user", content="Hi")]
+    store.put("", "e", made)  # b was used, so c goes
+    assert store.get("", "c") is None and store.get("", "b") is not None
+    assert store.num_bytes == 3 * made.num_bytes
+    assert store.delete("", "b") and not store.delete("", "b") and not store.delete("x", "d")
+    small = ResponseStore(max_responses=9, max_bytes=made.num_bytes)
+    small.put("", "a", made)
+    small.put("", "b", made)
+    assert len(small) == 1 and small.num_bytes == made.num_bytes
+    small.put("", "c", StoredResponse.create(b"x" * 5000, []))
+    assert len(small) == small.num_bytes == 0
