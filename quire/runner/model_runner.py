@@ -220,7 +220,11 @@ class ModelRunner:
             output.prompt_logprobs[part.request_id] = self._prompt_logprobs(part, rows)
             return
         states = self._backend.to_numpy(rows)
-        embedding = self._pooling.add(plan.scheduled[part.index], states)
+        try:
+            embedding = self._pooling.add(plan.scheduled[part.index], states)
+        except FloatingPointError as error:
+            output.errors[part.request_id] = str(error)
+            return
         if embedding is not None:
             output.embeddings[part.request_id] = embedding
 

@@ -66,6 +66,9 @@ class PoolingState:
 
         Returns:
             (D,) float32 little-endian, scaled to length 1, when the prompt has ended; else None.
+
+        Raises:
+            FloatingPointError: The states are not finite.
         """
         pool = self._pools[row.request_id]
         for state in states.astype(np.float64):
@@ -73,6 +76,11 @@ class PoolingState:
         if row.num_computed_tokens + row.num_scheduled_tokens < pool.num_prompt_tokens:
             return None
         length = float(np.sqrt((pool.total * pool.total).sum()))
+        if not np.isfinite(length):
+            raise FloatingPointError(
+                "[pooling] hidden states must be finite; got NaN or infinity. The checkpoint or "
+                "its dtype cannot compute this input."
+            )
         vector = pool.total / length if length else pool.total
         embedding: bytes = vector.astype("<f4").tobytes()
         return embedding

@@ -57,6 +57,24 @@ def test_logits_that_are_no_numbers_end_one_request(
         assert [o.outputs for o in again] == [o.outputs for o in expected]
 
 
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_embeddings_that_are_no_numbers_end_one_request(
+    create_llm: Callable[..., LLM],
+    poisoned: Path,
+    prompts: Callable[..., list[list[int]]],
+    pooling: str,
+) -> None:
+    (prompt,) = prompts(20)
+    embed = SamplingParams(pooling=pooling, max_tokens=None)
+    llm = create_llm(poisoned)
+    (expected,) = llm.generate([prompt], embed)
+    good, bad, same = llm.generate([prompt, [5, POISON, 6] * 6, prompt], embed)
+    assert good.embedding == same.embedding == expected.embedding
+    assert expected.embedding is not None
+    assert bad.outputs[0].finish_reason == "error" and bad.embedding is None
+    assert bad.error is not None and "[pooling] hidden states must be finite" in bad.error
+
+
 def test_all_sequences_of_a_failed_request_end(
     create_llm: Callable[..., LLM], poisoned: Path
 ) -> None:
