@@ -36,9 +36,8 @@ def start_decoding(llm: LLM, batch: int, depth: int, steps: int) -> None:
         decoding = sum(bool(output.outputs[0].token_ids) for output in llm.engine.step())
 
 
-def decode_seconds(llm: LLM, batch: int, depth: int, steps: int) -> list[float]:
-    """Return the seconds of each of ``steps`` engine steps that decode ``batch`` sequences."""
-    start_decoding(llm, batch, depth, steps)
+def decode_seconds(llm: LLM, batch: int, steps: int) -> list[float]:
+    """Return the seconds of each of ``steps`` engine steps behind :func:`start_decoding`."""
     seconds = []
     for _ in range(steps):
         start = time.perf_counter()

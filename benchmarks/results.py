@@ -113,6 +113,36 @@ def write(name: str, results: Any, **extra: Any) -> Path:
     return path
 
 
+def merge(
+    name: str, results: dict[str, dict[str, dict[str, Any]]], *, run: dict[str, Any], **extra: Any
+) -> Path:
+    """Put entries into ``benchmarks/results/<name>.json`` and keep the others that are there.
+
+    Args:
+        results: Entries by group and name. Each gets ``run``, the key of what is common to the
+            entries measured together: commit, command, machine, time, and ``run`` as given.
+        extra: Top-level fields.
+    """
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    document = json.loads(path.read_text()) if path.exists() else {"runs": {}, "results": {}}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    document |= {"name": name, **extra}
+    document["runs"][date] = {
+        "commit": commit(),
+        "command": " ".join(["python", *(_relative(word) for word in sys.argv)]),
+        "machine": machine(),
+        **run,
+    }
+    for group, entries in results.items():
+        kept = document["results"].setdefault(group, {})
+        kept |= {key: {**entry, "run": date} for key, entry in entries.items()}
+    used = {entry["run"] for group in document["results"].values() for entry in group.values()}
+    document["runs"] = {key: value for key, value in document["runs"].items() if key in used}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
+
+
 def _relative(word: str) -> str:
     """Shorten absolute paths, so that results name no folder of a machine."""
     root = str(Path(__file__).parent.parent) + os.sep

@@ -12,25 +12,34 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from llama_cpp import llama_cpp as ll
 
+UBATCH = 512
 
-class Peer:
-    """One model and one context with room for ``max_seqs`` sequences of ``context`` tokens."""
 
-    def __init__(self, path: str, threads: int, context: int, max_seqs: int) -> None:
-        ll.llama_backend_init()
-        self.model = ll.llama_load_model_from_file(path.encode(), ll.llama_model_default_params())
+def rss_bytes() -> int:
+    """Return the resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Context:
+    """Room for ``max_seqs`` sequences of ``context`` tokens each; one sequence's own is separate,
+    because llama.cpp's cache is laid out by the number of sequences it may hold."""
+
+    def __init__(self, model: Any, threads: int, context: int, max_seqs: int) -> None:
         params = ll.llama_context_default_params()
         params.n_ctx = context * max_seqs
-        params.n_batch = params.n_ubatch = 512
+        params.n_batch = params.n_ubatch = UBATCH
         params.n_seq_max = max_seqs
         params.n_threads = params.n_threads_batch = threads
         params.no_perf = True
-        self.context = ll.llama_init_from_model(self.model, params)
-        self.batch = ll.llama_batch_init(512, 0, max_seqs)
+        self.context = ll.llama_init_from_model(model, params)
+        if not self.context:
+            raise SystemExit("[llama.cpp] no context: out of memory?")
+        self.batch = ll.llama_batch_init(UBATCH, 0, max_seqs)
 
     def decode(self, rows: list[tuple[int, int, int]], logits: bool) -> None:
         """Run rows of (token, position, sequence), keeping all logits or the last row's."""
@@ -42,36 +51,54 @@ class Peer:
             batch.logits[i] = logits or i == len(rows) - 1
         if ll.llama_decode(self.context, batch) != 0:
             raise SystemExit("[llama.cpp] llama_decode failed")
-        ctypes.cast(
-            ll.llama_get_logits_ith(self.context, len(rows) - 1), ctypes.POINTER(ctypes.c_float)
-        )[0]
+        row = ll.llama_get_logits_ith(self.context, len(rows) - 1)
+        ctypes.cast(row, ctypes.POINTER(ctypes.c_float))[0]
 
-    def clear(self) -> None:
+    def fill(self, batch: int, depth: int) -> float:
+        """Bring ``batch`` sequences from nothing to ``depth`` tokens and return the seconds."""
         ll.llama_memory_clear(ll.llama_get_memory(self.context), True)
-
-    def prefill(self, tokens: int) -> float:
-        """Return the seconds a prompt of ``tokens`` tokens takes."""
-        self.clear()
+        rows = [(p % 1000 + 5, p, s) for s in range(batch) for p in range(depth)]
         start = time.perf_counter()
-        for first in range(0, tokens, 512):
-            last = min(tokens, first + 512)
-            self.decode([(p % 1000 + 5, p, 0) for p in range(first, last)], False)
+        for first in range(0, len(rows), UBATCH):
+            self.decode(rows[first : first + UBATCH], False)
         return time.perf_counter() - start
 
-    def decode_steps(self, batch: int, depth: int, steps: int) -> list[float]:
-        """Return the seconds of each of ``steps`` steps of ``batch`` sequences at ``depth``."""
-        self.clear()
-        for sequence in range(batch):
-            for first in range(0, depth, 512):
-                last = min(depth, first + 512)
-                self.decode([(p % 1000 + 5, p, sequence) for p in range(first, last)], False)
+
+class Peer:
+    """One model with a context for a single sequence, and one for many when it is needed."""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self.setup = setup
+        ll.llama_backend_init()
+        params = ll.llama_model_default_params()
+        self.model = ll.llama_load_model_from_file(setup["path"].encode(), params)
+        if not self.model:
+            raise SystemExit(f"[llama.cpp] cannot load {setup['path']}")
+        self.single = Context(self.model, setup["threads"], setup["context"], 1)
+        self.many: Context | None = None
+
+    def context(self, batch: int) -> Context:
+        if batch == 1:
+            return self.single
+        if self.many is None:
+            setup = self.setup
+            sizes = (setup["batch_context"], setup["batches"])
+            self.many = Context(self.model, setup["threads"], *sizes)
+        return self.many
+
+    def prefill(self, tokens: int) -> float:
+        return self.single.fill(1, tokens)
+
+    def decode(self, batch: int, depth: int, steps: int) -> dict[str, Any]:
+        context = self.context(batch)
+        prefill = context.fill(batch, depth)
         seconds = []
         for step in range(steps):
             rows = [(step + 7 + s, depth + step, s) for s in range(batch)]
             start = time.perf_counter()
-            self.decode(rows, True)
+            context.decode(rows, True)
             seconds.append(time.perf_counter() - start)
-        return seconds
+        return {"prefill": prefill, "steps": seconds}
 
 
 def main() -> None:
@@ -80,13 +107,16 @@ def main() -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    setup = json.loads(sys.argv[1])
-    peer = Peer(setup["path"], setup["threads"], setup["context"], setup["max_seqs"])
-    print(json.dumps({"ready": True}), file=answers, flush=True)
+    start = time.perf_counter()
+    peer = Peer(json.loads(sys.argv[1]))
+    load = time.perf_counter() - start
+    peer.prefill(1)
+    ready = time.perf_counter() - start
+    found = {"load_seconds": load, "ready_seconds": ready, "rss_bytes": rss_bytes()}
+    print(json.dumps(found), file=answers, flush=True)
     for line in sys.stdin:
         command: dict[str, Any] = json.loads(line)
-        kind = command.pop("kind")
-        value = peer.prefill(**command) if kind == "prefill" else peer.decode_steps(**command)
+        value = getattr(peer, command.pop("kind"))(**command)
         print(json.dumps(value), file=answers, flush=True)
 
 

@@ -1,11 +1,13 @@
 """How the comparison talks to an engine: a process, one JSON line in, one out.
 
-The worker gets its set-up as a JSON argument: ``path``, ``threads``, ``context``, ``max_seqs``, and
-answers ``{"ready": true}``. Then, per line:
+The worker gets its set-up as a JSON argument, a :class:`Setup`, and answers with a JSON object:
+``load_seconds`` (the file opened until the engine takes requests) and ``rss_bytes`` and
+``ready_seconds`` (the same until the first token is there; then all weights have been touched).
+Then, per line:
 
 - ``{"kind": "prefill", "tokens": 512}`` -> seconds of one prompt, from nothing to its first logits.
-- ``{"kind": "decode", "batch": 8, "depth": 32, "steps": 16}`` -> seconds of each of ``steps`` steps
-  in which ``batch`` sequences, each ``depth`` tokens long at the start, get one token more.
+- ``{"kind": "decode", "batch": 8, "depth": 32, "steps": 16}`` -> ``{"prefill": seconds to bring all
+  sequences to ``depth`` tokens, "steps": [seconds of each step in which every one gets a token]}``.
 """
 
 from __future__ import annotations
@@ -21,16 +23,29 @@ ROOT = Path(__file__).parent.parent.parent
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker loads."""
+    """What a worker loads.
+
+    Attributes:
+        path: GGUF file.
+        threads: Compute threads.
+        context: Tokens that a single sequence may have.
+        batches: Most sequences at once.
+        batch_context: Tokens that each of them may have; 0: only single sequences.
+    """
 
     path: str
     threads: int
     context: int
-    max_seqs: int
+    batches: int = 1
+    batch_context: int = 0
 
 
 class Worker:
-    """An engine in a process of its own; only one of them works at a time."""
+    """An engine in a process of its own; only one of them works at a time.
+
+    Attributes:
+        ready: The worker's first answer.
+    """
 
     def __init__(self, python: str, script: list[str], setup: Setup) -> None:
         self.process = subprocess.Popen(
@@ -40,7 +55,7 @@ class Worker:
             text=True,
             cwd=ROOT,
         )
-        self._read()
+        self.ready: dict[str, float] = self._read()
 
     def ask(self, **command: Any) -> Any:
         """Send one command and return its answer."""
