@@ -1,10 +1,11 @@
 // Python: packed linear weights as an object, and the calls on them.
 #include "bindings/linear_call.h"
+#include "bindings/packed.h"
 
 namespace quire {
 namespace {
 
-class PackedLinear {
+class PackedLinear : public Packed {
  public:
   // Sizes are at least 1 and dtype is one of DType: checked by kernels/linear.py.
   PackedLinear(int64_t in_features, int64_t out_features, int dtype)
@@ -41,6 +42,7 @@ class PackedLinear {
     kernels().lookup_rows(weights_, call.ids(), num_ids, call.out());
   }
 
+  ExpertMatrix matrix() const override { return {&weights_, nullptr, 0}; }
   size_t nbytes() const { return memory_.bytes() + (bias_ ? bias_->bytes() : 0); }
 
  private:
@@ -52,7 +54,8 @@ class PackedLinear {
 }  // namespace
 
 void bind_linear(nb::module_& m) {
-  nb::class_<PackedLinear>(m, "PackedLinear")
+  nb::class_<Packed>(m, "Packed");
+  nb::class_<PackedLinear, Packed>(m, "PackedLinear")
       .def(nb::init<int64_t, int64_t, int>())
       .def("pack", &PackedLinear::pack)
       .def("set_bias", &PackedLinear::set_bias)

@@ -4,11 +4,12 @@
 #include <vector>
 
 #include "bindings/linear_call.h"
+#include "bindings/packed.h"
 
 namespace quire {
 namespace {
 
-class PackedQuantized {
+class PackedQuantized : public Packed {
  public:
   // Values are checked by kernels/quantized_tensor.py.
   PackedQuantized(int64_t in_features, int64_t out_features, int64_t group_size, int bits, int zero,
@@ -102,6 +103,7 @@ class PackedQuantized {
     kernels().lookup_quantized(weights_, call.ids(), num_ids, call.out());
   }
 
+  ExpertMatrix matrix() const override { return {nullptr, &weights_, 0}; }
   size_t nbytes() const { return memory_->bytes() + (bias_ ? bias_->bytes() : 0); }
 
  private:
@@ -117,7 +119,7 @@ class PackedQuantized {
 }  // namespace
 
 void bind_quantized(nb::module_& m) {
-  nb::class_<PackedQuantized>(m, "PackedQuantized")
+  nb::class_<PackedQuantized, Packed>(m, "PackedQuantized")
       .def(nb::init<int64_t, int64_t, int64_t, int, int, int, int, bool, bool>())
       .def("set_book", &PackedQuantized::set_book)
       .def("pack", &PackedQuantized::pack, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),

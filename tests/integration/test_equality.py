@@ -62,9 +62,10 @@ def test_the_whole_lattice(checkpoint: Callable[..., Path], native: str) -> None
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
+@pytest.mark.parametrize("family", ["tiny-llama", "tiny-mixtral"])
 @pytest.mark.parametrize("settings", [{"quantization": "int8"}, {"quantization": "int4"}], ids=str)
 def test_quantized_weights(
-    checkpoint: Callable[..., Path], native: str, settings: dict[str, str]
+    checkpoint: Callable[..., Path], native: str, family: str, settings: dict[str, str]
 ) -> None:
-    outcomes = check_lattice(checkpoint(), few_conditions(), device=native, **settings)
+    outcomes = check_lattice(checkpoint(family), few_conditions(), device=native, **settings)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}

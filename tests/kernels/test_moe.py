@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.backend import Weight
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.moe import CpuExperts
+from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.reference.backend import ReferenceBackend
 from quire.kernels.reference.moe import ReferenceExperts
+from tests.kernels.quantized_cases import random_quantized
 
 torch.set_num_threads(1)
 CPU, REFERENCE = CpuBackend(threads=1), ReferenceBackend()
@@ -78,6 +81,41 @@ def test_a_rows_bits_depend_on_that_row_alone(isa: str, threads: int) -> None:
         one = slice(row, row + 1)
         alone = ours(x[one], ids[one], weights[one], np.empty_like(x[one]))
         np.testing.assert_array_equal(alone[0], together[row])
+
+
+def stack(kind: str, rows: int, columns: int, seed: int) -> list[Weight]:
+    """The matrices of one expert's product: two halves, held alike or in two ways."""
+    if kind in ("float32", "bfloat16", "float16"):
+        values = np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32)
+        return [HostTensor("w", "float32", values)]
+    formats = {"int8": [(8, 32, False, False)] * 2, "int4": [(4, 32, True, False)] * 2}
+    formats["mixed"] = [(4, 32, False, True), (6, 16, False, False)]
+    halves = formats[kind]
+    return [
+        random_quantized(rows // 2, columns, *form, seed=seed + i) for i, form in enumerate(halves)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "int8", "int4", "mixed"])
+@pytest.mark.parametrize("rows", [1, 7, 90])
+def test_all_experts_at_once_equal_each_alone(isa: str, threads: int, kind: str, rows: int) -> None:
+    """Bit for bit, with matrices large enough to be cut into pieces, and an expert without rows."""
+    width, middle, num_experts = 96, 1024, 5
+    dtype = kind if kind in ("bfloat16", "float16") else "float32"
+    gate_up = [
+        CPU.linear(stack(kind, 2 * middle, width, i), dtype=dtype) for i in range(num_experts)
+    ]
+    down = [CPU.linear(stack(kind, width, middle, 50 + i), dtype=dtype) for i in range(num_experts)]
+    random = np.random.default_rng(rows)
+    x = random.standard_normal((rows, width), dtype=np.float32)
+    ids = random.integers(0, num_experts - 1, (rows, 1)).astype(np.int32)
+    ours = CPU.experts(gate_up, down, "silu")
+    got = ours(x, ids, np.ones((rows, 1), np.float32), np.empty_like(x))
+    for row in range(rows):
+        expert, one = ids[row, 0], x[row : row + 1]
+        activated = np.empty((1, middle), np.float32)
+        native.gated_activation(gate_up[expert](one), 0, 1, middle, activated)
+        np.testing.assert_array_equal(got[row], down[expert](activated)[0])
 
 
 def test_wrong_routes_are_refused() -> None:

@@ -77,6 +77,11 @@ class CpuLinear:
             part.multiply(x, x.shape[0], out, column, self.out_features)
         return out
 
+    @property
+    def parts(self) -> list[tuple[Any, int]]:
+        """Packed matrices of the native module with their first columns, in their order."""
+        return self._parts
+
     def lookup(self, ids: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return weight rows ``ids`` (T,) int32 as (T, in_features) float32.
 

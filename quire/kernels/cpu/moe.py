@@ -1,4 +1,4 @@
-"""Mixture of experts on the native kernels: rows grouped by expert, one product per expert."""
+"""Mixture of experts on the native kernels: one call sorts the rows and multiplies all experts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from quire.kernels import moe
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.backend import Linear
+from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 
 
@@ -17,9 +18,15 @@ class CpuExperts:
 
     def __init__(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str) -> None:
         moe.check_experts(gate_up, down, activation)
-        self._gate_up = gate_up
-        self._down = down
-        self._activation = ACTIVATIONS.index(activation)
+        self._num_experts = len(down)
+        self._middle = down[0].in_features
+        self._stack = native.Experts(
+            gate_up[0].in_features,
+            self._middle,
+            ACTIVATIONS.index(activation),
+            [_parts(linear) for linear in gate_up],
+            [_parts(linear) for linear in down],
+        )
 
     def __call__(
         self, x: np.ndarray, ids: np.ndarray, weights: np.ndarray, out: np.ndarray
@@ -27,27 +34,16 @@ class CpuExperts:
         """``out[t] = sum_j weights[t, j] * mlp[ids[t, j]](x[t])``, summed in the order of j."""
         moe.check(x, ids, weights, out)
         num_rows, width = x.shape
-        top_k = ids.shape[1]
-        if ids.size and not 0 <= ids.min() <= ids.max() < len(self._down):
-            raise moe.refuse_expert(len(self._down))
-        order = np.argsort(ids, axis=None, kind="stable").astype(np.int32)
-        ends = np.cumsum(np.bincount(ids.ravel(), minlength=len(self._down)))
-        grouped = np.empty((num_rows * top_k, width), np.float32)
-        native.gather_rows(x, num_rows, order // np.int32(top_k), len(order), width, grouped)
-        middle = self._down[0].in_features
-        hidden = np.empty((len(order), 2 * middle), np.float32)
-        activated = np.empty((len(order), middle), np.float32)
-        groups = [
-            (expert, slice(start, end))
-            for expert, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
-            if start < end
-        ]
-        for expert, rows in groups:
-            self._gate_up[expert](grouped[rows], hidden[rows])
-        native.gated_activation(hidden, self._activation, len(order), middle, activated)
-        for expert, rows in groups:
-            self._down[expert](activated[rows], grouped[rows])
-        index = np.empty(len(order), np.int32)
-        index[order] = np.arange(len(order), dtype=np.int32)
-        native.combine_experts(grouped, index, weights, num_rows, top_k, width, out)
+        count, top_k = ids.size, ids.shape[1]
+        grouped = np.empty((count, width), np.float32)
+        hidden = np.empty((count, 2 * self._middle), np.float32)
+        activated = np.empty((count, self._middle), np.float32)
+        buffers = (grouped, hidden, activated)
+        if not self._stack.run(x, ids, weights, num_rows, top_k, *buffers, out):
+            raise moe.refuse_expert(self._num_experts)
         return out
+
+
+def _parts(linear: Linear) -> list[tuple[object, int]]:
+    assert isinstance(linear, CpuLinear), type(linear)
+    return linear.parts

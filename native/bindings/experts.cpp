@@ -1,0 +1,81 @@
+// Python: the experts of a mixture-of-experts layer as one object.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "bindings/binding.h"
+#include "bindings/packed.h"
+
+namespace quire {
+namespace {
+
+// By expert, packed matrices with their first columns.
+using Parts = std::vector<std::vector<std::pair<nb::object, int64_t>>>;
+
+class Experts {
+ public:
+  Experts(int64_t width, int64_t middle, int activation, const Parts& gate_up, const Parts& down)
+      : stack_{width, middle, static_cast<Activation>(activation), {}, {}} {
+    if (gate_up.empty() || gate_up.size() != down.size())
+      throw std::invalid_argument("[experts] there must be as many of either product, at least 1.");
+    stack_.gate_up = products(gate_up, width, 2 * middle);
+    stack_.down = products(down, middle, width);
+  }
+
+  // False, and nothing done, when an id is outside the experts.
+  bool run(nb::handle x, nb::handle ids, nb::handle weights, int64_t num_rows, int64_t top_k,
+           nb::handle grouped, nb::handle hidden, nb::handle activated, nb::handle out) const {
+    const int64_t count = num_rows * top_k;
+    const Input<float> rows(x, num_rows * stack_.width), shares(weights, count);
+    const Input<int32_t> experts(ids, count);
+    const Output<float> inputs(grouped, count * stack_.width);
+    const Output<float> wide(hidden, 2 * count * stack_.middle);
+    const Output<float> narrow(activated, count * stack_.middle);
+    const Output<float> output(out, num_rows * stack_.width);
+    const int32_t* id = experts;
+    const auto bound = static_cast<int32_t>(stack_.down.size());
+    if (!std::all_of(id, id + count, [=](int32_t e) { return e >= 0 && e < bound; })) return false;
+    const GilRelease release(count * stack_.width * stack_.middle / 4);
+    run_experts(stack_, {rows, experts, shares, num_rows, top_k}, {inputs, wide, narrow}, output);
+    return true;
+  }
+
+ private:
+  // Keeps the matrices alive. Each expert's must cover the columns, side by side.
+  ExpertProducts products(const Parts& parts, int64_t in_features, int64_t out_features) {
+    ExpertProducts found;
+    for (const auto& expert : parts) {
+      int64_t column = 0;
+      found.emplace_back();
+      for (const auto& [object, first] : expert) {
+        ExpertMatrix matrix = nb::cast<const Packed&>(object).matrix();
+        if (matrix.in_features() != in_features || first != column)
+          throw std::invalid_argument("[experts] matrices must lie side by side on one input.");
+        matrix.first_column = column;
+        column += matrix.out_features();
+        found.back().push_back(matrix);
+        kept_.push_back(object);
+      }
+      if (column != out_features)
+        throw std::invalid_argument("[experts] matrices must cover all columns.");
+    }
+    return found;
+  }
+
+  ExpertStack stack_;
+  std::vector<nb::object> kept_;
+};
+
+}  // namespace
+
+void bind_experts(nb::module_& m) {
+  nb::class_<Experts>(m, "Experts")
+      .def(nb::init<int64_t, int64_t, int, const Parts&, const Parts&>())
+      .def("run", &Experts::run);
+}
+
+}  // namespace quire
