@@ -22,27 +22,42 @@ float highest_of(const float* logits, int64_t vocab) {
   return larger(highest, max(best));
 }
 
-// log(sum(exp(logit - highest))), summed in one order.
-double log_sum(const float* logits, int64_t vocab, float highest) {
-  double total = 0.0;
-  for (int64_t start = 0; start < vocab; start += chunk_tokens) {
-    const int64_t end = smaller(vocab, start + chunk_tokens);
-    F32 sums = zero();
-    int64_t i = start;
-    for (; end - i >= F32::lanes; i += F32::lanes)
-      sums = sums + exp(load(logits + i) - set1(highest));
-    total += sum(sums);
-    for (; i < end; ++i) total += ::exp(static_cast<double>(logits[i]) - highest);
-  }
-  return ::log(total);
-}
+// What one pass over a row finds.
+struct Pass {
+  double log_sum;  // log(sum(exp(logit - highest))), summed in one order
+  int64_t rank;    // of the token
+};
 
-int64_t rank_of(const float* logits, int64_t vocab, int64_t id) {
+int64_t count_before(const float* logits, int64_t begin, int64_t end, int64_t id) {
   const float logit = logits[id];
   int64_t before = 0;
-  for (int64_t i = 0; i < id; ++i) before += logits[i] >= logit;
-  for (int64_t i = id + 1; i < vocab; ++i) before += logits[i] > logit;
-  return before + 1;
+  for (int64_t i = begin; i < smaller(end, id); ++i) before += logits[i] >= logit;
+  for (int64_t i = larger(begin, id + 1); i < end; ++i) before += logits[i] > logit;
+  return before;
+}
+
+Pass sum_and_rank(const float* logits, int64_t vocab, float highest, int64_t id) {
+  double total = 0.0;
+  int64_t before = 0;
+  const F32 logit = set1(logits[id]), one = set1(1.0f);
+  for (int64_t start = 0; start < vocab; start += chunk_tokens) {
+    const int64_t end = smaller(vocab, start + chunk_tokens);
+    const bool around = start <= id && id < end, in_front = end <= id;
+    F32 sums = zero(), counts = zero();
+    int64_t i = start;
+    for (; end - i >= F32::lanes; i += F32::lanes) {
+      const F32 x = load(logits + i);
+      sums = sums + exp(x - set1(highest));
+      // Equal logits are before the token where their ids are lower.
+      counts = counts + (in_front ? select(less(x, logit), zero(), one)
+                                  : select(less(logit, x), one, zero()));
+    }
+    total += sum(sums);
+    before += around ? count_before(logits, start, i, id) : static_cast<int64_t>(sum(counts));
+    before += count_before(logits, i, end, id);
+    for (; i < end; ++i) total += ::exp(static_cast<double>(logits[i]) - highest);
+  }
+  return {::log(total), before + 1};
 }
 
 // The best n, by insertion: nearly all tokens are below the worst of them and cost a comparison.
@@ -77,12 +92,13 @@ void token_logprobs(const float* logits, int64_t rows, int64_t vocab, const int3
   parallel_for(rows, [=](int64_t row) {
     const float* x = logits + row * vocab;
     const float highest = highest_of(x, vocab);
-    const double shift = log_sum(x, vocab, highest);
+    const Pass pass = sum_and_rank(x, vocab, highest, token_ids[row]);
+    const double shift = pass.log_sum;
     const auto logprob = [=](float logit) {
       return static_cast<float>(static_cast<double>(logit) - highest - shift);
     };
     logprobs[row] = logprob(x[token_ids[row]]);
-    ranks[row] = static_cast<int32_t>(rank_of(x, vocab, token_ids[row]));
+    ranks[row] = static_cast<int32_t>(pass.rank);
     if (num_top == 0) return;
     const bool few = num_top <= few_tops;
     const int64_t room = few ? num_top : vocab;

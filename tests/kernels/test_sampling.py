@@ -55,6 +55,58 @@ def test_chooses_what_the_reference_chooses(isa: str, vocab: int) -> None:
     np.testing.assert_array_equal(CPU.sample(logits.copy(), settings), want)
 
 
+def large_rows(vocab: int) -> np.ndarray:
+    """Rows as models give them, flat ones, rows of ties and rows with few possible tokens."""
+    rng = np.random.default_rng(11)
+    peaked = rng.standard_normal((10, vocab)) * 2.5
+    peaked[:, rng.integers(0, vocab, 30)] += rng.uniform(6, 18, 30)
+    flat = rng.standard_normal((10, vocab)) * 0.7
+    ties = np.round(rng.standard_normal((10, vocab)) * 2)
+    few = np.where(rng.random((10, vocab)) < 0.001, rng.standard_normal((10, vocab)), -np.inf)
+    few[:, vocab // 2] = 0.25
+    return np.concatenate([peaked, flat, ties, few]).astype(np.float32)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [
+        (0, 1.0, 0.0),
+        (0, 0.3, 0.0),
+        (0, 0.9, 0.0),
+        (0, 0.999, 0.0),
+        (50, 1.0, 0.0),
+        (50, 0.8, 0.0),
+        (300, 0.95, 0.02),
+        (20_000, 1.0, 0.0),
+        (20_000, 0.9, 1e-4),
+        (0, 1.0, 0.3),
+        (0, 1.0, 1e-3),
+        (0, 0.9, 1e-3),
+        (0, 0.5, 1.0),
+    ],
+)
+def test_cuts_of_a_large_vocabulary_are_the_reference_s(
+    isa: str, temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    """Short and long prefixes: they are found in two ways."""
+    logits = large_rows(33_000)
+    rows = len(logits)
+    settings = batch(rows, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    want = REFERENCE.sample(torch.from_numpy(logits), tensors(settings)).numpy()
+    np.testing.assert_array_equal(CPU.sample(logits.copy(), settings), want)
+
+
+@pytest.mark.parametrize("temperature", [1e-38, 1e-6, 1e6, 3e38])
+@pytest.mark.parametrize("top_p", [1.0, 0.50001])
+def test_temperatures_at_the_ends_of_float(isa: str, temperature: float, top_p: float) -> None:
+    """A high one makes all weights 1; half of 20,000 of them would end on the edge of a token."""
+    logits = large_rows(33_000)
+    settings = batch(len(logits), temperature=temperature, top_p=top_p, top_k=20_000)
+    want = REFERENCE.sample(torch.from_numpy(logits), tensors(settings)).numpy()
+    np.testing.assert_array_equal(CPU.sample(logits.copy(), settings), want)
+
+
 def test_a_row_does_not_feel_its_neighbours(isa: str, threads: int) -> None:
     rows, vocab = 40, 3001
     logits, settings = random_logits(rows, vocab), random_settings(rows, vocab)

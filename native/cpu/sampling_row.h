@@ -1,0 +1,124 @@
+// One row of logits while its token is chosen: the best of each block, weights, sums, the draw.
+//
+// Blocks are of a fixed size and summed in order, so every figure depends on the row alone.
+#pragma once
+
+#include <float.h>
+#include <math.h>
+
+#include "include/kernels.h"
+#include "runtime/memory.h"
+#include "runtime/ranking.h"
+#include "simd/math.h"
+
+namespace quire::QUIRE_ISA {
+
+constexpr int64_t block_tokens = 1024;
+
+struct Row {
+  float* logits;
+  int64_t vocab;
+  float highest, inverse;  // of the temperature
+  float* lane_bests;       // (num_blocks, lanes): the best logit of each block at each lane
+  double* sums;            // (num_blocks,): weight of each block
+  float* weights;          // (V,): where they are kept, exp((logit - highest) / temperature)
+  Scored* items;           // (V,)
+
+  int64_t num_blocks() const { return ceil_div(vocab, block_tokens); }
+  int64_t end_of(int64_t block) const { return smaller(vocab, (block + 1) * block_tokens); }
+};
+
+inline F32 weight_of(const Row& row, F32 logits) {
+  return exp((logits - set1(row.highest)) * set1(row.inverse));
+}
+
+// f(first id, logits, how many of them count) for each vector of a block.
+template <class Function>
+inline void each_vector(const Row& row, int64_t block, Function f) {
+  const int64_t end = row.end_of(block);
+  int64_t i = block * block_tokens;
+  for (; end - i >= F32::lanes; i += F32::lanes) f(i, load(row.logits + i), F32::lanes);
+  if (i < end) f(i, load_partial(row.logits + i, static_cast<int>(end - i)), end - i);
+}
+
+// Fill lane_bests and return the largest logit; NaN when a logit is NaN or +inf, or all are -inf.
+inline float find_bests(const Row& row) {
+  F32 all = set1(-INFINITY), bad = zero();
+  for (int64_t block = 0; block < row.num_blocks(); ++block) {
+    F32 best = set1(-INFINITY);
+    each_vector(row, block, [&](int64_t i, F32 x, int64_t n) {
+      if (n < F32::lanes) {  // the lanes behind the end are no tokens
+        float lanes[F32::lanes];
+        store(lanes, set1(-INFINITY));
+        for (int64_t lane = 0; lane < n; ++lane) lanes[lane] = row.logits[i + lane];
+        x = load(lanes);
+      }
+      bad = select(less(x, set1(INFINITY)), bad, set1(1.0f));
+      best = max(x, best);
+    });
+    store(row.lane_bests + block * F32::lanes, best);
+    all = max(best, all);
+  }
+  const float highest = max(all);
+  return max(bad) > 0.0f || highest == -INFINITY ? NAN : highest;
+}
+
+// The first id, from a block's beginning on, whose logit is at least `bound`; there is one.
+inline int64_t first_at_least(const Row& row, float bound) {
+  int64_t block = 0;
+  while (max(load(row.lane_bests + block * F32::lanes)) < bound) ++block;
+  int64_t i = block * block_tokens;
+  while (row.logits[i] < bound) ++i;
+  return i;
+}
+
+// Weights of a block's tokens to `out`, 0 below `least`; their sum.
+inline double weigh_block(const Row& row, int64_t block, float least, float* out) {
+  F32 sums = zero();
+  each_vector(row, block, [&](int64_t i, F32 x, int64_t n) {
+    const F32 weight = weight_of(row, x);
+    float* to = out + (i - block * block_tokens);
+    store_tail(to, select(less(weight, set1(least)), zero(), weight), n);
+    sums = sums + load_tail(to, n);
+  });
+  return sum(sums);
+}
+
+// Weigh every token; keep the weights where wanted. Return the total.
+inline double weigh(const Row& row, float least, bool keep) {
+  float unkept[block_tokens];
+  double total = 0.0;
+  for (int64_t block = 0; block < row.num_blocks(); ++block) {
+    float* out = keep ? row.weights + block * block_tokens : unkept;
+    total += row.sums[block] = weigh_block(row, block, least, out);
+  }
+  return total;
+}
+
+// The first id at which the running weight exceeds `target`. `weights_of(block)` are a block's
+// weights; row.sums are their sums.
+template <class Weights>
+inline int32_t draw(const Row& row, double target, Weights weights_of) {
+  int64_t block = 0;
+  double running = 0.0;
+  while (block + 1 < row.num_blocks() && running + row.sums[block] <= target)
+    running += row.sums[block++];
+  const float* weights = weights_of(block);
+  const int64_t size = row.end_of(block) - block * block_tokens;
+  int64_t last = -1;
+  for (int64_t i = 0; i < size; ++i) {
+    if (weights[i] == 0.0f) continue;
+    last = i;
+    running += weights[i];
+    if (running > target) break;
+  }
+  // Rounding may leave the target past the end: then the last kept token, here or in front.
+  while (last < 0) {
+    weights = weights_of(--block);
+    for (int64_t i = 0; i < block_tokens; ++i)
+      if (weights[i] > 0.0f) last = i;
+  }
+  return static_cast<int32_t>(block * block_tokens + last);
+}
+
+}  // namespace quire::QUIRE_ISA
