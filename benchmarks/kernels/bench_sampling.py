@@ -1,22 +1,26 @@
-"""Sampling and log-probabilities over large vocabularies, beside one read of a model's weights.
+"""Sampling and log-probabilities over large vocabularies, as shares of a model's whole decode step.
 
-``of_decode_step`` is the cost as a share of the least time a decode step of a 1.2 B parameter
-bfloat16 model can take: the time to read its weights at the measured bandwidth.
+    python -m benchmarks.kernels.bench_sampling CHECKPOINT... [--quantization none int4]
+
+``of_step`` is a case's part of the engine's step of that checkpoint at that batch, the step's own
+greedy choice replaced by the case. Every row of the batch asks for the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from statistics import median
+from typing import Any
 
 import numpy as np
 
 from benchmarks import results
+from benchmarks.engine_steps import decode_seconds
+from quire import LLM
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import measure_machine
 from tests.kernels.sampling_cases import batch
 
 SETTINGS: dict[str, dict[str, float]] = {
@@ -27,7 +31,7 @@ SETTINGS: dict[str, dict[str, float]] = {
     "top_k 50, top_p 0.9": {"top_k": 50, "top_p": 0.9},
     "min_p 0.05": {"min_p": 0.05},
 }
-MODEL_BYTES = 2.4e9
+GREEDY = "peaked: greedy"
 
 
 def peaked(rows: int, vocab: int) -> np.ndarray:
@@ -60,46 +64,77 @@ def cases(backend: CpuBackend, rows: int, vocab: int) -> dict[str, Callable[[], 
     for kind, logits in (("peaked", peaked(rows, vocab)), ("flat", flat(rows, vocab))):
         for name, values in settings.items():
             calls[f"{kind}: {name}"] = partial(backend.sample, logits.copy(), values)
-        calls[f"{kind}: 20 logprobs"] = partial(backend.token_logprobs, logits, ids, 20)
+        for num_top in (5, 20):
+            name = f"{kind}: {num_top} logprobs"
+            calls[name] = partial(backend.token_logprobs, logits, ids, num_top)
     return calls
+
+
+def step_seconds(llm: LLM, batch: int, steps: int) -> float:
+    """Return the median seconds of an engine step that decodes ``batch`` sequences greedily."""
+    return median(decode_seconds(llm, batch, 32, steps))
+
+
+def measure(checkpoint: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield a row a case, batch size and way to hold the weights."""
+    steps: dict[tuple[str, int], float] = {}
+    vocab = 0
+    for quantization in options.quantization:
+        llm = LLM(
+            checkpoint,
+            threads=options.threads,
+            max_model_len=256,
+            kv_cache_memory_bytes=1 << 29,
+            quantization=None if quantization == "none" else quantization,
+        )
+        vocab = llm.model_config.vocab_size
+        for rows in options.rows:
+            steps[quantization, rows] = step_seconds(llm, rows, options.steps)
+        llm.shutdown()
+        del llm
+    backend = CpuBackend(threads=options.threads)
+    for rows in options.rows:
+        times = results.interleave(cases(backend, rows, vocab), repeats=options.repeats)
+        for name, summary in times.items():
+            seconds = summary["median"]
+            others = {
+                q: step - times[GREEDY]["median"] for (q, n), step in steps.items() if n == rows
+            }
+            yield {
+                "model": checkpoint.rstrip("/").rpartition("/")[2],
+                "vocab": vocab,
+                "rows": rows,
+                "case": name,
+                "seconds": summary,
+                "step_seconds": {q: steps[q, rows] for q in others},
+                "of_step": {q: round(seconds / (rest + seconds), 5) for q, rest in others.items()},
+            }
 
 
 def main() -> None:
     """Run, print a line a case, write ``results/kernels_sampling.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("checkpoints", nargs="*", default=["quire-tiny"])
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isa", choices=native.available_isas(), default=native.isa())
-    parser.add_argument("--vocab", type=int, nargs="+", default=[32_000, 128_256, 151_936])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16])
-    parser.add_argument("--repeats", type=int, default=21)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 32])
+    parser.add_argument("--quantization", nargs="+", default=["none", "int4"])
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
     native.set_isa(options.isa)
-    backend = CpuBackend(threads=options.threads)
-    step = MODEL_BYTES / measure_machine(options.threads).read_bytes_per_second
-    clock = time.thread_time if options.threads == 1 else time.perf_counter
     found = []
-    for vocab in options.vocab:
-        for rows in options.rows:
-            calls = cases(backend, rows, vocab)
-            times = results.interleave(calls, repeats=options.repeats, clock=clock)
-            for name, summary in times.items():
-                share = summary["median"] / step
-                found.append(
-                    {
-                        "vocab": vocab,
-                        "rows": rows,
-                        "case": name,
-                        "seconds": summary,
-                        "of_decode_step": round(share, 5),
-                    }
-                )
-                print(
-                    f"V={vocab:<7} B={rows:<3} {name:34} {summary['median'] * 1e6:9.1f} us "
-                    f"(least {summary['min'] * 1e6:9.1f})  {share:7.3%} of a decode step",
-                    flush=True,
-                )
-    extra = {"threads": options.threads, "isa": native.isa(), "decode_step_seconds": step}
-    print(results.write("kernels_sampling", found, warmup=1, **extra))
+    for checkpoint in options.checkpoints:
+        for row in measure(checkpoint, options):
+            found.append(row)
+            shares = ", ".join(f"{share:6.2%} of {q}" for q, share in row["of_step"].items())
+            print(
+                f"{row['model']} B={row['rows']:<3} {row['case']:34} "
+                f"{row['seconds']['median'] * 1e6:9.1f} us  {shares}",
+                flush=True,
+            )
+    extra = {"threads": options.threads, "isa": native.isa()}
+    print(results.write("kernels_sampling", found, warmup=1, **extra).name)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from quire.llm.engine_messages import (
     read_params,
     to_engine,
 )
+from quire.llm.grammar_thread import Compiler, GrammarThread
 from quire.llm.progress import loading_bar
 from quire.runner.in_process_executor import InProcessExecutor
 from quire.text.grammar import GrammarCompiler
@@ -64,9 +65,9 @@ def run(descriptor: int, parent: int) -> None:
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
     link = MessageSocket(socket.socket(fileno=descriptor), to_engine)
     try:
-        engine = _load(link)
-        if engine is not None:
-            EngineLoop(engine, link).run()
+        loop = _load(link)
+        if loop is not None:
+            loop.run()
     except (EOFError, OSError):
         log.debug("[engine] the server has hung up")
 
@@ -79,9 +80,15 @@ def _tie_to(parent: int) -> None:
             sys.exit(1)
 
 
-def _load(link: MessageSocket) -> Engine | None:
+def _load(link: MessageSocket) -> EngineLoop | None:
     """Load what the first message names, or report why it cannot be."""
     start: Start = _first(link)
+    grammars: list[GrammarCompiler] = []
+
+    def create_grammars(model_config: ModelConfig) -> GrammarCompiler:
+        grammars.append(_create_grammars(start, model_config))
+        return grammars[0]
+
     set_format(start.log_format)
     try:
         with loading_bar() as on_progress:
@@ -90,7 +97,7 @@ def _load(link: MessageSocket) -> Engine | None:
                 start.config,
                 eos_token_ids=start.eos_token_ids,
                 on_progress=on_progress,
-                create_grammars=partial(_create_grammars, start),
+                create_grammars=create_grammars,
             )
         length = executor.ledger.max_model_len
         model = replace(start.config.model, max_model_len=length)
@@ -105,7 +112,7 @@ def _load(link: MessageSocket) -> Engine | None:
         return None
     stats = engine.stats() | process_samples("engine")
     link.send(Loaded(executor.model_config, length, stats))
-    return engine
+    return EngineLoop(engine, link, grammars[0])
 
 
 def _create_grammars(start: Start, model_config: ModelConfig) -> GrammarCompiler:
@@ -135,11 +142,13 @@ class EngineLoop:
     Args:
         engine: Nobody else calls it.
         link: To the server.
+        grammars: Compiles what requests ask for, in a thread of its own, before they are queued.
     """
 
-    def __init__(self, engine: Engine, link: MessageSocket) -> None:
+    def __init__(self, engine: Engine, link: MessageSocket, grammars: Compiler) -> None:
         self._engine = engine
         self._link = link
+        self._grammars: GrammarThread[Add] = GrammarThread(grammars)
         self._stats_time = 0.0
 
     def run(self) -> None:
@@ -152,11 +161,13 @@ class EngineLoop:
         try:
             while True:
                 if not engine.has_unfinished_requests():
-                    link.wait(None)
+                    link.wait(None, self._grammars.wake)
                 if link.has_unsent:
                     link.flush()
                 for message in link.receive():
                     self._obey(message)
+                for request, error in self._grammars.take():
+                    self._add(request, error)
                 if engine.has_unfinished_requests():
                     self._send_step(engine.step())
         except (EOFError, OSError):
@@ -167,6 +178,8 @@ class EngineLoop:
             if not isinstance(error, EngineDeadError):
                 text = f"[engine] a step failed: {type(error).__name__}: {error}."
             _report(link, Failed("EngineDeadError", text))
+        finally:
+            self._grammars.close()
 
     def _send_step(self, outputs: list[Any]) -> None:
         now = time.monotonic()
@@ -179,18 +192,33 @@ class EngineLoop:
 
     def _obey(self, message: Any) -> None:
         if isinstance(message, Add):
-            self._add(message)
+            if not self._compile(message):
+                self._add(message)
         elif isinstance(message, StopSequence):
             self._engine.stop_sequence(message.request_id, message.index)
             self._send_step([])
         elif isinstance(message, Abort):
+            compiling = self._grammars.withdraw(message.request_id)
+            if compiling is not None:
+                self._add(compiling)  # so that it ends like any other
             self._send_step(self._engine.abort_request(message.request_id))
             self._link.send(Done(message.ticket))
         elif isinstance(message, Describe):
             self._link.send(Done(message.ticket, self._engine.describe_cache()))
 
-    def _add(self, message: Add) -> None:
+    def _compile(self, message: Add) -> bool:
+        """Have the request's grammar compiled first, if it has one; return whether it has."""
+        with suppress(RequestError):  # adding it will tell
+            constraint = read_params(message.params).structured_outputs
+            if constraint is not None:
+                self._grammars.submit(message.request_id, constraint, message)
+                return True
+        return False
+
+    def _add(self, message: Add, error: RequestError | None = None) -> None:
         try:
+            if error is not None:
+                raise error
             self._engine.add_request(
                 message.request_id,
                 message.token_ids,
@@ -200,6 +228,6 @@ class EngineLoop:
                 deadline=message.deadline,
                 client=message.client,
             )
-        except RequestError as error:
-            kind = type(error).__name__
-            self._link.send(Refused(message.request_id, kind, str(error), error.param))
+        except RequestError as refusal:
+            kind = type(refusal).__name__
+            self._link.send(Refused(message.request_id, kind, str(refusal), refusal.param))

@@ -1,0 +1,98 @@
+"""Compiles the grammars of arriving requests beside the engine's loop, whose tokens do not wait.
+
+It knows no engine: what is compiled is picked up by the loop, which is woken.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+from quire.core.errors import RequestError
+from quire.core.log import get_logger
+from quire.core.structured_outputs import StructuredOutputs
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class Compiler(Protocol):
+    """What the thread calls; see :class:`quire.text.grammar.GrammarCompiler`."""
+
+    def compile(self, constraint: StructuredOutputs) -> None:
+        """Have a constraint ready for use, or raise ``RequestError``."""
+        ...
+
+
+class GrammarThread(Generic[T]):
+    """Requests whose grammars are being compiled, in the order they came.
+
+    Args:
+        compiler: Called in the thread alone. A grammar's size bounds its time.
+
+    Attributes:
+        wake: Readable when :meth:`take` has something.
+    """
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._queue: SimpleQueue[tuple[str, StructuredOutputs] | None] = SimpleQueue()
+        self._waiting: dict[str, T] = {}
+        self._done: deque[tuple[str, RequestError | None]] = deque()
+        self._waker, self.wake = socket.socketpair()
+        self._waker.setblocking(False)
+        self.wake.setblocking(False)
+        self._thread: threading.Thread | None = None
+
+    def submit(self, request_id: str, constraint: StructuredOutputs, request: T) -> None:
+        """Compile ``constraint``; ``request`` comes back from :meth:`take` then."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="quire-grammars", daemon=True)
+            self._thread.start()
+        self._waiting[request_id] = request
+        self._queue.put((request_id, constraint))
+
+    def withdraw(self, request_id: str) -> T | None:
+        """Return a request that :meth:`take` has not returned and will not, or None."""
+        return self._waiting.pop(request_id, None)
+
+    def take(self) -> list[tuple[T, RequestError | None]]:
+        """Return the requests that are done, with the error of those whose grammar has one."""
+        with suppress(BlockingIOError):
+            self.wake.recv(4096)
+        found = []
+        while self._done:
+            request_id, error = self._done.popleft()
+            request = self._waiting.pop(request_id, None)
+            if request is not None:
+                found.append((request, error))
+        return found
+
+    def close(self) -> None:
+        """End the thread, behind what it has begun; what was submitted is dropped."""
+        self._waiting.clear()
+        self._queue.put(None)
+        self._waker.close()
+        self.wake.close()
+
+    def _run(self) -> None:
+        while (task := self._queue.get()) is not None:
+            request_id, constraint = task
+            error: RequestError | None = None
+            if request_id in self._waiting:
+                try:
+                    self._compiler.compile(constraint)
+                except RequestError as refusal:
+                    error = refusal
+                except Exception as failure:  # this request's alone
+                    log.exception("[structured_outputs] compiling failed")
+                    text = f"[structured_outputs] compiling failed: {failure!r}."
+                    error = RequestError(text, "structured_outputs")
+            self._done.append((request_id, error))
+            with suppress(OSError):  # full: the loop is about to wake anyhow; or closed
+                self._waker.send(b"x")

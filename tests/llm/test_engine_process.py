@@ -1,0 +1,157 @@
+"""The engine's loop: requests whose grammars take their time hold up nobody."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.core.client import Client
+from quire.core.config import EngineConfig
+from quire.core.errors import RequestError
+from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputs
+from quire.llm.engine_messages import (
+    Abort,
+    Add,
+    Done,
+    MessageSocket,
+    Refused,
+    Step,
+    from_engine,
+    params_keywords,
+    to_engine,
+)
+from quire.llm.engine_process import EngineLoop
+from quire.llm.grammar_thread import GrammarThread
+from quire.llm.text_engine import TextEngine
+
+CHOICE = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputs(choice=["aa", "ab"]))
+PLAIN = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+
+
+class SlowCompiler:
+    """Compiles nothing, when it is told to; refuses what it is told to."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.error: Exception | None = None
+        self.compiled: list[str] = []
+
+    def compile(self, constraint: StructuredOutputs) -> None:
+        assert self.released.wait(60)
+        self.compiled.append(constraint.key)
+        if self.error is not None:
+            raise self.error
+
+
+class Server:
+    """The other end of a loop's socket."""
+
+    def __init__(self, engine: TextEngine, compiler: SlowCompiler) -> None:
+        ours, theirs = socket.socketpair()
+        self.link = MessageSocket(ours, from_engine)
+        loop = EngineLoop(engine.engine, MessageSocket(theirs, to_engine), compiler)
+
+        def run() -> None:
+            with theirs, suppress(EOFError, OSError):
+                loop.run()
+
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+
+    def add(self, request_id: str, params: SamplingParams) -> None:
+        self.link.send(
+            Add(request_id, [5, 6, 7], params_keywords(params), 0, (), None, Client("c"))
+        )
+
+    def messages(self) -> Iterator[Any]:
+        while True:
+            self.link.wait(60)
+            yield from self.link.receive()
+
+    def ending(self, request_id: str) -> str | Refused:
+        """Read until a request ends; return how."""
+        for message in self.messages():
+            if isinstance(message, Refused) and message.request_id == request_id:
+                return message
+            for output in message.outputs if isinstance(message, Step) else ():
+                if output.request_id == request_id and output.finish_reason is not None:
+                    return str(output.finish_reason)
+        raise AssertionError
+
+
+@pytest.fixture
+def compiler() -> SlowCompiler:
+    return SlowCompiler()
+
+
+@pytest.fixture
+def server(
+    folder: Path, device: str, small: dict[str, Any], compiler: SlowCompiler
+) -> Iterator[Server]:
+    engine = TextEngine(EngineConfig.from_keywords(model=str(folder), device=device, **small))
+    server = Server(engine, compiler)
+    yield server
+    compiler.released.set()
+    server.link.close()
+    server.thread.join(30)
+    assert not server.thread.is_alive()
+    assert not engine.engine.has_unfinished_requests()
+
+
+def test_others_run_while_a_grammar_is_compiled(server: Server, compiler: SlowCompiler) -> None:
+    server.add("slow", CHOICE)
+    server.add("plain", PLAIN)
+    assert server.ending("plain") == "length"
+    assert compiler.compiled == []
+    compiler.released.set()  # the loop is idle now, and is woken
+    assert server.ending("slow") == "stop"
+
+
+def test_a_request_ends_while_its_grammar_is_compiled(
+    server: Server, compiler: SlowCompiler
+) -> None:
+    server.add("slow", CHOICE)
+    server.link.send(Abort("slow", 7))
+    assert server.ending("slow") == "abort"
+    assert next(m for m in server.messages() if isinstance(m, Done)).ticket == 7
+    compiler.released.set()
+    server.add("next", CHOICE)
+    assert server.ending("next") == "stop"
+
+
+@pytest.mark.parametrize("error", [RequestError("[x] no."), MemoryError("none left")])
+def test_a_grammar_that_fails_is_its_requests_end_alone(
+    server: Server, compiler: SlowCompiler, error: Exception
+) -> None:
+    compiler.error = error
+    compiler.released.set()
+    server.add("bad", CHOICE)
+    refused = server.ending("bad")
+    assert isinstance(refused, Refused) and str(error) in refused.message
+    server.add("plain", PLAIN)
+    assert server.ending("plain") == "length"
+
+
+def test_requests_come_back_in_order_and_withdrawn_ones_do_not(compiler: SlowCompiler) -> None:
+    thread: GrammarThread[str] = GrammarThread(compiler)
+    for name in "abc":
+        thread.submit(name, StructuredOutputs(regex=name), name.upper())
+    assert thread.take() == []
+    assert (thread.withdraw("b"), thread.withdraw("b")) == ("B", None)
+    compiler.released.set()
+    found: list[tuple[str, RequestError | None]] = []
+    while len(found) < 2:
+        thread.wake.setblocking(True)
+        thread.wake.recv(1)
+        thread.wake.setblocking(False)
+        found += thread.take()
+    assert found == [("A", None), ("C", None)]
+    assert compiler.compiled == ["regex:a", "regex:c"]
+    thread.close()
