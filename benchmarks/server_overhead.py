@@ -1,11 +1,12 @@
 """What HTTP costs: the server beside the engine in-process, on the same model, in turn.
 
-    python -m benchmarks.server_overhead [CHECKPOINT ...] [-- SERVER FLAGS]
+    python -m benchmarks.server_overhead [CHECKPOINT ...]
 
-One client: time to the first token and between tokens, in-process (``AsyncLLM.generate`` on token
-ids) and through ``quire serve`` (``/v1/chat/completions``, streamed: template, tokenizer, engine
-process, detokenizer, server-sent events). Many clients: output tokens per second of both. The
-client of the server shares the machine with it, as a client on loopback does.
+One client, alone and then among others that never pause: time to the first token and between
+tokens, in-process (``AsyncLLM.generate`` on token ids) and through ``quire serve``
+(``/v1/chat/completions``, streamed: template, tokenizer, engine process, detokenizer, server-sent
+events). Many clients: output tokens per second of both. The client of the server shares the machine
+with it, as a client on loopback does.
 """
 
 from __future__ import annotations
@@ -154,6 +155,28 @@ async def many_clients(
     }
 
 
+async def one_among_many(
+    ask: Ask, clients: int, words: int, tokens: int, repeats: int
+) -> dict[str, dict[str, float]]:
+    """Return the times of one client's requests while the other clients ask without a pause."""
+    done = False
+    numbers = count(100_000 * clients)
+
+    async def keep_asking(client: int) -> None:
+        while not done:
+            await ask(next(numbers) * clients + client, words, 4 * tokens)
+
+    others = [asyncio.create_task(keep_asking(client)) for client in range(1, clients)]
+    await ask(0, words, 4 * tokens)
+    timelines = [await ask(number * clients, words, tokens) for number in range(1, repeats + 1)]
+    done = True
+    await asyncio.gather(*others)
+    return {
+        "first_token_seconds": results.summary([t.first for t in timelines]),
+        "gap_seconds": results.summary([t.gap for t in timelines]),
+    }
+
+
 async def measure(model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return one row for one client and one for many."""
     settings: dict[str, Any] = {
@@ -179,19 +202,19 @@ async def measure(model: str, options: argparse.Namespace) -> list[dict[str, Any
         over_http(model, given, options.clients) as http,
     ):
         asks = {"in_process": direct, "http": http}
+        sizes = options.words, options.tokens
         if options.repeats:
-            found = await one_client(asks, options.words, options.tokens, options.repeats)
-            row: dict[str, Any] = {"model": name, "clients": 1, **found}
-            for key in ("first_token_seconds", "gap_seconds"):
-                medians = [found[way][key]["median"] for way in ("http", "in_process")]
-                row[f"added_{key}"] = medians[0] - medians[1]
-                row[f"limit_{key}"] = LIMITS[key]
-            rows.append(row)
-            report(row)
+            alone = await one_client(asks, *sizes, options.repeats)
+            rows.append({"model": name, "clients": 1, **alone, **added(alone)})
+            report(rows[-1])
+            beside = {
+                way: await one_among_many(ask, options.clients, *sizes, options.repeats)
+                for way, ask in asks.items()
+            }
+            rows.append({"model": name, "one_among": options.clients, **beside, **added(beside)})
+            report(rows[-1])
         if options.rounds:
-            found = await many_clients(
-                asks, options.clients, options.words, options.tokens, options.rounds
-            )
+            found = await many_clients(asks, options.clients, *sizes, options.rounds)
             speeds = [found[way]["tokens_per_second"]["median"] for way in ("http", "in_process")]
             row = {"model": name, "clients": options.clients, **found}
             row["lost_throughput_share"] = 1 - speeds[0] / speeds[1]
@@ -201,9 +224,19 @@ async def measure(model: str, options: argparse.Namespace) -> list[dict[str, Any
     return rows
 
 
+def added(found: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Return what HTTP adds to the medians, and how much it may with one client."""
+    figures = {}
+    for key in ("first_token_seconds", "gap_seconds"):
+        figures[f"added_{key}"] = found["http"][key]["median"] - found["in_process"][key]["median"]
+        figures[f"limit_{key}"] = LIMITS[key]
+    return figures
+
+
 def report(row: dict[str, Any]) -> None:
     """Print a row."""
-    print(f"{row['model']}, {row['clients']} clients")
+    among = f"one among {row['one_among']}" if "one_among" in row else row["clients"]
+    print(f"{row['model']}, clients: {among}")
     for way in ("in_process", "http"):
         figures = row[way]
         speed = figures.get("tokens_per_second")
