@@ -5,15 +5,17 @@
 
 #include "bindings/linear_call.h"
 #include "bindings/packed.h"
+#include "bindings/packed_memory.h"
 
 namespace quire {
 namespace {
 
 class PackedQuantized : public Packed {
  public:
-  // Values are checked by kernels/quantized_tensor.py.
+  // Values are checked by kernels/quantized_tensor.py. `mapped` holds packed weights, or is None.
   PackedQuantized(int64_t in_features, int64_t out_features, int64_t group_size, int bits, int zero,
-                  int scale_dtype, int scale_form, bool has_offsets, bool exact_activations) {
+                  int scale_dtype, int scale_form, bool has_offsets, bool exact_activations,
+                  nb::handle mapped) {
     weights_.in_features = in_features;
     weights_.out_features = out_features;
     weights_.group_size = group_size;
@@ -29,8 +31,8 @@ class PackedQuantized : public Packed {
          (weights_.scale_dtype != DType::float16 || group_size > QuantizedWeights::super_inputs)) ||
         (weights_.scale_form == ScaleForm::nibbles && !has_offsets))
       throw std::invalid_argument("[linear] no such quantized layout.");
-    memory_ = std::make_unique<AlignedMemory>(static_cast<size_t>(weights_.bytes()));
-    weights_.data = static_cast<char*>(memory_->data());
+    memory_ = std::make_unique<PackedMemory>(static_cast<size_t>(weights_.bytes()), mapped);
+    weights_.data = memory_->data();
   }
 
   void set_book(const std::vector<float>& values, const std::vector<int>& codes, float step) {
@@ -104,23 +106,30 @@ class PackedQuantized : public Packed {
   }
 
   ExpertMatrix matrix() const override { return {nullptr, &weights_, 0}; }
+  void copy_to(nb::handle out) const { memory_->copy_to(out); }
+
+  size_t packed_bytes() const { return memory_->bytes(); }
   size_t nbytes() const { return memory_->bytes() + (bias_ ? bias_->bytes() : 0); }
 
  private:
   void check_rows(int64_t first_row, int64_t num_rows) const {
     if (first_row < 0 || num_rows < 0 || first_row + num_rows > weights_.out_features)
       throw std::invalid_argument("[linear] rows must lie inside the outputs.");
+    memory_->check_writable();
   }
 
   QuantizedWeights weights_{};
-  std::unique_ptr<AlignedMemory> memory_, bias_;
+  std::unique_ptr<PackedMemory> memory_;
+  std::unique_ptr<AlignedMemory> bias_;
 };
 
 }  // namespace
 
 void bind_quantized(nb::module_& m) {
   nb::class_<PackedQuantized, Packed>(m, "PackedQuantized")
-      .def(nb::init<int64_t, int64_t, int64_t, int, int, int, int, bool, bool>())
+      .def(nb::init<int64_t, int64_t, int64_t, int, int, int, int, bool, bool, nb::handle>(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg().none())
       .def("set_book", &PackedQuantized::set_book)
       .def("pack", &PackedQuantized::pack, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
            nb::arg().none(), nb::arg(), nb::arg())
@@ -128,6 +137,8 @@ void bind_quantized(nb::module_& m) {
       .def("set_bias", &PackedQuantized::set_bias)
       .def("multiply", &PackedQuantized::multiply)
       .def("lookup", &PackedQuantized::lookup)
+      .def("copy_to", &PackedQuantized::copy_to)
+      .def_prop_ro("packed_bytes", &PackedQuantized::packed_bytes)
       .def_prop_ro("nbytes", &PackedQuantized::nbytes);
 }
 

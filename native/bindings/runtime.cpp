@@ -6,6 +6,8 @@
 #include <string>
 
 #include "bindings/binding.h"
+#include "bindings/packed_memory.h"
+#include "runtime/checksum_pieces.h"
 #include "runtime/thread_pool.h"
 
 namespace quire {
@@ -41,6 +43,12 @@ void count_chunks(nb::handle counters, int64_t n, int64_t inner) {
                [=](int64_t chunk) { parallel_for(inner, [=](int64_t) { counts[chunk] += 1; }); });
 }
 
+uint64_t checksum_of(nb::handle data) {
+  const Buffer buffer(data, 0, false);
+  nb::gil_scoped_release release;
+  return checksum_pieces(buffer.data(), buffer.bytes());
+}
+
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
@@ -50,6 +58,8 @@ void bind_runtime(nb::module_& m) {
   m.def("num_threads", num_threads, "Compute threads in use, the caller included.");
   m.def("set_num_threads", set_num_threads, nb::call_guard<nb::gil_scoped_release>(),
         "Use this many compute threads in the whole process.");
+  m.attr("packed_layout_version") = packed_layout_version;
+  m.def("checksum", checksum_of, "64 bits that tell damage of a buffer.");
   m.def("count_chunks", count_chunks);
   m.def("exp_array", exp_array);
   m.def("round_trip", round_trip);

@@ -21,6 +21,12 @@ def option(default: Any, help: str, **extra: Any) -> Any:
     return field(default=default, metadata={"help": help, **extra})
 
 
+#: What weights may be rounded to at load.
+QUANTIZATIONS = ("int8", "int6", "int5", "int4", "nf4", "int3", "int2")
+#: In an override: not rounded.
+KEEP = "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """Which checkpoint, and how its numbers are held."""
@@ -36,8 +42,14 @@ class ModelOptions:
         None, "round the linears' weights at load", common=True
     )
     quantization_group_size: int | None = option(None, "weights that share a scale; 0: a row")
+    quantization_overrides: str | None = option(
+        None, "modules held otherwise: 'lm_head=none,*.down_proj=int8'"
+    )
     activations: Literal["int8", "fp32"] = option(
         "int8", "of quantized linears: rounded to 8 bits, or kept"
+    )
+    packed_weights_cache: str | None = option(
+        None, "folder that keeps packed weights; later starts map them"
     )
     max_model_len: int | None = option(
         None, "longest context (4k: 4096); default: the model's, or what fits", common=True
@@ -45,6 +57,26 @@ class ModelOptions:
     generation_config: str = option("auto", "auto: the model's own sampling defaults; none: ours")
     chat_template: str | None = option(None, "Jinja file used instead of the model's template")
     max_logprobs: int = option(20, "most alternatives a request may ask for; -1: no limit")
+
+    def overrides(self) -> list[tuple[str, str]]:
+        """Return patterns of modules with the name of a quantization, or :data:`KEEP`.
+
+        Raises:
+            ConfigError: ``quantization_overrides`` is not ``pattern=name,pattern=name``.
+        """
+        if self.quantization_overrides is None:
+            return []
+        pairs = []
+        for part in self.quantization_overrides.split(","):
+            pattern, equals, name = (word.strip() for word in part.partition("="))
+            if not equals or not pattern or name not in (*QUANTIZATIONS, KEEP):
+                raise ConfigError(
+                    "[config] --quantization-overrides must be pairs of a module's name (with * "
+                    f"for any part) and one of {', '.join((*QUANTIZATIONS, KEEP))}, such as "
+                    f"'lm_head=none,*.down_proj=int8'; got {part!r}."
+                )
+            pairs.append((pattern, name))
+        return pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +211,8 @@ class EngineConfig:
                 )
 
     def _check_quantization(self) -> None:
-        size = self.model.quantization_group_size
-        if size is not None and self.model.quantization is None:
+        size, overrides = self.model.quantization_group_size, self.model.overrides()
+        if size is not None and self.model.quantization is None and not overrides:
             raise ConfigError(
                 f"[config] --quantization-group-size needs --quantization; got {size} alone."
             )

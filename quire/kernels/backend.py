@@ -16,14 +16,15 @@ from typing import Any, Protocol
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.packed_matrix import PackedLayout, PackedMatrix, PackedPart
 from quire.kernels.quantized_tensor import QuantizedTensor
 
 #: numpy.ndarray on cpu, torch.Tensor on every other device. Layers only call ops, slice, reshape
 #: and read shapes, so they run on either.
 Array = Any
 
-#: A matrix (out, in) to be packed.
-Weight = HostTensor | QuantizedTensor | BlockMatrix
+#: A matrix (out, in) to be packed, or that a CPU backend packed before.
+Weight = HostTensor | QuantizedTensor | BlockMatrix | PackedMatrix
 
 
 class Linear(Protocol):
@@ -32,6 +33,8 @@ class Linear(Protocol):
     in_features: int
     out_features: int
     nbytes: int
+    #: What was packed; empty where weights are kept as they are.
+    packed: Sequence[PackedPart]
 
     def __call__(self, x: Array, out: Array | None = None) -> Array:
         """Multiply (T, in_features) float32 to (T, out_features) float32.
@@ -156,6 +159,8 @@ class Backend(Protocol):
     """One per device, made once at load. See ``kernels/<op>.py`` for each op's definition."""
 
     name: str
+    #: Of packed weights that may be kept in files; None where nothing is packed.
+    packed_layout: PackedLayout | None
 
     # -- memory ------------------------------------------------------------------------------
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Array:

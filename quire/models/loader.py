@@ -6,6 +6,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rope import rope_tables
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder, DecoderParts
+from quire.models.packed_cache import PackedCache, open_packed_cache
 from quire.models.tensor_source import TensorSource, check_tensors, open_tensors
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
 from quire.quantization.plan import QuantizationPlan
@@ -42,6 +44,7 @@ def load_model(
     dtype: str = "auto",
     plan: QuantizationPlan | None = None,
     max_model_len: int | None = None,
+    packed_cache: str | None = None,
     on_progress: Progress | None = None,
 ) -> Decoder:
     """Load a checkpoint.
@@ -53,6 +56,7 @@ def load_model(
             the checkpoint's.
         plan: What to quantize; None for nothing.
         max_model_len: Longest context served, in tokens; None for the model's.
+        packed_cache: Folder that keeps packed weights for later starts, or None.
         on_progress: Called with bytes done and bytes in all.
 
     Raises:
@@ -69,10 +73,14 @@ def load_model(
         log.info("%s: %s", path, line)
     _check_tensors(checkpoint, weights)
     max_model_len = max_model_len or config.max_position_embeddings
-    builder = _Builder(backend, checkpoint, weights, plan or QuantizationPlan(), on_progress)
+    plan = plan or QuantizationPlan()
+    plan.check_overrides(_modules(weights))
+    cache = open_packed_cache(packed_cache, Path(path), backend, f"{config} {plan.held}")
+    builder = _Builder(backend, checkpoint, weights, plan, cache, on_progress)
     builder.keeps_types = checkpoint.mixes_types and config.dtype == stored.dtype
-    parts = builder.decoder_parts(max_model_len)
-    builder.report()
+    with cache or nullcontext():
+        parts = builder.decoder_parts(max_model_len)
+        builder.report()
     return Decoder(config, backend, max_model_len, parts)
 
 
@@ -88,6 +96,13 @@ def _settle(config: ModelConfig, dtype: str, max_model_len: int | None) -> Model
             f"got {max_model_len}."
         )
     return replace(config, dtype=dtype)
+
+
+def _modules(weights: WeightMap) -> set[str]:
+    """Return the names of all matrices; an embedding that is also the head has both names."""
+    shapes = weights.shapes()
+    modules = {name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) > 1}
+    return modules | {weights.names.head}
 
 
 def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
@@ -118,6 +133,7 @@ class _Builder:
         checkpoint: TensorSource,
         weights: WeightMap,
         plan: QuantizationPlan,
+        cache: PackedCache | None,
         on_progress: Progress | None,
     ) -> None:
         self.backend = backend
@@ -127,6 +143,7 @@ class _Builder:
         #: Floats are held as they are stored, whatever the model's dtype.
         self.keeps_types = False
         self._plan = plan
+        self._cache = cache
         self._quantized: Counter[QuantizedForm] = Counter()
         self._kept: list[str] = []
         self._on_progress = on_progress
@@ -136,9 +153,11 @@ class _Builder:
     def decoder_parts(self, max_model_len: int) -> DecoderParts:
         """Build everything; the largest tensors first, while little else is in memory."""
         weights, config = self.weights, self.weights.config
+        tied = config.tie_word_embeddings
         tables = self._plan.tables
-        embedding = self.linear(weights.embedding(), tables)
-        head = embedding if config.tie_word_embeddings else self.linear(weights.head(), tables)
+        shared = self._plan.scheme_of(weights.names.head, tables) if tied else tables
+        embedding = self.linear(weights.embedding(), shared)
+        head = embedding if tied else self.linear(weights.head(), tables)
         positions = self.parameter(weights.positions()) if config.learned_positions else None
         rope = self._rope(config, max_model_len)
         first_norm = self.norm(weights.attention_norm(0))
@@ -148,22 +167,44 @@ class _Builder:
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> Linear:
         """Pack matrices and biases into one linear, quantized if there is a scheme."""
         names = [name for name, _ in weights.shapes()]
-        matrices = [self.checkpoint.tensor(f"{module}.weight") for module in weights.modules]
-        if weights.transposed:
-            matrices = [_transpose(matrix) for matrix in matrices]
         biases = []
         if weights.bias:
             biases = [_floats(self.checkpoint.tensor(f"{m}.bias")) for m in weights.modules]
+        matrices = self._matrices(weights, scheme)
         linear = self.backend.linear(
-            [self._quantize(matrix, scheme) for matrix in matrices],
+            matrices,
             biases,
             dtype=self._dtype(matrices),
             exact_activations=self._plan.exact_activations,
         )
+        if self._cache is not None and not self._cache.is_complete:
+            self._cache.add(weights.modules[0], linear.packed)
         self.weight_bytes += linear.nbytes
         for name in names:
             self._finish(name)
         return linear
+
+    def _matrices(self, weights: LinearWeights, scheme: Scheme | None) -> Sequence[Weight]:
+        """Return the matrices of a linear, quantized if there is a scheme, packed if they were."""
+        if self._cache is not None and self._cache.is_complete:
+            packed = self._cache.find(weights.modules[0])
+            for part in packed:
+                for name in part.names:
+                    self._count(name, part.form)
+            return packed
+        matrices = [self.checkpoint.tensor(f"{module}.weight") for module in weights.modules]
+        if weights.transposed:
+            matrices = [_transpose(matrix) for matrix in matrices]
+        return [
+            self._quantize(matrix, self._plan.scheme_of(module, scheme))
+            for module, matrix in zip(weights.modules, matrices, strict=True)
+        ]
+
+    def _count(self, name: str, form: QuantizedForm | None) -> None:
+        if form is None:
+            self._kept.append(name)
+        else:
+            self._quantized[form] += 1
 
     def _dtype(self, matrices: Sequence[Weight]) -> str:
         """Return what the floats among them are held as."""
@@ -194,20 +235,15 @@ class _Builder:
         for form, count in self._quantized.most_common():
             log.info("%d matrices are held in %s", count, form)
 
-    def _quantize(self, matrix: Weight, scheme: Scheme | None) -> Weight:
-        if not isinstance(matrix, HostTensor):
-            if scheme is not None:
-                raise ConfigError(
-                    f"[load] --quantization needs a checkpoint of floats; {matrix.name} has "
-                    f"{matrix.form.bits} bits already. Leave the flag out."
-                )
-        elif scheme is None:
-            self._kept.append(matrix.name)
-            return matrix
-        else:
-            matrix = quantize(matrix, scheme)
-        self._quantized[matrix.form] += 1
-        return matrix
+    def _quantize(self, matrix: HostTensor | BlockMatrix, scheme: Scheme | None) -> Weight:
+        if not isinstance(matrix, HostTensor) and scheme is not None:
+            raise ConfigError(
+                f"[load] --quantization needs a checkpoint of floats; {matrix.name} has "
+                f"{matrix.form.bits} bits already. Leave the flag out."
+            )
+        made = quantize(matrix, scheme) if isinstance(matrix, HostTensor) and scheme else matrix
+        self._count(made.name, None if isinstance(made, HostTensor) else made.form)
+        return made
 
     def parameter(self, name: str) -> Array:
         """Copy a small weight to the backend."""

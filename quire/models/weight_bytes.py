@@ -29,13 +29,15 @@ def expected_weight_bytes(
     tables = 4 * max_model_len * config.rope.rotary_dim if config.rope else 0
     if path.is_file() and plan.layers is None:
         return tables + _gguf_bytes(path, config, dtype)
-    shapes = WeightMap(config, get_family(config.architecture).names).shapes().values()
+    shapes = WeightMap(config, get_family(config.architecture).names).shapes()
     dtype_bytes = DTYPE_BYTES[dtype]
     return tables + sum(
-        plan.matrix_bytes(shape, shape[0] == config.vocab_size, dtype_bytes)
+        plan.matrix_bytes(
+            name.removesuffix(".weight"), shape, shape[0] == config.vocab_size, dtype_bytes
+        )
         if len(shape) == 2
         else math.prod(shape) * dtype_bytes
-        for shape in shapes
+        for name, shape in shapes.items()
     )
 
 

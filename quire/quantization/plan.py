@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from quire.core.config import ModelOptions
+from quire.core.config import KEEP, ModelOptions
+from quire.core.errors import ConfigError
 from quire.quantization.round_to_nearest import Scheme, create_scheme
 
 
@@ -16,16 +20,51 @@ class QuantizationPlan:
         layers: For the linears of the layers; None keeps the checkpoint's weights.
         tables: For embedding and output head; None keeps the checkpoint's weights.
         exact_activations: Multiply quantized weights with float32 activations.
+        overrides: Patterns of modules' names with their own scheme, or None to keep the weights;
+            the first that fits counts.
     """
 
     layers: Scheme | None = None
     tables: Scheme | None = None
     exact_activations: bool = False
+    overrides: tuple[tuple[str, Scheme | None], ...] = ()
 
-    def matrix_bytes(self, shape: tuple[int, ...], is_table: bool, dtype_bytes: int) -> int:
+    def scheme_of(self, module: str, default: Scheme | None) -> Scheme | None:
+        """Return how the matrix of a module is rounded; ``default`` where no override fits."""
+        for pattern, scheme in self.overrides:
+            if fnmatchcase(module, pattern):
+                return scheme
+        return default
+
+    def check_overrides(self, modules: Iterable[str]) -> None:
+        """Refuse overrides that would do nothing.
+
+        Args:
+            modules: Names of all matrices.
+
+        Raises:
+            ConfigError: A pattern fits none of them.
+        """
+        modules = sorted(modules)
+        for pattern, _ in self.overrides:
+            if not any(fnmatchcase(module, pattern) for module in modules):
+                kinds = list(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in modules))
+                raise ConfigError(
+                    f"[load] --quantization-overrides must name matrices of the model; got "
+                    f"{pattern}, which fits none of {', '.join(kinds)}."
+                )
+
+    @property
+    def held(self) -> str:
+        """What decides how weights are held."""
+        return f"{self.layers} {self.tables} {self.overrides}"
+
+    def matrix_bytes(
+        self, module: str, shape: tuple[int, ...], is_table: bool, dtype_bytes: int
+    ) -> int:
         """Return what a matrix of ``dtype_bytes`` an element will take, padding left out."""
         rows, columns = shape
-        scheme = self.tables if is_table else self.layers
+        scheme = self.scheme_of(module, self.tables if is_table else self.layers)
         if scheme is None:
             return rows * columns * dtype_bytes
         groups = -(-columns // (scheme.group_size or columns))
@@ -34,9 +73,12 @@ class QuantizationPlan:
 
 def create_plan(options: ModelOptions) -> QuantizationPlan:
     """Return the plan of an engine's settings."""
-    exact = options.activations == "fp32"
+    exact, size = options.activations == "fp32", options.quantization_group_size
+    overrides = tuple(
+        (pattern, None if name == KEEP else create_scheme(name, size))
+        for pattern, name in options.overrides()
+    )
     if options.quantization is None:
-        return QuantizationPlan(exact_activations=exact)
-    size = options.quantization_group_size
+        return QuantizationPlan(exact_activations=exact, overrides=overrides)
     layers = create_scheme(options.quantization, size)
-    return QuantizationPlan(layers, create_scheme("int8", size), exact)
+    return QuantizationPlan(layers, create_scheme("int8", size), exact, overrides)

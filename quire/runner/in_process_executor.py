@@ -83,6 +83,7 @@ class InProcessExecutor:
             dtype=resolved.dtype,
             plan=create_plan(config.model),
             max_model_len=resolved.max_model_len,
+            packed_cache=config.model.packed_weights_cache,
             on_progress=on_progress,
         )
         eos = tuple(dict.fromkeys((*model.config.eos_token_ids, *eos_token_ids)))

@@ -66,7 +66,7 @@ def test_matrices_stacked_inside_a_panel_keep_their_rows(name: str) -> None:
     got = layer.lookup(np.arange(73, dtype=np.int32))
     want = np.concatenate([part.float32() for part in parts])
     np.testing.assert_array_equal(got, want)
-    assert len(layer.forms) == 1
+    assert len(layer.packed) == 1
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -95,7 +95,7 @@ def test_memory_is_the_forms(name: str) -> None:
 
 def test_blocks_of_another_type_are_not_packed() -> None:
     """The native side trusts no caller with its memory."""
-    packed = native.PackedQuantized(256, 32, 32, 4, 8, 1, 0, False, False)
+    packed = native.PackedQuantized(256, 32, 32, 4, 8, 1, 0, False, False, None)
     rows = random_matrix("Q4_0", 32, 256).rows
     packed.pack_gguf(rows, 2, 0, 32)
     for code in (3, 12, 99):

@@ -20,6 +20,7 @@ from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.moe import CpuExperts
 from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.packed_matrix import PackedLayout
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -33,6 +34,7 @@ class CpuBackend:
     """
 
     name = "cpu"
+    packed_layout: PackedLayout | None = PackedLayout(native.packed_layout_version, native.checksum)
 
     def __init__(self, threads: int) -> None:
         native.set_num_threads(threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -14,11 +15,40 @@ from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.cpu.native import DTYPE_CODES, native
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.linear import check_input, check_weights
+from quire.kernels.packed_matrix import PackedMatrix, PackedPart
 from quire.kernels.quantized_tensor import (
     QuantizedForm,
     QuantizedTensor,
     integer_code_book,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPackedPart:
+    """Matrices packed as one; see :class:`quire.models.packed_cache.PackedPart`.
+
+    Attributes:
+        names: Of the matrices.
+        shape: (outputs, inputs).
+        dtype: Element type of floats; empty where they are quantized.
+        form: How they are quantized, or None.
+        packed: The native object.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, int]
+    dtype: str
+    form: QuantizedForm | None
+    packed: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the packed bytes, the bias left out."""
+        return int(self.packed.packed_bytes)
+
+    def copy_to(self, out: Any) -> None:
+        """Copy the packed bytes to a writable buffer of ``nbytes``."""
+        self.packed.copy_to(out)
 
 
 class CpuLinear:
@@ -29,7 +59,7 @@ class CpuLinear:
     Attributes:
         in_features, out_features: Of the stacked matrices.
         nbytes: Memory of the packed weights and biases.
-        forms: How each part is held; None for floats.
+        packed: What was packed, from the first output to the last.
     """
 
     def __init__(
@@ -54,14 +84,14 @@ class CpuLinear:
         self.in_features, self.out_features = check_weights(weights, biases, dtype)
         #: Packed matrices with their first columns.
         self._parts: list[tuple[Any, int]] = []
-        self.forms: list[QuantizedForm | None] = []
+        parts: list[CpuPackedPart] = []
         first = 0
-        for form, run in groupby(weights, _form):
-            alike = list(run)
-            part = _pack(alike, dtype, exact_activations)
-            self._parts.append((part, first))
-            self.forms.append(form)
-            first += sum(weight.shape[0] for weight in alike)
+        for _, run in groupby(weights, _run):
+            part = _pack(list(run), dtype, exact_activations)
+            parts.append(part)
+            self._parts.append((part.packed, first))
+            first += part.shape[0]
+        self.packed: Sequence[PackedPart] = parts
         if biases:
             bias = np.concatenate([bias.float32() for bias in biases])
             for part, column in self._parts:
@@ -102,14 +132,28 @@ def _form(weight: Weight) -> QuantizedForm | None:
     return None if isinstance(weight, HostTensor) else weight.form
 
 
-def _pack(weights: Sequence[Weight], dtype: str, exact_activations: bool) -> Any:
-    """Pack matrices of one form."""
-    columns, form = weights[0].shape[1], _form(weights[0])
-    num_rows = sum(weight.shape[0] for weight in weights)
+def _run(weight: Weight) -> object:
+    """Return what is the same of neighbours that are packed as one."""
+    return id(weight) if isinstance(weight, PackedMatrix) else _form(weight)
+
+
+def _pack(weights: Sequence[Weight], dtype: str, exact_activations: bool) -> CpuPackedPart:
+    """Pack matrices of one form, or take one that is packed."""
+    first, form = weights[0], _form(weights[0])
+    mapped = first.data if isinstance(first, PackedMatrix) else None
+    dtype = "" if form else first.dtype if isinstance(first, PackedMatrix) else dtype
+    columns, num_rows = first.shape[1], sum(weight.shape[0] for weight in weights)
     if form is None:
-        packed = native.PackedLinear(columns, num_rows, DTYPE_CODES[dtype])
+        packed = native.PackedLinear(columns, num_rows, DTYPE_CODES[dtype], mapped)
     else:
-        packed = _empty(form, columns, num_rows, exact_activations)
+        packed = _allocate(form, columns, num_rows, exact_activations, mapped)
+    if mapped is None:
+        _fill(packed, weights)
+    names = first.names if isinstance(first, PackedMatrix) else tuple(w.name for w in weights)
+    return CpuPackedPart(names, (num_rows, columns), dtype, form, packed)
+
+
+def _fill(packed: Any, weights: Sequence[Weight]) -> None:
     row = 0
     for weight in weights:
         rows = weight.shape[0]
@@ -118,14 +162,15 @@ def _pack(weights: Sequence[Weight], dtype: str, exact_activations: bool) -> Any
             packed.pack(weight.codes, *parts, row, rows)
         elif isinstance(weight, BlockMatrix):
             packed.pack_gguf(weight.rows, weight.type_code, row, rows)
-        else:
+        elif isinstance(weight, HostTensor):
             packed.pack(weight.array, DTYPE_CODES[weight.dtype], row, rows)
         row += rows
-    return packed
 
 
-def _empty(form: QuantizedForm, columns: int, num_rows: int, exact_activations: bool) -> Any:
-    """Allocate quantized weights of a form."""
+def _allocate(
+    form: QuantizedForm, columns: int, num_rows: int, exact_activations: bool, mapped: Any
+) -> Any:
+    """Allocate quantized weights of a form, or take those in ``mapped``."""
     two_levels = {"int8": 1, "int4": 2}
     packed = native.PackedQuantized(
         columns,
@@ -137,6 +182,7 @@ def _empty(form: QuantizedForm, columns: int, num_rows: int, exact_activations: 
         two_levels.get(form.scale_type, 0),
         form.has_offsets,
         exact_activations,
+        mapped,
     )
     if form.code_book is not None:
         codes, step = integer_code_book(np.array(form.code_book, np.float32))

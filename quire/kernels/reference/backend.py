@@ -16,6 +16,7 @@ from quire.kernels import rows as rows_op
 from quire.kernels import sampling as sampling_op
 from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch, Weight
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.packed_matrix import PackedLayout
 from quire.kernels.reference import moe, norm, sampling
 from quire.kernels.reference.activation import activate, gated
 from quire.kernels.reference.attention import ReferenceAttention
@@ -29,6 +30,7 @@ class ReferenceBackend:
     """Arrays are torch tensors on the CPU. See ``kernels/backend.py`` for the methods."""
 
     name = "reference"
+    packed_layout: PackedLayout | None = None
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Tensor:
         return torch.empty(tuple(shape), dtype=getattr(torch, dtype))

@@ -9,6 +9,7 @@ import torch
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Weight
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.packed_matrix import PackedMatrix, PackedPart
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -21,6 +22,7 @@ class ReferenceLinear:
             raise UnsupportedInputError(
                 f"[linear] dtype must be one of {', '.join(DTYPES)}; got {dtype}."
             )
+        self.packed: Sequence[PackedPart] = ()
         # Quantized among them make all of it float32.
         self.weight = torch.cat([_values(weight, DTYPES[dtype]) for weight in weights])
         self.out_features, self.in_features = self.weight.shape
@@ -50,5 +52,9 @@ class ReferenceLinear:
 
 
 def _values(weight: Weight, dtype: torch.dtype) -> torch.Tensor:
+    if isinstance(weight, PackedMatrix):
+        raise UnsupportedInputError(
+            f"[linear] {weight.name} must not be packed for another device."
+        )
     values = torch.from_numpy(weight.float32().copy())
     return values.to(dtype) if isinstance(weight, HostTensor) else values

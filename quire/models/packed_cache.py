@@ -1,0 +1,247 @@
+"""Packed weights in a file, so that a later start maps them instead of packing again.
+
+A file is named for what it was made of: the checkpoint's files (size, time of change, header), how
+weights are held, and the version of the layouts. It is checked whole before it is used: damaged
+files are made again. Packing itself is the backend's business.
+
+```
+"QUIREPK1"  begin, size and checksum of the table (uint64 each)  padding to 4096
+packed parts, each at a multiple of 4096
+table: JSON, linear -> parts (shape, form, place, checksum)
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import mmap
+import os
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from quire.core.errors import ConfigError
+from quire.kernels.backend import Backend
+from quire.kernels.packed_matrix import PackedMatrix, PackedPart
+from quire.kernels.quantized_tensor import QuantizedForm
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"QUIREPK1"
+HEAD = struct.Struct("<8sQQQ")
+ALIGNMENT = 4096
+#: Bytes of a checkpoint's file that its name is made from, beside size and time; headers are there.
+HASHED_BYTES = 1 << 20
+
+
+def checkpoint_digest(path: Path, settings: str) -> str:
+    """Return what tells a checkpoint and how it is held from all others.
+
+    Args:
+        path: A folder or a file.
+        settings: Everything else that decides what is packed.
+    """
+    digest = hashlib.sha256(settings.encode())
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(HASHED_BYTES))
+    return digest.hexdigest()[:32]
+
+
+def open_packed_cache(
+    folder: str | None, path: Path, backend: Backend, settings: str
+) -> PackedCache | None:
+    """Return the packed weights of a checkpoint; None when no folder is given.
+
+    Args:
+        folder: Where they are kept.
+        path: The checkpoint, a folder or a file.
+        backend: Packs them.
+        settings: Everything beside checkpoint and backend that decides what is packed.
+
+    Raises:
+        ConfigError: The backend packs nothing, or the folder cannot be made.
+    """
+    if folder is None:
+        return None
+    layout = backend.packed_layout
+    if layout is None:
+        raise ConfigError(
+            f"[load] --packed-weights-cache needs --device cpu; got {backend.name}, which keeps "
+            "weights as they are."
+        )
+    digest = checkpoint_digest(path, f"{layout.version} {settings}")
+    return PackedCache(Path(folder).expanduser(), digest, layout.checksum)
+
+
+class PackedCache:
+    """One file of packed weights, found or to be written.
+
+    Args:
+        folder: Where such files are; made when it is not there.
+        digest: Of what the weights are made of, :func:`checkpoint_digest`.
+        checksum: Of a buffer, 64 bits.
+
+    Attributes:
+        is_complete: A file was found and is whole: :meth:`find` returns every part.
+
+    Raises:
+        ConfigError: The folder cannot be made.
+    """
+
+    def __init__(self, folder: Path, digest: str, checksum: Callable[[Any], int]) -> None:
+        self._path = folder / f"{digest}.packed"
+        self._checksum = checksum
+        self._table: dict[str, list[dict[str, Any]]] = {}
+        self._out: BinaryIO | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"[load] --packed-weights-cache must be a folder; got {folder}: {error.strerror}."
+            ) from None
+        self._map: mmap.mmap | None = None
+        self.is_complete = self._open()
+        if not self.is_complete:
+            self._create()
+
+    def find(self, name: str) -> list[PackedMatrix]:
+        """Return the parts of linear ``name``, views of the mapped file."""
+        assert self._map is not None
+        view = memoryview(self._map)
+        return [
+            PackedMatrix(
+                names=tuple(part["names"]),
+                shape=tuple(part["shape"]),
+                dtype=part["dtype"],
+                form=_form(part["form"]),
+                data=view[part["begin"] : part["begin"] + part["nbytes"]],
+            )
+            for part in self._table[name]
+        ]
+
+    def add(self, name: str, parts: Sequence[PackedPart]) -> None:
+        """Write the parts of a linear; a file that cannot be written is given up with a notice."""
+        if self._out is None:
+            return
+        try:
+            self._table[name] = [self._write(self._out, part) for part in parts]
+        except (OSError, ValueError) as error:
+            self._give_up(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.discard()
+
+    def finish(self) -> None:
+        """Complete the file under its name."""
+        if self._out is None:
+            return
+        table = json.dumps(self._table).encode()
+        try:
+            begin = self._out.tell()
+            self._out.write(table)
+            self._out.seek(0)
+            self._out.write(HEAD.pack(MAGIC, begin, len(table), self._checksum(table)))
+            self._out.flush()
+            os.fsync(self._out.fileno())
+            self._out.close()
+            self._part.replace(self._path)
+        except OSError as error:
+            self._give_up(error)
+            return
+        self._out = None
+        log.info("packed weights are kept in %s for the next start", self._path)
+
+    def discard(self) -> None:
+        """Remove what was written, when loading failed."""
+        if self._out is not None:
+            self._out.close()
+            self._part.unlink(missing_ok=True)
+            self._out = None
+
+    @property
+    def _part(self) -> Path:
+        return self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
+
+    def _open(self) -> bool:
+        """Map the file and check all of it."""
+        try:
+            with self._path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be mapped (%s): weights are packed again", self._path, error)
+            return False
+        try:
+            self._table = self._checked_table(memoryview(self._map))
+        except (ValueError, KeyError, TypeError, struct.error) as error:
+            log.warning("%s is damaged (%s): weights are packed again", self._path, error)
+            self._map = None
+            return False
+        log.info("packed weights are mapped from %s", self._path)
+        return True
+
+    def _checked_table(self, view: memoryview) -> dict[str, list[dict[str, Any]]]:
+        magic, begin, size, checksum = HEAD.unpack(view[: HEAD.size])
+        if magic != MAGIC or begin + size != len(view):
+            raise ValueError("it is cut off or no such file")
+        text = bytes(view[begin : begin + size])
+        if self._checksum(text) != checksum:
+            raise ValueError("its table has another checksum")
+        table: dict[str, list[dict[str, Any]]] = json.loads(text)
+        for name, parts in table.items():
+            for part in parts:
+                end = part["begin"] + part["nbytes"]
+                if part["begin"] < ALIGNMENT or end > begin or part["begin"] % ALIGNMENT:
+                    raise ValueError(f"{name} lies outside")
+                if self._checksum(view[part["begin"] : end]) != part["checksum"]:
+                    raise ValueError(f"{name} has another checksum")
+        return table
+
+    def _create(self) -> None:
+        try:
+            self._out = self._part.open("w+b")
+            self._out.write(bytes(ALIGNMENT))
+        except OSError as error:
+            self._give_up(error)
+
+    def _write(self, out: BinaryIO, part: PackedPart) -> dict[str, Any]:
+        begin = out.tell()
+        data = bytearray(part.nbytes)
+        part.copy_to(data)
+        out.write(data)
+        out.write(bytes(-part.nbytes % ALIGNMENT))
+        return {
+            "names": part.names,
+            "shape": part.shape,
+            "dtype": part.dtype,
+            "form": None if part.form is None else asdict(part.form),
+            "begin": begin,
+            "nbytes": part.nbytes,
+            "checksum": self._checksum(data),
+        }
+
+    def _give_up(self, error: Exception) -> None:
+        log.warning("%s cannot be written (%s): weights are not kept", self._path, error)
+        self.discard()
+
+
+def _form(fields: dict[str, Any] | None) -> QuantizedForm | None:
+    if fields is None:
+        return None
+    book = fields["code_book"]
+    return QuantizedForm(**{**fields, "code_book": None if book is None else tuple(book)})

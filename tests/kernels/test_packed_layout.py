@@ -1,0 +1,42 @@
+"""The bytes of packed weights, which files keep: the same on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from quire.kernels.backend import Weight
+from quire.kernels.cpu.linear import CpuLinear
+from quire.kernels.cpu.native import native
+from quire.kernels.host_tensor import HostTensor
+from tests.quantization.gguf_cases import random_matrix
+
+
+def packed_bytes(weight: Weight) -> bytes:
+    (part,) = CpuLinear([weight], [], "bfloat16").packed
+    data = bytearray(part.nbytes)
+    part.copy_to(data)
+    return bytes(data)
+
+
+#: Of the layouts of version 1.
+DIGESTS = {
+    "floats": "537f0fb550e88c79",
+    "Q8_0": "7e28ace640cc166e",
+    "Q4_K": "f0fae46564a0ec11",
+    "Q2_K": "694750afae6c7e97",
+}
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_the_layouts_are_those_of_their_version(isa: str, name: str) -> None:
+    """Every instruction set packs the same bytes; other bytes need another version."""
+    assert native.packed_layout_version == 1
+    if name == "floats":
+        values = np.arange(40 * 70, dtype=np.float32).reshape(40, 70)
+        weight: Weight = HostTensor("w", "float32", values)
+    else:
+        weight = random_matrix(name, 40, 512)
+    assert hashlib.sha256(packed_bytes(weight)).hexdigest()[:16] == DIGESTS[name]
