@@ -31,6 +31,7 @@ FLAGS = [
     "--num-gpu-blocks-override",
     "--kv-cache-dtype",
     "--enable-prefix-caching",
+    "--kv-canary",
     "--use-cache",
     "--max-num-seqs",
     "--max-num-batched-tokens",
