@@ -111,6 +111,9 @@ class SchedulerOptions:
     long_prefill_token_threshold: int = option(
         0, "most tokens of one prompt in a step; 0: only the budget"
     )
+    mixed_prefill_tokens: int = option(
+        128, "most prompt tokens in a step that decodes too; 0: only the budget"
+    )
     scheduling_policy: Literal["fcfs", "priority"] = option(
         "fcfs", "priority: lower value starts first"
     )
@@ -195,6 +198,9 @@ class EngineConfig:
             raise ConfigError(
                 f"[config] --long-prefill-token-threshold must be at least 0; got {threshold}."
             )
+        mixed = self.scheduler.mixed_prefill_tokens
+        if mixed < 0:
+            raise ConfigError(f"[config] --mixed-prefill-tokens must be at least 0; got {mixed}.")
         self._check_quantization()
         fraction = self.cache.gpu_memory_utilization
         if not 0.0 < fraction <= 1.0:

@@ -135,9 +135,9 @@ class Scheduler:
 
     def _schedule_running(self, plan: SchedulerOutput) -> int:
         """Plan running requests, oldest first; return the tokens left of the budget."""
-        budget = self.options.max_num_batched_tokens
         running = self.running
         num_decodes_behind = sum(len(r.token_ids) - r.num_computed_tokens == 1 for r in running)
+        budget = self._budget(num_decodes_behind)
         position = 0
         while position < len(running) and budget > 0:
             request = running[position]
@@ -188,6 +188,14 @@ class Scheduler:
             self._plan_request(plan, request, num_new_tokens, Allocation([]))
             num_free_seqs -= num_seqs
             budget -= num_new_tokens
+
+    def _budget(self, num_decodes: int) -> int:
+        """Return the tokens of a step: few of prompts where decodes would have to wait for them."""
+        options = self.options
+        if num_decodes and options.mixed_prefill_tokens and options.enable_chunked_prefill:
+            mixed = num_decodes + options.mixed_prefill_tokens
+            return min(options.max_num_batched_tokens, mixed)
+        return options.max_num_batched_tokens
 
     def _chunk(self, num_tokens: int, room: int) -> int:
         """Return how many of a request's missing tokens to compute in a step with this room."""

@@ -37,6 +37,7 @@ FLAGS = [
     "--max-num-batched-tokens",
     "--enable-chunked-prefill",
     "--long-prefill-token-threshold",
+    "--mixed-prefill-tokens",
     "--scheduling-policy",
     "--batching-type",
     "--device",

@@ -149,6 +149,7 @@ def test_a_long_prompt_in_chunks(start, counting, num_decodes):
         executor_class=counting,
         max_position_embeddings=40000,
         max_num_batched_tokens=2048,
+        mixed_prefill_tokens=0,
     )
     decodes = {f"d{i}" for i in range(num_decodes)}
     for request_id in sorted(decodes):
@@ -162,6 +163,20 @@ def test_a_long_prompt_in_chunks(start, counting, num_decodes):
         assert decodes <= tokens_of(run.plans[-1]).keys()
         assert run.plans[-1].num_scheduled_tokens <= 2048
     assert len(run.plans) - num_before == -(-32768 // (2048 - num_decodes))
+    run.finish()
+
+
+def test_a_prompt_beside_decodes_takes_small_chunks(start):
+    """A step with decodes is short, so that no stream waits for another's whole prompt."""
+    run = start(max_num_batched_tokens=256, mixed_prefill_tokens=16)
+    for request_id, token in (("a", 1), ("b", 2)):
+        run.add(request_id, [token] * 100, max_tokens=50)
+    run.step()
+    assert tokens_of(run.plans[-1]) == {"a": 100, "b": 100}, "nothing decodes: the whole budget"
+    run.add("late", [4] * 40, max_tokens=1)
+    for expected in (16, 16, 8):
+        run.step()
+        assert tokens_of(run.plans[-1]) == {"a": 1, "b": 1, "late": expected}
     run.finish()
 
 
