@@ -13,6 +13,14 @@ from quire.text.json_schema import check_schema
 from quire.text.tokenizer import Tokenizer
 
 ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
+#: As Python's ``json.dumps`` writes, which is what the formats' models were trained on.
+ARGUMENT_STYLE = {
+    **JSON_STYLE,
+    "whitespace_flexible": False,
+    "whitespace_pattern": None,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +163,7 @@ def _rules(functions: Sequence[Function], key: str, enforce: bool) -> list[str]:
         head = f'{{"name": {json.dumps(function.name)}, "{key}": '
         schema = _enforceable(function, i, enforce)
         rules.append(f'function_{i}: {json.dumps(head)} arguments_{i} "}}"')
-        rules.append(f"arguments_{i}: %json {json.dumps({**schema, 'x-guidance': JSON_STYLE})}")
+        rules.append(f"arguments_{i}: %json {json.dumps({**schema, 'x-guidance': ARGUMENT_STYLE})}")
     return rules
 
 

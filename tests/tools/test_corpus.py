@@ -9,6 +9,8 @@ from random import Random
 
 import pytest
 
+from quire.text.tokenizer import load_tokenizer
+from quire.text.tool_parsers import detect_parser
 from tools.quire_tiny import arithmetic, corpus, plain_text, stories
 from tools.quire_tiny.facts import all_facts
 from tools.quire_tiny.question import is_held_out
@@ -141,6 +143,31 @@ def test_chats_render_by_the_template_of_the_package() -> None:
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
     rendered = template.render(messages=[{"role": "user", "content": parts}])
     assert rendered == "<|im_start|>user\nHello<|im_end|>\n"
+
+
+def test_the_template_shows_tools_and_calls() -> None:
+    """As Hermes writes them; without tools nothing of it appears."""
+    template = load_tokenizer(ASSETS).chat_template
+    assert template is not None and template.shows_tools
+    assert detect_parser(template.templates.values()) == "hermes"
+    function = {"name": "f", "parameters": {"type": "object"}}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "é"}'}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call, call]},
+        {"role": "tool", "tool_call_id": "1", "content": "7"},
+    ]
+    prompt = template.render(messages, tools=[{"type": "function", "function": function}])
+    written = '<tool_call>\n{"name": "f", "arguments": {"a": "é"}}\n</tool_call>'
+    assert prompt == (
+        "<|im_start|>system\nBe brief.\n<tools>\n"
+        '{"name": "f", "parameters": {"type": "object"}}\n</tools><|im_end|>\n'
+        "<|im_start|>user\nHi<|im_end|>\n"
+        f"<|im_start|>assistant\n{written}\n{written}<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\n7\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
 
 
 def test_texts_survive_the_tokenizer() -> None:

@@ -18,9 +18,24 @@ from tools.quire_tiny.tokenizer import ENDOFTEXT_ID, IM_END_ID, PAD_ID, special_
 
 MAX_LENGTH = 2048
 # No default system prompt: without a system message none is written. Content may be a string or
-# a list of parts, of which the text parts are written.
-CHAT_TEMPLATE = r"""{%- for message in messages -%}
-{{- '<|im_start|>' + message['role'] + '\n' -}}
+# a list of parts, of which the text parts are written. Tools and calls are written as Hermes does,
+# though no training text has them: a grammar can force calls, the weights make none.
+CHAT_TEMPLATE = r"""{%- if tools -%}
+{{- '<|im_start|>system\n' -}}
+{%- if messages[0]['role'] == 'system' and messages[0]['content'] is string -%}
+{{- messages[0]['content'] + '\n' -}}
+{%- endif -%}
+{{- '<tools>\n' -}}
+{%- for tool in tools -%}
+{{- tool['function'] | tojson + '\n' -}}
+{%- endfor -%}
+{{- '</tools><|im_end|>\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+{%- if not (tools and loop.first and message['role'] == 'system') -%}
+{%- set response = message['role'] == 'tool' -%}
+{{- '<|im_start|>' + ('user' if response else message['role']) + '\n' -}}
+{{- '<tool_response>\n' if response -}}
 {%- if message['content'] is string -%}
 {{- message['content'] -}}
 {%- else -%}
@@ -30,7 +45,14 @@ CHAT_TEMPLATE = r"""{%- for message in messages -%}
 {%- endif -%}
 {%- endfor -%}
 {%- endif -%}
+{{- '\n</tool_response>' if response -}}
+{%- for call in message['tool_calls'] or [] -%}
+{{- '\n' if message['content'] or not loop.first -}}
+{{- '<tool_call>\n{"name": "' + call['function']['name'] + '", "arguments": ' -}}
+{{- call['function']['arguments'] | tojson + '}\n</tool_call>' -}}
+{%- endfor -%}
 {{- '<|im_end|>\n' -}}
+{%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}
 {{- '<|im_start|>assistant\n' -}}
