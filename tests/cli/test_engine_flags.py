@@ -32,6 +32,7 @@ FLAGS = [
     "--kv-cache-dtype",
     "--enable-prefix-caching",
     "--kv-canary",
+    "--kv-cache-metrics",
     "--use-cache",
     "--max-num-seqs",
     "--max-num-batched-tokens",
