@@ -96,6 +96,7 @@ def _huge_pages() -> str:
 
 def _native(measure: bool) -> dict[str, Any]:
     try:
+        from quire.kernels.cpu.kernel_names import kernel_names
         from quire.kernels.cpu.native import native
     except QuireError as error:
         return {"error": str(error)}
@@ -104,6 +105,7 @@ def _native(measure: bool) -> dict[str, Any]:
         "instruction set": native.isa(),
         "available": native.available_isas(),
         "threads": native.num_threads(),
+        **kernel_names(native.isa()),
     }
     if measure:
         found["memory read, GB/s"] = round(native.measure_read() / 1e9, 1)

@@ -162,6 +162,10 @@ class Backend(Protocol):
     #: Of packed weights that may be kept in files; None where nothing is packed.
     packed_layout: PackedLayout | None
 
+    def kernel_names(self) -> dict[str, str]:
+        """Return kind of weights to what multiplies it, in words; empty without a choice."""
+        ...
+
     # -- memory ------------------------------------------------------------------------------
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Array:
         """Allocate an uninitialised array; not for the hot path."""

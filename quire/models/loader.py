@@ -234,6 +234,12 @@ class _Builder:
         )
         for form, count in self._quantized.most_common():
             log.info("%d matrices are held in %s", count, form)
+        fewest = min(form.bits for form in self._quantized)
+        if self._plan.layers is not None and fewest < 4:
+            log.warning(
+                "weights of %d bits lose much of a model's quality: docs/models.md has figures",
+                fewest,
+            )
 
     def _quantize(self, matrix: HostTensor | BlockMatrix, scheme: Scheme | None) -> Weight:
         if not isinstance(matrix, HostTensor) and scheme is not None:

@@ -92,6 +92,8 @@ class InProcessExecutor:
         self.ledger: Ledger = draw_up_ledger(resolved, demand, device_bytes)
         for line in (*resolved.choices, *self.ledger.choices, *self.ledger.lines()):
             log.info("%s", line)
+        for kind, kernel in backend.kernel_names().items():
+            log.info("kernel for %s: %s", kind, kernel)
         options = config.scheduler
         model.reserve(options.max_num_batched_tokens, _logits_rows(resolved))
         self.kv_cache_spec = demand.spec

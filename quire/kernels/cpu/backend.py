@@ -16,6 +16,7 @@ from quire.kernels import rows as rows_op
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch, Weight
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
+from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.moe import CpuExperts
 from quire.kernels.cpu.native import native
@@ -38,6 +39,9 @@ class CpuBackend:
 
     def __init__(self, threads: int) -> None:
         native.set_num_threads(threads)
+
+    def kernel_names(self) -> dict[str, str]:
+        return kernel_names(native.isa())
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Any:
         return np.empty(tuple(shape), dtype)

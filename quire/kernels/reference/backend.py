@@ -32,6 +32,9 @@ class ReferenceBackend:
     name = "reference"
     packed_layout: PackedLayout | None = None
 
+    def kernel_names(self) -> dict[str, str]:
+        return {}
+
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Tensor:
         return torch.empty(tuple(shape), dtype=getattr(torch, dtype))
 

@@ -1,0 +1,33 @@
+"""What multiplies weights of each kind, in words, by instruction set; nothing decides by it.
+
+The instructions are chosen when the native module is compiled: native/simd/dot.h for codes of 2 to
+8 bits, native/cpu/linear_tile.h for floats.
+"""
+
+from __future__ import annotations
+
+_INTEGERS = {
+    "scalar": "plain C++",
+    "avx2": "vpmaddubsw, 256 bits",
+    "avx512": "vpmaddubsw, 512 bits",
+    "avx512vnni": "vpdpbusd, 512 bits",
+    "avx512bf16": "vpdpbusd, 512 bits",
+}
+_FLOATS = {
+    "scalar": "plain C++",
+    "avx2": "fma, 256 bits",
+    "avx512": "fma, 512 bits",
+    "avx512vnni": "fma, 512 bits",
+    "avx512bf16": "fma, 512 bits",
+}
+
+
+def kernel_names(isa: str) -> dict[str, str]:
+    """Return kind of weights to the instructions that multiply it on ``isa``."""
+    floats = _FLOATS[isa]
+    return {
+        "quantized weights, int8 activations": _INTEGERS[isa],
+        "quantized weights, --activations fp32": f"dequantized, {floats}",
+        "bfloat16 weights": "vdpbf16ps, 512 bits" if isa == "avx512bf16" else floats,
+        "float32 and float16 weights": floats,
+    }

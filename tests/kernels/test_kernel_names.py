@@ -1,0 +1,13 @@
+"""The words that `quire doctor` has for kernels."""
+
+from __future__ import annotations
+
+from quire.kernels.cpu.kernel_names import kernel_names
+from quire.kernels.cpu.native import native
+
+
+def test_every_instruction_set_has_words(isa: str) -> None:
+    names = kernel_names(native.isa())
+    assert len(names) == 4
+    assert ("vpdpbusd" in str(names)) == (isa in ("avx512vnni", "avx512bf16"))
+    assert ("vdpbf16ps" in str(names)) == (isa == "avx512bf16")
