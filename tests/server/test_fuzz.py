@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.request_fields import REFUSED_CHAT, REFUSED_COMPLETION
+from quire.protocol.responses import REFUSED_RESPONSES, ResponsesRequest
 
 #: How long an answer is; values of their own, so that the test stays quick.
-LENGTHS = {"max_tokens", "max_completion_tokens", "n"}
+LENGTHS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "n"}
 SCALARS = (
     st.none()
     | st.booleans()
@@ -48,6 +49,11 @@ def few(kind, refused):
             {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
             few(ChatCompletionRequest, REFUSED_CHAT),
         ),
+        (
+            "/v1/responses",
+            {"input": "Hi", "max_output_tokens": 2},
+            few(ResponsesRequest, REFUSED_RESPONSES),
+        ),
     ],
 )
 def test_no_value_breaks_the_server(live, path, base, strategy):
@@ -67,7 +73,7 @@ def test_no_value_breaks_the_server(live, path, base, strategy):
         )
         seen.add(response.status_code)
         if response.status_code == 200:
-            assert '"error"' not in response.text
+            assert '"error":{' not in response.text
         else:
             assert response.status_code in (400, 404), (fields, response.text)
             error = response.json()["error"]
