@@ -1,6 +1,5 @@
-// y = x W^T + bias for quantized weights, one row to thousands. The codes of a block are unpacked
-// to bytes in L1, whatever their width, and one micro-kernel multiplies those. See
-// quantized_tile.h.
+// y = x W^T + bias for quantized weights, one row to thousands. One micro-kernel, quantized_tile.h,
+// takes codes as they are packed when rows are few, and as bytes unpacked to L1 when they are many.
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_tile.h"
@@ -18,22 +17,48 @@ constexpr int64_t max_rows_at_once = 252;
 using RunQuantizedTile = void (*)(const QuantizedTile&);
 
 // The instance for a tile of 1 .. tile_rows rows.
-template <Range range, int halves, int rows = 1>
+template <class Codes, int halves, int rows = 1>
 RunQuantizedTile tile_of_rows(int64_t wanted) {
   if constexpr (rows < QuantizedFormat::tile_rows)
-    if (wanted != rows) return tile_of_rows<range, halves, rows + 1>(wanted);
-  return run_quantized_tile<range, halves, rows>;
+    if (wanted != rows) return tile_of_rows<Codes, halves, rows + 1>(wanted);
+  return run_quantized_tile<Codes, halves, rows>;
 }
 
 bool uses_bytes(const QuantizedWeights& weights) { return weights.bits == 8 || weights.has_book; }
 bool has_halves(const QuantizedWeights& weights) { return weights.group_size < record_inputs; }
 
+// Tiles of codes that were unpacked to bytes.
 template <int halves>
-RunQuantizedTile quantized_tile_of(const QuantizedWeights& weights, int64_t rows) {
-  if (uses_bytes(weights)) return tile_of_rows<Range::byte, halves>(rows);
-  if (weights.bits > 4) return tile_of_rows<Range::below_64, halves>(rows);
-  return tile_of_rows<Range::below_16, halves>(rows);
+RunQuantizedTile tile_of_bytes(const QuantizedWeights& weights, int64_t rows) {
+  if (uses_bytes(weights)) return tile_of_rows<ByteCodes<Range::byte>, halves>(rows);
+  if (weights.bits > 4) return tile_of_rows<ByteCodes<Range::below_64>, halves>(rows);
+  return tile_of_rows<ByteCodes<Range::below_16>, halves>(rows);
 }
+
+// Tiles that unpack codes themselves.
+template <int halves>
+RunQuantizedTile tile_of_packed(const QuantizedWeights& weights, int64_t rows) {
+#if defined(__AVX2__)
+  if (weights.has_book) return tile_of_rows<BookCodes, halves>(rows);
+  if (weights.bits == 2) return tile_of_rows<PackedCodes<2>, halves>(rows);
+  if (weights.bits == 3) return tile_of_rows<PackedCodes<3>, halves>(rows);
+  if (weights.bits == 4) return tile_of_rows<PackedCodes<4>, halves>(rows);
+  if (weights.bits == 5) return tile_of_rows<PackedCodes<5>, halves>(rows);
+  if (weights.bits == 6) return tile_of_rows<PackedCodes<6>, halves>(rows);
+#endif
+  return tile_of_bytes<halves>(weights, rows);
+}
+
+RunQuantizedTile quantized_tile_of(const QuantizedWeights& weights, bool packed, int64_t rows) {
+  if (has_halves(weights))
+    return packed ? tile_of_packed<2>(weights, rows) : tile_of_bytes<2>(weights, rows);
+  return packed ? tile_of_packed<1>(weights, rows) : tile_of_bytes<1>(weights, rows);
+}
+
+// Tiles that unpack for themselves cost less than unpacking to memory when they are few.
+constexpr int64_t max_packed_tiles = F32::lanes >= 8 ? 2 : 0;
+
+static_assert(block_groups <= max_tile_groups, "a tile takes a block");
 
 // A block of one panel, and the block that comes after it.
 struct BlockPlace {
@@ -59,65 +84,67 @@ class IntegerBlocks {
 
   static Format format(const QuantizedWeights& weights) {
     const int32_t zero = weights.has_book ? 128 : weights.zero;
-    return {uses_bytes(weights) ? zero - byte_bias : zero, has_halves(weights)};
+    return {zero, has_halves(weights)};
   }
 
   // Add block `index` of a panel to sums [row][32 outputs]; `next` is the panel of the next call.
   void multiply(const Activations<Format>& activations, const BlockPlace& place, float* sums) {
     const Tiles& tiles = activations.tiles();
-    if (tiles.count == 1) return multiply_one_tile(activations, place, sums);
-    const int64_t next = place.next_index * block_groups;
-    QuantizedTile tile;
-    read({place.panel, place.index * block_groups, activations.groups_of(place.index)}, tile);
+    const RecordSpan span{place.panel, place.index * block_groups,
+                          activations.groups_of(place.index)};
+    const bool packed = tiles.count <= max_packed_tiles;
+    QuantizedTile tile{};
+    tile.codes = packed ? packed_codes(span) : unpacked_codes(span);
+    tile.book = book_;
+    tile.groups = span.records;
     tile.first = place.index == 0;
+    const float step = weights_.has_book ? weights_.book_step : 1.0f;
+    read_scales(weights_, span, weights_.scales_begin(), step, scales_);
+    tile.scales = scales_;
+    if (weights_.has_offsets) {
+      read_scales(weights_, span, weights_.offsets_begin(), 1.0f, offsets_);
+      tile.offsets = offsets_;
+    }
+    // The first tile asks for the block that comes next.
+    tile.ahead = place.next + place.next_index * block_groups * weights_.record_bytes();
+    tile.ahead_bytes = weights_.record_bytes();
+    ask_for_scales(place.next, place.next_index * block_groups);
     for (int64_t i = 0; i < tiles.count; ++i) {
-      // The first tile asks for the block that comes next.
-      tile.ahead = i ? nullptr : place.next + next * weights_.record_bytes();
-      tile.scales_ahead = place.next + weights_.scales_begin() + next * 64;
-      run(tile, activations.at(place.index, i), tiles.start(i + 1) - tiles.start(i),
-          sums + tiles.start(i) * panel_width);
+      const int64_t begin = tiles.start(i), rows = tiles.start(i + 1) - begin;
+      tile.activations = reinterpret_cast<const ActivationGroup*>(activations.at(place.index, i));
+      tile.out = sums + begin * panel_width;
+      quantized_tile_of(weights_, packed, rows)(tile);
+      tile.ahead = nullptr;
     }
   }
 
  private:
-  // A few records at a time, asking for those of some KiB later, which lie behind them.
-  void multiply_one_tile(const Activations<Format>& activations, const BlockPlace& place,
-                         float* sums) {
-    constexpr int64_t step = 4, distance = 16;
-    const int64_t rows = activations.tiles().num_rows, groups = activations.groups_of(place.index);
-    for (int64_t group = 0; group < groups; group += step) {
-      const int64_t record = place.index * block_groups + group;
-      QuantizedTile tile;
-      read({place.panel, record, smaller(step, groups - group)}, tile);
-      tile.first = record == 0;
-      tile.ahead = place.panel + (record + distance) * weights_.record_bytes();
-      tile.scales_ahead = place.panel + weights_.scales_begin() + (record + distance) * 64;
-      run(tile, activations.at(place.index, 0) + group * rows * group_words, rows, sums);
-    }
+  void ask_for_scales(const char* panel, int64_t record) const {
+    ask_for_lines(panel + weights_.scales_begin(), record);
+    if (weights_.has_offsets && weights_.scale_form != ScaleForm::nibbles)
+      ask_for_lines(panel + weights_.offsets_begin(), record);
   }
 
-  void run(QuantizedTile& tile, const Format::Word* activations, int64_t rows, float* sums) const {
-    tile.activations = reinterpret_cast<const ActivationGroup*>(activations);
-    tile.ahead_bytes = weights_.record_bytes();
-    tile.out = sums;
-    (has_halves(weights_) ? quantized_tile_of<2>(weights_, rows)
-                          : quantized_tile_of<1>(weights_, rows))(tile);
+  // Lines of groups of the block at `record`.
+  void ask_for_lines(const char* lines, int64_t record) const {
+    const int64_t line_bytes =
+        weights_.scale_form == ScaleForm::direct ? weights_.scale_line_bytes() : panel_width;
+    const int64_t first = record * record_inputs / weights_.group_size;
+    const int64_t count = ceil_div(block_groups * record_inputs, weights_.group_size);
+    for (int64_t i = 0; i < count * line_bytes; i += 64)
+      __builtin_prefetch(lines + first * line_bytes + i, 0, 2);
   }
 
-  void read(const RecordSpan& span, QuantizedTile& tile) {
-    const float step = weights_.has_book ? weights_.book_step : 1.0f;
-    read_scales(weights_, span, weights_.scales_begin(), step, scales_);
-    if (weights_.has_offsets) read_scales(weights_, span, weights_.offsets_begin(), 1.0f, offsets_);
-    tile.scales = scales_;
-    tile.offsets = weights_.has_offsets ? offsets_ : nullptr;
-    tile.groups = span.records;
-    tile.codes =
-        reinterpret_cast<const uint8_t*>(span.panel + span.first * weights_.record_bytes());
-    if (weights_.bits == 8) return;
+  const uint8_t* packed_codes(const RecordSpan& span) const {
+    return reinterpret_cast<const uint8_t*>(span.panel + span.first * weights_.record_bytes());
+  }
+
+  const uint8_t* unpacked_codes(const RecordSpan& span) {
+    if (weights_.bits == 8) return packed_codes(span);
     read_codes(weights_, span, codes_);
     if (weights_.has_book)
       for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes_ + i * record_codes);
-    tile.codes = codes_;
+    return codes_;
   }
 
   const QuantizedWeights& weights_;
@@ -167,11 +194,14 @@ class FloatBlocks {
   uint8_t* codes_;
 };
 
-// How many panels make a chunk: about 128 KiB of weights; all of them when the work is small,
-// because waking another thread costs some microseconds.
+// How many panels make a chunk: a 64th of the weights, so that threads end together, but not so few
+// bytes that the wait for the first of them counts. All panels when the work is small, because
+// waking another thread costs some microseconds.
 int64_t panels_of_chunk(const QuantizedWeights& weights, int64_t rows) {
   if (weights.bytes() * (1 + rows / 4) < (1 << 19)) return weights.num_panels();
-  return larger<int64_t>(rows > 32 ? 4 : 1, (128 << 10) / weights.panel_bytes());
+  const int64_t bytes =
+      larger<int64_t>(64 << 10, smaller<int64_t>(256 << 10, weights.bytes() / 64));
+  return larger<int64_t>(rows > 32 ? 4 : 1, bytes / weights.panel_bytes());
 }
 
 struct Place {

@@ -12,24 +12,28 @@ struct RecordSpan {
   int64_t records;
 };
 
-// Line `line` of direct scales or offsets (they begin at `lines`) as float, times `factor`.
-inline void read_scale_line(const QuantizedWeights& weights, const char* lines, int64_t line,
-                            float factor, float* out) {
-  const char* at = lines + line * weights.scale_line_bytes();
-  for (int i = 0; i < QuantizedWeights::panel_width; i += F32::lanes) {
-    const F32 scales = weights.scale_dtype == DType::float32
-                           ? load(reinterpret_cast<const float*>(at) + i)
-                           : load(reinterpret_cast<const F16*>(at) + i);
-    store(out + i, scales * set1(factor));
-  }
+// n lines of direct scales or offsets as float, times `factor`; n * 32 numbers.
+template <class T>
+inline void read_lines(const T* from, int64_t n, F32 factor, float* out) {
+  for (int64_t i = 0; i < n * QuantizedWeights::panel_width; i += F32::lanes)
+    store(out + i, load(from + i) * factor);
 }
 
-// The same of two levels: int8 of the group, or a half byte from bit `shift` on, times float16.
+inline void read_direct(const QuantizedWeights& weights, const char* lines, int64_t first,
+                        int64_t n, F32 factor, float* out) {
+  const char* at = lines + first * weights.scale_line_bytes();
+  if (weights.scale_dtype == DType::float32)
+    read_lines(reinterpret_cast<const float*>(at), n, factor, out);
+  else
+    read_lines(reinterpret_cast<const F16*>(at), n, factor, out);
+}
+
+// A line of two levels: int8 of the group, or a half byte from bit `shift` on, times float16.
 inline void read_two_levels(const QuantizedWeights& weights, const int8_t* group, const F16* super,
-                            int shift, float factor, float* out) {
+                            int shift, F32 factor, float* out) {
   constexpr int64_t panel = QuantizedWeights::panel_width;
   float supers[panel];
-  for (int i = 0; i < panel; i += F32::lanes) store(supers + i, load(super + i) * set1(factor));
+  read_lines(super, 1, factor, supers);
   if (weights.scale_form == ScaleForm::bytes)
     for (int i = 0; i < panel; ++i) out[i] = static_cast<float>(group[i]) * supers[i];
   else
@@ -44,21 +48,35 @@ inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span,
   constexpr int64_t panel = QuantizedWeights::panel_width;
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   const int64_t inputs = QuantizedWeights::record_inputs / halves;
+  const int64_t lines = weights.num_groups(), groups_per_line = weights.group_size / inputs;
+  const F32 factors = set1(factor);
+  int64_t line = span.first * halves / groups_per_line;
+  if (weights.scale_form == ScaleForm::direct && groups_per_line == 1) {
+    // A record's second half may lie past the last group; its activations are zero.
+    const int64_t n = smaller(span.records * halves, lines - line);
+    read_direct(weights, span.panel + begin, line, n, factors, out);
+    if (n < span.records * halves)
+      read_direct(weights, span.panel + begin, lines - 1, 1, factors, out + n * panel);
+    return;
+  }
   const bool high = weights.scale_form == ScaleForm::nibbles && begin != weights.scales_begin();
   const auto* groups =
       reinterpret_cast<const int8_t*>(span.panel + (high ? weights.scales_begin() : begin));
   const auto* supers =
       reinterpret_cast<const F16*>(span.panel + begin + (high ? 0 : weights.group_lines_bytes()));
+  int64_t left = groups_per_line - span.first * halves % groups_per_line;  // before the next line
   for (int64_t i = 0; i < span.records * halves; ++i, out += panel) {
+    if (left-- == 0) {
+      line = smaller(line + 1, lines - 1);
+      left = groups_per_line - 1;
+    }
     const int64_t input = span.first * QuantizedWeights::record_inputs + i * inputs;
-    // A record's second half may lie past the last group; its activations are zero.
-    const int64_t line = smaller(input / weights.group_size, weights.num_groups() - 1);
     if (weights.scale_form == ScaleForm::direct)
-      read_scale_line(weights, span.panel + begin, line, factor, out);
+      read_direct(weights, span.panel + begin, line, 1, factors, out);
     else
       read_two_levels(weights, groups + line * panel,
-                      supers + input / QuantizedWeights::super_inputs * panel, high ? 4 : 0, factor,
-                      out);
+                      supers + input / QuantizedWeights::super_inputs * panel, high ? 4 : 0,
+                      factors, out);
   }
 }
 

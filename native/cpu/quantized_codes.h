@@ -7,7 +7,7 @@
 #pragma once
 
 #include "include/quantized.h"
-#include "simd/vec.h"
+#include "simd/dot.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -57,19 +57,62 @@ inline void pack_record(int bits, const uint8_t* codes, uint8_t* record) {
   if (bits == 6) pack_plane<2, 4>(codes, record + record_codes / 2);
 }
 
+// Where a kernel takes the codes of a record from, a register at a time: load(record, word, vector)
+// are 4 inputs of the outputs from vector * F32::lanes on.
+
+// Bytes that lie in memory as they are.
+template <Range range_>
+struct ByteCodes {
+  static constexpr Range range = range_;
+  static constexpr int64_t record_bytes = record_codes;
+  Bytes load(const uint8_t* record, int word, int vector) const {
+    return load_bytes(record + word * word_bytes + vector * register_bytes);
+  }
+};
+
+#if defined(__AVX2__)
+// Bits of one plane, moved to `shift`.
+template <int bits, int shift>
+inline Bytes load_plane(const uint8_t* plane, int word, int vector) {
+  constexpr int words = bits;  // of one part of the plane: a byte holds 8 / bits parts
+  const Bytes bytes = load_bytes(plane + word % words * word_bytes + vector * register_bytes);
+  return shift_right(bytes, word / words * bits - shift) & set1_byte(((1 << bits) - 1) << shift);
+}
+
+// Planes as they are packed, taken apart in registers.
+template <int bits>
+struct PackedCodes {
+  static constexpr Range range = bits == 8  ? Range::byte
+                                 : bits > 4 ? Range::below_64
+                                            : Range::below_16;
+  static constexpr int64_t record_bytes = record_codes / 8 * bits;
+  Bytes load(const uint8_t* record, int word, int vector) const {
+    if constexpr (bits == 8)
+      return load_bytes(record + word * word_bytes + vector * register_bytes);
+    if constexpr (bits == 2 || bits == 4) return load_plane<bits, 0>(record, word, vector);
+    constexpr int low = bits < 4 ? 2 : 4;
+    return load_plane<low, 0>(record, word, vector) |
+           load_plane<bits - low, low>(record + record_codes / 8 * low, word, vector);
+  }
+};
+
+// Four bits that number the bytes of a table.
+struct BookCodes {
+  static constexpr Range range = Range::byte;
+  static constexpr int64_t record_bytes = record_codes / 2;
+  const uint8_t* table;
+  Bytes load(const uint8_t* record, int word, int vector) const {
+    return look_up(table, load_plane<4, 0>(record, word, vector));
+  }
+};
+#endif
+
 // codes[i] = table[codes[i]] for codes below 16.
 inline void look_up_codes(const uint8_t* table, uint8_t* codes) {
-#if defined(__AVX512BW__)
-  const __m512i values =
-      _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
-  for (int i = 0; i < record_codes; i += 64)
-    _mm512_storeu_si512(codes + i, _mm512_shuffle_epi8(values, _mm512_loadu_si512(codes + i)));
-#elif defined(__AVX2__)
-  const __m256i values =
-      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
-  for (int i = 0; i < record_codes; i += 32) {
-    auto* p = reinterpret_cast<__m256i*>(codes + i);
-    _mm256_storeu_si256(p, _mm256_shuffle_epi8(values, _mm256_loadu_si256(p)));
+#if defined(__AVX2__)
+  for (int i = 0; i < record_codes; i += register_bytes) {
+    const Bytes bytes = look_up(table, load_bytes(codes + i));
+    std::memcpy(codes + i, &bytes, sizeof(bytes));
   }
 #else
   for (int i = 0; i < record_codes; ++i) codes[i] = table[codes[i]];

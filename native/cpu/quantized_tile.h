@@ -10,9 +10,7 @@
 // computed it, or the thread.
 #pragma once
 
-#include "include/quantized.h"
-#include "simd/dot.h"
-#include "simd/vec.h"
+#include "cpu/quantized_codes.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -70,52 +68,81 @@ struct QuantizedFormat {
   }
 };
 
+// Groups of a call, at most.
+constexpr int64_t max_tile_groups = 16;
+
 // One call of a tile.
 struct QuantizedTile {
   const ActivationGroup* activations;  // [group][row]
-  const uint8_t* codes;                // [group] records of a byte a code
+  const uint8_t* codes;                // [group] records, as the tile's Codes take them
+  const uint8_t* book;                 // what BookCodes look up, or null
   const float* scales;                 // [group][half][32 outputs]
   const float* offsets;                // the same, or null
   int64_t groups;
   bool first;  // whether this is the first block: `out` is written, else added to
   float* out;  // [row][32 outputs]
-  // Weights that a later block will want: bytes of codes, whole lines, to ask for per group, and
-  // of scales. Null asks for none.
+  // Packed codes that a later tile will want, to ask memory for a record's share per group; or
+  // null.
   const char* ahead;
-  const char* scales_ahead;
   int64_t ahead_bytes;
 };
 
-template <Range range, int halves, int rows>
+template <class Codes>
+inline Codes codes_of(const QuantizedTile&) {
+  return {};
+}
+#if defined(__AVX2__)
+template <>
+inline BookCodes codes_of<BookCodes>(const QuantizedTile& tile) {
+  return {tile.book};
+}
+#endif
+
+// Registers of outputs that are held together: as many as there are registers for.
+template <int rows>
+constexpr int quantized_vectors = F32::lanes == 16  ? 2
+                                  : F32::lanes == 4 ? 1
+                                  : rows == 1       ? 4
+                                                    : 2;
+
+template <class Codes, int halves, int rows>
 void run_quantized_tile(const QuantizedTile& tile) {
-  constexpr int vectors = F32::lanes == 16 ? 2 : 1, width = vectors * F32::lanes;
+  constexpr int vectors = quantized_vectors<rows>, width = vectors * F32::lanes;
   constexpr int words = 8 / halves, panel = QuantizedWeights::panel_width;
+  const Codes codes = codes_of<Codes>(tile);
+  alignas(64)
+      int8_t wide[widens<Codes::range> ? max_tile_groups * rows * sizeof(ActivationGroup) : 1];
+  if constexpr (widens<Codes::range>)
+    for (int64_t i = 0; i < tile.groups * rows; ++i)
+      widen(tile.activations[i].codes, wide + i * sizeof(ActivationGroup));
   for (int part = 0; part < panel; part += width) {
     F32 sums[rows][vectors];
 #pragma GCC unroll 16
     for (int m = 0; m < rows; ++m)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v)
         sums[m][v] = tile.first ? zero() : load(tile.out + m * panel + part + v * F32::lanes);
     const ActivationGroup* a = tile.activations;
-    const uint8_t* w = tile.codes + part * 4;
+    const int8_t* inputs = widens<Codes::range> ? wide : a->codes;
+    const uint8_t* record = tile.codes;
     int64_t line = part;
     const char* ahead = part ? nullptr : tile.ahead;
-    for (int64_t group = 0; group < tile.groups; ++group, a += rows) {
+    for (int64_t group = 0; group < tile.groups; ++group) {
       if (ahead) {
-        for (int64_t i = 0; i < tile.ahead_bytes; i += 64) __builtin_prefetch(ahead + i);
-        __builtin_prefetch(tile.scales_ahead + group * 64);
+        // Into L2: L1 has too few requests in flight to keep memory busy.
+        for (int64_t i = 0; i < tile.ahead_bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
         ahead += tile.ahead_bytes;
       }
 #pragma GCC unroll 2
-      for (int half = 0; half < halves; ++half, line += panel, w += words * word_bytes) {
+      for (int half = 0; half < halves; ++half, line += panel) {
         I32 dots[rows][vectors];
 #pragma GCC unroll 16
         for (int m = 0; m < rows; ++m)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
           for (int v = 0; v < vectors; ++v) dots[m][v] = set1(a[m].start[half]);
-        dot_words<range, rows, vectors, words>(w, a->codes + half * 16, sizeof(*a), dots);
-#pragma GCC unroll 2
+        dot_words<Codes, rows, vectors, words>(codes, record, half * words, part / F32::lanes,
+                                               inputs + half * 16, sizeof(*a), dots);
+#pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v) {
           const F32 scale = load(tile.scales + line + v * F32::lanes);
 #pragma GCC unroll 16
@@ -127,10 +154,13 @@ void run_quantized_tile(const QuantizedTile& tile) {
           for (int m = 0; m < rows; ++m) sums[m][v] = fma(offset, set1(a[m].sum[half]), sums[m][v]);
         }
       }
+      a += rows;
+      inputs += rows * sizeof(*a);
+      record += Codes::record_bytes;
     }
 #pragma GCC unroll 16
     for (int m = 0; m < rows; ++m)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v)
         store(tile.out + m * panel + part + v * F32::lanes, sums[m][v]);
   }
