@@ -44,7 +44,7 @@ void multiply_panels(const LinearWeights& weights, const Activations<Format>& ac
         groups * group_weights * static_cast<int64_t>(sizeof(typename Format::Weight));
     for (int64_t panel = begin; panel < end; ++panel) {
       const char* data = weights.data + panel * weights.panel_bytes() +
-                         block * block_groups * group_weights *
+                         block * block_groups<Format> * group_weights *
                              static_cast<int64_t>(sizeof(typename Format::Weight));
       for (int64_t i = 0; i < tiles.count; ++i) {
         Tile<Format> tile;

@@ -58,7 +58,7 @@ RunQuantizedTile quantized_tile_of(const QuantizedWeights& weights, bool packed,
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
 constexpr int64_t max_packed_tiles = F32::lanes >= 8 ? 2 : 0;
 
-static_assert(block_groups <= max_tile_groups, "a tile takes a block");
+static_assert(block_groups<QuantizedFormat> <= max_tile_groups, "a tile takes a block");
 
 // A block of one panel, and the block that comes after it.
 struct BlockPlace {
@@ -74,9 +74,9 @@ class IntegerBlocks {
   using Format = QuantizedFormat;
 
   explicit IntegerBlocks(const QuantizedWeights& weights) : weights_(weights) {
-    constexpr int64_t lines = 2 * block_groups * panel_width;
+    constexpr int64_t lines = 2 * block_groups<Format> * panel_width;
     scales_ = static_cast<float*>(
-        scratch(Slot::weights, block_groups * record_codes + 2 * lines * sizeof(float)));
+        scratch(Slot::weights, block_groups<Format> * record_codes + 2 * lines * sizeof(float)));
     offsets_ = scales_ + lines;
     codes_ = reinterpret_cast<uint8_t*>(offsets_ + lines);
     for (int i = 0; i < 16; ++i) book_[i] = static_cast<uint8_t>(weights.book_codes[i] + 128);
@@ -90,7 +90,7 @@ class IntegerBlocks {
   // Add block `index` of a panel to sums [row][32 outputs]; `next` is the panel of the next call.
   void multiply(const Activations<Format>& activations, const BlockPlace& place, float* sums) {
     const Tiles& tiles = activations.tiles();
-    const RecordSpan span{place.panel, place.index * block_groups,
+    const RecordSpan span{place.panel, place.index * block_groups<Format>,
                           activations.groups_of(place.index)};
     const bool packed = tiles.count <= max_packed_tiles;
     QuantizedTile tile{};
@@ -106,9 +106,9 @@ class IntegerBlocks {
       tile.offsets = offsets_;
     }
     // The first tile asks for the block that comes next.
-    tile.ahead = place.next + place.next_index * block_groups * weights_.record_bytes();
+    tile.ahead = place.next + place.next_index * block_groups<Format> * weights_.record_bytes();
     tile.ahead_bytes = weights_.record_bytes();
-    ask_for_scales(place.next, place.next_index * block_groups);
+    ask_for_scales(place.next, place.next_index * block_groups<Format>);
     for (int64_t i = 0; i < tiles.count; ++i) {
       const int64_t begin = tiles.start(i), rows = tiles.start(i + 1) - begin;
       tile.activations = reinterpret_cast<const ActivationGroup*>(activations.at(place.index, i));
@@ -130,7 +130,7 @@ class IntegerBlocks {
     const int64_t line_bytes =
         weights_.scale_form == ScaleForm::direct ? weights_.scale_line_bytes() : panel_width;
     const int64_t first = record * record_inputs / weights_.group_size;
-    const int64_t count = ceil_div(block_groups * record_inputs, weights_.group_size);
+    const int64_t count = ceil_div(block_groups<Format> * record_inputs, weights_.group_size);
     for (int64_t i = 0; i < count * line_bytes; i += 64)
       __builtin_prefetch(lines + first * line_bytes + i, 0, 2);
   }
@@ -187,7 +187,7 @@ class FloatBlocks {
   }
 
  private:
-  static constexpr int64_t block_records = block_groups * group_words / record_inputs;
+  static constexpr int64_t block_records = block_groups<Format> * group_words / record_inputs;
 
   const QuantizedWeights& weights_;
   float *values_, *scales_;

@@ -7,8 +7,10 @@
 
 namespace quire::QUIRE_ISA {
 
-// Groups of a block: its weights, one panel wide, stay in L1 (16 or 32 KiB).
-constexpr int64_t block_groups = 16;
+// Groups of a block: its weights, one panel wide, stay in L1 (8 to 32 KiB), and a float sum of one
+// block's inputs is short enough to lose little: 128 inputs of floats.
+template <class Format>
+constexpr int64_t block_groups = Format::word_inputs == 1 ? 8 : 16;
 
 // The rows of a call, cut into tiles of nearly equal height.
 struct Tiles {
@@ -47,15 +49,16 @@ class Activations {
   }
 
   const Tiles& tiles() const { return tiles_; }
-  int64_t num_blocks() const { return ceil_div(num_groups_, block_groups); }
+  int64_t num_blocks() const { return ceil_div(num_groups_, block_groups<Format>); }
   int64_t groups_of(int64_t block) const {
-    return smaller(block_groups, num_groups_ - block * block_groups);
+    return smaller(block_groups<Format>, num_groups_ - block * block_groups<Format>);
   }
   const Word* at(int64_t block, int64_t tile) const { return words_ + offset(block, tile); }
 
  private:
   int64_t offset(int64_t block, int64_t tile) const {
-    return (block * block_groups * tiles_.num_rows + tiles_.start(tile) * groups_of(block)) *
+    return (block * block_groups<Format> * tiles_.num_rows +
+            tiles_.start(tile) * groups_of(block)) *
            group_words;
   }
 
@@ -65,7 +68,7 @@ class Activations {
       for (int64_t row = 0; row < rows; ++row) {
         Word* line = words_ + offset(block, tile) + row * group_words;
         for (int64_t group = 0; group < groups_of(block); ++group, line += rows * group_words) {
-          const int64_t input = (block * block_groups + group) * group_inputs<Format>;
+          const int64_t input = (block * block_groups<Format> + group) * group_inputs<Format>;
           format_.fill(x + (begin + row) * in_features_ + input, in_features_ - input, line);
         }
       }

@@ -96,15 +96,26 @@ inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, 
   read_codes(weights, span, codes);
   read_scales(weights, span, weights.scales_begin(), 1.0f, scales);
   if (weights.has_offsets) read_scales(weights, span, weights.offsets_begin(), 1.0f, offsets);
-  float values[256];
-  for (int code = 0; code < 1 << weights.bits; ++code)
-    values[code] = weights.has_book ? weights.book[code] : static_cast<float>(code - weights.zero);
-  for (int64_t input = 0; input < span.records * QuantizedWeights::record_inputs; ++input) {
-    const uint8_t* word = codes + input / 4 * 4 * panel + input % 4;
-    const int64_t line = input * halves / QuantizedWeights::record_inputs * panel;
-    for (int64_t n = 0; n < panel; ++n) {
-      const float value = values[word[4 * n]] * scales[line + n];
-      out[input * panel + n] = weights.has_offsets ? value + offsets[line + n] : value;
+  const F32 zero = set1(static_cast<float>(weights.zero));
+  for (int64_t word = 0; word < span.records * 8; ++word) {
+    const uint8_t* bytes = codes + word * word_bytes;
+    const int64_t line = word * halves / 8 * panel;
+    for (int n = 0; n < panel; n += F32::lanes) {
+      const Bytes vector = load_bytes(bytes + 4 * n);
+      const F32 scale = load(scales + line + n);
+      for (int i = 0; i < 4; ++i) {
+        F32 value;
+        if (weights.has_book) {
+          alignas(64) float looked_up[F32::lanes];
+          for (int lane = 0; lane < F32::lanes; ++lane)
+            looked_up[lane] = weights.book[bytes[4 * (n + lane) + i]];
+          value = load(looked_up) * scale;
+        } else {
+          value = (to_float(byte_of(vector, i)) - zero) * scale;
+        }
+        if (weights.has_offsets) value = value + load(offsets + line + n);
+        store(out + (4 * word + i) * panel + n, value);
+      }
     }
   }
 }

@@ -34,6 +34,10 @@ inline Bytes shift_right(Bytes x, int n) {
   const auto lanes = reinterpret_cast<Lanes>(x);
   return reinterpret_cast<Bytes>(n < 0 ? lanes << -n : lanes >> n);
 }
+// Byte i of each word, unsigned.
+inline I32 byte_of(Bytes x, int i) {
+  return {_mm512_and_si512(_mm512_srlv_epi32(x, _mm512_set1_epi32(8 * i)), _mm512_set1_epi32(255))};
+}
 // table[x] for x below 16.
 inline Bytes look_up(const uint8_t* table, Bytes x) {
   const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
@@ -55,6 +59,9 @@ inline Bytes shift_right(Bytes x, int n) {
   const auto lanes = reinterpret_cast<Lanes>(x);
   return reinterpret_cast<Bytes>(n < 0 ? lanes << -n : lanes >> n);
 }
+inline I32 byte_of(Bytes x, int i) {
+  return {_mm256_and_si256(_mm256_srlv_epi32(x, _mm256_set1_epi32(8 * i)), _mm256_set1_epi32(255))};
+}
 inline Bytes look_up(const uint8_t* table, Bytes x) {
   const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), x);
@@ -75,6 +82,7 @@ inline Bytes load_bytes(const uint8_t* p) {
   std::memcpy(x.v, p, 16);
   return x;
 }
+inline I32 byte_of(Bytes x, int i) { return {{x.v[i], x.v[4 + i], x.v[8 + i], x.v[12 + i]}}; }
 #endif
 constexpr int register_bytes = sizeof(Bytes);
 
