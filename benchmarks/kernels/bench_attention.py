@@ -12,7 +12,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,15 +23,17 @@ from quire.kernels.cpu.probe import MachineSpeed, measure_machine
 from tests.kernels.attention_cases import Case, Tables
 
 SHAPES = {
-    "1b": Case(num_heads=32, num_kv_heads=8, head_dim=64, rotary_dim=64, dtype="bfloat16"),
-    "8b": Case(num_heads=32, num_kv_heads=8, head_dim=128, rotary_dim=128, dtype="bfloat16"),
-    "7b mha": Case(num_heads=32, num_kv_heads=32, head_dim=128, rotary_dim=128, dtype="bfloat16"),
+    "1b": Case(num_heads=32, num_kv_heads=8, head_dim=64, rotary_dim=64),
+    "0.6b": Case(num_heads=16, num_kv_heads=8, head_dim=128, rotary_dim=128),
+    "7b mha": Case(num_heads=32, num_kv_heads=32, head_dim=128, rotary_dim=128),
 }
+DTYPES = ("bfloat16", "float16", "fp8_e4m3", "int8")
 #: name: (queries per request, context, requests)
 STEPS = {
     "decode 1 x 2048": (1, 2048, 1),
     "decode 16 x 2048": (1, 2048, 16),
-    "prefill 512": (512, 512, 1),
+    "decode 1 x 8192": (1, 8192, 1),
+    "prefill 2048": (2048, 2048, 1),
     "chunk 256 behind 1792": (256, 2048, 1),
 }
 COLD_BYTES = 256 << 20
@@ -59,15 +61,21 @@ def work_of(name: str, case: Case, queries: int, context: int, requests: int) ->
     """``requests`` that compute their last ``queries`` of ``context`` tokens."""
     tables = Tables(case, [context] * requests)
     batch = tables.step([(row, context - queries, context) for row in range(requests)])
-    read_bytes = requests * context * case.cache_spec.token_bytes // case.cache_spec.num_layers
+    spec = case.cache_spec
+    token_bytes = (spec.token_bytes + spec.token_scale_bytes) // spec.num_layers
+    read_bytes = requests * context * token_bytes
     rng = np.random.default_rng(0)
     caches = []
     for _ in range(max(1, COLD_BYTES // read_bytes) if queries == 1 else 1):
         cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+        # Numbers around 1 in each of the formats, so that no score overflows.
         memory = cache.native.memory.view(np.uint16)
         memory[:] = np.resize(rng.integers(0x3C00, 0x3F00, 1 << 16, np.uint16), memory.shape)
+        if spec.token_bytes == 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim:
+            memory.view(np.uint8)[:] &= 0x37
+        cache.native.scales.view(np.uint16)[:] = 0x3C00
         caches.append(cache)
-    attention = CpuAttention(case.spec, **case.parameters())
+    attention = CpuAttention(case.spec, **case.parameters(max_positions=context))
     rows = len(batch.positions)
     qkv = rng.standard_normal((rows, case.width), dtype=np.float32)
     out = np.empty((rows, case.num_heads * case.head_dim), np.float32)
@@ -101,8 +109,9 @@ def figures(shape: str, work: Work, speeds: list[MachineSpeed]) -> dict[str, obj
 
 def measure(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield the figures of every case asked for."""
-    for shape in options.shape:
-        works = [work_of(name, SHAPES[shape], *sizes) for name, sizes in STEPS.items()]
+    for shape, dtype in itertools.product(options.shape, options.dtype):
+        case = replace(SHAPES[shape], dtype=dtype)
+        works = [work_of(name, case, *STEPS[name]) for name in options.step]
         for threads in options.threads:
             native.set_num_threads(threads)
             speeds = []
@@ -112,7 +121,7 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, object]]:
                 speeds.append(measure_machine(threads))
                 for work in works:
                     work.time(time.thread_time if threads == 1 else time.perf_counter)
-            yield from (figures(shape, work, speeds) for work in works)
+            yield from (figures(f"{shape} {dtype}", work, speeds) for work in works)
 
 
 def main() -> None:
@@ -121,6 +130,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--isa", choices=native.available_isas(), default=native.isa())
     parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--step", nargs="+", choices=list(STEPS), default=list(STEPS))
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--output", default="kernels_attention", help="name of the result file")
     options = parser.parse_args()
@@ -129,7 +140,7 @@ def main() -> None:
     for row in measure(options):
         rows.append(row)
         print(
-            f"{row['isa']} {row['shape']:8} {row['step']:22} T={row['threads']} "
+            f"{row['isa']} {row['shape']:16} {row['step']:22} T={row['threads']} "
             f"{row['gb_per_second']:7.1f} GB/s {row['gflops']:7.1f} GFLOP/s  of roofline: "
             f"best {row['of_roofline_best']:.2f}, median {row['of_roofline_median']:.2f}",
             flush=True,
