@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
@@ -24,6 +24,9 @@ from quire.engine.request import Request, derive_seed, sequence_seed
 from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
 from quire.engine.stats import StepWatch
+
+#: So many are kept before those of requests that have ended are dropped.
+MIN_DEADLINES = 64
 
 
 class Engine:
@@ -170,7 +173,7 @@ class Engine:
             )
         self._num_added += 1
         if deadline is not None:
-            heappush(self._deadlines, (deadline, request_id))
+            self._remember_deadline(deadline, request_id)
         if self._use_cache:
             group[0].pending_children = group[1:]
             self.scheduler.add(group[0])
@@ -247,8 +250,22 @@ class Engine:
         return now | scheduler.stats.samples() | blocks | self.executor.stats()
 
     def describe_cache(self) -> str:
-        """Return the KV pool and the block table of each live request as text, for people."""
-        return self.scheduler.kv.describe()
+        """Return the KV pool, each live request's block table and whether they agree, as text."""
+        kv = self.scheduler.kv
+        try:
+            kv.check_integrity()
+            integrity = "ok"
+        except AssertionError as error:
+            integrity = f"broken: {error}"
+        return f"{kv.describe()}\nintegrity: {integrity}"
+
+    def _remember_deadline(self, deadline: float, request_id: str) -> None:
+        if len(self._deadlines) > 2 * len(self.scheduler.requests) + MIN_DEADLINES:
+            # Most are of requests that ended in time, and theirs may be years away.
+            live = ((d, r) for d, r in self._deadlines if self.scheduler.group(r))
+            self._deadlines = list(live)
+            heapify(self._deadlines)
+        heappush(self._deadlines, (deadline, request_id))
 
     def _end_expired(self) -> list[EngineOutput]:
         """End what is past its deadline, waiting or running: nothing more is computed for it."""

@@ -71,6 +71,7 @@ class Scheduler:
         for sequence in group:
             self.requests[sequence.request_id] = sequence
         self._groups.setdefault(request.group_id, []).extend(group)
+        self.stats.num_sequences_added += len(group)
         self.waiting.push(request)
 
     def group(self, group_id: str) -> list[Request]:

@@ -30,6 +30,7 @@ class EngineStats:
         generation_tokens: Sampled tokens.
         prefix_cache_queries: Tokens looked up in the prefix cache, once per started request.
         prefix_cache_hits: Of these, found.
+        num_sequences_added: Taken; when nothing is left to do, as many have ended.
         finished: Sequences that ended, by finish reason.
         timeouts: Sequences that a deadline ended, by stage.
         step_seconds: Time spent, by stage of a step.
@@ -45,6 +46,7 @@ class EngineStats:
     generation_tokens: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    num_sequences_added: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     timeouts: Counter[str] = field(default_factory=Counter)
     step_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
@@ -68,6 +70,7 @@ class EngineStats:
             "num_steps": self.num_steps,
             "num_computed_tokens": self.num_computed_tokens,
             "num_block_copies": self.num_block_copies,
+            "num_sequences_added": self.num_sequences_added,
             "iteration_tokens_total": self.iteration_tokens.state(),
         }
         for reason in FINISH_REASONS:

@@ -54,6 +54,8 @@ log = get_logger(__name__)
 
 #: How often the watchdog looks.
 TICK_SECONDS = 0.25
+#: Between two looks; more means that this process was paused, perhaps with all of the machine.
+MAX_LOOK_SECONDS = 1.0
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
 #: An engine that served so long has recovered: the next restart is prompt again.
@@ -326,12 +328,17 @@ class EngineProxy:
         Raises:
             EOFError: It is gone.
         """
+        looked = time.monotonic()
         while not self._closed:
             for message in child.receive(TICK_SECONDS, self._wake):
                 error = self._take(child, message)
                 if error is not None:
                     return error
             self._drain_wake()
+            now = time.monotonic()
+            if now - looked > MAX_LOOK_SECONDS:  # a time nobody watched says nothing of the engine
+                self._step_time = min(now, self._step_time + now - looked)
+            looked = now
             if self._is_stuck():
                 return self._stuck_error(child)
         return None

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx2
 import openai
-import psutil
 import pytest
 
 from tools.random_checkpoint import PRESETS, random_checkpoint
+from tools.serve_process import ServeProcess
 
-ROOT = Path(__file__).parents[2]
 HELLO = [{"role": "user", "content": "Hello!"}]
 
 
@@ -32,60 +27,13 @@ def arguments(tmp_path_factory: pytest.TempPathFactory, device: str) -> list[str
     return [str(folder), "--device", device, "--memory", "32MiB", "--threads", "1"]
 
 
-class Process:
-    """A running ``quire serve``; its stderr is read as it comes."""
-
-    def __init__(self, arguments: list[str], **environment: str) -> None:
-        command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments]
-        self.popen = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        )
-        self.lines: list[str] = []
-        self.address = ""
-        self._ready = threading.Event()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.popen.stderr is not None
-        for line in self.popen.stderr:
-            self.lines.append(line)
-            found = re.match(r"ready: (\S+) serves (\S+) after [\d.]+ s\n", line)
-            if found:
-                self.address = found[1]
-                self._ready.set()
-        self._ready.set()
-
-    @property
-    def stderr(self) -> str:
-        return "".join(self.lines)
-
-    def wait_ready(self) -> str:
-        assert self._ready.wait(60) and self.address, self.stderr
-        return self.address
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        if self.popen.poll() is None:
-            self.popen.send_signal(number)
-        code = self.popen.wait(60)
-        self._reader.join(10)
-        assert self.popen.stderr is not None
-        self.popen.stderr.close()
-        return code
-
-
 @pytest.fixture
-def start() -> Iterator[Callable[..., Process]]:
+def start() -> Iterator[Callable[..., ServeProcess]]:
     """Start ``quire serve``; what still runs at the end of the test is killed."""
-    running: list[Process] = []
+    running: list[ServeProcess] = []
 
-    def run(arguments: list[str], **environment: str) -> Process:
-        running.append(Process(arguments, **environment))
+    def run(arguments: list[str], **environment: str) -> ServeProcess:
+        running.append(ServeProcess(arguments, **environment))
         return running[-1]
 
     yield run
@@ -138,7 +86,7 @@ def test_a_killed_engine_ends_requests_with_words_and_comes_back(start, argument
     url = process.wait_ready()
     body = {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}
     endless = {**body, "n": 16, "max_tokens": 2000}
-    (engine,) = psutil.Process(process.popen.pid).children()
+    engine = process.engine()
     answers = []
     with httpx2.Client(base_url=url, timeout=60) as client:
 
@@ -173,7 +121,7 @@ def test_a_killed_engine_ends_requests_with_words_and_comes_back(start, argument
 def test_a_killed_server_takes_its_engine_along(start, arguments):
     process = start([*arguments, "--port", "0"])
     process.wait_ready()
-    (engine,) = psutil.Process(process.popen.pid).children()
+    engine = process.engine()
     process.end(signal.SIGKILL)
     engine.wait(20)
 
@@ -181,7 +129,7 @@ def test_a_killed_server_takes_its_engine_along(start, arguments):
 def test_a_stopped_engine_is_replaced(start, arguments):
     process = start([*arguments, "--port", "0", "--watchdog-timeout", "2"])
     url = process.wait_ready()
-    (engine,) = psutil.Process(process.popen.pid).children()
+    engine = process.engine()
     engine.suspend()
     answer = httpx2.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=60)
     assert answer.status_code == 503 and "--watchdog-timeout" in answer.text

@@ -67,3 +67,18 @@ def test_random_deadlines_end_each_request_once(start):
         )
     run.finish()
     assert set(run.endings.values()) == {"length", "timeout"}
+
+
+def test_far_deadlines_of_ended_requests_are_not_kept(start):
+    """They were kept until they passed: a server whose clients allow an hour grew by the hour."""
+    run = start()
+    for i in range(400):
+        run.add(f"r{i}", [1], max_tokens=1, deadline=1e9)
+        run.finish()
+    run.add("late", [2], max_tokens=50, deadline=run.clock() + 4.0)
+    for i in range(400):
+        run.add(f"s{i}", [1], max_tokens=1, deadline=1e9)
+        run.engine.abort_request(f"s{i}")
+    assert len(run.engine._deadlines) < 200
+    run.finish()
+    assert run.endings["late", 0] == "timeout"

@@ -201,6 +201,42 @@ async def test_no_progress_is_ended_with_stacks_in_the_log(
     assert await ending(engine, "after", GREEDY) == "length"
 
 
+def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: str) -> None:
+    """A watchdog that only looked at the clock ended every request after a pause of both."""
+    code = (
+        "import asyncio, sys; from quire.core.config import EngineConfig; "
+        "from quire.core.sampling_params import SamplingParams; "
+        "from quire.llm.engine_proxy import EngineProxy\n"
+        "async def main():\n"
+        "    config = EngineConfig.from_keywords(model=sys.argv[1], device=sys.argv[2], threads=1,"
+        " memory=64 * 2**20)\n"
+        "    engine = EngineProxy(config, watchdog_timeout=2.0)\n"
+        "    params = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)\n"
+        "    print(engine.pid, flush=True)\n"
+        "    async for output in engine.generate('abc', params, '1'):\n"
+        "        print(output.outputs[0].finish_reason, flush=True)\n"
+        "    print(engine.num_restarts, flush=True)\n"
+        "    await engine.shutdown()\n"
+        "asyncio.run(main())"
+    )
+    server = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder), device],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with server:
+        assert server.stdout is not None
+        engine = psutil.Process(int(server.stdout.readline()))
+        assert server.stdout.readline() == "None\n"
+        engine.suspend()
+        server.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)  # longer than its patience
+        server.send_signal(signal.SIGCONT)
+        time.sleep(0.5)  # the watchdog looks twice
+        engine.resume()
+        *_, reason, num_restarts = server.stdout.read().split()
+    assert (reason, num_restarts, server.returncode) == ("length", "0", 0)
+
+
 async def test_shutdown_of_a_stopped_process_is_bounded(create: Callable[..., EngineProxy]) -> None:
     engine = create()
     tasks = await start_long(engine, 2)

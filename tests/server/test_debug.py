@@ -15,11 +15,12 @@ def test_block_tables_of_live_requests(live):
         name = response.headers["x-request-id"]
         answer = live.http.get("/debug/kv_cache")
     assert answer.headers["content-type"].startswith("text/plain")
-    pool, table = answer.text.splitlines()
+    pool, table, integrity = answer.text.splitlines()
     assert re.match(r"\d+ blocks of 16 slots: \d+ used, \d+ free, 1 null; ", pool)
     assert re.match(
         rf"cmpl-{name}-\S+ \(\d+ tokens\): \[\d+: 0-15\] \[\d+: 16-31\] \[\d+: 32-\d+\]", table
     )
+    assert integrity == "integrity: ok"
     live.wait_until_idle()
-    (pool,) = live.http.get("/debug/kv_cache").text.splitlines()
+    pool, _ = live.http.get("/debug/kv_cache").text.splitlines()
     assert " 0 used, " in pool

@@ -1,0 +1,54 @@
+"""What a server says of itself: counters, blocks, integrity, memory of its processes."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import httpx2
+
+_SAMPLE = re.compile(r"quire:(\w+)\{(.*)\} (\S+)")
+_REASON = re.compile(r'finished_reason="(\w+)"')
+_POOL = re.compile(r"\d+ blocks of \d+ slots: (\d+) used, ")
+
+
+def counters(client: httpx2.Client) -> dict[str, float]:
+    """Return the metrics by stem; ``request_success`` by ``request_success/<reason>``."""
+    found = {}
+    for line in client.get("/metrics").text.splitlines():
+        sample = _SAMPLE.match(line)
+        if sample is None or sample[1].endswith(("_bucket", "_created")):
+            continue
+        name = sample[1].removesuffix("_total")
+        reason = _REASON.search(sample[2])
+        found[f"{name}/{reason[1]}" if reason else name] = float(sample[3])
+    return found
+
+
+def num_ended(values: dict[str, float]) -> float:
+    """Return how many sequences have ended, whatever the reason."""
+    return sum(value for name, value in values.items() if name.startswith("request_success/"))
+
+
+def wait_until_idle(client: httpx2.Client, seconds: float = 60.0) -> None:
+    """Wait until the engine runs nothing and nothing waits.
+
+    Raises:
+        AssertionError: It has still work after ``seconds``.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        values = counters(client)
+        if not values["num_requests_running"] and not values["num_requests_waiting"]:
+            return
+        assert time.monotonic() < end, f"still at work: {values}"
+        time.sleep(0.05)
+
+
+def cache_state(client: httpx2.Client) -> tuple[int, str]:
+    """Return the blocks in use and what the engine says of the pool's integrity."""
+    text = client.get("/debug/kv_cache").text
+    pool = _POOL.match(text)
+    assert pool is not None, text
+    (integrity,) = re.findall(r"^integrity: (.*)$", text, re.MULTILINE)
+    return int(pool[1]), integrity

@@ -1,0 +1,103 @@
+"""A running ``quire serve`` for tests and load tools: its address, its engine, its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+_READY = re.compile(r"ready: (\S+) serves (\S+) after [\d.]+ s\n")
+START_SECONDS = 120.0
+
+
+class ServeProcess:
+    """``quire serve`` in a process of its own, on a free loopback port unless told otherwise.
+
+    Args:
+        arguments: Behind ``quire serve``.
+        pass_on: Called with each line that it writes to stderr.
+        **environment: Added to this process's.
+
+    Attributes:
+        popen: The process.
+        lines: Of its stderr so far.
+        address: ``http://...`` once it is ready.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        pass_on: Callable[[str], Any] | None = None,
+        **environment: str,
+    ) -> None:
+        if "--port" not in arguments and "--uds" not in arguments:
+            arguments = [*arguments, "--port", "0"]
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "quire.cli.main", "serve", *arguments],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        )
+        self.lines: list[str] = []
+        self.address = ""
+        self._pass_on = pass_on
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stderr is not None
+        for line in self.popen.stderr:
+            self.lines.append(line)
+            if self._pass_on is not None:
+                self._pass_on(line)
+            found = _READY.match(line)
+            if found:
+                self.address = found[1]
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def stderr(self) -> str:
+        """What it has written so far."""
+        return "".join(self.lines)
+
+    def wait_ready(self) -> str:
+        """Wait until it serves; return its address."""
+        assert self._ready.wait(START_SECONDS) and self.address, self.stderr
+        return self.address
+
+    def engine(self) -> psutil.Process:
+        """Return the engine's process."""
+        (child,) = psutil.Process(self.popen.pid).children()
+        return child
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal unless it has ended; return its exit code."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
+        code = self.popen.wait(60)
+        self._reader.join(10)
+        assert self.popen.stderr is not None
+        self.popen.stderr.close()
+        return code
+
+    def __enter__(self) -> ServeProcess:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.popen.returncode is None:
+            self.popen.kill()
+            self.end()
