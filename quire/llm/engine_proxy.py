@@ -45,7 +45,7 @@ from quire.llm.engine_messages import (
     params_keywords,
 )
 from quire.llm.output_processor import OutputProcessor
-from quire.llm.output_streams import OutputStreams
+from quire.llm.output_streams import OutputStream, OutputStreams
 from quire.llm.request_reader import PreparedRequest, RequestReader
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer
@@ -61,6 +61,9 @@ MAX_BACKOFF_SECONDS = 30.0
 #: An engine that served so long has recovered: the next restart is prompt again.
 STABLE_SECONDS = 60.0
 DEFAULT_WATCHDOG_SECONDS = 120.0
+#: The engine keeps deadlines between steps; behind a step that is later than this they are kept
+#: without it.
+DEADLINE_GRACE_SECONDS = 0.25
 
 
 class EngineProxy:
@@ -167,7 +170,10 @@ class EngineProxy:
                 request = prepare(*arguments, deadline=deadline)
             self._submit(request)
             while not ended:
-                output = await stream.get()
+                if deadline is None:
+                    output = await stream.get()
+                else:
+                    output = await self._get_until(deadline, stream, request_id)
                 ended = output.finished
                 yield output
         except QuireError:
@@ -249,11 +255,38 @@ class EngineProxy:
                 )
             )
 
+    async def _get_until(
+        self, deadline: float, stream: OutputStream, request_id: str
+    ) -> RequestOutput:
+        """Return the next output; one that ends with ``timeout`` when the engine is too late."""
+        patience = deadline + DEADLINE_GRACE_SECONDS - time.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, patience)):
+                return await stream.get()
+        except TimeoutError:
+            with self._lock:
+                ending = self._outputs.end(request_id, "timeout")
+                if ending is not None:
+                    self._abandon(request_id)
+        # Else it has just ended in another way, which is on its way here.
+        return await stream.get() if ending is None else ending
+
     def _forget(self, request_id: str) -> None:
         """Have the engine drop a request that nobody reads any more."""
         with self._lock:
-            if self._outputs.discard(request_id) and self._child is not None:
-                self._send(Abort(request_id, -1))
+            if self._outputs.discard(request_id):
+                self._abandon(request_id)
+
+    def _abandon(self, request_id: str) -> None:
+        """Have the engine end what is forgotten here; with the lock held.
+
+        It is work until the engine says that it is done: one that is stuck is found out even when
+        every client has given up on it.
+        """
+        if self._child is not None:
+            ticket = next(self._tickets)
+            self._questions[ticket] = Future()
+            self._send(Abort(request_id, ticket))
 
     async def _ask(self, question: Callable[[int], ToEngine]) -> str:
         answer: Future[str] = Future()
@@ -308,7 +341,7 @@ class EngineProxy:
             error = self._watch(child)
         except EOFError:
             pass
-        except Exception as failure:  # nobody would be told of it, and all would wait
+        except BaseException as failure:  # nobody would be told of it, and all would wait
             log.exception("[engine] reading its process failed")
             error = EngineDeadError(f"[engine] reading its process failed: {failure!r}.")
         with self._lock:
@@ -373,6 +406,8 @@ class EngineProxy:
             step = self._outputs.process(message.outputs)
             for request_id, index in step.stopped:
                 self._send(StopSequence(request_id, index))
+            for request_id in step.failed:
+                self._abandon(request_id)
         self._streams.deliver(step.outputs)
 
     def _take_loaded(self, child: EngineChild, message: Loaded) -> None:

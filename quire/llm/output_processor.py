@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
@@ -18,6 +19,8 @@ from quire.llm.prompts import TokenizedPrompt
 from quire.text.detokenizer import Detokenizer
 from quire.text.stop_strings import StopStrings
 from quire.text.tokenizer import Tokenizer
+
+log = get_logger(__name__)
 
 PromptLogprobList = list[dict[int, Logprob] | None]
 
@@ -59,10 +62,13 @@ class ProcessedStep:
         outputs: The state of each request that changed.
         stopped: ``(request_id, index)`` of sequences that a stop string ended; the engine does not
             know yet.
+        failed: Requests that ended because their text could not be made; the engine does not know
+            yet.
     """
 
     outputs: list[RequestOutput] = field(default_factory=list)
     stopped: list[tuple[str, int]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
 
 class OutputProcessor:
@@ -102,8 +108,13 @@ class OutputProcessor:
             if request is None or request.sequences[item.index].finished:
                 continue
             changed[item.request_id] = request
-            if self._update(request, item):
-                step.stopped.append((item.request_id, item.index))
+            try:
+                if self._update(request, item):
+                    step.stopped.append((item.request_id, item.index))
+            except Exception as error:  # of this request alone: the others go on
+                log.exception("[text] request %s failed", item.request_id)
+                _end(request, "error", f"its text failed: {type(error).__name__}: {error}")
+                step.failed.append(item.request_id)
         for request in changed.values():
             finished = all(sequence.finished for sequence in request.sequences)
             if finished:
@@ -136,12 +147,18 @@ class OutputProcessor:
         """End every live request with a finish reason."""
         outputs = []
         for request in self._live.values():
-            request.error = error
-            for sequence in request.sequences:
-                sequence.output.finish_reason = sequence.output.finish_reason or reason
+            _end(request, reason, error)
             outputs.append(_snapshot(request, finished=True))
         self._live.clear()
         return outputs
+
+    def end(self, request_id: str, reason: str) -> RequestOutput | None:
+        """End a request with a finish reason; None when it has ended before."""
+        request = self._live.pop(request_id, None)
+        if request is None:
+            return None
+        _end(request, reason)
+        return _snapshot(request, finished=True)
 
     def _sequence(self, index: int, params: SamplingParams) -> LiveSequence:
         wants_logprobs = params.logprobs is not None
@@ -224,6 +241,12 @@ class OutputProcessor:
             }
             found.append({i: Logprob(logprob, rank, texts[i]) for i, logprob, rank in ranked})
         return found
+
+
+def _end(request: LiveRequest, reason: str, error: str | None = None) -> None:
+    request.error = error
+    for sequence in request.sequences:
+        sequence.output.finish_reason = sequence.output.finish_reason or reason
 
 
 def _snapshot(request: LiveRequest, finished: bool) -> RequestOutput:

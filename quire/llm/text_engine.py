@@ -168,4 +168,6 @@ class TextEngine:
         step = self._outputs.process(news)
         for request_id, index in step.stopped:
             self.engine.stop_sequence(request_id, index)
+        for request_id in step.failed:
+            self.engine.abort_request(request_id)
         return step.outputs

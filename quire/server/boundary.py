@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Awaitable, Iterable
@@ -61,7 +62,9 @@ class Boundary:
             await self.app(scope, receive, named_send)
         except ClientDisconnect:
             return  # Nobody is left to be told.
-        except Exception as error:
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of a Rust library is no Exception
             if started:
                 raise
             if isinstance(error, HTTPException) and error.status_code == 404:

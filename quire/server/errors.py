@@ -77,7 +77,7 @@ class ApiError(Exception):
         return Response(self.body(), self.status, self.headers, "application/json")
 
 
-def to_api_error(error: Exception) -> ApiError:
+def to_api_error(error: BaseException) -> ApiError:
     """Map any exception; one we did not raise on purpose is logged and told nothing of."""
     if isinstance(error, ApiError):
         return error
@@ -92,5 +92,8 @@ def to_api_error(error: Exception) -> ApiError:
         return ApiError(503, str(error))
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, error.detail, headers=error.headers)
+    if isinstance(error, MemoryError):
+        logger.error("[server] out of memory")
+        return ApiError(503, "The server is out of memory.", headers={"Retry-After": "5"})
     logger.error("[server] request failed", exc_info=error)
     return ApiError(500, "Internal server error.")

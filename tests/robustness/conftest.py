@@ -1,0 +1,158 @@
+"""A real server on a tiny checkpoint, and a crowd of clients of which none may go unanswered."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from benchmarks.robustness import server_state
+from tools.random_checkpoint import PRESETS, random_checkpoint
+from tools.serve_process import ServeProcess
+
+PATH = "/v1/completions"
+#: More than fits at once, so that some wait; long enough to be caught in the midst.
+LONG = {"prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "seed": 1}
+SHORT = {**LONG, "max_tokens": 8}
+
+
+@pytest.fixture(scope="session")
+def arguments(tmp_path_factory: pytest.TempPathFactory, device: str) -> list[str]:
+    """A tiny checkpoint with one token per byte, and settings that fit it."""
+    folder = tmp_path_factory.mktemp("tiny") / "tiny-llama"
+    random_checkpoint(folder, PRESETS["tiny-llama"])
+    limits = ["--memory", "48MiB", "--threads", "1", "--max-num-seqs", "4"]
+    return [str(folder), "--device", device, *limits]
+
+
+@pytest.fixture
+def start(arguments: list[str]) -> Iterator[Callable[..., ServeProcess]]:
+    """Start a server with further flags; what still runs at the end of the test is killed."""
+    running: list[ServeProcess] = []
+
+    def run(*flags: str, **settings: Any) -> ServeProcess:
+        running.append(ServeProcess([*arguments, *flags], **settings))
+        return running[-1]
+
+    yield run
+    for process in running:
+        process.__exit__()
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a request ended for its client.
+
+    Attributes:
+        status: HTTP status.
+        text: Of the first choice.
+        reason: Finish reason, None when it ended with an error.
+        error: The error body or event.
+    """
+
+    status: int
+    text: str = ""
+    reason: str | None = None
+    error: dict[str, Any] | None = None
+    headers: Any = None
+
+
+def ask(url: str, body: dict[str, Any]) -> Ending:
+    """Send a request and read it to its end; a connection that breaks raises."""
+    with httpx2.stream("POST", f"{url}{PATH}", json=body, timeout=120) as response:
+        if response.status_code != 200 or not body.get("stream"):
+            content = json.loads(response.read())
+            if response.status_code != 200:
+                return Ending(
+                    response.status_code, error=content["error"], headers=response.headers
+                )
+            choice = content["choices"][0]
+            return Ending(200, choice["text"], choice["finish_reason"])
+        events = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+        assert events.pop() == "[DONE]"
+        text, reason, error = "", None, None
+        for event in map(json.loads, events):
+            assert reason is None and error is None, "something behind the end"
+            error = event.get("error")
+            if error is None:
+                text += event["choices"][0]["text"]
+                reason = event["choices"][0]["finish_reason"]
+        return Ending(200, text, reason, error)
+
+
+class Crowd:
+    """Clients that ask at the same time; every second one has its answer streamed."""
+
+    def __init__(self, url: str, bodies: list[dict[str, Any]]) -> None:
+        self.url = url
+        self._pool = ThreadPoolExecutor(len(bodies))
+        self._answers: list[Future[Ending]] = [
+            self._pool.submit(ask, url, body | {"stream": bool(number % 2)})
+            for number, body in enumerate(bodies)
+        ]
+
+    def wait_until_running(self) -> None:
+        """Wait until all are taken and some compute."""
+        number = len(self._answers)
+        wait_for(lambda: httpx2.get(f"{self.url}/health/progress").json()["pending"] >= number)
+        with httpx2.Client(base_url=self.url) as client:
+            wait_for(lambda: server_state.counters(client)["num_requests_running"] > 0)
+
+    def endings(self) -> list[Ending]:
+        """Wait for every answer; a client without one raises."""
+        with self._pool:
+            return [answer.result() for answer in self._answers]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_ready(url: str) -> bool:
+    """Return what a load balancer would be told."""
+    return httpx2.get(f"{url}/health/ready").status_code == 200
+
+
+def assert_nothing_left(url: str) -> None:
+    """No request, no block, the pool whole; what was taken has ended."""
+    with httpx2.Client(base_url=url, timeout=60) as client:
+        server_state.wait_until_idle(client)
+        assert server_state.cache_state(client) == (0, "ok")
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Faults:
+    """Faults for the processes of a server; see ``faulty/sitecustomize.py``."""
+    return Faults(tmp_path / "faults")
+
+
+class Faults:
+    """Arms faults."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        here = Path(__file__).parent
+        self.environment = {
+            "FAULTS": str(folder),
+            "PYTHONPATH": f"{here / 'faulty'}:{here.parents[1]}",
+        }
+
+    def arm(self, name: str) -> None:
+        """Have it strike at the next chance."""
+        (self._folder / name).touch()
+
+    def has_struck(self, name: str) -> bool:
+        """Return whether it did."""
+        return not (self._folder / name).exists()
