@@ -157,7 +157,7 @@ async def _ask(
             return
         num_events = 0
         async for line in response.aiter_lines():
-            if not line:
+            if not line or line.startswith(":"):  # a comment keeps the connection alive
                 continue
             num_events += 1
             assert not answer.done, f"behind [DONE]: {line}"

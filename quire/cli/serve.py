@@ -6,6 +6,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, get_type_hints
 
@@ -83,6 +84,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
         if options.log_format == "json":
             log.info("%s", line)
         else:
-            click.echo(line, err=True)
+            with suppress(OSError):  # a full disk behind stderr is no reason not to serve
+                click.echo(line, err=True)
 
     run_server(service, listener, announce)

@@ -108,6 +108,7 @@ METRICS: dict[str, Metric] = {
     "num_preemptions": _counter("Times that a sequence lost its blocks to others."),
     "preemption_recomputed_tokens": _counter("Token positions computed again after preemption."),
     "num_block_copies": _counter("KV blocks copied on write."),
+    "num_sequences_added": _counter("Sequences that were taken; at rest as many have ended."),
     "estimated_flops_per_gpu": _counter("Floating-point operations of the model, estimated."),
     "estimated_read_bytes_per_gpu": _counter("Bytes of weights and KV read, estimated."),
     "estimated_write_bytes_per_gpu": _counter("Bytes of KV written, estimated."),

@@ -16,6 +16,7 @@ import uvicorn
 from quire.core.errors import ConfigError
 from quire.core.log import library_config
 from quire.server.app import create_app
+from quire.server.http_protocol import HttpProtocol
 from quire.server.options import ServerOptions
 from quire.server.request_body import MAX_BODY_BYTES
 from quire.server.service import Service
@@ -100,6 +101,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 create_app(service),
+                http=HttpProtocol,
                 lifespan="off",
                 ws="wsproto",
                 ws_max_size=MAX_BODY_BYTES,

@@ -75,7 +75,7 @@ def ask(url: str, body: dict[str, Any]) -> Ending:
                 )
             choice = content["choices"][0]
             return Ending(200, choice["text"], choice["finish_reason"])
-        events = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+        events = [line.removeprefix("data: ") for line in response.iter_lines() if line[:1] == "d"]
         assert events.pop() == "[DONE]"
         text, reason, error = "", None, None
         for event in map(json.loads, events):

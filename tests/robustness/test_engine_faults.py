@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import psutil
@@ -10,6 +11,7 @@ import pytest
 
 from tests.robustness.conftest import (
     LONG,
+    PATH,
     SHORT,
     Crowd,
     ask,
@@ -90,12 +92,20 @@ def test_allocation_fails_in_the_server(start):
     crowd = Crowd(url, [LONG] * 4)
     crowd.wait_until_running()
     before = process.rlimit(resource.RLIMIT_AS)
-    process.rlimit(resource.RLIMIT_AS, (process.memory_info().vms + 8 * MIB, before[1]))
-    large = b'{"prompt": "' + b"a" * (30 * MIB) + b'"}'
-    headers = {"content-type": "application/json"}
-    answer = httpx2.post(f"{url}/v1/completions", content=large, headers=headers, timeout=60)
-    assert answer.status_code == 503 and "memory" in answer.json()["error"]["message"]
-    assert int(answer.headers["retry-after"]) >= 1
+    process.rlimit(resource.RLIMIT_AS, (64 * MIB, before[1]))
+    large = b'{"prompt": "a", "max_tokens": 1, "padding": "' + b"a" * (30 * MIB) + b'"}'
+
+    def post_large(_):
+        headers = {"content-type": "application/json"}
+        return httpx2.post(f"{url}{PATH}", content=large, headers=headers, timeout=60)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(post_large, range(4)))
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert refused, "the limit was not felt: the test shows nothing"
+    assert all("memory" in answer.json()["error"]["message"] for answer in refused)
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert {answer.status_code for answer in answers} <= {200, 503}
     assert [ending.reason for ending in crowd.endings()] == ["length"] * 4
     process.rlimit(resource.RLIMIT_AS, before)
     assert ask(url, SHORT).reason == "length"

@@ -11,7 +11,7 @@ import pytest
 
 from quire.models.hub import ASSETS
 from quire.server.playground.routes import FOLDER, PAGE
-from tests.cli.test_serve import Process
+from tools.serve_process import ServeProcess
 from tests.server.browser import (
     ENTER,
     ESCAPE,
@@ -130,7 +130,7 @@ def test_a_conversation_with_quire_tiny(chromium, device):
     if not (ASSETS / "quire-tiny").exists():
         pytest.skip("quire-tiny is not in quire/assets")
     settings = ["--device", device, "--memory", "64MiB", "--threads", "1", "--port", "0"]
-    process = Process(["quire-tiny", *settings])
+    process = ServeProcess(["quire-tiny", *settings])
     try:
         page = Page(chromium, process.wait_ready())
         page.open()

@@ -1,0 +1,53 @@
+"""``scripts/faults``: run the fault matrix of docs/faults.md and write what each cell showed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import results
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "faults.md"
+_ROW = re.compile(r"\| (.+?) \| (.+) \| ((?:`test_\w+`(?:, )?)+) \|")
+
+
+def rows() -> list[tuple[str, str, list[str]]]:
+    """Return each fault with its outcome and the names of its tests."""
+    found = []
+    for line in TABLE.read_text().splitlines():
+        match = _ROW.fullmatch(line)
+        if match:
+            found.append((match[1], match[2], re.findall(r"`(test_\w+)`", match[3])))
+    return found
+
+
+def main() -> None:
+    names = [name for _, _, tests in rows() for name in tests]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        selection = ["-k", " or ".join(names), f"--junitxml={report}", "-q"]
+        code = subprocess.run([sys.executable, "-m", "pytest", *selection], cwd=ROOT).returncode
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    table = Table("fault", "shown by", "result")
+    cells = []
+    for fault, outcome, tests in rows():
+        mine = [case for case in cases if case.get("name", "").partition("[")[0] in tests]
+        bad = [case for case in mine if case.find("failure") is not None or len(case)]
+        result = "as stated" if mine and not bad else "NOT as stated" if bad else "not run"
+        cells.append({"fault": fault, "outcome": outcome, "tests": len(mine), "result": result})
+        table.add_row(fault, ", ".join(tests), result)
+    Console().print(table)
+    print(f"written: {results.write('faults', cells).name}")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
