@@ -6,7 +6,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp
 
-from quire.server import debug, health, models, responses, tokenization
+from quire.server import debug, health, models, openapi, responses, tokenization
 from quire.server.authentication import OPEN_PATHS, RequireKey
 from quire.server.boundary import Boundary
 from quire.server.chat_completions import ChatCompletions
@@ -21,22 +21,20 @@ def create_app(service: Service) -> ASGIApp:
     """Return the app that serves ``service``."""
     chat, completions = ChatCompletions(service), Completions(service)
     page = playground.routes() if service.options.playground else []
-    app: ASGIApp = Router(
-        [
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/completions", completions, methods=["POST"]),
-            WebSocketRoute("/v1/chat/completions", WebSocketStream(chat)),
-            WebSocketRoute("/v1/completions", WebSocketStream(completions)),
-            Route("/v1/embeddings", Embeddings(service), methods=["POST"]),
-            *responses.routes(service),
-            *models.routes(service),
-            *tokenization.routes(service),
-            *health.routes(service),
-            *debug.routes(service),
-            *page,
-        ],
-        redirect_slashes=False,
-    )
+    api = [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+        WebSocketRoute("/v1/chat/completions", WebSocketStream(chat)),
+        WebSocketRoute("/v1/completions", WebSocketStream(completions)),
+        Route("/v1/embeddings", Embeddings(service), methods=["POST"]),
+        *responses.routes(service),
+        *models.routes(service),
+        *tokenization.routes(service),
+        *health.routes(service),
+        *debug.routes(service),
+    ]
+    document = openapi.routes(api, bool(service.keys))
+    app: ASGIApp = Router([*api, *document, *page], redirect_slashes=False)
     if service.keys:
         open_paths = OPEN_PATHS.union(route.path for route in page)
         app = RequireKey(app, service.keys, open_paths)

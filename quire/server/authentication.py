@@ -29,7 +29,7 @@ _INFER = frozenset(
         "/tokenize", "/detokenize",
     }
 )  # fmt: skip
-_READ = frozenset({"/metrics", "/load", "/version", "/v1/models"})
+_READ = frozenset({"/metrics", "/load", "/version", "/openapi.json", "/v1/models"})
 _KEY = re.compile(r"[!-~]+")
 
 

@@ -16,6 +16,8 @@ MAX_URL_BYTES = 16 * 1024
 MAX_HEADERS = 200
 #: Of all headers with the URL. One that goes on for ever is found out by the bytes received.
 MAX_HEAD_BYTES = 64 * 1024
+#: What a refused client gets to read why.
+LINGER_SECONDS = 2.0
 
 
 def _head_too_large() -> ApiError:
@@ -29,9 +31,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     _head_bytes = 0
     _in_head = False
+    _refused = False
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come; refuse a head that does not end."""
+        if self._refused:
+            return
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(_head_too_large())
             return
@@ -86,4 +91,10 @@ class HttpProtocol(HttpToolsProtocol):
             head = f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}\r\n"
             head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
             self.transport.write(head.encode() + b"\r\n" + body)
-        self.transport.close()
+        self._refused = True
+        if self.transport.can_write_eof():
+            # Closing on bytes that nobody has read would reset the connection, answer and all.
+            self.transport.write_eof()
+            self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        else:
+            self.transport.close()

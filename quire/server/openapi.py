@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 import quire
 from quire.protocol.chat_completion import ChatCompletion, ChatCompletionRequest
 from quire.protocol.completion import Completion, CompletionRequest
+from quire.protocol.embedding import EmbeddingRequest, EmbeddingResponse
 from quire.protocol.error_body import ErrorBody
 from quire.protocol.model_list import ModelCard, ModelList
 from quire.protocol.tokenization import (
@@ -58,12 +59,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/completions"): Operation(
         "Continue texts.", CompletionRequest, Completion, (_JSON, _EVENTS)
     ),
+    ("POST", "/v1/embeddings"): Operation("Texts to vectors.", EmbeddingRequest, EmbeddingResponse),
+    ("GET", "/load"): Operation("How many requests are under way."),
     ("GET", "/v1/models"): Operation("List the served models.", None, ModelList),
     ("GET", "/v1/models/{model:path}"): Operation("Describe a model.", None, ModelCard),
     ("POST", "/tokenize"): Operation("Text to token ids.", TokenizeRequest, TokenizeResponse),
-    ("POST", "/detokenize"): Operation(
-        "Token ids to text.", DetokenizeRequest, DetokenizeResponse
-    ),
+    ("POST", "/detokenize"): Operation("Token ids to text.", DetokenizeRequest, DetokenizeResponse),
     ("GET", "/health"): Operation("Whether the engine takes requests.", media=()),
     ("GET", "/health/live"): Operation("Whether the server answers.", media=()),
     ("GET", "/health/ready"): Operation("Whether requests are served.", media=()),
@@ -107,7 +108,7 @@ def _operation(
     error = {"description": "OpenAI's error body.", "content": _content(ErrorBody, schemas)}
     answer: dict[str, Any] = {"description": operation.summary}
     if operation.media:
-        content = {media: {"schema": {}} for media in operation.media}
+        content: dict[str, Any] = {media: {"schema": {}} for media in operation.media}
         if _JSON in content:
             content |= _content(operation.answer, schemas)
         answer["content"] = content

@@ -11,7 +11,6 @@ import pytest
 
 from quire.models.hub import ASSETS
 from quire.server.playground.routes import FOLDER, PAGE
-from tools.serve_process import ServeProcess
 from tests.server.browser import (
     ENTER,
     ESCAPE,
@@ -22,6 +21,7 @@ from tests.server.browser import (
     missing,
     start_browser,
 )
+from tools.serve_process import ServeProcess
 
 # --- What is served
 
