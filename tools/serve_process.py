@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parents[1]
-_READY = re.compile(r"ready: (\S+) serves (\S+) after [\d.]+ s\n")
+_READY = re.compile(r"ready: (\S+) serves \S+ after [\d.]+ s")
 START_SECONDS = 120.0
 
 
@@ -63,7 +63,7 @@ class ServeProcess:
             self.lines.append(line)
             if self._pass_on is not None:
                 self._pass_on(line)
-            found = _READY.match(line)
+            found = _READY.search(line)
             if found:
                 self.address = found[1]
                 self._ready.set()

@@ -28,7 +28,7 @@ from benchmarks.robustness import server_state
 from benchmarks.robustness.random_clients import make_questions
 from tools.serve_process import ServeProcess
 
-SERVER = ("--memory", "256MiB", "--max-num-seqs", "8", "--threads", "1", "--log-format", "json")
+SERVER = ("--memory", "256MiB", "--max-num-seqs", "8", "--threads", "1")
 SAMPLE_SECONDS = 1.0
 MAX_SLOPE_MIB_A_MINUTE = 1.0
 MAX_ITL_RATIO = 1.2

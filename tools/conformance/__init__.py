@@ -1,0 +1,1 @@
+"""Wire conformance of any server with OpenAI's API, by golden transcripts."""

@@ -1,0 +1,164 @@
+"""Plays transcripts against a server and judges the answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import jsonschema
+
+from tools.conformance import rules
+from tools.conformance.transcript import SCHEMAS, Transcript
+
+TIMEOUT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a transcript: ``ok``, ``refused`` (an optional feature) or ``wrong``."""
+
+    transcript: Transcript
+    outcome: str
+    reason: str = ""
+
+
+class Runner:
+    """Sends requests to one server.
+
+    Args:
+        base_url: Of the server, with or without ``/v1``.
+        api_key: Sent as a bearer token.
+    """
+
+    def __init__(self, base_url: str, api_key: str | None = None) -> None:
+        self._url = base_url.rstrip("/").removesuffix("/v1")
+        self._key = api_key
+        self._definitions = json.loads(SCHEMAS.read_text())
+        self._client = httpx2.Client(timeout=TIMEOUT_SECONDS)
+        listed = self._client.get(f"{self._url}/v1/models", headers=self._headers(False))
+        listed.raise_for_status()
+        self.model: str = listed.json()["data"][0]["id"]
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._client.close()
+
+    def run(self, transcripts: Iterable[Transcript]) -> Iterator[Verdict]:
+        """Yield a verdict for each transcript."""
+        for transcript in transcripts:
+            if transcript.without_key and self._key is None:
+                yield Verdict(transcript, "refused", "the server needs no key")
+                continue
+            with ThreadPoolExecutor(transcript.burst) as pool:
+                jobs = [pool.submit(self._judge, transcript) for _ in range(transcript.burst)]
+                verdicts = [job.result() for job in jobs]
+            worst = [verdict for verdict in verdicts if verdict.outcome == "wrong"]
+            yield (worst or verdicts)[0]
+
+    def _headers(self, without_key: bool) -> dict[str, str]:
+        if self._key is None:
+            return {}
+        return {"authorization": f"Bearer {'wrong' if without_key else self._key}"}
+
+    def _judge(self, transcript: Transcript) -> Verdict:
+        try:
+            return self._play(transcript)
+        except (httpx2.HTTPError, ValueError, LookupError, TypeError) as error:
+            return Verdict(transcript, "wrong", f"no answer that can be read: {error!r}")
+
+    def _play(self, transcript: Transcript) -> Verdict:
+        headers = self._headers(transcript.without_key)
+        content = None
+        if transcript.content is not None or transcript.body is not None:
+            headers["content-type"] = "application/json"
+            text = transcript.content or json.dumps(transcript.body)
+            content = text.replace("$MODEL", self.model)
+        if content is not None and transcript.padding_bytes:
+            content = content[:-1] + ', "padding": "' + "x" * transcript.padding_bytes + '"}'
+        response = self._client.request(
+            transcript.method,
+            f"{self._url}{transcript.path.replace('$MODEL', self.model)}",
+            headers=headers | transcript.headers,
+            content=content,
+        )
+        problem = None
+        if response.status_code in transcript.optional:
+            problem = self._error_problem(response)
+            if problem is None:
+                return Verdict(transcript, "refused", response.json()["error"]["message"])
+        else:
+            problem = self._problem(transcript, response)
+        return Verdict(transcript, "ok" if problem is None else "wrong", problem or "")
+
+    def _problem(self, transcript: Transcript, response: httpx2.Response) -> str | None:
+        if response.status_code not in transcript.status:
+            return f"status {response.status_code}: {response.text[:200]}"
+        if response.status_code >= 400:
+            return self._error_problem(response)
+        for name, pattern in transcript.answer_headers.items():
+            if not re.fullmatch(pattern, response.headers.get(name, "")):
+                return f"header {name}: {response.headers.get(name)!r}"
+        if transcript.stream:
+            return self._stream_problem(transcript, response)
+        if transcript.schema is None:
+            return None
+        answer = response.json()
+        return self._schema_problem(answer, transcript.schema) or self._rule_problem(
+            transcript, answer
+        )
+
+    def _error_problem(self, response: httpx2.Response) -> str | None:
+        """Judge an error: OpenAI's body, ``code`` the status, a time to come back on 429."""
+        if not response.headers.get("content-type", "").startswith("application/json"):
+            return f"an error of type {response.headers.get('content-type')!r}"
+        if response.status_code == 429 and "retry-after" not in response.headers:
+            return "429 without Retry-After"
+        problem = self._schema_problem(response.json(), {"$ref": "#/$defs/error"})
+        if problem is None and response.json()["error"]["code"] != response.status_code:
+            return f"code is {response.json()['error']['code']!r}, not the status"
+        return problem
+
+    def _stream_problem(self, transcript: Transcript, response: httpx2.Response) -> str | None:
+        if not response.headers["content-type"].startswith("text/event-stream"):
+            return f"a stream of type {response.headers['content-type']!r}"
+        blocks = [block for block in response.text.split("\n\n") if not block.startswith(":")]
+        if blocks[-2:] != ["data: [DONE]", ""]:
+            return f"it ends with {blocks[-2:]}"
+        events: list[Any] = []
+        for block in blocks[:-2]:
+            if not block.startswith("data: ") or "\n" in block:
+                return f"not one data line: {block[:200]!r}"
+            events.append(json.loads(block.removeprefix("data: ")))
+            problem = self._schema_problem(events[-1], transcript.schema or {})
+            if problem is not None:
+                return problem
+        if len({event["id"] for event in events}) != 1:
+            return "events of several ids"
+        for name, argument in transcript.rules.items():
+            if name in rules.OF_EVENTS:
+                found = rules.OF_EVENTS[name](events, argument)
+                if found is not None:
+                    return found
+        return self._rule_problem(transcript, rules.joined(events))
+
+    def _rule_problem(self, transcript: Transcript, answer: Any) -> str | None:
+        for name, argument in transcript.rules.items():
+            if name in rules.OF_ANSWERS:
+                found = rules.OF_ANSWERS[name](answer, argument)
+                if found is not None:
+                    return f"{name}: {found}"
+        return None
+
+    def _schema_problem(self, value: Any, schema: dict[str, Any]) -> str | None:
+        try:
+            jsonschema.validate(value, schema | {"$defs": self._definitions})
+        except jsonschema.ValidationError as error:
+            return f"{error.json_path}: {error.message[:200]}"
+        return None

@@ -1,0 +1,35 @@
+"""Start a server of quire-tiny and run ``tests/clients`` against it with another Python.
+
+The clients' packages pin versions that the rest of this project does not have, so they live in an
+environment of their own; see ``scripts/test_clients``.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+
+from tools.serve_process import ROOT, ServeProcess
+
+
+def main() -> None:
+    python, *arguments = sys.argv[1:]
+    key = secrets.token_hex(8)
+    command = [python, "-m", "pytest", "-c", "tests/clients/pytest.ini", "--rootdir", "."]
+    command += ["--confcutdir", "tests/clients", "-p", "no:cacheprovider", "tests/clients"]
+    template = str(ROOT / "tests" / "clients" / "tools.jinja")  # shows tools to the model
+    flags = ["--memory", "64MiB", "--threads", "1", "--chat-template", template]
+    with ServeProcess(flags, QUIRE_API_KEY=key) as server:
+        environment = {"QUIRE_CLIENTS_URL": server.wait_ready(), "QUIRE_CLIENTS_KEY": key}
+        code = subprocess.run(
+            [*command, *arguments], cwd=ROOT, env={**os.environ, **environment}
+        ).returncode
+        if server.end() != 0 or "Traceback" in server.stderr:
+            sys.exit(server.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
