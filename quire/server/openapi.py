@@ -19,6 +19,7 @@ from quire.protocol.completion import Completion, CompletionRequest
 from quire.protocol.embedding import EmbeddingRequest, EmbeddingResponse
 from quire.protocol.error_body import ErrorBody
 from quire.protocol.model_list import ModelCard, ModelList
+from quire.protocol.responses import ResponsesRequest
 from quire.protocol.tokenization import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -60,6 +61,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Continue texts.", CompletionRequest, Completion, (_JSON, _EVENTS)
     ),
     ("POST", "/v1/embeddings"): Operation("Texts to vectors.", EmbeddingRequest, EmbeddingResponse),
+    ("POST", "/v1/responses"): Operation(
+        "Answer in OpenAI's newer form.", ResponsesRequest, None, (_JSON, _EVENTS)
+    ),
+    ("GET", "/v1/responses/{id}"): Operation("A stored response."),
+    ("DELETE", "/v1/responses/{id}"): Operation("Forget a stored response."),
+    ("POST", "/v1/responses/{id}/cancel"): Operation("End a response under way."),
     ("GET", "/load"): Operation("How many requests are under way."),
     ("GET", "/v1/models"): Operation("List the served models.", None, ModelList),
     ("GET", "/v1/models/{model:path}"): Operation("Describe a model.", None, ModelCard),
