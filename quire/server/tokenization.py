@@ -31,7 +31,9 @@ def routes(service: Service) -> list[Route]:
         service.resolve_model(body.model)
         given = [body.prompt, body.messages, body.content]
         if sum(item is not None for item in given) != 1:
-            raise RequestError("[prompt] give one of prompt, messages and content.", "prompt")
+            raise RequestError(
+                "[prompt] give either prompt or messages, or llama-server's content.", "prompt"
+            )
         if body.content is not None:
             return _json(await _content_tokens(service, body), headers)
         token_ids = await _encode(service, body)
