@@ -49,6 +49,9 @@ class Boundary:
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
             else:
                 record.num_bytes_out += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    # Before the client can act on the answer, and look for it in the metrics.
+                    self._end(record, scope)
             return send(message)
 
         # Makes Starlette's router raise 404 and 405 instead of answering in plain text.
@@ -71,6 +74,11 @@ class Boundary:
                 error = ApiError(404, f"There is no route {path}.")
             await to_api_error(error).response()(scope, receive, named_send)
         finally:
+            self._end(record, scope)
+
+    def _end(self, record: RequestRecord, scope: Scope) -> None:
+        """Hand the record to the sinks, once."""
+        if not record.ended:
             record.end(scope)
             for sink in self._sinks:
                 sink(record)
