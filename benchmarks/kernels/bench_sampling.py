@@ -87,7 +87,7 @@ def measure(checkpoint: str, options: argparse.Namespace) -> Iterator[dict[str, 
             kv_cache_memory_bytes=1 << 29,
             quantization=None if quantization == "none" else quantization,
         )
-        vocab = llm.model_config.vocab_size
+        vocab = llm.engine.model_config.vocab_size
         for rows in options.rows:
             steps[quantization, rows] = step_seconds(llm, rows, options.steps)
         llm.shutdown()
