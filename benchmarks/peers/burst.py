@@ -159,6 +159,7 @@ def measure(engine: str, peers: Peers, path: Path, arguments: Any) -> dict[str, 
         verdict = watch.end()
         found["rss_bytes"] = sum(item.memory_info().rss for item in tree(process))
     found |= {"ready_seconds": seconds, "foreign": verdict.foreign, "canary": verdict.canary}
+    found["was_quiet"] = verdict.is_quiet
     return found
 
 
@@ -176,6 +177,7 @@ def entries(stored: dict[str, Any]) -> dict[str, Any]:
             "quire": results.summary([ours]),
             "llama.cpp": results.summary([theirs]) | {"slots": best["slots"]},
             "ratio": results.summary([ours / theirs if theirs else math.nan]),
+            "rounds_not_quiet": sum(not one["was_quiet"] for one in (stored[QUIRE], best)),
             "commit": stored[QUIRE]["commit"],
         }
     return found
