@@ -43,7 +43,7 @@ class Watcher:
 def test_every_reused_block_was_sealed_and_has_not_changed(start, seed):
     rng = random.Random(seed)
     run = start(
-        num_blocks=40, block_size=4, max_num_seqs=5, max_num_batched_tokens=20, kv_canary="log"
+        num_blocks=20, block_size=4, max_num_seqs=8, max_num_batched_tokens=20, kv_canary="log"
     )
     watcher = Watcher(run.executor)
     compute = run.executor._compute
