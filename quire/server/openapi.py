@@ -44,6 +44,7 @@ class Operation:
         summary: One line.
         request: Struct of the body, None without one.
         answer: Struct of the answer, or None for an object that is not described further.
+        or_with: The answer may also be an object with this field alone.
         media: Content types of the answer; none for an empty one.
     """
 
@@ -51,6 +52,7 @@ class Operation:
     request: type[msgspec.Struct] | None = None
     answer: type[msgspec.Struct] | None = None
     media: tuple[str, ...] = (_JSON,)
+    or_with: str | None = None
 
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
@@ -70,7 +72,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/load"): Operation("How many requests are under way."),
     ("GET", "/v1/models"): Operation("List the served models.", None, ModelList),
     ("GET", "/v1/models/{model:path}"): Operation("Describe a model.", None, ModelCard),
-    ("POST", "/tokenize"): Operation("Text to token ids.", TokenizeRequest, TokenizeResponse),
+    ("POST", "/tokenize"): Operation(
+        "Text to token ids.", TokenizeRequest, TokenizeResponse, or_with="tokens"
+    ),
     ("POST", "/detokenize"): Operation("Token ids to text.", DetokenizeRequest, DetokenizeResponse),
     ("GET", "/health"): Operation("Whether the engine takes requests.", media=()),
     ("GET", "/health/live"): Operation("Whether the server answers.", media=()),
@@ -118,6 +122,9 @@ def _operation(
         content: dict[str, Any] = {media: {"schema": {}} for media in operation.media}
         if _JSON in content:
             content |= _content(operation.answer, schemas)
+        if operation.or_with is not None:
+            other = {"type": "object", "required": [operation.or_with]}
+            content[_JSON] = {"schema": {"anyOf": [content[_JSON]["schema"], other]}}
         answer["content"] = content
     described: dict[str, Any] = {
         "summary": operation.summary,
