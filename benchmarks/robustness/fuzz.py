@@ -46,7 +46,7 @@ def run_schemathesis(url: str, max_examples: int, phases: str) -> dict[str, Any]
             "SCHEMATHESIS_HOOKS": "benchmarks.robustness.schemathesis_hooks",
             "PYTHONPATH": str(ROOT),
         }
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         statuses = _statuses(report)
     return {
         "cases": sum(statuses.values()),
