@@ -31,7 +31,7 @@ class ServerOptions:
 
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 is every interface")
     port: int = option(8000, "TCP port; 0 takes a free one")
-    uds: str | None = option(None, "listen on this Unix socket instead of TCP")
+    uds: str | None = option(None, "Unix socket instead of TCP")
     root_path: str = option("", "path prefix that a proxy strips")
     api_key: tuple[str, ...] = field(
         default=(),
@@ -42,7 +42,7 @@ class ServerOptions:
     allowed_origins: tuple[str, ...] = option((), "web pages that may call (CORS); * is any")
     ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)")
     ssl_keyfile: str | None = option(None, "its private key (PEM)")
-    ssl_ca_certs: str | None = option(None, "certificates that clients' must be signed by")
+    ssl_ca_certs: str | None = option(None, "authorities of clients' certificates")
     strict_params: bool = option(False, "answer 400 to unknown request fields")
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
@@ -55,7 +55,7 @@ class ServerOptions:
         False, "leave tools out of the prompt when they may not be called"
     )
     max_stored_responses: int = option(1000, "answers of /v1/responses kept for later turns")
-    max_stored_bytes: int = option(64 * 2**20, "memory for them")
+    max_stored_bytes: int = option(64 * 2**20, "bytes of memory for them")
     max_num_queued_reqs: int = option(4096, "most prompts that wait; more get a 429")
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
     watchdog_timeout: float = option(120.0, "restart an engine without a step for so long, in s")
@@ -64,7 +64,7 @@ class ServerOptions:
     )
     shutdown_timeout: float = option(30.0, "seconds that running requests get after SIGTERM")
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
-        "info", "of HTTP"
+        "info", "of the HTTP layer"
     )
     disable_uvicorn_access_log: bool = option(False, "log no line per request but generations")
     disable_log_requests: bool = option(False, "log no line per generation")

@@ -87,7 +87,7 @@ def test_the_server_does_not_start_on_a_damaged_model(quire, damaged):
         (("--prompt", "a", "--prompt", ""), "a prompt must hold at least one token; got none"),
         (
             ("--prompt", "a" * 40, "--num-gpu-blocks-override", "3"),
-            "fit in what the KV cache holds (32 tokens); got 40 prompt tokens",
+            "must fit in the context length (32 tokens); got 40 prompt tokens",
         ),
         (("--prompt", "a", "--memory", "1KiB"), "Any of these would fit: --memory "),
     ],
