@@ -32,11 +32,11 @@ class ServerOptions:
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 is every interface")
     port: int = option(8000, "TCP port; 0 takes a free one")
     uds: str | None = option(None, "Unix socket instead of TCP")
-    root_path: str = option("", "path prefix that a proxy strips")
+    root_path: str = option("", "path prefix a proxy strips")
     api_key: tuple[str, ...] = field(
         default=(),
         repr=False,
-        metadata={"help": "key clients must send; or set QUIRE_API_KEY"},
+        metadata={"help": "key of clients (QUIRE_API_KEY)"},
     )
     api_key_file: str | None = option(None, "file with lines `KEY infer,read,admin`")
     allowed_origins: tuple[str, ...] = option((), "web pages that may call (CORS); * is any")
@@ -48,7 +48,7 @@ class ServerOptions:
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
     metrics_prefix: str = option("quire", "first part of metric names (vllm fits its dashboards)")
     playground: bool = option(True, "serve a chat page at /")
-    enable_auto_tool_choice: bool = option(True, "let the model choose to call tools")
+    enable_auto_tool_choice: bool = option(True, "the model may choose tools")
     tool_call_parser: str = option("auto", "format of calls: hermes, llama3_json, mistral, none")
     reasoning_parser: str = option("auto", "marks of reasoning: qwen3, deepseek_r1, none")
     exclude_tools_when_tool_choice_none: bool = option(
@@ -56,7 +56,7 @@ class ServerOptions:
     )
     max_stored_responses: int = option(1000, "answers of /v1/responses kept for later turns")
     max_stored_bytes: int = option(64 * 2**20, "bytes of memory for them")
-    max_num_queued_reqs: int = option(4096, "most prompts that wait; more get a 429")
+    max_num_queued_reqs: int = option(4096, "prompts that may wait; others: 429")
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
     watchdog_timeout: float = option(120.0, "restart an engine without a step for so long, in s")
     sse_keep_alive_interval: float = option(
