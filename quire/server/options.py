@@ -29,7 +29,7 @@ _KEY = re.compile(r"[!-~]+")
 class ServerOptions:
     """Where the server listens, whom it answers and how; flags are generated from the fields."""
 
-    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 is every interface")
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 is all")
     port: int = option(8000, "TCP port; 0 takes a free one")
     uds: str | None = option(None, "Unix socket instead of TCP")
     root_path: str = option("", "path prefix a proxy strips")
@@ -46,7 +46,7 @@ class ServerOptions:
     strict_params: bool = option(False, "answer 400 to unknown request fields")
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
-    metrics_prefix: str = option("quire", "first part of metric names (vllm fits its dashboards)")
+    metrics_prefix: str = option("quire", "first part of metric names (try vllm)")
     playground: bool = option(True, "serve a chat page at /")
     enable_auto_tool_choice: bool = option(True, "the model may choose tools")
     tool_call_parser: str = option("auto", "format of calls: hermes, llama3_json, mistral, none")
@@ -58,9 +58,9 @@ class ServerOptions:
     max_stored_bytes: int = option(64 * 2**20, "bytes of memory for them")
     max_num_queued_reqs: int = option(4096, "prompts that may wait; others: 429")
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
-    watchdog_timeout: float = option(120.0, "restart an engine without a step for so long, in s")
+    watchdog_timeout: float = option(120.0, "seconds without a step that restart the engine")
     sse_keep_alive_interval: float = option(
-        15.0, "seconds of silence before a stream carries a comment; 0: never"
+        15.0, "silent seconds before a comment in a stream; 0: never"
     )
     shutdown_timeout: float = option(30.0, "seconds that running requests get after SIGTERM")
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
