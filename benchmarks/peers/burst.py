@@ -141,6 +141,7 @@ def send(port: int, engine: str) -> dict[str, Any]:
     short = [text for text in found["warnings"] if "ended before" in text]
     if found["failed"] or short:
         raise SystemExit(f"[burst] {engine}: {found['error_counts']} {short}")
+    found["model_id"] = Path(found["model_id"]).name  # llama-server's is its path
     return found
 
 
