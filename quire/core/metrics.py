@@ -96,6 +96,9 @@ METRICS: dict[str, Metric] = {
     "prompt_tokens_cached": _counter("Prompt tokens that needed no computation."),
     "prompt_tokens_cached_by_source": _counter("Of these, by the cache they came from."),
     "generation_tokens": _counter("Tokens generated."),
+    "structured_output_forced_tokens": _counter(
+        "Of these, not drawn because a grammar allowed no other token."
+    ),
     "request_success": _counter("Sequences that ended, by finish reason."),
     "request_timeouts": _counter("Sequences that their deadline ended: in queue, prefill, decode."),
     "admission_rejections": _counter("Requests refused at the door, by reason."),

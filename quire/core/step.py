@@ -142,9 +142,11 @@ class StepOutput:
     """The result of one step.
 
     Attributes:
-        sampled: Request id (of forked children too) to the tokens sampled in this step. One token
-            each today; a list because speculation yields more.
-        logprobs: Request id to one entry per sampled token, for requests that asked.
+        sampled: Request id (of forked children too) to its next tokens: one drawn in this step,
+            then those its grammar leaves no choice about, which the model has not seen yet. Some
+            may lie behind the sequence's end.
+        logprobs: Request id to the drawn token's entry, for requests that asked; these get no
+            tokens that were not drawn.
         prompt_logprobs: Request id to entries about the prompt tokens ``start, start + 1, ...``
             whose predecessors were computed in this step, for requests that asked. After a
             preemption entries come again, equal to the first ones.

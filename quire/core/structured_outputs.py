@@ -96,11 +96,16 @@ class StructuredOutputs:
 class TokenMatcher(Protocol):
     """A grammar that follows one sequence."""
 
-    def allowed(self, output_ids: list[int]) -> bytes:
-        """Return which tokens may follow a sequence's output.
+    @property
+    def num_taken(self) -> int:
+        """Output tokens that it has followed."""
+        ...
+
+    def allowed(self, new_ids: list[int]) -> bytes:
+        """Follow further tokens of a sequence's output and return which may come next.
 
         Args:
-            output_ids: All output tokens so far; they only grow from call to call.
+            new_ids: The output's tokens from :attr:`num_taken` on; may be empty.
 
         Returns:
             One bit per token id, lowest bit first; all 0 when :attr:`error` is set.

@@ -114,7 +114,7 @@ class Scheduler:
                     continue
                 output = self._take_prompt_logprobs(sequence, result)
                 if scheduled.samples:
-                    output = self._take_token(sequence, result, now, output)
+                    output = self._take_tokens(sequence, result, now, output)
                 elif sequence.request_id in result.embeddings:
                     output = _news(sequence, [], finish_reason="stop")
                     output.embedding = result.embeddings[sequence.request_id]
@@ -137,20 +137,20 @@ class Scheduler:
     def _schedule_running(self, plan: SchedulerOutput) -> int:
         """Plan running requests, oldest first; return the tokens left of the budget."""
         running = self.running
-        num_decodes_behind = sum(len(r.token_ids) - r.num_computed_tokens == 1 for r in running)
+        num_decodes_behind = sum(map(_decodes, running))
         budget = self._budget(num_decodes_behind)
         position = 0
         while position < len(running) and budget > 0:
             request = running[position]
             num_new_tokens = len(request.token_ids) - request.num_computed_tokens
             hits: Sequence[int] = ()
-            if num_new_tokens == 1:
-                num_decodes_behind -= 1
-            else:
+            num_decodes_behind -= _decodes(request)
+            if num_new_tokens > 1:
                 hits = self.kv.get_computed_blocks(request)
                 num_new_tokens = self._chunk(
                     num_new_tokens - len(hits) * self.kv.block_size,
                     max(budget - num_decodes_behind, 1),
+                    may_cut=self.options.enable_chunked_prefill or _decodes(request),
                 )
             if num_new_tokens:
                 allocation = self._allocate_or_preempt(request, num_new_tokens, hits)
@@ -174,7 +174,9 @@ class Scheduler:
                 break
             hits = self.kv.get_computed_blocks(request)
             num_new_tokens = self._chunk(
-                request.num_tokens - len(hits) * self.kv.block_size, budget
+                request.num_tokens - len(hits) * self.kv.block_size,
+                budget,
+                may_cut=self.options.enable_chunked_prefill,
             )
             if num_new_tokens == 0:
                 break
@@ -198,14 +200,14 @@ class Scheduler:
             return min(options.max_num_batched_tokens, mixed)
         return options.max_num_batched_tokens
 
-    def _chunk(self, num_tokens: int, room: int) -> int:
+    def _chunk(self, num_tokens: int, room: int, *, may_cut: bool) -> int:
         """Return how many of a request's missing tokens to compute in a step with this room."""
         limit = self.options.long_prefill_token_threshold
         if limit:
             num_tokens = min(num_tokens, limit)
         if num_tokens <= room:
             return num_tokens
-        return room if self.options.enable_chunked_prefill else 0
+        return room if may_cut else 0
 
     def _allocate_or_preempt(
         self, request: Request, num_new_tokens: int, hits: Sequence[int]
@@ -259,7 +261,8 @@ class Scheduler:
                 plan.reused_blocks.append((request.request_id, list(hits)))
             num_tokens = len(hits) * self.kv.block_size
             request.num_computed_tokens += num_tokens
-            if request.metrics.num_preemptions == 0:  # its own blocks would be no saving
+            # Of prompts alone; and after a preemption its own blocks would be no saving.
+            if request.num_output_tokens == request.metrics.num_preemptions == 0:
                 request.num_cached_tokens += num_tokens
                 self.stats.prefix_cache_hits += num_tokens
 
@@ -301,24 +304,30 @@ class Scheduler:
             insort(self.running, child, key=_order)
         return children
 
-    def _take_token(
+    def _take_tokens(
         self, request: Request, result: StepOutput, now: float, output: EngineOutput | None
     ) -> EngineOutput:
-        """Append the sampled token, end the sequence if it is its last."""
+        """Append the next tokens up to the sequence's last, and end it there."""
         sampled = result.sampled.get(request.request_id, ())
-        assert len(sampled) == 1, f"{request.request_id}: {len(sampled)} tokens sampled, 1 expected"
+        assert sampled, f"{request.request_id}: no token sampled, at least 1 expected"
         output = output or _news(request, [])
-        output.new_token_ids = list(sampled)
-        request.token_ids += sampled
-        self.stats.generation_tokens += 1
-        self.waiting.charge(request.client, OUTPUT_TOKEN_COST)
+        stop = None
+        for token_id in sampled:
+            request.token_ids.append(token_id)
+            output.new_token_ids.append(token_id)
+            stop = check_stop(request, self._eos_token_ids)
+            if stop is not None:
+                break
+        num_new = len(output.new_token_ids)
+        self.stats.generation_tokens += num_new
+        self.stats.num_forced_tokens += num_new - 1
+        self.waiting.charge(request.client, OUTPUT_TOKEN_COST * num_new)
         metrics = request.metrics
         metrics.last_token_time = now
         if metrics.first_token_time == 0.0:
             metrics.first_token_time = now
         if request.params.logprobs is not None:
             output.logprobs = result.logprobs[request.request_id]
-        stop = check_stop(request, self._eos_token_ids)
         if stop is not None:
             output.finish_reason, output.stop_reason = stop
             self._finish(request, stop[0])
@@ -363,6 +372,12 @@ class Scheduler:
         group.remove(request)
         if not group:
             del self._groups[request.group_id]
+
+
+def _decodes(request: Request) -> bool:
+    """Return whether the next step draws a token, or comes to those that needed no drawing."""
+    num_computed = request.num_computed_tokens
+    return num_computed >= request.num_prompt_tokens or len(request.token_ids) - num_computed == 1
 
 
 def _news(

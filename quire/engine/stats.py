@@ -27,7 +27,8 @@ class EngineStats:
         num_block_copies: Blocks copied on write.
         prompt_tokens: Prompt tokens of requests that were started; sequences that share a prompt's
             computation count once.
-        generation_tokens: Sampled tokens.
+        generation_tokens: Output tokens.
+        num_forced_tokens: Of these, decided by a grammar that allowed no other, without the model.
         prefix_cache_queries: Tokens looked up in the prefix cache, once per started request.
         prefix_cache_hits: Of these, found.
         num_sequences_added: Taken; when nothing is left to do, as many have ended.
@@ -44,6 +45,7 @@ class EngineStats:
     num_block_copies: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    num_forced_tokens: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     num_sequences_added: int = 0
@@ -65,6 +67,7 @@ class EngineStats:
             "prompt_tokens_cached": hits,
             'prompt_tokens_cached_by_source{source="local_cache_hit"}': hits,
             "generation_tokens": self.generation_tokens,
+            "structured_output_forced_tokens": self.num_forced_tokens,
             "prefix_cache_queries": self.prefix_cache_queries,
             "prefix_cache_hits": hits,
             "num_steps": self.num_steps,

@@ -109,7 +109,7 @@ class OutputProcessor:
                 continue
             changed[item.request_id] = request
             try:
-                if self._update(request, item):
+                if self._take(request, item):
                     step.stopped.append((item.request_id, item.index))
             except Exception as error:  # of this request alone: the others go on
                 log.exception("[text] request %s failed", item.request_id)
@@ -177,8 +177,20 @@ class OutputProcessor:
             stop_strings = StopStrings(params.stop, params.include_stop_str_in_output)
         return LiveSequence(output, detokenizer, stop_strings)
 
+    def _take(self, request: LiveRequest, item: EngineOutput) -> bool:
+        """Add a sequence's news; return whether a stop string ended it before the engine did."""
+        sequence, token_ids = request.sequences[item.index], item.new_token_ids
+        if sequence.stop_strings is None or len(token_ids) < 2:
+            return self._update(request, item)
+        # One by one: those behind the token that completes a stop string are not the sequence's.
+        for token_id in token_ids[:-1]:
+            self._update(request, replace(item, new_token_ids=[token_id], finish_reason=None))
+            if sequence.finished:
+                return item.finish_reason is None
+        return self._update(request, replace(item, new_token_ids=token_ids[-1:]))
+
     def _update(self, request: LiveRequest, item: EngineOutput) -> bool:
-        """Add a sequence's news; return whether a stop string ended it."""
+        """Add news; return whether a stop string ended the sequence before the engine did."""
         sequence, params = request.sequences[item.index], request.params
         output = sequence.output
         output.token_ids += item.new_token_ids

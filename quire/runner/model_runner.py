@@ -178,7 +178,8 @@ class ModelRunner:
                 if token < 0:
                     output.errors[draw.request_id] = self._sampling.refusal(draw.row)
                 else:
-                    output.sampled[draw.request_id] = [token]
+                    forced = self._sampling.append_forced_tokens(draw.row)
+                    output.sampled[draw.request_id] = [token, *forced]
             asked = [
                 i for i, d in enumerate(chunk) if d.num_logprobs is not None and tokens[i] >= 0
             ]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import GrammarSource, TokenMatcher
 from quire.kernels.backend import Backend, SamplingBatch
+from quire.runner.jump_forward import append_forced_tokens
 from quire.runner.token_table import IntArray, TokenTable
 
 FloatArray = npt.NDArray[np.float32]
@@ -127,6 +128,7 @@ class SamplingState:
         self._top_k: IntArray = np.zeros(rows, np.int32)
         self._seed: npt.NDArray[np.uint64] = np.zeros(rows, np.uint64)
         self._rules: dict[int, TokenRules] = {}
+        self._jumping: dict[int, TokenRules] = {}  # rows whose grammar may decide tokens alone
 
     def set(self, row: int, params: SamplingParams, seed: int) -> None:
         """Remember the settings of ``row``, whoever had it before."""
@@ -141,10 +143,18 @@ class SamplingState:
             assert self._grammars is not None, "structured outputs without a source of grammars"
             matcher = self._grammars.create_matcher(params.structured_outputs)
         rules = TokenRules.from_params(params, self._eos_token_ids, matcher)
-        if rules is None:
-            self._rules.pop(row, None)
-        else:
+        self._rules.pop(row, None)
+        self._jumping.pop(row, None)
+        if rules is not None:
             self._rules[row] = rules
+            # Log-probabilities are the model's: it must be asked.
+            if matcher is not None and params.logprobs is None:
+                self._jumping[row] = rules
+
+    def append_forced_tokens(self, row: int) -> list[int]:
+        """Append to ``row`` the tokens that must follow its last; return them, most often none."""
+        rules = self._jumping.get(row)
+        return [] if rules is None else append_forced_tokens(self._table, row, rules)
 
     def batch(self, rows: IntArray) -> SamplingBatch:
         """Assemble what ``sample`` needs to draw the next token of ``rows`` (B,)."""
@@ -160,7 +170,8 @@ class SamplingState:
             output_ids = tokens[table.num_prompt_tokens[row] :]
             if rules.matcher is not None:
                 mask_rows[i] = len(masks)
-                masks.append(np.frombuffer(rules.matcher.allowed(output_ids.tolist()), np.uint32))
+                new_ids = output_ids[rules.matcher.num_taken :].tolist()
+                masks.append(np.frombuffer(rules.matcher.allowed(new_ids), np.uint32))
             ids, values = rules.bias(output_ids)
             bias_ids.append(ids)
             bias_values.append(values)

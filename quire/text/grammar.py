@@ -38,16 +38,19 @@ class SequenceMatcher:
     def __init__(self, matcher: LLMatcher, mask_bytes: int) -> None:
         self._matcher = matcher
         self._mask_bytes = mask_bytes
-        self._num_taken = 0
+        self._mask: bytes | None = None
+        self.num_taken = 0
 
-    def allowed(self, output_ids: list[int]) -> bytes:
-        """Follow the tokens that are new and return which may come next, one bit per id."""
-        self._matcher.consume_tokens(output_ids[self._num_taken :])
-        self._num_taken = len(output_ids)
-        mask = b"" if self._matcher.is_error() else self._matcher.compute_bitmask()
-        if self._matcher.is_error():  # computing may run into a limit
-            mask = b""
-        return mask[: self._mask_bytes].ljust(self._mask_bytes, b"\0")
+    def allowed(self, new_ids: list[int]) -> bytes:
+        """Follow tokens behind :attr:`num_taken` and return which may come next, a bit per id."""
+        if self._mask is None or new_ids:
+            self._matcher.consume_tokens(new_ids)
+            self.num_taken += len(new_ids)
+            mask = b"" if self._matcher.is_error() else self._matcher.compute_bitmask()
+            if self._matcher.is_error():  # computing may run into a limit
+                mask = b""
+            self._mask = mask[: self._mask_bytes].ljust(self._mask_bytes, b"\0")
+        return self._mask
 
     @property
     def error(self) -> str:

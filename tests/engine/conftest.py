@@ -46,17 +46,31 @@ def fold(values: list[int]) -> list[int]:
     return folded
 
 
-def oracle(prompt: list[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
+def followers(token_id: int) -> list[int]:
+    """The tokens that a :class:`ForcingExecutor` puts behind a drawn one."""
+    count = token_id % 3 and token_id % 7
+    return [digest("forced", token_id, i) % VOCAB_SIZE for i in range(count)]
+
+
+def oracle(
+    prompt: list[int],
+    params: SamplingParams,
+    seed: int,
+    num_tokens: int,
+    *,
+    forces: bool = False,
+) -> list[int]:
     """Generate with no cache, no blocks and no batch."""
     tokens, first, second = list(prompt), 0, 0
     unread = tokens
-    for _ in range(num_tokens):
+    while len(tokens) < len(prompt) + num_tokens:
         for token in unread:
             first = hash((first, token))
             second = hash((second, first))
-        tokens.append(next_token(second, seed, len(tokens), params.temperature == 0))
-        unread = tokens[-1:]
-    return tokens[len(prompt) :]
+        drawn = next_token(second, seed, len(tokens), params.temperature == 0)
+        unread = [drawn, *(followers(drawn) if forces else ())]
+        tokens += unread
+    return tokens[len(prompt) :][:num_tokens]
 
 
 class VirtualClock:
@@ -325,6 +339,18 @@ class CountingExecutor(PagedExecutor):
         return result
 
 
+class ForcingExecutor(PagedExecutor):
+    """Puts tokens behind some of those it draws, as grammars do; heedless of the sequence's end."""
+
+    def _compute(self, plan: SchedulerOutput) -> StepOutput:
+        result = super()._compute(plan)
+        for request_id, sampled in result.sampled.items():
+            forced = followers(sampled[0])
+            sampled += forced
+            self.held[request_id].token_ids += forced
+        return result
+
+
 @pytest.fixture
 def start() -> Callable[..., Run]:
     """Return a maker of runs; keywords are engine settings and a few of its own."""
@@ -353,6 +379,12 @@ def start() -> Callable[..., Run]:
 def counting() -> type[PagedExecutor]:
     """Return the executor class for long prompts and counts."""
     return CountingExecutor
+
+
+@pytest.fixture
+def forcing() -> type[PagedExecutor]:
+    """Return the executor class for steps that yield several tokens."""
+    return ForcingExecutor
 
 
 @pytest.fixture

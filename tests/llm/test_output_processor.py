@@ -77,6 +77,21 @@ def test_a_stop_string_ends_the_sequence_before_the_next_step(
     assert feed.step(feed.ids("x")) is None  # on its way when it was stopped
 
 
+@pytest.mark.parametrize("reason", [None, "stop", "length"])
+def test_tokens_behind_a_stop_string_are_not_the_sequences(
+    tokenizer: Tokenizer, reason: str | None
+) -> None:
+    """A step may bring several tokens, and the engine may have ended the sequence with them."""
+    feed = Feed(tokenizer, stop=["STOP"], max_tokens=50)
+    ids = feed.ids("one STOP and more")
+    state = feed.step([*ids, END] if reason == "stop" else ids, finish_reason=reason)
+    assert state is not None and state.finished
+    (output,) = state.outputs
+    assert (output.text, output.token_ids) == ("one ", feed.ids("one STOP"))
+    assert (output.finish_reason, output.stop_reason) == ("stop", "STOP")
+    assert feed.stopped == ([("r", 0)] if reason is None else [])
+
+
 def test_text_held_back_is_shown_when_no_stop_string_came(tokenizer: Tokenizer) -> None:
     feed = Feed(tokenizer, stop=["STOP"])
     state = feed.text("a ST")
