@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from quire.server.errors import ApiError
+from quire.server.errors import ApiError, shutting_down
 
 #: The service rate is measured over so long, and by at least so much time.
 WINDOW_SECONDS = 30.0
@@ -74,9 +74,7 @@ class Admission:
         """
         if self.draining:
             self.rejections["shutdown"] += 1
-            raise ApiError(
-                503, "The server is shutting down. Try another.", headers={"Retry-After": "1"}
-            )
+            raise shutting_down()
         reqs_over = self.num_reqs + len(sizes) - self._max_reqs
         tokens_over = 0
         if self._max_tokens is not None:

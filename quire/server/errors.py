@@ -79,6 +79,12 @@ class ApiError(Exception):
         return Response(self.body(), self.status, self.headers, "application/json")
 
 
+def shutting_down() -> ApiError:
+    """Return the refusal of a server that is about to end."""
+    message = "The server is shutting down. Try another."
+    return ApiError(503, message, headers={"Retry-After": "1"})
+
+
 def to_api_error(error: BaseException) -> ApiError:
     """Map any exception; one we did not raise on purpose is logged and told nothing of."""
     if isinstance(error, ApiError):

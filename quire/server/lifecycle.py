@@ -20,6 +20,7 @@ from quire.server.http_protocol import HttpProtocol
 from quire.server.options import ServerOptions
 from quire.server.request_body import MAX_BODY_BYTES
 from quire.server.service import Service
+from quire.server.websocket_protocol import WebSocketProtocol
 
 KEEP_ALIVE_SECONDS = 60
 #: What aborted requests get to hear of it before their connections are cut.
@@ -103,7 +104,7 @@ class Server(uvicorn.Server):
                 create_app(service),
                 http=HttpProtocol,
                 lifespan="off",
-                ws="wsproto",
+                ws=WebSocketProtocol,
                 ws_max_size=MAX_BODY_BYTES,
                 root_path=options.root_path,
                 log_level=options.uvicorn_log_level,

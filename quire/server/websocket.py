@@ -15,9 +15,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from quire.core.errors import RequestError
 from quire.protocol.decode import decode_body
-from quire.server.errors import ApiError, to_api_error
+from quire.server.errors import ApiError, shutting_down, to_api_error
 from quire.server.generation_endpoint import GenerationEndpoint, constraint_named
 from quire.server.request_record import RequestRecord
+from quire.server.websocket_protocol import SHUTDOWN
 
 DONE = "[DONE]"
 PONG = '{"type":"pong"}'
@@ -30,6 +31,8 @@ class WebSocketStream:
     The client sends the endpoint's JSON body; what server-sent events would carry behind ``data:``
     comes back as text messages, ``[DONE]`` last. Then it may send the next. ``{"type": "ping"}`` is
     answered at any time, ``{"type": "cancel"}`` ends what runs, and so does closing the connection.
+    When the server ends, what runs goes on to its ``[DONE]``, as a stream of server-sent events
+    does, and nothing new begins; then the connection is closed with code 1012.
     """
 
     def __init__(self, endpoint: GenerationEndpoint[Any]) -> None:
@@ -47,9 +50,12 @@ class WebSocketStream:
         try:
             while True:
                 message = await receive()
-                if message["type"] == "websocket.disconnect":
+                if message["type"] == "websocket.disconnect" or connection.closed:
                     return
-                await connection.take(message)
+                if message["type"] == SHUTDOWN:
+                    await connection.drain()
+                else:
+                    await connection.take(message)
         except OSError:
             return  # Nobody is left to be told.
         finally:
@@ -66,14 +72,20 @@ class WebSocketStream:
 
 
 class _Connection:
-    """One client's requests, one after another."""
+    """One client's requests, one after another.
+
+    Attributes:
+        closed: The client has been told that nothing more comes.
+    """
 
     def __init__(self, endpoint: GenerationEndpoint[Any], scope: Scope, send: Send) -> None:
         self._endpoint = endpoint
         self._scope = scope
         self._send = send
         self._busy = False
+        self._draining = False
         self._working: asyncio.Task[None] | None = None
+        self.closed = False
 
     async def take(self, message: Message) -> None:
         """Act on what the client sent."""
@@ -84,13 +96,21 @@ class _Connection:
         elif kind == "cancel":
             if self._busy:
                 await self.cancel()
-                await self._write(DONE)
+                await self._finish()
+        elif self._draining:
+            await self._write(shutting_down().body().decode())
         elif self._busy:
             busy = ApiError(400, "[body] one request at a time: wait for [DONE], or cancel.")
             await self._write(busy.body().decode())
         else:
             self._busy = True
             self._working = asyncio.create_task(self._answer(data))
+
+    async def drain(self) -> None:
+        """Begin nothing more; close as soon as nothing runs."""
+        self._draining = True
+        if self._working is None or self._working.done():
+            await self._close()
 
     async def cancel(self) -> None:
         """End what runs; its blocks are free within one step."""
@@ -116,8 +136,19 @@ class _Connection:
             record.end(self._scope)
             for sink in service.sinks:
                 sink(record)
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """Say that the request is over."""
         self._busy = False
         await self._write(DONE)
+        if self._draining and not self._busy:
+            await self._close()
+
+    async def _close(self) -> None:
+        self.closed = True
+        reason = shutting_down().message
+        await self._send({"type": "websocket.close", "code": 1012, "reason": reason})
 
     async def _stream(self, data: bytes, record: RequestRecord) -> None:
         endpoint, arrival = self._endpoint, time.monotonic()

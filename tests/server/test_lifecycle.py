@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 
 import pytest
 
-from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.server.lifecycle import Server, address, bind
+from quire.server.lifecycle import address, bind
 from quire.server.options import ServerOptions
-from quire.server.service import Service
+from tests.server.running import Running
 
 
 def test_a_taken_port_is_refused():
@@ -66,56 +64,21 @@ def test_impossible_settings_name_their_flag(settings, flag):
         ServerOptions(**settings)
 
 
-class Running:
-    """A server in a thread that is told to stop while requests run."""
-
-    def __init__(self, engine, timeout):
-        options = ServerOptions(port=0, uvicorn_log_level="error", shutdown_timeout=timeout)
-        self.listener = bind(options)
-        self.url = address(self.listener)
-        ready = threading.Event()
-        self.server = Server(Service(engine, EngineConfig(), options), ready.set)
-        keywords = {"sockets": [self.listener]}
-        self.thread = threading.Thread(target=self.server.run, kwargs=keywords)
-        self.thread.start()
-        assert ready.wait(10)
-        self.answers = {}
-        self.clients = []
-
-    def ask(self, name, body):
-        import httpx2
-
-        def post():
-            url = f"{self.url}/v1/completions"
-            self.answers[name] = httpx2.post(url, json=body, timeout=20)
-
-        self.clients.append(threading.Thread(target=post))
-        self.clients[-1].start()
-
-    def join(self):
-        for thread in (*self.clients, self.thread):
-            thread.join(20)
-            assert not thread.is_alive()
-
-
-def start_two(engine, timeout):
-    """A streamed and a whole request, both held behind their first token."""
+def ask_two(engine, running):
+    """Ask for a streamed and a whole answer, both held behind their first token."""
     engine.text, engine.hold_after = "ABC", 1
-    running = Running(engine, timeout)
     running.ask("whole", {"prompt": "a"})
     running.ask("streamed", {"prompt": "a", "stream": True})
     while len(engine.open_requests) < 2:
         time.sleep(0.005)
-    running.server.should_exit = True
-    return running
 
 
 def test_running_requests_finish_before_the_end(engine):
-    running = start_two(engine, timeout=60.0)
-    while running.listener.fileno() != -1:
-        time.sleep(0.005)  # It has begun to stop: nobody else gets in.
-    engine.released.set()
-    running.join()
+    with Running(engine, timeout=60.0) as running:
+        ask_two(engine, running)
+        running.begin_to_end()
+        engine.released.set()
+        running.join()
     assert running.answers["whole"].json()["choices"][0]["text"] == "ABC"
     assert running.answers["streamed"].text.endswith("data: [DONE]\n\n")
     assert '"finish_reason":"stop"' in running.answers["streamed"].text
@@ -123,8 +86,10 @@ def test_running_requests_finish_before_the_end(engine):
 
 
 def test_late_requests_are_ended_with_words(engine):
-    running = start_two(engine, timeout=0.05)
-    running.join()
+    with Running(engine, timeout=0.05) as running:
+        ask_two(engine, running)
+        running.begin_to_end()
+        running.join()
     whole = running.answers["whole"]
     assert whole.status_code == 503
     assert "shutting down" in whole.json()["error"]["message"]

@@ -1,0 +1,76 @@
+"""A server on a scripted engine that is told to end while its clients wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+import httpx2
+
+from quire.core.config import EngineConfig
+from quire.llm.engine_client import EngineClient
+from quire.server.lifecycle import Server, address, bind
+from quire.server.options import ServerOptions
+from quire.server.service import Service
+
+
+class Running:
+    """A server in a thread; leaving the block waits for its end.
+
+    Args:
+        engine: What answers.
+        timeout: ``--shutdown-timeout``.
+
+    Attributes:
+        url: Where it listens.
+        answers: What :meth:`ask` got, by name.
+    """
+
+    def __init__(self, engine: EngineClient, timeout: float) -> None:
+        options = ServerOptions(port=0, uvicorn_log_level="error", shutdown_timeout=timeout)
+        self._listener = bind(options)
+        self.url = address(self._listener)
+        ready = threading.Event()
+        self._server = Server(Service(engine, EngineConfig(), options), ready.set)
+        keywords = {"sockets": [self._listener]}
+        self._thread = threading.Thread(target=self._server.run, kwargs=keywords)
+        self._thread.start()
+        assert ready.wait(10)
+        self.answers: dict[str, httpx2.Response] = {}
+        self._clients: list[threading.Thread] = []
+
+    def ask(self, name: str, body: dict[str, Any]) -> None:
+        """Post to ``/v1/completions`` from a thread."""
+
+        def post() -> None:
+            url = f"{self.url}/v1/completions"
+            self.answers[name] = httpx2.post(url, json=body, timeout=20)
+
+        self._clients.append(threading.Thread(target=post))
+        self._clients[-1].start()
+
+    def begin_to_end(self) -> None:
+        """Do what a signal does, and wait until nobody else gets in."""
+        self._server.should_exit = True
+        while self._listener.fileno() != -1:
+            time.sleep(0.005)
+
+    def join(self) -> None:
+        """Wait until the clients have their answers and the server has ended."""
+        for thread in (*self._clients, self._thread):
+            thread.join(20)
+            assert not thread.is_alive()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.should_exit = self._server.force_exit = True
+        self.join()
