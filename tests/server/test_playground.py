@@ -189,6 +189,10 @@ def test_edit_regenerate_clear_and_undo(scripted, engine):
     assert scripted.bodies() == []
     browser.click("#notice button")
     assert scripted.bodies() == ["First and second", "Another one"]
+    # Undoing later would drop what was asked since.
+    browser.click("#new")
+    scripted.ask("Third")
+    assert not browser.run("return document.querySelector('#notice').checkVisibility()")
 
 
 def test_parameters_are_sent(scripted, engine):
@@ -283,7 +287,15 @@ def test_a_phone_and_both_themes(scripted):
         assert not browser.run("return document.querySelector('#settings').checkVisibility()")
         browser.click("#toggle")
         assert browser.run("return document.querySelector('#settings').checkVisibility()")
+        browser.run("document.querySelector('#settings').scrollTop = 9999")
+        top = "return document.querySelector('#close').getBoundingClientRect().top"
+        assert browser.run(top) >= 0, "the way back stays in reach"
         browser.click("#close")
+        scripted.ask("Hi")
+        browser.click("#new")
+        tops = "return [...document.querySelectorAll('#notice button')].map(b => b.offsetTop)"
+        undo, close = browser.run(tops)
+        assert undo == close, "side by side"
         colours = set()
         for _ in ("light", "dark"):
             browser.click("#theme")

@@ -10,7 +10,9 @@ const DEFAULTS = {
   schema: `{
   "type": "object",
   "properties": {
-    "answer": { "type": "string" }
+    "answer": {
+      "type": "string"
+    }
   },
   "required": ["answer"],
   "additionalProperties": false
@@ -237,6 +239,8 @@ function send(text) {
   if (running || !text.trim()) return;
   if (editing) messages.length = messages.findLastIndex(({ role }) => role === "user");
   setEditing(false);
+  // Undoing now would drop what is asked here; a missing key is another matter.
+  if (!$("notice").classList.contains("bad")) $("notice").hidden = true;
   messages.push({ role: "user", content: text.trim() });
   $("prompt").value = "";
   save();
@@ -283,11 +287,10 @@ function showRunning() {
 function notify(text, label, run) {
   const hide = () => ($("notice").hidden = true);
   const button = (name, act) => element("button", { type: "button", click: act }, name);
-  const shown = [element("p", {}, text)];
-  if (label) shown.push(button(label, () => { hide(); run(); }));
-  shown.push(button("Close", hide));
+  const buttons = [button("Close", hide)];
+  if (label) buttons.unshift(button(label, () => { hide(); run(); }));
   $("notice").className = "notice";
-  $("notice").replaceChildren(...shown);
+  $("notice").replaceChildren(element("p", {}, text), element("div", {}, ...buttons));
   $("notice").hidden = false;
 }
 
