@@ -227,8 +227,11 @@ void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows,
     const auto place = [&](int64_t i) {
       return Place{few ? i / num_blocks : i % num_panels, few ? i % num_blocks : i / num_panels};
     };
+    // The threads take chunks in turn: after this one, most likely, the next but the others' ones.
+    const int64_t coming = panels * num_threads();
+    const Place last{begin + coming < weights.num_panels() ? coming : num_panels - 1, 0};
     for (int64_t i = 0; i < num_blocks * num_panels; ++i) {
-      const Place here = place(i), next = place(smaller(i + 1, num_blocks * num_panels - 1));
+      const Place here = place(i), next = i + 1 < num_blocks * num_panels ? place(i + 1) : last;
       const auto data = [&](const Place& at) {
         return weights.data + (begin + at.panel) * weights.panel_bytes();
       };
