@@ -119,20 +119,29 @@ class IntegerBlocks {
   }
 
  private:
+  // The scales and offsets of the block at `record`.
   void ask_for_scales(const char* panel, int64_t record) const {
-    ask_for_lines(panel + weights_.scales_begin(), record);
-    if (weights_.has_offsets && weights_.scale_form != ScaleForm::nibbles)
-      ask_for_lines(panel + weights_.offsets_begin(), record);
+    ask_for_lines(panel + weights_.scales_begin(), true, record);
+    if (weights_.has_offsets)
+      ask_for_lines(panel + weights_.offsets_begin(), weights_.scale_form != ScaleForm::nibbles,
+                    record);
   }
 
-  // Lines of groups of the block at `record`.
-  void ask_for_lines(const char* lines, int64_t record) const {
-    const int64_t line_bytes =
-        weights_.scale_form == ScaleForm::direct ? weights_.scale_line_bytes() : panel_width;
-    const int64_t first = record * record_inputs / weights_.group_size;
-    const int64_t count = ceil_div(block_groups<Format> * record_inputs, weights_.group_size);
-    for (int64_t i = 0; i < count * line_bytes; i += 64)
-      __builtin_prefetch(lines + first * line_bytes + i, 0, 2);
+  // One of the two: what groups have, if they have any of their own, and what super groups have.
+  void ask_for_lines(const char* lines, bool of_groups, int64_t record) const {
+    const bool direct = weights_.scale_form == ScaleForm::direct;
+    if (of_groups) {
+      ask(lines, direct ? weights_.scale_line_bytes() : panel_width, weights_.group_size, record);
+      lines += weights_.group_lines_bytes();
+    }
+    if (!direct) ask(lines, weights_.scale_line_bytes(), QuantizedWeights::super_inputs, record);
+  }
+
+  // Lines that stand for `inputs` each.
+  static void ask(const char* lines, int64_t line_bytes, int64_t inputs, int64_t record) {
+    lines += record * record_inputs / inputs * line_bytes;
+    const int64_t count = ceil_div(block_groups<Format> * record_inputs, inputs);
+    for (int64_t i = 0; i < count * line_bytes; i += 64) __builtin_prefetch(lines + i, 0, 2);
   }
 
   const uint8_t* packed_codes(const RecordSpan& span) const {

@@ -28,12 +28,11 @@ inline void read_direct(const QuantizedWeights& weights, const char* lines, int6
     read_lines(reinterpret_cast<const F16*>(at), n, factor, out);
 }
 
-// A line of two levels: int8 of the group, or a half byte from bit `shift` on, times float16.
-inline void read_two_levels(const QuantizedWeights& weights, const int8_t* group, const F16* super,
-                            int shift, F32 factor, float* out) {
+// A line of two levels: int8 of the group, or a half byte from bit `shift` on, times the super
+// scale.
+inline void read_two_levels(const QuantizedWeights& weights, const int8_t* group,
+                            const float* supers, int shift, float* out) {
   constexpr int64_t panel = QuantizedWeights::panel_width;
-  float supers[panel];
-  read_lines(super, 1, factor, supers);
   if (weights.scale_form == ScaleForm::bytes)
     for (int i = 0; i < panel; ++i) out[i] = static_cast<float>(group[i]) * supers[i];
   else
@@ -65,18 +64,23 @@ inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span,
   const auto* supers =
       reinterpret_cast<const F16*>(span.panel + begin + (high ? 0 : weights.group_lines_bytes()));
   int64_t left = groups_per_line - span.first * halves % groups_per_line;  // before the next line
+  alignas(64) float super_line[panel];
+  int64_t super = -1;  // the one in super_line
   for (int64_t i = 0; i < span.records * halves; ++i, out += panel) {
     if (left-- == 0) {
       line = smaller(line + 1, lines - 1);
       left = groups_per_line - 1;
     }
     const int64_t input = span.first * QuantizedWeights::record_inputs + i * inputs;
-    if (weights.scale_form == ScaleForm::direct)
+    if (weights.scale_form == ScaleForm::direct) {
       read_direct(weights, span.panel + begin, line, 1, factors, out);
-    else
-      read_two_levels(weights, groups + line * panel,
-                      supers + input / QuantizedWeights::super_inputs * panel, high ? 4 : 0,
-                      factors, out);
+      continue;
+    }
+    if (input / QuantizedWeights::super_inputs != super) {
+      super = input / QuantizedWeights::super_inputs;
+      read_lines(supers + super * panel, 1, factors, super_line);
+    }
+    read_two_levels(weights, groups + line * panel, super_line, high ? 4 : 0, out);
   }
 }
 
