@@ -6,16 +6,17 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
 import jsonschema
 
-from tools.conformance import rules
-from tools.conformance.transcript import SCHEMAS, Transcript
+from tools.conformance import response_rules, rules
+from tools.conformance.transcript import SCHEMAS, Transcript, fill_in
 
 TIMEOUT_SECONDS = 120.0
+RESPONSES = "/v1/responses"
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,18 @@ class Runner:
     Args:
         base_url: Of the server, with or without ``/v1``.
         api_key: Sent as a bearer token.
+
+    Attributes:
+        url: Without ``/v1``.
+        model: Id of the served model.
     """
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
-        self._url = base_url.rstrip("/").removesuffix("/v1")
+        self.url = base_url.rstrip("/").removesuffix("/v1")
         self._key = api_key
         self._definitions = json.loads(SCHEMAS.read_text())
         self._client = httpx2.Client(timeout=TIMEOUT_SECONDS)
-        listed = self._client.get(f"{self._url}/v1/models", headers=self._headers(False))
+        listed = self._client.get(f"{self.url}/v1/models", headers=self._headers(False))
         listed.raise_for_status()
         self.model: str = listed.json()["data"][0]["id"]
 
@@ -74,6 +79,28 @@ class Runner:
             return Verdict(transcript, "wrong", f"no answer that can be read: {error!r}")
 
     def _play(self, transcript: Transcript) -> Verdict:
+        answers: list[Any] = []
+        for step in transcript.before:
+            asked = Transcript(transcript.area, transcript.name, **fill_in(step, answers))
+            response = self._send(asked)
+            if not answers and response.status_code in transcript.optional:
+                return self._refusal(transcript, response)
+            if response.status_code != 200:
+                return Verdict(transcript, "wrong", f"before it: {response.text[:200]}")
+            answers.append(response.json())
+        if answers:
+            filled = {
+                name: fill_in(getattr(transcript, name), answers)
+                for name in ("path", "body", "rules", "error")
+            }
+            transcript = replace(transcript, **filled, optional=())
+        response = self._send(transcript)
+        if response.status_code in transcript.optional:
+            return self._refusal(transcript, response)
+        problem = self._problem(transcript, response)
+        return Verdict(transcript, "ok" if problem is None else "wrong", problem or "")
+
+    def _send(self, transcript: Transcript) -> httpx2.Response:
         headers = self._headers(transcript.without_key)
         content = None
         if transcript.content is not None or transcript.body is not None:
@@ -82,26 +109,24 @@ class Runner:
             content = text.replace("$MODEL", self.model)
         if content is not None and transcript.padding_bytes:
             content = content[:-1] + ', "padding": "' + "x" * transcript.padding_bytes + '"}'
-        response = self._client.request(
+        return self._client.request(
             transcript.method,
-            f"{self._url}{transcript.path.replace('$MODEL', self.model)}",
+            f"{self.url}{transcript.path.replace('$MODEL', self.model)}",
             headers=headers | transcript.headers,
             content=content,
         )
-        problem = None
-        if response.status_code in transcript.optional:
-            problem = self._error_problem(response)
-            if problem is None:
-                return Verdict(transcript, "refused", response.json()["error"]["message"])
-        else:
-            problem = self._problem(transcript, response)
-        return Verdict(transcript, "ok" if problem is None else "wrong", problem or "")
+
+    def _refusal(self, transcript: Transcript, response: httpx2.Response) -> Verdict:
+        problem = self._error_problem(response)
+        if problem is not None:
+            return Verdict(transcript, "wrong", problem)
+        return Verdict(transcript, "refused", response.json()["error"]["message"])
 
     def _problem(self, transcript: Transcript, response: httpx2.Response) -> str | None:
         if response.status_code not in transcript.status:
             return f"status {response.status_code}: {response.text[:200]}"
         if response.status_code >= 400:
-            return self._error_problem(response)
+            return self._error_problem(response, transcript.error)
         for name, pattern in transcript.answer_headers.items():
             if not re.fullmatch(pattern, response.headers.get(name, "")):
                 return f"header {name}: {response.headers.get(name)!r}"
@@ -114,7 +139,7 @@ class Runner:
             transcript, answer
         )
 
-    def _error_problem(self, response: httpx2.Response) -> str | None:
+    def _error_problem(self, response: httpx2.Response, pattern: str = ".*") -> str | None:
         """Judge an error: OpenAI's body, ``code`` the status, a time to come back on 429."""
         if not response.headers.get("content-type", "").startswith("application/json"):
             return f"an error of type {response.headers.get('content-type')!r}"
@@ -123,12 +148,16 @@ class Runner:
         problem = self._schema_problem(response.json(), {"$ref": "#/$defs/error"})
         if problem is None and response.json()["error"]["code"] != response.status_code:
             return f"code is {response.json()['error']['code']!r}, not the status"
+        if problem is None and not re.search(pattern, response.json()["error"]["message"]):
+            return f"{response.json()['error']['message']!r} does not say {pattern!r}"
         return problem
 
     def _stream_problem(self, transcript: Transcript, response: httpx2.Response) -> str | None:
         if not response.headers["content-type"].startswith("text/event-stream"):
             return f"a stream of type {response.headers['content-type']!r}"
         blocks = [block for block in response.text.split("\n\n") if not block.startswith(":")]
+        if transcript.path == RESPONSES:
+            return self._typed_stream_problem(transcript, blocks)
         if blocks[-2:] != ["data: [DONE]", ""]:
             return f"it ends with {blocks[-2:]}"
         events: list[Any] = []
@@ -148,10 +177,34 @@ class Runner:
                     return found
         return self._rule_problem(transcript, rules.joined(events))
 
+    def _typed_stream_problem(self, transcript: Transcript, blocks: list[str]) -> str | None:
+        """Judge a stream of ``event:`` and ``data:``; OpenAI's own has no ``[DONE]``."""
+        events: list[Any] = []
+        for block in blocks[:-1]:
+            if block == "data: [DONE]" and block is blocks[-2]:
+                continue
+            found = re.fullmatch(r"event: (\S+)\ndata: (.*)", block)
+            if found is None:
+                return f"not an event and its data: {block[:200]!r}"
+            events.append(json.loads(found[2]))
+            problem = self._schema_problem(events[-1], {"$ref": "#/$defs/response_event"})
+            if problem is not None:
+                return f"{found[1]}: {problem}"
+            if events[-1]["type"] != found[1]:
+                return f"event {found[1]} of type {events[-1]['type']}"
+        problem = response_rules.order(events)
+        if problem is not None:
+            return problem
+        answer = events[-1]["response"]
+        schema = transcript.schema or {}
+        return self._schema_problem(answer, schema) or self._rule_problem(transcript, answer)
+
     def _rule_problem(self, transcript: Transcript, answer: Any) -> str | None:
+        of_responses = transcript.path.startswith(RESPONSES)
+        known = response_rules.OF_RESPONSES if of_responses else rules.OF_ANSWERS
         for name, argument in transcript.rules.items():
-            if name in rules.OF_ANSWERS:
-                found = rules.OF_ANSWERS[name](answer, argument)
+            if name in known:
+                found = known[name](answer, argument)
                 if found is not None:
                     return f"{name}: {found}"
         return None
