@@ -10,6 +10,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import urlsplit
@@ -107,11 +108,10 @@ class Connection(asyncio.Protocol):
         self._ended = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self.transport.write(request)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)
             await self._ended
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()  # Whole: the connection may carry the next request.
         status = self._reply.status
         self._reply = self._ended = None
         return status

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
-from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -25,12 +24,9 @@ from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import EngineProgress, Prompt
 from quire.llm.output_streams import OutputStreams
 from quire.llm.progress import loading_bar
-from quire.llm.request_reader import PreparedRequest
+from quire.llm.request_reader import prepare_beside_loop
 from quire.llm.text_engine import TextEngine
 from quire.text.tokenizer import Tokenizer
-
-#: Longer texts are tokenized beside the event loop, which would stand still meanwhile.
-INLINE_CHARACTERS = 4096
 
 Command = Callable[[], Any]
 
@@ -91,10 +87,11 @@ class AsyncLLM:
         stream = self._streams.open(request_id)
         finished = False
         try:
-            request = await self._prepare(
+            request = await prepare_beside_loop(
+                self._engine.prepare,
                 request_id,
                 prompt,
-                params=sampling_params,
+                sampling_params,
                 priority=priority,
                 cache_salt=cache_salt,
                 deadline=deadline,
@@ -149,15 +146,6 @@ class AsyncLLM:
             self._closed = True
         await asyncio.to_thread(self._thread.join)
         self._engine.shutdown()
-
-    async def _prepare(self, request_id: str, prompt: Prompt, **options: Any) -> PreparedRequest:
-        prepare = partial(self._engine.prepare, request_id, prompt, **options)
-        if options["params"].structured_outputs is not None:
-            return await asyncio.to_thread(prepare)
-        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-        if isinstance(text, str) and len(text) > INLINE_CHARACTERS:
-            return await asyncio.to_thread(prepare)
-        return prepare()
 
     def _send(self, command: Command) -> Future[Any]:
         """Have the engine's thread run ``command`` before its next step.

@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from quire.core import errors
@@ -27,7 +26,6 @@ from quire.core.metrics import METRICS, Samples, add_counters, stem_of
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.llm.async_llm import INLINE_CHARACTERS
 from quire.llm.engine_child import EngineChild
 from quire.llm.engine_client import EngineProgress, Prompt
 from quire.llm.engine_messages import (
@@ -46,7 +44,7 @@ from quire.llm.engine_messages import (
 )
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.output_streams import OutputStream, OutputStreams
-from quire.llm.request_reader import PreparedRequest, RequestReader
+from quire.llm.request_reader import PreparedRequest, RequestReader, prepare_beside_loop
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer
 
@@ -158,16 +156,16 @@ class EngineProxy:
         stream = self._streams.open(request_id)
         ended = False
         try:
-            prepare = partial(
-                self._reader.prepare, priority=priority, cache_salt=cache_salt, client=client
+            request = await prepare_beside_loop(
+                self._reader.prepare,
+                request_id,
+                prompt,
+                sampling_params,
+                priority=priority,
+                cache_salt=cache_salt,
+                deadline=deadline,
+                client=client,
             )
-            text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-            arguments = (request_id, prompt, sampling_params)
-            long = isinstance(text, str) and len(text) > INLINE_CHARACTERS
-            if long or sampling_params.structured_outputs is not None:
-                request = await asyncio.to_thread(prepare, *arguments, deadline=deadline)
-            else:
-                request = prepare(*arguments, deadline=deadline)
             self._submit(request)
             while not ended:
                 if deadline is None:

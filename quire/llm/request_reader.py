@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from quire.llm.params import ParamsLimits, complete_params
 from quire.llm.prompts import TokenizedPrompt, tokenize_prompt
 from quire.models.gguf_file import forget_gguf
 from quire.models.hub import resolve_model
+from quire.text.beside_loop import INLINE_CHARACTERS, run_by_size
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -31,6 +34,29 @@ class PreparedRequest:
     extra_keys: tuple[str, ...]
     deadline: float | None = None
     client: Client = SHARED
+
+
+async def prepare_beside_loop(
+    prepare: Callable[..., PreparedRequest],
+    request_id: str,
+    prompt: Prompt,
+    params: SamplingParams,
+    **options: Any,
+) -> PreparedRequest:
+    """Prepare a request for an event loop, which long texts and grammars must not hold up.
+
+    Args:
+        prepare: :meth:`RequestReader.prepare`, or what leads there.
+        request_id, prompt, params, **options: Its arguments.
+
+    Raises:
+        RequestError: The prompt or a setting is wrong.
+    """
+    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+    size = len(text) if isinstance(text, str) else 0
+    if params.structured_outputs is not None:
+        size = INLINE_CHARACTERS
+    return await run_by_size(size, partial(prepare, request_id, prompt, params, **options))
 
 
 class RequestReader:

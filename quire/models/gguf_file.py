@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ModelLoadError
+from quire.models.mapped_pages import release_pages
 from quire.quantization.gguf_layouts import LAYOUT_BY_CODE, LAYOUTS, OTHER_TYPES, Layout
 
 MAGIC = b"GGUF"
@@ -120,10 +121,8 @@ class GgufFile:
 
     def release(self, name: str) -> None:
         """Give the pages of a tensor back; reading it again maps them again."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            tensor = self.tensors[name]
-            begin = tensor.begin - tensor.begin % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_DONTNEED, begin, tensor.end - begin)
+        tensor = self.tensors[name]
+        release_pages(self._map, tensor.begin, tensor.end)
 
     def error(self, key: str, rule: str) -> ModelLoadError:
         """Return the error that the value of ``key`` breaks ``rule``."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
+from quire.models.mapped_pages import release_pages
 
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -99,11 +100,8 @@ class SafetensorsFile:
 
     def release(self, name: str) -> None:
         """Give the pages of tensor ``name`` back; reading it again maps them again."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            entry = self.entries[name]
-            begin = entry.begin - entry.begin % mmap.PAGESIZE
-            if entry.end > begin:
-                self._map.madvise(mmap.MADV_DONTNEED, begin, entry.end - begin)
+        entry = self.entries[name]
+        release_pages(self._map, entry.begin, entry.end)
 
 
 def _read_entries(path: Path, length_bytes: bytes, file: Any, size: int) -> dict[str, TensorEntry]:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from quire.core.errors import RequestError
 from quire.protocol.chat_completion import Message
 from quire.protocol.tools import Tool
+from quire.text.beside_loop import INLINE_CHARACTERS, run_by_size
 from quire.text.chat_template import no_template_error
 from quire.text.tokenizer import Tokenizer
 
-T = TypeVar("T")
-
-#: From this many characters on, tokenizing would delay every stream by more than a token's time.
-INLINE_CHARACTERS = 4096
 #: Fields of their own, so they may not come in by the back door.
 RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final_message")
 
@@ -82,20 +78,16 @@ async def encode_conversation(tokenizer: Tokenizer, conversation: Conversation) 
     """
     add_special_tokens = bool(conversation.add_special_tokens)
     size = sum(_size(message) for message in conversation.messages)
-    return await _run(
+    return await run_by_size(
         size, lambda: tokenizer.encode(conversation.render(tokenizer), add_special_tokens)
     )
 
 
 async def encode_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
     """Return the token ids of ``text``."""
-    return await _run(len(text), lambda: tokenizer.encode(text, add_special_tokens))
+    return await run_by_size(len(text), lambda: tokenizer.encode(text, add_special_tokens))
 
 
 def _size(message: Message) -> int:
     content = message.content
     return len(content) if isinstance(content, str) else INLINE_CHARACTERS
-
-
-async def _run(size: int, work: Callable[[], T]) -> T:
-    return work() if size < INLINE_CHARACTERS else await asyncio.to_thread(work)

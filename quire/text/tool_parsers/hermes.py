@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.text.tool_parsers.interface import Parsed
-from quire.text.tool_parsers.parser import SPACE, StateParser
+from quire.text.tool_parsers.parser import StateParser
 
 START, END = "<tool_call>", "</tool_call>"
 
@@ -23,7 +23,7 @@ class HermesParser(StateParser):
 
     def in_after(self, parsed: Parsed) -> bool:
         """Expect the end mark; without it the next call or content begins."""
-        text = self.buffer.lstrip(SPACE)
+        _, text = self.split_space()
         if text.startswith(END):
             self.buffer = text[len(END) :]
         elif END.startswith(text):

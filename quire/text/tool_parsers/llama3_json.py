@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.text.tool_parsers.interface import Parsed
-from quire.text.tool_parsers.parser import SPACE, StateParser
+from quire.text.tool_parsers.parser import StateParser
 
 PYTHON_TAG = "<|python_tag|>"
 
@@ -23,8 +23,7 @@ class Llama3JsonParser(StateParser):
 
     def in_start(self, parsed: Parsed) -> bool:
         """Expect a call; anything else makes the rest content."""
-        text = self.buffer.lstrip(SPACE)
-        space = self.buffer[: len(self.buffer) - len(text)]
+        space, text = self.split_space()
         if not text or (PYTHON_TAG.startswith(text) and text != PYTHON_TAG):
             return False
         if text.startswith(PYTHON_TAG):
@@ -46,12 +45,11 @@ class Llama3JsonParser(StateParser):
 
     def in_after(self, parsed: Parsed) -> bool:
         """Expect a separator and another call, or content."""
-        text = self.buffer.lstrip(SPACE)
+        space, text = self.split_space()
         if not text:
             return False
         self.state = "content"
         if text[0] in ";,":
-            taken = len(self.buffer) - len(text) + 1
-            self.pending, self.buffer = self.buffer[:taken], self.buffer[taken:]
+            self.pending, self.buffer = space + text[0], text[1:]
             self.state = "start"
         return True

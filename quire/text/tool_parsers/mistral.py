@@ -6,7 +6,7 @@ import re
 
 from quire.text.tool_parsers.interface import CallDelta, Parsed
 from quire.text.tool_parsers.json_scanner import JsonScanner
-from quire.text.tool_parsers.parser import SPACE, StateParser
+from quire.text.tool_parsers.parser import StateParser
 
 START, ARGUMENTS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _HEAD = re.compile(r"([A-Za-z0-9_.\-]+)[ \t\n\r]*(\[CALL_ID\][A-Za-z0-9]*)?(\[ARGS\])?(?=\{)")
@@ -36,10 +36,9 @@ class MistralParser(StateParser):
 
     def in_head(self, parsed: Parsed) -> bool:
         """Tell the forms apart."""
-        text = self.buffer.lstrip(SPACE)
+        space, text = self.split_space()
         if not text:
             return False
-        space = self.buffer[: len(self.buffer) - len(text)]
         self._in_list = text[0] == "["
         if self._in_list:
             self.pending += space + "["
@@ -81,12 +80,11 @@ class MistralParser(StateParser):
 
     def in_item(self, parsed: Parsed) -> bool:
         """Expect a call of the list."""
-        text = self.buffer.lstrip(SPACE)
+        space, text = self.split_space()
         if not text:
             return False
-        space = len(self.buffer) - len(text)
         if text[0] == "{":
-            self.begin_call(self.pending + self.buffer[:space], space)
+            self.begin_call(self.pending + space, len(space))
         else:
             parsed.content += self.pending
             self.pending, self.state = "", "content"
@@ -94,13 +92,12 @@ class MistralParser(StateParser):
 
     def in_after(self, parsed: Parsed) -> bool:
         """Expect the next call of the list, or its end."""
-        text = self.buffer.lstrip(SPACE)
+        space, text = self.split_space()
         if not text:
             return False
         self.state = "content"
         if self._in_list and text[0] in ",]":
-            taken = len(self.buffer) - len(text) + 1
             if text[0] == ",":
-                self.pending, self.state = self.buffer[:taken], "item"
-            self.buffer = self.buffer[taken:]
+                self.pending, self.state = space + ",", "item"
+            self.buffer = text[1:]
         return True

@@ -77,6 +77,11 @@ class StateParser:
         self.reader = CallReader(self.num_calls, self.needs_arguments)
         self.state = "call"
 
+    def split_space(self) -> tuple[str, str]:
+        """Return the space that the buffer begins with, and the rest."""
+        text = self.buffer.lstrip(SPACE)
+        return self.buffer[: len(self.buffer) - len(text)], text
+
     def find_mark(self, parsed: Parsed, mark: str) -> bool:
         """Show the content before ``mark`` and take it; space before it waits in ``pending``."""
         at = self.buffer.find(mark)
