@@ -1,25 +1,24 @@
 """One layer's attention against the machine: decode by what it reads, prefill by its arithmetic.
 
 Decode cases own enough caches, used in turn, that K and V come from memory and not from a processor
-cache. Rounds run the cases one after another beside a measurement of the machine's limits. One
-thread is timed by its processor time, which a busy neighbour does not stretch.
+cache; see :mod:`benchmarks.kernels.roofline`.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from benchmarks import results
+from benchmarks.kernels import roofline
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import MachineSpeed, measure_machine
+from quire.kernels.cpu.probe import MachineSpeed
 from tests.kernels.attention_cases import Case, Tables
 
 SHAPES = {
@@ -85,66 +84,32 @@ def work_of(name: str, case: Case, queries: int, context: int, requests: int) ->
     return Work(name, lambda: attention(qkv, batch, next(turn), out), read_bytes, flops)
 
 
-def figures(shape: str, work: Work, speeds: list[MachineSpeed]) -> dict[str, object]:
+def figures(shape: str, work: Work, speeds: list[MachineSpeed]) -> dict[str, Any]:
     """Return times, rates and the fraction of the limits that was reached."""
-    summary = results.summary(work.seconds)
-    reads = [speed.read_bytes_per_second for speed in speeds]
     peaks = [speed.fma_flops for speed in speeds]
-    best = max(work.read_bytes / max(reads), work.flops / max(peaks)) / summary["min"]
-    middle = max(work.read_bytes / statistics.median(reads), work.flops / statistics.median(peaks))
-    return {
-        "shape": shape,
-        "step": work.name,
-        "isa": speeds[0].isa,
-        "threads": speeds[0].threads,
-        "seconds": summary,
-        "gb_per_second": round(work.read_bytes / summary["min"] / 1e9, 2),
-        "gflops": round(work.flops / summary["min"] / 1e9, 1),
-        "read_limit_gb_per_second": round(max(reads) / 1e9, 2),
-        "compute_limit_gflops": round(max(peaks) / 1e9, 1),
-        "of_roofline_best": round(best, 3),
-        "of_roofline_median": round(middle / summary["median"], 3),
-    }
+    rates = roofline.rates(work.seconds, work.read_bytes, work.flops, speeds, peaks)
+    return {"shape": shape, "step": work.name, **rates}
 
 
-def measure(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the figures of every case asked for."""
     for shape, dtype in itertools.product(options.shape, options.dtype):
         case = replace(SHAPES[shape], dtype=dtype)
         works = [work_of(name, case, *STEPS[name]) for name in options.step]
         for threads in options.threads:
-            native.set_num_threads(threads)
-            speeds = []
-            for work in works:
-                work.seconds.clear()
-            for _ in range(options.rounds):
-                speeds.append(measure_machine(threads))
-                for work in works:
-                    work.time(time.thread_time if threads == 1 else time.perf_counter)
+            speeds = roofline.run_rounds(works, threads, options.rounds)
             yield from (figures(f"{shape} {dtype}", work, speeds) for work in works)
 
 
 def main() -> None:
     """Run, print a line a case, write ``results/kernels_attention.json``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--isa", choices=native.available_isas(), default=native.isa())
+    parser = roofline.create_parser(__doc__, "kernels_attention", rounds=11)
     parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--step", nargs="+", choices=list(STEPS), default=list(STEPS))
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--output", default="kernels_attention", help="name of the result file")
     options = parser.parse_args()
     native.set_isa(options.isa)
-    rows = []
-    for row in measure(options):
-        rows.append(row)
-        print(
-            f"{row['isa']} {row['shape']:16} {row['step']:22} T={row['threads']} "
-            f"{row['gb_per_second']:7.1f} GB/s {row['gflops']:7.1f} GFLOP/s  of roofline: "
-            f"best {row['of_roofline_best']:.2f}, median {row['of_roofline_median']:.2f}",
-            flush=True,
-        )
+    rows = roofline.report(measure(options), lambda row: f"{row['shape']:16} {row['step']:22}")
     print(results.write(options.output, rows, warmup=1, rounds=options.rounds))
 
 

@@ -31,11 +31,9 @@ import psutil
 from benchmarks import results
 from benchmarks.peers.quiet import Watch
 from benchmarks.peers.setup import (
-    SHAPES,
-    TYPES,
     Peers,
-    add_options,
     build_server,
+    create_parser,
     install,
     locate,
     make_model,
@@ -207,15 +205,9 @@ def run(arguments: argparse.Namespace, type_name: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_options(parser)
-    parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("--type", action="append", choices=TYPES, help="default: q8_0")
+    parser = create_parser(__doc__, "q8_0")
     parser.add_argument("--server", choices=(QUIRE, PEER), help="default: both")
     parser.add_argument("--slots", dest="slot_counts", type=int, action="append")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quire-flag", action="append", default=[], help="for quire serve")
     arguments = parser.parse_args()
     types = arguments.type or ["q8_0"]

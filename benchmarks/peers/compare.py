@@ -26,7 +26,7 @@ from benchmarks import results
 from benchmarks.peers.cases import BATCH_DEPTH, CASES, DEEP, GROUPS, Case, Work, rates
 from benchmarks.peers.protocol import ROOT, Setup, Worker
 from benchmarks.peers.quiet import Watch
-from benchmarks.peers.setup import SHAPES, TYPES, Peers, add_options, install, locate, make_model
+from benchmarks.peers.setup import TYPES, Peers, create_parser, install, locate, make_model
 from benchmarks.peers.table import print_tables
 from quire.kernels.cpu.native import native
 
@@ -219,14 +219,8 @@ def compare(arguments: argparse.Namespace, type_name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_options(parser)
-    parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("--type", action="append", choices=TYPES, help="default: all")
+    parser = create_parser(__doc__, "all")
     parser.add_argument("--case", action="append", choices=GROUPS, help="default: all")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--retries", type=int, default=1, help="of a case that was not quiet")
     parser.add_argument("--show", action="store_true", help="measure nothing, print the file")

@@ -69,6 +69,18 @@ def locate(arguments: argparse.Namespace) -> Peers:
     return Peers(home, Path(os.path.abspath(python)), server.absolute(), models.absolute())
 
 
+def create_parser(description: str | None, default_types: str) -> argparse.ArgumentParser:
+    """Return a parser with what every comparison asks: the model, the threads, where things are."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("--type", action="append", choices=TYPES, help=f"default: {default_types}")
+    parser.add_argument("--threads", type=int, default=2)
+    add_options(parser)
+    return parser
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where things are."""
     parser.add_argument("--home", type=Path, default=ROOT / "build/peers")
