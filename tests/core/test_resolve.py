@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,22 +10,11 @@ import pytest
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.machine import Machine
-from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig, resolve
+from tests.tiny_model import TINY_MODEL
 
 MACHINE = Machine(num_cores=6, total_bytes=8 * 2**30, free_bytes=4 * 2**30)
-MODEL = ModelConfig(
-    architecture="LlamaForCausalLM",
-    vocab_size=100,
-    hidden_size=8,
-    num_layers=1,
-    num_heads=1,
-    num_kv_heads=1,
-    head_dim=8,
-    intermediate_size=8,
-    max_position_embeddings=4096,
-    dtype="bfloat16",
-)
+MODEL = replace(TINY_MODEL, dtype="bfloat16")
 
 
 def resolved(**keywords: Any) -> ResolvedConfig:

@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.core.client import SHARED, Client
-from quire.core.outputs import RequestMetrics
-from quire.core.sampling_params import SamplingParams
 from quire.engine import fair_queue
 from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
-from quire.engine.request import Request, RequestStatus
-from quire.engine.request_queue import AGEING_SECONDS, arrival_order
+from quire.engine.request import RequestStatus
+from quire.engine.request_queue import AGEING_SECONDS
+from tests.engine.requests import waiting_request
 
 A, B = Client("a"), Client("b")
 MAX_SEQS, MAX_PROMPT, MAX_OUTPUT = 3, 60, 20
@@ -151,42 +150,25 @@ def test_preemption_under_many_clients(start):
     assert set(run.endings.values()) == {"length"} and len(run.endings) == 12
 
 
-def request(number: int, client: Client, priority: int = 0, time: float = 0.0) -> Request:
-    return Request(
-        request_id=f"r{number}",
-        group_id=f"r{number}",
-        index=0,
-        token_ids=[1],
-        num_prompt_tokens=1,
-        max_total_tokens=2,
-        params=SamplingParams(),
-        seed=0,
-        order=(arrival_order("priority", priority, time, number), number, 0),
-        metrics=RequestMetrics(arrival_time=time),
-        client=client,
-        priority=priority,
-    )
-
-
 def test_priority_goes_before_fairness_and_low_ones_age():
     now = [0.0]
     queue = FairQueue(lambda: now[0])
-    queue.push(request(0, A, priority=2))
-    queue.push(request(1, B, priority=0))
+    queue.push(waiting_request(0, A, priority=2))
+    queue.push(waiting_request(1, B, priority=0))
     queue.charge(B, 1000)
     assert queue.peek().request_id == "r1", "better, though its client has had more"
     now[0] = 2 * AGEING_SECONDS
-    queue.push(request(2, B, priority=0, time=now[0]))
+    queue.push(waiting_request(2, B, priority=0, time=now[0]))
     assert queue.pop().request_id == "r0", "as good by now, and its client has had less"
 
 
 def test_preempted_requests_are_paid_for():
     queue = FairQueue(lambda: 0.0)
-    preempted = request(5, A)
+    preempted = waiting_request(5, A)
     preempted.status = RequestStatus.PREEMPTED
     queue.push(preempted)
     queue.charge(A, 50)
-    queue.push(request(1, B))
+    queue.push(waiting_request(1, B))
     queue.charge(A, 50)
     assert [queue.pop().request_id for _ in range(2)] == ["r5", "r1"]
 
@@ -195,7 +177,7 @@ def test_counters_of_many_passing_clients_are_bounded(monkeypatch):
     monkeypatch.setattr(fair_queue, "MAX_IDLE_CLIENTS", 8)
     queue = FairQueue(lambda: 0.0)
     for number in range(100):
-        one = request(number, Client(f"c{number}"))
+        one = waiting_request(number, Client(f"c{number}"))
         queue.push(one)
         assert queue.pop() is one
         queue.charge(one.client, number)

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.outputs import RequestMetrics
-from quire.core.sampling_params import SamplingParams
 from quire.engine.request import Request
-from quire.engine.request_queue import AGEING_SECONDS, RequestQueue, arrival_order
+from quire.engine.request_queue import AGEING_SECONDS, RequestQueue
+from tests.engine.requests import waiting_request
 
 
-def request(number: int, policy: str = "fcfs", priority: int = 0, time: float = 0.0) -> Request:
-    return Request(
-        request_id=f"r{number}",
-        group_id=f"r{number}",
-        index=0,
-        token_ids=[1],
-        num_prompt_tokens=1,
-        max_total_tokens=2,
-        params=SamplingParams(),
-        seed=0,
-        order=(arrival_order(policy, priority, time, number), number, 0),
-        metrics=RequestMetrics(),
-    )
+def fcfs(number: int, priority: int = 0, time: float = 0.0) -> Request:
+    return waiting_request(number, policy="fcfs", priority=priority, time=time)
 
 
 def drain(queue: RequestQueue) -> list[str]:
@@ -32,13 +20,13 @@ def drain(queue: RequestQueue) -> list[str]:
 def test_fcfs_ignores_priority():
     queue = RequestQueue()
     for number, priority in enumerate([5, 0, -5]):
-        queue.push(request(number, "fcfs", priority, time=100.0 - number))
+        queue.push(fcfs(number, priority, time=100.0 - number))
     assert drain(queue) == ["r0", "r1", "r2"]
 
 
 def test_a_preempted_request_returns_to_the_front():
     queue = RequestQueue()
-    requests = [request(number) for number in range(4)]
+    requests = [fcfs(number) for number in range(4)]
     for one in requests[:3]:
         queue.push(one)
     assert queue.pop() is requests[0]
@@ -50,16 +38,16 @@ def test_a_preempted_request_returns_to_the_front():
 def test_high_priority_overtakes_and_low_is_not_starved():
     """BAT-10: a stream of better requests passes one of priority 3 for 30 seconds, no longer."""
     queue = RequestQueue()
-    queue.push(request(0, "priority", priority=3, time=0.0))
+    queue.push(waiting_request(0, priority=3))
     for number in range(1, 101):
-        queue.push(request(number, "priority", priority=0, time=float(number)))
+        queue.push(waiting_request(number, time=float(number)))
     order = drain(queue)
     assert order.index("r0") == 3 * AGEING_SECONDS - 1
 
 
 def test_removal_anywhere():
     queue = RequestQueue()
-    requests = [request(number) for number in range(5)]
+    requests = [fcfs(number) for number in range(5)]
     for one in requests:
         queue.push(one)
     for one in (requests[0], requests[2], requests[4]):
@@ -72,7 +60,7 @@ def test_removal_anywhere():
 
 def test_an_id_may_be_used_again_after_removal():
     queue = RequestQueue()
-    first, second = request(0), request(1)
+    first, second = fcfs(0), fcfs(1)
     second.request_id = first.request_id
     queue.push(first)
     queue.remove(first)

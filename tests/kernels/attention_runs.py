@@ -70,3 +70,21 @@ def _collect(case: Case, qkv: list[np.ndarray], steps: Sequence[Parts], run: Any
             results[row][first:end] = out[at : at + end - first]
             at += end - first
     return results
+
+
+def read_a_copied_block(case: Case) -> tuple[CpuKVCache, Tables, list[np.ndarray]]:
+    """Write 5 tokens of one request, copy its blocks to another, compute the sixth token of both.
+
+    Returns:
+        The cache, the tables (the copies are the second one's), and both (1, N H) outputs.
+    """
+    tables, (qkv,) = Tables(case, [6, 6]), random_qkv(case, [6])
+    attention = CpuAttention(case.spec, **case.parameters())
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    width = case.num_heads * case.head_dim
+    attention(qkv[:5].copy(), tables.step([(0, 0, 5)]), cache, np.empty((5, width), np.float32))
+    cache.copy_blocks(list(zip(*tables.tables.tolist(), strict=True)))
+    outs = [np.empty((1, width), np.float32) for _ in range(2)]
+    for row, out in enumerate(outs):
+        attention(qkv[5:].copy(), tables.step([(row, 5, 6)]), cache, out)
+    return cache, tables, outs

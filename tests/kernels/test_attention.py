@@ -14,6 +14,7 @@ from tests.kernels.attention_cases import SHAPES, Case, Tables
 from tests.kernels.attention_runs import (
     Parts,
     random_qkv,
+    read_a_copied_block,
     rows_of,
     run_cpu,
     run_reference,
@@ -175,15 +176,7 @@ def test_copy_blocks_copies_in_order_in_every_layer() -> None:
 
 def test_a_copied_block_is_read_like_the_first(isa: str) -> None:
     """Copy on write: after the copy, a table that names the copy gives the same bits."""
-    case = Case(block_size=4)
-    tables, qkv = Tables(case, [6, 6]), random_qkv(case, [6])
-    attention = CpuAttention(case.spec, **case.parameters())
-    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
-    attention(qkv[0][:5].copy(), tables.step([(0, 0, 5)]), cache, np.empty((5, 128), np.float32))
-    cache.copy_blocks(list(zip(*tables.tables.tolist(), strict=True)))
-    outs = [np.empty((1, 128), np.float32) for _ in range(2)]
-    for row, out in enumerate(outs):
-        attention(qkv[0][5:].copy(), tables.step([(row, 5, 6)]), cache, out)
+    *_, outs = read_a_copied_block(Case(block_size=4))
     np.testing.assert_array_equal(*outs)
 
 

@@ -11,7 +11,7 @@ import torch
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.reference.kv_cache import ReferenceKVCache, quantize_int8
 from tests.kernels.attention_cases import Case, Tables
-from tests.kernels.attention_runs import random_qkv, run_cpu, run_reference
+from tests.kernels.attention_runs import random_qkv, read_a_copied_block, run_cpu, run_reference
 
 NARROW = ["fp8_e4m3", "int8"]
 LENS = [1, 17, 256, 300]
@@ -161,14 +161,7 @@ def test_capacity_is_twice_that_of_16_bits(dtype: str) -> None:
 def test_a_copied_block_is_read_like_the_first(isa: str, dtype: str) -> None:
     """The scales go along; on the reference too."""
     case = Case(block_size=4, dtype=dtype)
-    tables, qkv = Tables(case, [6, 6]), random_qkv(case, [6])
-    attention = CpuAttention(case.spec, **case.parameters())
-    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
-    attention(qkv[0][:5].copy(), tables.step([(0, 0, 5)]), cache, np.empty((5, 128), np.float32))
-    cache.copy_blocks(list(zip(*tables.tables.tolist(), strict=True)))
-    outs = [np.empty((1, 128), np.float32) for _ in range(2)]
-    for row, out in enumerate(outs):
-        attention(qkv[0][5:].copy(), tables.step([(row, 5, 6)]), cache, out)
+    cache, tables, outs = read_a_copied_block(case)
     np.testing.assert_array_equal(*outs)
     ids = tables.tables[:, 0].tolist()
     first, copy = cache.checksums(ids)

@@ -11,29 +11,18 @@ from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.machine import Machine
 from quire.core.memory_budget import MemoryDemand
-from quire.core.model_config import ModelConfig
 from quire.core.resolve import resolve
 from quire.runner.memory import Ledger, draw_up_ledger
+from tests.tiny_model import TINY_MODEL
 
 MIB = 2**20
 MACHINE = Machine(num_cores=1, total_bytes=200 * MIB, free_bytes=100 * MIB)
-MODEL = ModelConfig(
-    architecture="LlamaForCausalLM",
-    vocab_size=100,
-    hidden_size=8,
-    num_layers=1,
-    num_heads=1,
-    num_kv_heads=1,
-    head_dim=8,
-    intermediate_size=8,
-    max_position_embeddings=4096,
-)
 #: 4 KiB a token, 64 KiB a block.
 SPEC = KVCacheSpec(num_layers=4, num_kv_heads=2, head_dim=64, block_size=16, dtype="float32")
 
 
 def ledger(**settings: Any) -> Ledger:
-    resolved = resolve(EngineConfig.from_keywords(**settings), MACHINE, MODEL)
+    resolved = resolve(EngineConfig.from_keywords(**settings), MACHINE, TINY_MODEL)
     demand = MemoryDemand(
         weight_bytes=20 * MIB,
         weight_dtype="float32",
