@@ -13,11 +13,14 @@ are medians over the rounds; they are merged into ``benchmarks/results/compare_<
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.progress import track
@@ -32,6 +35,8 @@ from quire.kernels.cpu.native import native
 
 QUIRE, PEER = "quire", "llama.cpp"
 STEPS = 32
+#: Lines of a start on packed weights that lie on the disk.
+CACHED = ", packed cache"
 NEIGHBOUR = "while True: pass"
 #: For one sequence, and for the peer's context of many.
 WARM_UP = (
@@ -118,17 +123,26 @@ class Comparison:
 
 
 def measure_memory(peers: Peers, setup: Setup, rounds: int) -> dict[str, Any]:
-    """Start each engine ``rounds`` times alone; return resident bytes and seconds."""
+    """Start each engine ``rounds`` times alone; return resident bytes and seconds.
+
+    Quire is also started on weights that an earlier start has packed: lines of their own.
+    """
     found: dict[str, dict[str, list[float]]] = {}
-    for round_index in range(rounds):
-        for engine in (QUIRE, PEER) if round_index % 2 else (PEER, QUIRE):
-            worker = start_worker(engine, peers, setup)
-            for name, value in worker.ready.items():
-                found.setdefault(name, {}).setdefault(engine, []).append(value)
-            worker.close()
+    with TemporaryDirectory() as folder:
+        cached = replace(setup, packed_weights_cache=folder)
+        start_worker(QUIRE, peers, cached).close()
+        os.sync()
+        starts = [(PEER, setup, ("", CACHED)), (QUIRE, setup, ("",)), (QUIRE, cached, (CACHED,))]
+        for round_index in range(rounds):
+            for engine, wanted, lines in starts[:: 1 if round_index % 2 else -1]:
+                worker = start_worker(engine, peers, wanted)
+                for name, value in worker.ready.items():
+                    for line in lines:
+                        found.setdefault(name + line, {}).setdefault(engine, []).append(value)
+                worker.close()
     return {
         name: {
-            "unit": "s" if name.endswith("seconds") else "bytes",
+            "unit": "bytes" if name.startswith("rss") else "s",
             **{engine: results.summary(values) for engine, values in engines.items()},
             "ratio": results.summary(
                 [a / b for a, b in zip(engines[QUIRE], engines[PEER], strict=True)]

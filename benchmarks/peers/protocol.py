@@ -31,6 +31,7 @@ class Setup:
         context: Tokens that a single sequence may have.
         batches: Most sequences at once.
         batch_context: Tokens that each of them may have; 0: only single sequences.
+        packed_weights_cache: Folder where Quire keeps packed weights.
     """
 
     path: str
@@ -38,6 +39,7 @@ class Setup:
     context: int
     batches: int = 1
     batch_context: int = 0
+    packed_weights_cache: str | None = None
 
 
 class Worker:

@@ -35,6 +35,7 @@ def load(setup: dict[str, Any]) -> LLM:
         block_size=BLOCK_SIZE,
         num_gpu_blocks_override=max(many, single) + 1,
         enable_prefix_caching=False,
+        packed_weights_cache=setup["packed_weights_cache"],
     )
 
 
