@@ -5,7 +5,8 @@
 //   -> done += 1
 //
 // The caller waits only for chunks that somebody claimed: a worker that never got a core in time
-// finds the ticket empty and nobody waited for it.
+// finds the ticket empty and nobody waited for it. One that lost its core with a chunk in hand is
+// given the core of one that waits (core_seat.h).
 #include "runtime/thread_pool.h"
 
 #include <linux/futex.h>
@@ -22,6 +23,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/core_seat.h"
+
 namespace quire {
 namespace {
 
@@ -33,8 +36,11 @@ constexpr auto spin_time = std::chrono::microseconds(40);
 // From then on the core is offered to others between looks: the thread waited for may need it.
 constexpr auto selfish_time = std::chrono::microseconds(8);
 
-void futex_wait(Word& word, uint32_t seen) {
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+// How long a thread sleeps before it looks again whether one that it waits for has a core.
+constexpr timespec patience{0, 300'000};
+
+void futex_wait(Word& word, uint32_t seen, const timespec* limit = nullptr) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, limit, nullptr, 0);
 }
 
 void futex_wake(Word& word, int count) {
@@ -64,8 +70,9 @@ thread_local bool inside_chunk = false;
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int num_threads) {
-    for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
+  explicit ThreadPool(int num_threads) : seats_(static_cast<size_t>(num_threads)) {
+    for (size_t i = 1; i < seats_.size(); ++i)
+      threads_.emplace_back([this, i] { work(seats_[i]); });
   }
 
   ~ThreadPool() {
@@ -87,18 +94,20 @@ class ThreadPool {
     context_.store(context, std::memory_order_relaxed);
     size_.store(num_chunks, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
+    seats_[0].take();
     const uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
     ticket_.store(epoch << 32 | num_chunks, std::memory_order_release);
     wake_.fetch_add(1);
     if (sleepers_.load() > 0) futex_wake(wake_, static_cast<int>(num_chunks) - 1);
-    claim();
+    claim(seats_[0], true);
     wait_done(num_chunks);
   }
 
  private:
   // Run chunks of the open job until none is left.
-  void claim() {
+  void claim(CoreSeat& seat, bool stay) {
     inside_chunk = true;
+    seat.begin();
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
     while (static_cast<uint32_t>(ticket) != 0) {
       // These belong to the ticket's job if the exchange succeeds: they change only after it.
@@ -112,6 +121,7 @@ class ThreadPool {
       if (done_.fetch_add(1) + 1 == size && caller_sleeps_.load()) futex_wake(done_, 1);
       ticket = ticket_.load(std::memory_order_acquire);
     }
+    seat.end(stay);
     inside_chunk = false;
   }
 
@@ -119,22 +129,27 @@ class ThreadPool {
     const auto finished = [&] { return done_.load(std::memory_order_acquire) == num_chunks; };
     if (finished() || spin_until(finished)) return;
     caller_sleeps_.store(true);
-    for (uint32_t seen; (seen = done_.load()) != num_chunks;) futex_wait(done_, seen);
+    for (uint32_t seen; (seen = done_.load()) != num_chunks;) {
+      for (size_t i = 1; i < seats_.size(); ++i) seats_[i].help(false);
+      futex_wait(done_, seen, &patience);
+    }
     caller_sleeps_.store(false);
   }
 
-  void work() {
+  void work(CoreSeat& seat) {
+    seat.take();
     const auto open = [&] {
       return static_cast<uint32_t>(ticket_.load(std::memory_order_acquire)) != 0 || stop_.load();
     };
     while (!stop_.load()) {
       if (!spin_until(open)) {
+        seats_[0].help(true);
         sleepers_.fetch_add(1);
         const uint32_t seen = wake_.load();
         if (!open()) futex_wait(wake_, seen);
         sleepers_.fetch_sub(1);
       }
-      claim();
+      claim(seat, false);
     }
   }
 
@@ -148,6 +163,7 @@ class ThreadPool {
   alignas(64) std::atomic<void (*)(const void*, int64_t)> call_{nullptr};
   std::atomic<const void*> context_{nullptr};
   std::atomic<uint32_t> size_{0};
+  std::vector<CoreSeat> seats_;  // the caller's first
   std::vector<std::thread> threads_;
 };
 

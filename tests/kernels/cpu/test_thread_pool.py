@@ -1,0 +1,60 @@
+"""Compute threads beside others: whoever takes a core, results and the threads' cores stay."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from quire.kernels.cpu.linear import CpuLinear
+from quire.kernels.cpu.native import native
+from quire.kernels.host_tensor import HostTensor
+
+CALLS = 400
+
+
+@pytest.fixture
+def strangers():
+    """Two processes that compute all the time."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    yield
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def allowed_cores() -> dict[str, frozenset[int]]:
+    return {
+        thread: frozenset(os.sched_getaffinity(int(thread)))
+        for thread in os.listdir("/proc/self/task")
+    }
+
+
+def test_threads_that_lose_their_cores(strangers):
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((1024, 1024), dtype=np.float32)
+    linear = CpuLinear([HostTensor("w", "float32", weight)], [], "float32")
+    x = rng.standard_normal((96, 1024), dtype=np.float32)
+    threads = native.num_threads()
+    native.set_num_threads(1)
+    expected = linear(x).tobytes()
+    native.set_num_threads(3)
+    try:
+        linear(x)
+        before = allowed_cores()
+        for _ in range(CALLS):
+            assert linear(x).tobytes() == expected
+        # A worker that was helped puts its cores right behind its last piece of work.
+        for _ in range(500):
+            after = allowed_cores()
+            if all(after[thread] == cores for thread, cores in before.items()):
+                break
+            time.sleep(0.01)
+        assert {thread: after[thread] for thread in before} == before
+    finally:
+        native.set_num_threads(threads)
