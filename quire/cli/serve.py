@@ -70,7 +70,10 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
         check_available()  # before the model is loaded
     listener = bind(options)
     engine = EngineProxy(
-        config, watchdog_timeout=options.watchdog_timeout, log_format=options.log_format
+        config,
+        watchdog_timeout=options.watchdog_timeout,
+        log_format=options.log_format,
+        grammar_timeout=options.grammar_compilation_timeout,
     )
     service = Service(engine, engine.config, options, tuple(keys))
     if options.uds is None and options.host not in LOOPBACK and not service.keys:

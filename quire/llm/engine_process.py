@@ -7,12 +7,9 @@ It lives as long as its socket: when the server hangs up or dies, it ends.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
-import os
 import signal
 import socket
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -40,6 +37,7 @@ from quire.llm.engine_messages import (
     to_engine,
 )
 from quire.llm.grammar_thread import Compiler, GrammarThread
+from quire.llm.process_tie import tie_to
 from quire.llm.progress import loading_bar
 from quire.runner.in_process_executor import InProcessExecutor
 from quire.text.grammar import GrammarCompiler
@@ -50,12 +48,11 @@ log = get_logger(__name__)
 #: Counters travel at most so often, and whenever the engine runs out of work.
 STATS_SECONDS = 0.05
 DUMP_SIGNAL = signal.SIGUSR1
-_PR_SET_PDEATHSIG = 1
 
 
 def run(descriptor: int, parent: int) -> None:
     """Serve the socket ``descriptor`` until it closes; ``parent`` is the process that opened it."""
-    _tie_to(parent)
+    tie_to(parent)
     # A terminal's Ctrl-C and a supervisor's SIGTERM reach the whole group. The server drains, and
     # hangs up when it is done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -70,14 +67,6 @@ def run(descriptor: int, parent: int) -> None:
             loop.run()
     except (EOFError, OSError):
         log.debug("[engine] the server has hung up")
-
-
-def _tie_to(parent: int) -> None:
-    """Have the kernel end this process with its parent, where the kernel can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            sys.exit(1)
 
 
 def _load(link: MessageSocket) -> EngineLoop | None:
@@ -207,10 +196,10 @@ class EngineLoop:
             self._link.send(Done(message.ticket, self._engine.describe_cache()))
 
     def _compile(self, message: Add) -> bool:
-        """Have the request's grammar compiled first, if it has one; return whether it has."""
+        """Have the request's grammar compiled first, if it has a new one; return whether it has."""
         with suppress(RequestError):  # adding it will tell
             constraint = read_params(message.params).structured_outputs
-            if constraint is not None:
+            if constraint is not None and not self._grammars.knows(constraint):
                 self._grammars.submit(message.request_id, constraint, message)
                 return True
         return False

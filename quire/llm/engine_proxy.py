@@ -42,10 +42,10 @@ from quire.llm.engine_messages import (
     ToEngine,
     params_keywords,
 )
+from quire.llm.grammar_checker import DEFAULT_SECONDS, GrammarChecker
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.output_streams import OutputStream, OutputStreams
 from quire.llm.request_reader import PreparedRequest, RequestReader, prepare_beside_loop
-from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
@@ -75,6 +75,7 @@ class EngineProxy:
         config: The engine's settings.
         watchdog_timeout: Seconds.
         log_format: Of the process's log lines.
+        grammar_timeout: Seconds that compiling a grammar may take.
 
     Attributes:
         config: The settings, ``max_model_len`` resolved.
@@ -91,6 +92,7 @@ class EngineProxy:
         *,
         watchdog_timeout: float = DEFAULT_WATCHDOG_SECONDS,
         log_format: LogFormat = "human",
+        grammar_timeout: float = DEFAULT_SECONDS,
     ) -> None:
         self.config = config
         self.model_config: ModelConfig
@@ -120,7 +122,8 @@ class EngineProxy:
         self._stats: Samples = {}  # of the process that serves
         self._ended_stats: Samples = {}  # counted by those before it
         self._num_failed = 0  # sequences that ended with their process
-        self._grammars: GrammarCompiler
+        self._grammar_timeout = grammar_timeout
+        self._grammars: GrammarChecker | None = None
         self._tickets = itertools.count()
         self._waker, self._wake = socket.socketpair()
         self._waker.setblocking(False)
@@ -156,6 +159,8 @@ class EngineProxy:
         stream = self._streams.open(request_id)
         ended = False
         try:
+            if sampling_params.structured_outputs is not None and self._grammars is not None:
+                await self._grammars.check(sampling_params.structured_outputs)
             request = await prepare_beside_loop(
                 self._reader.prepare,
                 request_id,
@@ -209,7 +214,8 @@ class EngineProxy:
         own: Samples = {"engine_restarts": self.num_restarts}
         failed: Samples = {'request_success{finished_reason="error"}': self._num_failed}
         engine = add_counters(failed, add_counters(self._ended_stats, self._stats))
-        return engine | self._grammars.stats() | self._outputs.stats() | own
+        grammars = {} if self._grammars is None else self._grammars.stats()
+        return engine | grammars | self._outputs.stats() | own
 
     async def describe_cache(self) -> str:
         """Return the KV pool and every block table as text, as they are between two steps."""
@@ -225,6 +231,8 @@ class EngineProxy:
         with suppress(OSError):
             self._waker.send(b"x")
         self._thread.join()
+        if self._grammars is not None:
+            self._grammars.close()
         self._waker.close()
         self._wake.close()
 
@@ -411,7 +419,10 @@ class EngineProxy:
     def _take_loaded(self, child: EngineChild, message: Loaded) -> None:
         self.model_config = message.model_config
         self.max_model_len = message.max_model_len
-        self._grammars = self._reader.loaded(message.model_config)
+        compiler = self._reader.loaded(message.model_config)
+        if self._grammars is None:
+            self._grammars = GrammarChecker(compiler, self._grammar_timeout)
+        self._reader.grammars = self._grammars
         model = replace(self.config.model, max_model_len=message.max_model_len)
         self.config = replace(self.config, model=model)
         # What was promised to clients holds after a restart too.

@@ -24,6 +24,10 @@ T = TypeVar("T")
 class Compiler(Protocol):
     """What the thread calls; see :class:`quire.text.grammar.GrammarCompiler`."""
 
+    def knows(self, constraint: StructuredOutputs) -> bool:
+        """Return whether a constraint is ready for use."""
+        ...
+
     def compile(self, constraint: StructuredOutputs) -> None:
         """Have a constraint ready for use, or raise ``RequestError``."""
         ...
@@ -33,7 +37,7 @@ class GrammarThread(Generic[T]):
     """Requests whose grammars are being compiled, in the order they came.
 
     Args:
-        compiler: Called in the thread alone. A grammar's size bounds its time.
+        compiler: Compiles in the thread alone; the server has seen that this ends.
 
     Attributes:
         wake: Readable when :meth:`take` has something.
@@ -56,6 +60,10 @@ class GrammarThread(Generic[T]):
             self._thread.start()
         self._waiting[request_id] = request
         self._queue.put((request_id, constraint))
+
+    def knows(self, constraint: StructuredOutputs) -> bool:
+        """Return whether a constraint needs no compiling: its requests need not wait for others."""
+        return self._compiler.knows(constraint)
 
     def withdraw(self, request_id: str) -> T | None:
         """Return a request that :meth:`take` has not returned and will not, or None."""

@@ -14,6 +14,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
 from quire.llm.generation_config import read_generation_config
+from quire.llm.grammar_checker import GrammarChecker
 from quire.llm.params import ParamsLimits, complete_params
 from quire.llm.prompts import TokenizedPrompt, tokenize_prompt
 from quire.models.gguf_file import forget_gguf
@@ -71,7 +72,7 @@ class RequestReader:
         default_sampling_params: The model's own defaults, as keywords.
         eos_token_ids: Ids that end a sequence, beside those of ``config.json``.
         vocab_size: Of the model's output, once it is loaded.
-        grammars: Compiler of structured outputs, once the model is loaded.
+        grammars: Compiles or checks structured outputs, once the model is loaded.
 
     Raises:
         ModelLoadError: A file is missing or cannot be read.
@@ -88,17 +89,17 @@ class RequestReader:
         self.default_sampling_params: dict[str, Any] = generation.sampling
         self.eos_token_ids = generation.eos_token_ids
         self.vocab_size = 0
-        self.grammars: GrammarCompiler | None = None
+        self.grammars: GrammarCompiler | GrammarChecker | None = None
         self._max_logprobs = options.max_logprobs
 
     def loaded(self, model_config: ModelConfig) -> GrammarCompiler:
         """Take note of the shape of the loaded model; return its compiler of grammars."""
         forget_gguf()
         self.vocab_size = model_config.vocab_size
-        self.grammars = GrammarCompiler(
+        self.grammars = compiler = GrammarCompiler(
             self.tokenizer, model_config.eos_token_ids, model_config.vocab_size
         )
-        return self.grammars
+        return compiler
 
     def prepare(
         self,

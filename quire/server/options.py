@@ -59,6 +59,7 @@ class ServerOptions:
     max_num_queued_reqs: int = option(4096, "prompts that may wait; others: 429")
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
     watchdog_timeout: float = option(120.0, "seconds without a step that restart the engine")
+    grammar_compilation_timeout: float = option(10.0, "seconds that compiling a grammar may take")
     sse_keep_alive_interval: float = option(
         15.0, "silent seconds before a comment in a stream; 0: never"
     )
@@ -111,6 +112,12 @@ class ServerOptions:
                 self.watchdog_timeout > 0,
                 "be above 0",
                 self.watchdog_timeout,
+            ),
+            (
+                "--grammar-compilation-timeout",
+                0 < self.grammar_compilation_timeout <= 86400,
+                "be above 0 and at most a day",
+                self.grammar_compilation_timeout,
             ),
             (
                 "--sse-keep-alive-interval",

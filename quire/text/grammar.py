@@ -10,7 +10,8 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -92,6 +93,29 @@ class GrammarCompiler:
         matcher = self._compiled(constraint).deep_copy()
         return SequenceMatcher(matcher, (self._vocab_size + 31) // 32 * 4)
 
+    def vocabulary(self) -> Vocabulary:
+        """Return what grammars need of the tokenizer.
+
+        Raises:
+            RequestError: The model has no end-of-sequence token.
+        """
+        if not self._eos_token_ids:
+            raise _refusal("this model has no end-of-sequence token, so nothing could end it")
+        source, size = self._source, self._vocab_size
+        return Vocabulary(
+            [source.token_bytes(token_id) for token_id in range(size)],
+            sorted(i for i in source.pieces.special_ids if i < size),
+            source.bos_token_id,
+            self._eos_token_ids,
+            partial(source.encode, add_special_tokens=False),
+        )
+
+    def knows(self, constraint: StructuredOutputs) -> bool:
+        """Return whether a constraint is compiled already."""
+        key = sha256(constraint.key.encode("utf-8", "surrogatepass")).digest()
+        with self._lock:
+            return key in self._cache
+
     def stats(self) -> Samples:
         """Return what was compiled, by metric stem."""
         return {"grammar_compilation_time_seconds": self.compilation_time.state()}
@@ -114,48 +138,106 @@ class GrammarCompiler:
         return compiled
 
     def _compile(self, constraint: StructuredOutputs) -> LLMatcher:
-        if not self._eos_token_ids:
-            raise _refusal("this model has no end-of-sequence token, so nothing could end it")
-        try:
-            grammar = _grammar(constraint)
-        except RequestError:
-            raise
-        except ValueError as error:
-            raise _refusal(f"{constraint.kind} must be JSON ({_one_line(str(error))})") from error
+        grammar = grammar_of(constraint)
         if self._tokenizer is None:
-            self._tokenizer = LLTokenizer(
-                _Vocabulary(self._source, self._eos_token_ids[0], self._vocab_size),
-                n_vocab=self._vocab_size,
-                eos_token=self._eos_token_ids,
-            )
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
-        if not matcher.is_error() and not any(matcher.compute_bitmask()):
-            raise _refusal(f"{constraint.kind} must allow some output; no token can begin it")
-        if matcher.is_error():
-            raise _refusal(
-                f"{constraint.kind} cannot be enforced ({_one_line(matcher.get_error())})"
-            )
-        return matcher
+            self._tokenizer = self.vocabulary().create_tokenizer()
+        return compile_grammar(self._tokenizer, constraint.kind, grammar)
 
 
-class _Vocabulary(TokenizerWrapper):
-    """What llguidance reads of a tokenizer, under the names it looks for."""
+class Vocabulary(TokenizerWrapper):
+    """What llguidance reads of a tokenizer, under the names it looks for; plain data.
 
-    def __init__(self, tokenizer: Tokenizer, eos_token_id: int, vocab_size: int) -> None:
-        self._tokenizer = tokenizer
+    Args:
+        tokens: Bytes of each token id.
+        special_token_ids: Those that stand for no text.
+        bos_token_id: None for a model without.
+        eos_token_ids: At least one.
+        encode: Tokenizes a text that a grammar forces; the longest tokens first when None.
+    """
+
+    def __init__(
+        self,
+        tokens: list[bytes],
+        special_token_ids: list[int],
+        bos_token_id: int | None,
+        eos_token_ids: list[int],
+        encode: Callable[[str], list[int]] | None = None,
+    ) -> None:
         self.is_tokenizer_wrapper = True
-        self.eos_token_id = eos_token_id
-        self.bos_token_id = tokenizer.bos_token_id
-        self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
-        self.special_token_ids = sorted(i for i in tokenizer.pieces.special_ids if i < vocab_size)
+        self.tokens = tokens
+        self.special_token_ids = special_token_ids
+        self.bos_token_id = bos_token_id
+        self.eos_token_id = eos_token_ids[0]
+        self._eos_token_ids = eos_token_ids
+        self._encode = encode
+        self._ids: dict[bytes, int] = {}
+
+    def parts(self) -> tuple[list[bytes], list[int], int | None, list[int]]:
+        """Return the arguments of an equal one."""
+        return (
+            list(self.tokens),
+            list(self.special_token_ids),
+            self.bos_token_id,
+            self._eos_token_ids,
+        )
+
+    def create_tokenizer(self) -> LLTokenizer:
+        """Return llguidance's tokenizer, a trie of the tokens' bytes."""
+        return LLTokenizer(self, n_vocab=len(self.tokens), eos_token=self._eos_token_ids)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        known = text if isinstance(text, str) else text.decode(errors="replace")
-        return self._tokenizer.encode(known, add_special_tokens=False)
+        """Tokenize."""
+        if self._encode is not None:
+            return self._encode(text if isinstance(text, str) else text.decode(errors="replace"))
+        if not self._ids:
+            special = set(self.special_token_ids)
+            self._ids = {token: i for i, token in enumerate(self.tokens) if i not in special}
+        rest, found = text.encode() if isinstance(text, str) else text, []
+        longest = max(map(len, self._ids))
+        while rest:
+            length = next((n for n in range(longest, 0, -1) if rest[:n] in self._ids), 0)
+            if not length:
+                break
+            found.append(self._ids[rest[:length]])
+            rest = rest[length:]
+        return found
+
+
+def compile_grammar(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:
+    """Compile llguidance's form of a constraint, up to its first mask.
+
+    Args:
+        tokenizer: Of :meth:`Vocabulary.create_tokenizer`.
+        kind: The field that asked, for messages.
+        grammar: Of :func:`grammar_of`.
+
+    Raises:
+        RequestError: It is no grammar, allows nothing, or is beyond :data:`LIMITS`. What these do
+            not see may take any time and memory, and more stack than there is.
+    """
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
+    if not matcher.is_error() and not any(matcher.compute_bitmask()):
+        raise _refusal(f"{kind} must allow some output; no token can begin it")
+    if matcher.is_error():
+        raise _refusal(f"{kind} cannot be enforced ({_one_line(matcher.get_error())})")
+    return matcher
+
+
+def grammar_of(constraint: StructuredOutputs) -> str:
+    """Return llguidance's own form of a constraint, with what may stand around or instead of it.
+
+    Raises:
+        RequestError: It is not JSON, or has a keyword that cannot be enforced.
+    """
+    try:
+        return _grammar(constraint)
+    except RequestError:
+        raise
+    except ValueError as error:
+        raise _refusal(f"{constraint.kind} must be JSON ({_one_line(str(error))})") from error
 
 
 def _grammar(constraint: StructuredOutputs) -> str:
-    """Return llguidance's own form of a constraint, with what may stand around or instead of it."""
     grammar = _of_kind(constraint)
     if constraint.or_grammar:
         parts = {"one": grammar, "two": constraint.or_grammar}

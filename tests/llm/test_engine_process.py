@@ -43,6 +43,9 @@ class SlowCompiler:
         self.error: Exception | None = None
         self.compiled: list[str] = []
 
+    def knows(self, constraint: StructuredOutputs) -> bool:
+        return constraint.key in self.compiled
+
     def compile(self, constraint: StructuredOutputs) -> None:
         assert self.released.wait(60)
         self.compiled.append(constraint.key)
@@ -62,6 +65,7 @@ class Server:
             with theirs, suppress(EOFError, OSError):
                 loop.run()
 
+        self._messages = self._read()
         self.thread = threading.Thread(target=run)
         self.thread.start()
 
@@ -71,6 +75,10 @@ class Server:
         )
 
     def messages(self) -> Iterator[Any]:
+        """Yield what has not been yielded; one message may come together with the next."""
+        yield from iter(lambda: next(self._messages), None)
+
+    def _read(self) -> Iterator[Any]:
         while True:
             self.link.wait(60)
             yield from self.link.receive()

@@ -1,0 +1,145 @@
+"""Grammars that take hours, gigabytes or the stack: refused in time, and nobody else is hurt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from quire import SamplingParams, StructuredOutputs
+from quire.core.config import EngineConfig
+from quire.core.errors import RequestError
+from quire.llm.engine_proxy import EngineProxy
+from quire.llm.grammar_checker import GrammarChecker
+from quire.text.grammar import GrammarCompiler
+from quire.text.tokenizer import load_tokenizer
+
+#: Intersections whose compiling grows exponentially; these would take years.
+SLOW: dict[str, dict[str, Any]] = {
+    "schema": {
+        "json": {"allOf": [{"type": "string", "pattern": f"[a-z]{{{i}}}b"} for i in range(1, 40)]}
+    },
+    "lark": {
+        "grammar": "start: T\nT: " + " & ".join(f"/(.{{{i}}}a|b)*c{{{i}}}.*/" for i in range(1, 60))
+    },
+}
+#: One rule calls the next, 30,000 deep: more stack than a thread has.
+DEEP = {
+    "grammar": "start: r0\n"
+    + "\n".join(f'r{i}: "a" r{i + 1} | "b{i}"' for i in range(9_000))
+    + '\nr9000: "c"'
+}
+
+
+def children() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture
+def compiler(folder: Path) -> GrammarCompiler:
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.eos_token_id is not None
+    return GrammarCompiler(tokenizer, [tokenizer.eos_token_id], tokenizer.vocab_size)
+
+
+@pytest.fixture
+def checker(compiler: GrammarCompiler) -> Iterator[GrammarChecker]:
+    before = len(children())
+    checker = GrammarChecker(compiler, 1.0)
+    yield checker
+    checker.close()
+    assert len(children()) == before
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_what_takes_too_long_is_refused(checker: GrammarChecker, kind: str) -> None:
+    constraint = StructuredOutputs(**SLOW[kind])
+    before = {process.pid for process in children()}
+    with pytest.raises(RequestError, match="within 1 s|more memory") as caught:
+        checker.compile(constraint)
+    assert caught.value.param == "structured_outputs"
+    assert {process.pid for process in children()} == before  # nobody computes on
+    assert not checker.knows(constraint)
+    checker.compile(StructuredOutputs(regex="a+"))
+
+
+def test_what_breaks_its_process_is_refused(checker: GrammarChecker) -> None:
+    with pytest.raises(RequestError):
+        checker.compile(StructuredOutputs(**DEEP))
+    checker.compile(StructuredOutputs(regex="a+"))
+
+
+def test_answers_are_those_of_the_compiler(
+    checker: GrammarChecker, compiler: GrammarCompiler
+) -> None:
+    for constraint in (
+        {"regex": "("},
+        {"regex": r"[^\s\S]"},
+        {"json": {"type": "integer", "minimum": 5, "maximum": 3}},
+        {"json": {"items": {"not": {}}}},
+        {"json": "{"},
+        {"grammar": "foo"},
+    ):
+        refused = StructuredOutputs(**constraint)
+        with pytest.raises(RequestError) as expected:
+            compiler.compile(refused)
+        with pytest.raises(RequestError) as found:
+            checker.compile(refused)
+        assert (str(found.value), found.value.param) == (
+            str(expected.value),
+            expected.value.param,
+        )
+
+
+def test_each_is_compiled_once(checker: GrammarChecker) -> None:
+    good, bad = StructuredOutputs(regex="a"), StructuredOutputs(regex="(")
+    assert not checker.knows(good)
+    for _ in range(2):
+        checker.compile(good)
+        with pytest.raises(RequestError):
+            checker.compile(bad)
+    assert checker.knows(good) and checker.knows(bad)
+    _, *counts = checker.stats()["grammar_compilation_time_seconds"]
+    assert sum(counts) == 2
+
+
+def test_closing_ends_what_is_being_compiled(compiler: GrammarCompiler) -> None:
+    before = {process.pid for process in children()}
+    checker = GrammarChecker(compiler, 2.0)
+    future = checker.threads.submit(checker.compile, StructuredOutputs(**SLOW["lark"]))
+    waiting = checker.threads.submit(checker.compile, StructuredOutputs(regex="a"))
+    waiting.result(60)
+    checker.close()
+    assert isinstance(future.exception(60), RequestError)
+    assert {process.pid for process in children()} == before
+
+
+@pytest.mark.asyncio
+async def test_a_server_refuses_it_and_serves_on(
+    folder: Path, device: str, small: dict[str, Any]
+) -> None:
+    """Others, with known grammars, new ones and none, are answered meanwhile."""
+    config = EngineConfig.from_keywords(model=str(folder), device=device, **small)
+    engine = EngineProxy(config, grammar_timeout=6.0)
+
+    async def answer(name: str, **constraint: Any) -> str:
+        structured = StructuredOutputs(**constraint) if constraint else None
+        params = SamplingParams(max_tokens=4, structured_outputs=structured)
+        return [o async for o in engine.generate("a", params, name)][-1].outputs[0].text
+
+    try:
+        await answer("first", regex="ab")
+        slow = asyncio.create_task(answer("slow", **SLOW["lark"]))
+        assert await answer("known", regex="ab") == "ab"
+        assert await answer("new", regex="cd") == "cd"
+        await answer("free")
+        with pytest.raises(RequestError, match="--grammar-compilation-timeout"):
+            await slow
+        assert await answer("after", regex="ef") == "ef"
+        assert engine.num_restarts == 0
+    finally:
+        await engine.shutdown()
