@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.server.generation import Submission, output_limit
-from quire.server.prompts import Conversation, encode_conversation
+from quire.server.prompts import Conversation, PromptLimit, encode_conversation
 from quire.server.service import Service
 from quire.server.tool_use import AnswerReading, ToolUse, read_as
 
@@ -38,7 +38,8 @@ async def prepare_chat(
         tool_use.prompted,
     )
     tokenizer = service.engine.tokenizer
-    token_ids = await encode_conversation(tokenizer, conversation)
+    longest = PromptLimit(service.engine.max_model_len, param)
+    token_ids = await encode_conversation(tokenizer, conversation, longest)
     limit = output_limit(service, body.output_limit, len(token_ids))
     defaults = service.engine.default_sampling_params
     params = body.sampling_params(defaults, limit, body.num_logprobs)

@@ -23,7 +23,7 @@ from quire.server.deltas import Delta, Sent, Tally, json_text
 from quire.server.generation import Outputs, Submission, output_limit
 from quire.server.generation_endpoint import GenerationEndpoint
 from quire.server.logprobs import CompletionLogprobWriter, TokenNames, prompt_logprobs
-from quire.server.prompts import encode_text
+from quire.server.prompts import PromptLimit, encode_text
 from quire.server.service import Service
 from quire.server.sse import ChunkWriter
 
@@ -41,12 +41,12 @@ class Completions(GenerationEndpoint[CompletionRequest]):
         model = service.resolve_model(body.model)
         body.check()
         tokenizer = service.engine.tokenizer
+        limit = PromptLimit(service.engine.max_model_len, "prompt")
+        special = body.add_special_tokens is not False
         texts, prompts = [], []
         for prompt in body.prompts():
             if isinstance(prompt, str):
-                prompts.append(
-                    await encode_text(tokenizer, prompt, body.add_special_tokens is not False)
-                )
+                prompts.append(await encode_text(tokenizer, prompt, special, limit))
                 texts.append(prompt)
             else:
                 prompts.append(prompt)

@@ -25,7 +25,7 @@ from quire.protocol.prompt_list import read_prompts
 from quire.server.connection import run_until_disconnect
 from quire.server.errors import ApiError
 from quire.server.generation import Submission, check_submission, generate
-from quire.server.prompts import encode_text
+from quire.server.prompts import PromptLimit, encode_text
 from quire.server.request_body import read_request, read_timeout
 from quire.server.service import Service
 
@@ -72,8 +72,9 @@ class Embeddings:
         if body.timeout is not None and not body.timeout > 0:
             raise RequestError(f"[timeout] must be above 0; got {body.timeout}.", "timeout")
         special = body.add_special_tokens is not False
+        limit = PromptLimit(service.engine.max_model_len, "input")
         prompts = [
-            await encode_text(service.engine.tokenizer, item, special)
+            await encode_text(service.engine.tokenizer, item, special, limit)
             if isinstance(item, str)
             else item
             for item in read_prompts(body.input, "input")

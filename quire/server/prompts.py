@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.core.errors import RequestError
+from quire.core.errors import PromptTooLongError, RequestError
 from quire.protocol.chat_completion import Message
 from quire.protocol.tools import Tool
 from quire.text.beside_loop import INLINE_CHARACTERS, run_by_size
@@ -15,6 +15,43 @@ from quire.text.tokenizer import Tokenizer
 
 #: Fields of their own, so they may not come in by the back door.
 RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final_message")
+
+
+#: A text longer than this per token of the limit is first judged by its beginning.
+CHARACTERS_PER_TOKEN = 8
+#: By so many tokens, and more than the template adds, a beginning and the whole may be cut apart.
+CUT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLimit:
+    """How long a prompt may be.
+
+    Attributes:
+        num_tokens: The context's length; one of them is for the output.
+        param: The request's field that holds the prompt.
+    """
+
+    num_tokens: int
+    param: str
+
+    def check(self, tokenizer: Tokenizer, text: str) -> None:
+        """Refuse a text whose beginning is too long already, without tokenizing all of it.
+
+        Raises:
+            PromptTooLongError: With what its beginning has at least.
+        """
+        length = CHARACTERS_PER_TOKEN * (self.num_tokens + 2 * CUT_TOKENS)
+        if len(text) <= length:
+            return
+        count = len(tokenizer.encode(text[:length], False)) - CUT_TOKENS
+        if count >= self.num_tokens:
+            raise PromptTooLongError(
+                f"This model's maximum context length is {self.num_tokens} tokens. However, you "
+                f"requested at least {count + 1} tokens (at least {count} in the {self.param}). "
+                f"Please reduce the length of the {self.param}.",
+                self.param,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +107,40 @@ class Conversation:
         )
 
 
-async def encode_conversation(tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
+async def encode_conversation(
+    tokenizer: Tokenizer, conversation: Conversation, limit: PromptLimit | None = None
+) -> list[int]:
     """Return the token ids of a rendered conversation.
 
     Raises:
+        PromptTooLongError: It is so far beyond ``limit`` that its beginning shows it.
         RequestError: See :meth:`Conversation.render`.
     """
-    add_special_tokens = bool(conversation.add_special_tokens)
-    size = sum(_size(message) for message in conversation.messages)
-    return await run_by_size(
-        size, lambda: tokenizer.encode(conversation.render(tokenizer), add_special_tokens)
-    )
+
+    def encode() -> list[int]:
+        text = conversation.render(tokenizer)
+        return _encode(tokenizer, text, bool(conversation.add_special_tokens), limit)
+
+    return await run_by_size(sum(_size(message) for message in conversation.messages), encode)
 
 
-async def encode_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-    """Return the token ids of ``text``."""
-    return await run_by_size(len(text), lambda: tokenizer.encode(text, add_special_tokens))
+async def encode_text(
+    tokenizer: Tokenizer, text: str, add_special_tokens: bool, limit: PromptLimit | None = None
+) -> list[int]:
+    """Return the token ids of ``text``.
+
+    Raises:
+        PromptTooLongError: It is so far beyond ``limit`` that its beginning shows it.
+    """
+    return await run_by_size(len(text), lambda: _encode(tokenizer, text, add_special_tokens, limit))
+
+
+def _encode(
+    tokenizer: Tokenizer, text: str, add_special_tokens: bool, limit: PromptLimit | None
+) -> list[int]:
+    if limit is not None:
+        limit.check(tokenizer, text)
+    return tokenizer.encode(text, add_special_tokens)
 
 
 def _size(message: Message) -> int:

@@ -1,0 +1,72 @@
+"""Prompts far beyond the context are refused by their beginning; none that fits is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from quire.core.errors import ModelLoadError, PromptTooLongError
+from quire.models.hub import resolve_model
+from quire.server.prompts import CHARACTERS_PER_TOKEN, CUT_TOKENS, PromptLimit
+from quire.text.tokenizer import load_tokenizer
+
+HUGE = "x" * 3_000_000
+CHAT = {"messages": [{"role": "user", "content": HUGE}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", CHAT, "messages"),
+        ("/v1/chat/completions", CHAT | {"stream": True}, "messages"),
+        ("/v1/completions", {"prompt": HUGE}, "prompt"),
+        ("/v1/completions", {"prompt": ["ok", HUGE]}, "prompt"),
+        ("/v1/responses", {"input": HUGE}, "input"),
+        ("/v1/embeddings", {"input": HUGE}, "input"),
+    ],
+)
+def test_only_the_beginning_is_tokenized(client, engine, monkeypatch, path, body, param):
+    lengths = []
+    encode = engine.tokenizer.encode
+
+    def watched(text, *options, **named):
+        lengths.append(len(text))
+        return encode(text, *options, **named)
+
+    monkeypatch.setattr(engine.tokenizer, "encode", watched)
+    answer = client.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["type"], error["param"]) == ("context_length_exceeded", param)
+    assert (
+        "maximum context length is 256 tokens. However, you requested at least"
+        in (error["message"])
+    )
+    assert 0 < max(lengths) <= CHARACTERS_PER_TOKEN * (256 + 2 * CUT_TOKENS)
+
+
+def test_tokenize_counts_the_whole(client):
+    answer = client.post("/tokenize", json={"prompt": HUGE[:100_000]})
+    assert answer.json()["count"] >= 100_000
+
+
+def test_the_stated_count_is_never_above_the_true_one():
+    try:
+        tokenizer = load_tokenizer(resolve_model("quire-tiny"))
+    except ModelLoadError as error:
+        pytest.skip(f"quire-tiny is not built: {error}")
+    choose = random.Random(3)
+    parts = ["the ", "answer", "\n", " " * 200, "é", "😀", "\x01", "x", "0", "東京", "<|im_end|>"]
+    num_refused = 0
+    for limit in (1, 50, 400):
+        for _ in range(60):
+            kinds = choose.sample(parts, choose.randint(1, 4))
+            text = "".join(choose.choices(kinds, k=choose.randint(1, 9000)))
+            try:
+                PromptLimit(limit, "prompt").check(tokenizer, text)
+            except PromptTooLongError as error:
+                stated = int(str(error).rpartition("(at least ")[2].split()[0])
+                assert limit <= stated <= len(tokenizer.encode(text, False))
+                num_refused += 1
+    assert num_refused > 50
