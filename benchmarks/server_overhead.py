@@ -14,15 +14,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import re
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from statistics import median
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvloop
 
@@ -31,8 +29,11 @@ from benchmarks.sse_client import SseClient, Timeline
 from quire import SamplingParams
 from quire.core.config import EngineConfig
 from quire.llm import AsyncLLM
+from tools.serve_process import ServeProcess
 
 LIMITS = {"first_token_seconds": 0.003, "gap_seconds": 0.001, "throughput_share": 0.10}
+#: A server that takes longer hangs.
+ANSWER_SECONDS = 120
 _names = map("r{}".format, count())
 
 Ask = Callable[[int, int, int], Awaitable[Timeline]]
@@ -71,20 +72,13 @@ async def in_process(model: str, settings: dict[str, Any]) -> AsyncIterator[Ask]
 @contextlib.asynccontextmanager
 async def over_http(model: str, flags: list[str], clients: int) -> AsyncIterator[Ask]:
     """Start a server; asking takes (number, words, tokens), each number on its own connection."""
-    command = [sys.executable, "-m", "quire", "serve", model, "--port", "0", *flags]
-    server = subprocess.Popen(
-        [*command, "--disable-uvicorn-access-log"], stderr=subprocess.PIPE, text=True
-    )
+    # Its log is read all the time: a full pipe would stop the server.
+    server = ServeProcess([model, *flags, "--disable-uvicorn-access-log"])
     connections: list[SseClient] = []
     try:
-        assert server.stderr is not None
-        for line in server.stderr:
-            ready = re.search(r"ready: http://([\d.]+):(\d+)", line)
-            if ready:
-                break
-        else:
-            raise RuntimeError("the server did not start")
-        connections += [SseClient(ready[1], int(ready[2])) for _ in range(clients)]
+        address = urlsplit(server.wait_ready())
+        assert address.hostname is not None and address.port is not None
+        connections += [SseClient(address.hostname, address.port) for _ in range(clients)]
 
         async def ask(number: int, num_words: int, num_tokens: int) -> Timeline:
             body = {
@@ -96,14 +90,14 @@ async def over_http(model: str, flags: list[str], clients: int) -> AsyncIterator
                 "stream_options": {"include_usage": True},
             }
             connection = connections[number % clients]
-            return await connection.stream("/v1/chat/completions", body)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await connection.stream("/v1/chat/completions", body)
 
         yield ask
     finally:
         for connection in connections:
             connection.close()
-        server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        server.end()
 
 
 async def one_client(

@@ -81,8 +81,9 @@ class ServeProcess:
 
     def engine(self) -> psutil.Process:
         """Return the engine's process."""
-        (child,) = psutil.Process(self.popen.pid).children()
-        return child
+        children = psutil.Process(self.popen.pid).children()
+        (engine,) = (c for c in children if any("engine_process" in word for word in c.cmdline()))
+        return engine
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal unless it has ended; return its exit code."""
