@@ -26,6 +26,7 @@ TYPES = {
     403: "PermissionDeniedError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
     413: "RequestTooLargeError",
     414: "RequestTooLargeError",
     415: "UnsupportedMediaTypeError",
