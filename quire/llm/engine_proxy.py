@@ -265,9 +265,10 @@ class EngineProxy:
         self, deadline: float, stream: OutputStream, request_id: str
     ) -> RequestOutput:
         """Return the next output; one that ends with ``timeout`` when the engine is too late."""
-        patience = deadline + DEADLINE_GRACE_SECONDS - time.monotonic()
+        # Also of a request that came too late: the engine is to say and count so.
+        patience = max(0.0, deadline - time.monotonic()) + DEADLINE_GRACE_SECONDS
         try:
-            async with asyncio.timeout(max(0.0, patience)):
+            async with asyncio.timeout(patience):
                 return await stream.get()
         except TimeoutError:
             with self._lock:

@@ -21,7 +21,7 @@ from quire.core.errors import RequestError
 from quire.llm.process_tie import tie_to
 from quire.text.grammar import Vocabulary, compile_grammar
 
-#: Less than the engine's threads have, so that what passes here passes there.
+#: Less than the engine has (``grammar_thread``), so that what passes here passes there.
 STACK_BYTES = 4 * 2**20
 #: What a grammar may take beside the vocabulary.
 MEMORY_BYTES = 2**30

@@ -20,6 +20,9 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
+#: More than a grammar had when it was checked, whatever the system's default is.
+STACK_BYTES = 16 * 2**20
+
 
 class Compiler(Protocol):
     """What the thread calls; see :class:`quire.text.grammar.GrammarCompiler`."""
@@ -57,7 +60,11 @@ class GrammarThread(Generic[T]):
         """Compile ``constraint``; ``request`` comes back from :meth:`take` then."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="quire-grammars", daemon=True)
-            self._thread.start()
+            default = threading.stack_size(STACK_BYTES)
+            try:
+                self._thread.start()
+            finally:
+                threading.stack_size(default)
         self._waiting[request_id] = request
         self._queue.put((request_id, constraint))
 
