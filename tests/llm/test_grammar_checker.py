@@ -27,7 +27,7 @@ SLOW: dict[str, dict[str, Any]] = {
         "grammar": "start: T\nT: " + " & ".join(f"/(.{{{i}}}a|b)*c{{{i}}}.*/" for i in range(1, 60))
     },
 }
-#: One rule calls the next, 30,000 deep: more stack than a thread has.
+#: One rule calls the next, 9,000 deep: more stack than a thread has.
 DEEP = {
     "grammar": "start: r0\n"
     + "\n".join(f'r{i}: "a" r{i + 1} | "b{i}"' for i in range(9_000))
@@ -124,7 +124,7 @@ async def test_a_server_refuses_it_and_serves_on(
 ) -> None:
     """Others, with known grammars, new ones and none, are answered meanwhile."""
     config = EngineConfig.from_keywords(model=str(folder), device=device, **small)
-    engine = EngineProxy(config, grammar_timeout=6.0)
+    engine = EngineProxy(config, grammar_timeout=3.0)
 
     async def answer(name: str, **constraint: Any) -> str:
         structured = StructuredOutputs(**constraint) if constraint else None
@@ -137,8 +137,8 @@ async def test_a_server_refuses_it_and_serves_on(
         assert await answer("known", regex="ab") == "ab"
         assert await answer("new", regex="cd") == "cd"
         await answer("free")
-        with pytest.raises(RequestError, match="--grammar-compilation-timeout"):
-            await slow
+        with pytest.raises(RequestError, match="--grammar-compilation-timeout|more memory"):
+            await slow  # a machine that is fast enough fills the memory before the time is up
         assert await answer("after", regex="ef") == "ef"
         assert engine.num_restarts == 0
     finally:
