@@ -67,6 +67,16 @@ def test_what_takes_too_long_is_refused(checker: GrammarChecker, kind: str) -> N
     checker.compile(StructuredOutputs(regex="a+"))
 
 
+def test_the_time_is_kept(compiler: GrammarCompiler) -> None:
+    """Short enough that the memory cannot be full before."""
+    checker = GrammarChecker(compiler, 0.1)
+    try:
+        with pytest.raises(RequestError, match=r"compile within 0\.1 s"):
+            checker.compile(StructuredOutputs(**SLOW["lark"]))
+    finally:
+        checker.close()
+
+
 def test_what_breaks_its_process_is_refused(checker: GrammarChecker) -> None:
     with pytest.raises(RequestError):
         checker.compile(StructuredOutputs(**DEEP))
