@@ -19,9 +19,7 @@ def main() -> None:
     key = secrets.token_hex(8)
     command = [python, "-m", "pytest", "-c", "tests/clients/pytest.ini", "--rootdir", "."]
     command += ["--confcutdir", "tests/clients", "-p", "no:cacheprovider", "tests/clients"]
-    template = str(ROOT / "tests" / "clients" / "tools.jinja")  # shows tools to the model
-    flags = ["--memory", "64MiB", "--threads", "1", "--chat-template", template]
-    with ServeProcess(flags, QUIRE_API_KEY=key) as server:
+    with ServeProcess(["--memory", "64MiB", "--threads", "1"], QUIRE_API_KEY=key) as server:
         environment = {"QUIRE_CLIENTS_URL": server.wait_ready(), "QUIRE_CLIENTS_KEY": key}
         code = subprocess.run(
             [*command, *arguments], cwd=ROOT, env={**os.environ, **environment}

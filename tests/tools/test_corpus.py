@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from quire.text.tokenizer import load_tokenizer
-from quire.text.tool_parsers import detect_parser
-from tools.quire_tiny import arithmetic, corpus, plain_text, stories
+from quire.text.tool_parsers import PARSERS, detect_parser
+from tools.quire_tiny import arithmetic, corpus, heldout, plain_text, stories, tool_use
 from tools.quire_tiny.facts import all_facts
 from tools.quire_tiny.question import is_held_out
+from tools.quire_tiny.tokenizer import TAGS, special_tokens
+from tools.quire_tiny.tool_kit import KIT, draw_call
 
 ROOT = Path(__file__).resolve().parents[2]
 ASSETS = ROOT / "quire" / "assets" / "quire-tiny"
@@ -24,6 +27,13 @@ NUM_CHATS = 4000
 def questions() -> list[dict]:
     """The committed held-out questions."""
     lines = (ASSETS / "eval" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def tool_chats() -> list[dict]:
+    """The committed held-out chats with tools."""
+    lines = (ASSETS / "eval" / "tools.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -168,6 +178,74 @@ def test_the_template_shows_tools_and_calls() -> None:
         "<|im_start|>user\n<tool_response>\n7\n</tool_response><|im_end|>\n"
         "<|im_start|>assistant\n"
     )
+
+
+def test_tool_chats_render_by_the_template_of_the_package() -> None:
+    """The prompt of a request is what the model was trained on, at every turn of the assistant."""
+    template = load_tokenizer(ASSETS).chat_template
+    assert template is not None
+    rng = Random(14)
+    for _ in range(200):
+        chat = tool_use.draw_chat(rng, corpus.draw_simple, held_out=False)
+        text = corpus.render(chat.messages, tools=chat.tools)
+        fields = {"tools": chat.tools or None}
+        assert template.render(chat.messages, add_generation_prompt=False, **fields) == text
+        for i, message in enumerate(chat.messages):
+            if message["role"] == "assistant":
+                prompt = template.render(chat.messages[:i], **fields)
+                assert text.startswith(f"{prompt}{tool_use.written(message)}<|im_end|>\n")
+
+
+def test_written_calls_are_read_back_by_the_parser() -> None:
+    """What the model is taught to write is what the server reads."""
+    rng = Random(15)
+    calls = [draw_call(rng, tool) for tool in KIT for _ in range(20)]
+    parser = PARSERS["hermes"]()
+    parsed = parser.add(tool_use.written(tool_use.call_message(calls)))
+    parsed.join(parser.flush())
+    arguments = ["" for _ in calls]
+    for delta in parsed.calls:
+        arguments[delta.index] += delta.arguments
+    assert not parsed.content and not parser.errors
+    assert [json.loads(text) for text in arguments] == [call.arguments for call in calls]
+    for call in calls:
+        assert set(call.arguments) == set(call.tool.parameters)
+        kinds = {"string": str, "integer": int}
+        assert all(type(v) is kinds[call.tool.parameters[k]] for k, v in call.arguments.items())
+
+
+def test_no_held_out_call_is_trained_on(tool_chats: list[dict]) -> None:
+    """Neither the calls nor the questions without one occur in training chats with tools."""
+    asked = {
+        (chat["messages"][-1]["content"], chat["expected"])
+        for chat in tool_chats
+        if chat["messages"][-1]["role"] == "user"
+    }
+    assert len(asked) > 150
+    rng = Random(16)
+    for _ in range(NUM_CHATS):
+        messages = tool_use.draw_chat(rng, corpus.draw_simple, held_out=False).messages
+        for user, answer in pairwise(messages):
+            if user["role"] == "user":
+                assert (user["content"], tool_use.written(answer)) not in asked
+
+
+def test_committed_tool_chats_follow_from_their_seed(tool_chats: list[dict]) -> None:
+    """Each kind is there, and the file is what the code writes."""
+    assert tool_chats == heldout.tool_chats(heldout.SEED)
+    assert Counter(chat["kind"] for chat in tool_chats) == heldout.TOOL_KINDS
+
+
+def test_tags_are_tokens_of_the_text() -> None:
+    """One token each, which is kept where special tokens are left out."""
+    tokenizers = pytest.importorskip("tokenizers", reason="the tokenizer needs tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(ASSETS / "tokenizer.json"))
+    for tag in TAGS:
+        [i] = tokenizer.encode(tag).ids
+        assert special_tokens()[i] == tag
+        assert tokenizer.decode([2, i], skip_special_tokens=True) == tag
+    draft = ASSETS.with_name("quire-tiny-draft") / "tokenizer.json"
+    assert draft.read_bytes() == (ASSETS / "tokenizer.json").read_bytes()
 
 
 def test_texts_survive_the_tokenizer() -> None:

@@ -6,9 +6,12 @@ that is passed in, so a seed gives the same corpus on every machine.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from random import Random
+from typing import Any
 
 from tools.quire_tiny import (
     arithmetic,
@@ -18,6 +21,7 @@ from tools.quire_tiny import (
     small_talk,
     stories,
     system_prompts,
+    tool_use,
     units,
 )
 from tools.quire_tiny.facts import all_facts
@@ -45,6 +49,8 @@ class Mixture:
 FIRST = Mixture(0.04, 0.04, 0.0, 0.14, 0.14, (50, 26, 7, 4, 9, 4))
 SECOND = Mixture(0.015, 0.02, 0.06, 0.18, 0.15, (52, 27, 8, 1, 10, 2))
 THIRD = Mixture(0.015, 0.02, 0.05, 0.26, 0.15, (42, 36, 9, 1, 11, 1))
+# What is rehearsed while tools are learnt: facts most of all, since they are forgotten first.
+REHEARSAL = Mixture(0.015, 0.02, 0.04, 0.22, 0.14, (56, 28, 6, 1, 8, 1))
 # The share of the training time from which each of them is used.
 SCHEDULE = ((0.76, THIRD), (0.4, SECOND), (0.0, FIRST))
 
@@ -113,10 +119,30 @@ def draw_chat(rng: Random, held_out: bool, mixture: Mixture = FIRST) -> Chat:
             return with_plain_system(rng, chat)
 
 
-def render(messages: list[Message], add_generation_prompt: bool = False) -> str:
+def render(
+    messages: list[Message],
+    add_generation_prompt: bool = False,
+    tools: Sequence[dict[str, Any]] = (),
+) -> str:
     """Write a chat as ChatML; the chat template in the package gives the same text."""
-    text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
-    return text + "<|im_start|>assistant\n" if add_generation_prompt else text
+    texts = []
+    if tools:
+        system = messages[0]["content"] + "\n" if messages[0]["role"] == "system" else ""
+        messages = messages[1:] if system else messages
+        lines = "".join(json.dumps(t["function"], ensure_ascii=False) + "\n" for t in tools)
+        texts.append(f"<|im_start|>system\n{system}<tools>\n{lines}</tools><|im_end|>\n")
+    for message in messages:
+        role, content = message["role"], tool_use.written(message)
+        if role == "tool":
+            role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
+        texts.append(f"<|im_start|>{role}\n{content}<|im_end|>\n")
+    return "".join(texts) + ("<|im_start|>assistant\n" if add_generation_prompt else "")
+
+
+def tool_texts(rng: Random, num_texts: int) -> list[str]:
+    """Draw chats with tools, of the training split."""
+    chats = (tool_use.draw_chat(rng, draw_simple, False) for _ in range(num_texts))
+    return [render(chat.messages, tools=chat.tools) for chat in chats]
 
 
 def training_texts(rng: Random, num_texts: int, mixture: Mixture = FIRST) -> list[str]:

@@ -17,25 +17,32 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from quire.text.tokenizer import load_tokenizer
 from tools.quire_tiny.corpus import render
 from tools.quire_tiny.export import load, write_json
 from tools.quire_tiny.model import Llama
-from tools.quire_tiny.tokenizer import ENDOFTEXT_ID, IM_END_ID
+from tools.quire_tiny.tokenizer import ENDOFTEXT_ID, IM_END_ID, PAD_ID
 
 STOPS = (IM_END_ID, ENDOFTEXT_ID)
+BATCH = 32
+
+
+def read(path: Path) -> list[dict]:
+    """Read one JSON object a line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 @torch.inference_mode()
 def generate(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
     """Continue each prompt greedily with transformers, up to and including its end token."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for i, prompt in enumerate(prompts):
-        by_length[len(prompt)].append(i)
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     outputs: list[list[int]] = [[] for _ in prompts]
-    for length, rows in by_length.items():
-        ids = torch.tensor([prompts[i] for i in rows])
-        made = model.generate(ids, attention_mask=torch.ones_like(ids))[:, length:].tolist()
+    for start in range(0, len(order), BATCH):
+        rows = order[start : start + BATCH]
+        width = len(prompts[rows[-1]])
+        ids = torch.tensor([[PAD_ID] * (width - len(prompts[i])) + prompts[i] for i in rows])
+        made = model.generate(ids, attention_mask=(ids != PAD_ID).long())[:, width:].tolist()
         for i, output in zip(rows, made, strict=True):
             ends = [n for n, token in enumerate(output) if token in STOPS]
             outputs[i] = output[: ends[0] + 1] if ends else output
@@ -91,23 +98,22 @@ def evaluate(args: argparse.Namespace) -> dict:
     torch.set_num_threads(args.threads)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = load(args.model)
-    lines = (args.eval / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    questions = [json.loads(line) for line in lines]
-    prompts = [
-        tokenizer.apply_chat_template(q["messages"], add_generation_prompt=True)["input_ids"]
-        for q in questions
-    ]
-    rendered = [render(q["messages"], add_generation_prompt=True) for q in questions]
-    assert prompts == [tokenizer(text)["input_ids"] for text in rendered]
+    template = load_tokenizer(args.model).chat_template
+    questions = read(args.eval / "questions.jsonl") + read(args.eval / "tools.jsonl")
+    rendered = [template.render(q["messages"], tools=q.get("tools") or None) for q in questions]
+    assert rendered == [render(q["messages"], True, q.get("tools", ())) for q in questions]
+    prompts = [tokenizer(text)["input_ids"] for text in rendered]
     outputs = generate(args.model, prompts)
     answers = [tokenizer.decode(output, skip_special_tokens=True) for output in outputs]
     stopped = [output[-1] == IM_END_ID for output in outputs]
     right = [is_right(*row) for row in zip(questions, answers, stopped, strict=True)]
+    plain = [ok for q, ok in zip(questions, right, strict=True) if q["group"] != "tools"]
     text = (args.eval / "heldout.txt").read_text(encoding="utf-8")
     ids = tokenizer(text)["input_ids"]
     report = {
-        "questions": len(questions),
-        "accuracy": round(sum(right) / len(right), 4),
+        # Without the chats with tools, which are a group and kinds of their own.
+        "questions": len(plain),
+        "accuracy": round(sum(plain) / len(plain), 4),
         "stopped": round(sum(stopped) / len(stopped), 4),
         "groups": accuracy(questions, right, "group"),
         "kinds": accuracy(questions, right, "kind"),
@@ -117,11 +123,15 @@ def evaluate(args: argparse.Namespace) -> dict:
         "perplexity": {str(w): round(perplexity(model, ids, w), 4) for w in (512, 2048)},
     }
     if args.draft:
-        report["draft_agreement"] = round(agreement(load(args.draft), prompts, outputs), 4)
+        draft = load(args.draft)
+        n = len(plain)
+        report["draft_agreement"] = round(agreement(draft, prompts[:n], outputs[:n]), 4)
+        report["draft_agreement_tools"] = round(agreement(draft, prompts[n:], outputs[n:]), 4)
     if args.show:
         for question, answer, ok in zip(questions, answers, right, strict=True):
             if not ok:
-                print(f"{question['kind']}: {question['messages'][-1]['content']}")
+                names = [tool["function"]["name"] for tool in question.get("tools", ())]
+                print(f"{question['kind']}: {question['messages'][-1]['content']} {names}")
                 print(f"    expected {question['expected']!r}\n    got      {answer!r}")
     return report
 

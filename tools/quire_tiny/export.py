@@ -14,12 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tools.quire_tiny.model import SHAPES, Llama, ModelShape
-from tools.quire_tiny.tokenizer import ENDOFTEXT_ID, IM_END_ID, PAD_ID, special_tokens
+from tools.quire_tiny.tokenizer import ENDOFTEXT_ID, IM_END_ID, PAD_ID, TAGS, special_tokens
 
 MAX_LENGTH = 2048
 # No default system prompt: without a system message none is written. Content may be a string or
-# a list of parts, of which the text parts are written. Tools and calls are written as Hermes does,
-# though no training text has them: a grammar can force calls, the weights make none.
+# a list of parts, of which the text parts are written. Tools and calls are written as Hermes does.
 CHAT_TEMPLATE = r"""{%- if tools -%}
 {{- '<|im_start|>system\n' -}}
 {%- if messages[0]['role'] == 'system' and messages[0]['content'] is string -%}
@@ -39,7 +38,7 @@ CHAT_TEMPLATE = r"""{%- if tools -%}
 {%- if message['content'] is string -%}
 {{- message['content'] -}}
 {%- else -%}
-{%- for part in message['content'] -%}
+{%- for part in message['content'] or [] -%}
 {%- if part['type'] == 'text' -%}
 {{- part['text'] -}}
 {%- endif -%}
@@ -111,7 +110,7 @@ def tokenizer_config() -> dict:
             "normalized": False,
             "rstrip": False,
             "single_word": False,
-            "special": True,
+            "special": token not in TAGS,
         }
         for i, token in enumerate(special_tokens())
     }

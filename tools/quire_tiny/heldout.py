@@ -1,4 +1,6 @@
-"""Write the held-out data: questions with their only accepted answers, and a text for perplexity.
+"""Write the held-out data: questions and tool chats with their only accepted answers, and a text.
+
+The text is for perplexity.
 
 Usage: ``python -m tools.quire_tiny.heldout --out quire/assets/quire-tiny/eval``.
 """
@@ -18,6 +20,7 @@ from tools.quire_tiny import (
     small_talk,
     stories,
     system_prompts,
+    tool_use,
     units,
 )
 from tools.quire_tiny.corpus import draw_simple
@@ -37,6 +40,14 @@ GROUPS = {
     "small_talk": 15,
     "unknown": 20,
     "stories": 15,
+}
+# kind -> how many continuations of held-out chats with tools; ``tool_answer`` follows the responses
+TOOL_KINDS = {
+    "tool_call": 100,
+    "tool_parallel": 30,
+    "tool_answer": 50,
+    "tool_none": 40,
+    "tool_missing": 30,
 }
 
 
@@ -90,6 +101,39 @@ def questions(seed: int) -> list[dict]:
     ]
 
 
+def tool_chats(seed: int) -> list[dict]:
+    """Return what the assistant has to say in held-out chats with tools, in ``questions``' form."""
+    rng = Random(f"{seed}/tools")
+    missing = dict(TOOL_KINDS)
+    chosen: dict[str, dict] = {}
+    while any(missing.values()):
+        chat = tool_use.draw_chat(rng, draw_simple, True)
+        asked = max(i for i, m in enumerate(chat.messages) if m["role"] == "user")
+        ends = [(chat.kind, asked + 1)]
+        if len(chat.messages) > asked + 2:
+            ends.append(("tool_answer", len(chat.messages) - 1))
+        for kind, end in ends:
+            messages = chat.messages[:end]
+            key = json.dumps([messages, chat.tools])
+            if missing[kind] and key not in chosen:
+                missing[kind] -= 1
+                chosen[key] = {
+                    "group": "tools",
+                    "kind": kind,
+                    "tools": chat.tools,
+                    "messages": messages,
+                    "expected": tool_use.written(chat.messages[end]),
+                    "match": "exact",
+                }
+    return sorted(chosen.values(), key=lambda question: list(TOOL_KINDS).index(question["kind"]))
+
+
+def write_lines(path: Path, rows: list[dict]) -> None:
+    """Write one JSON object a line."""
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def heldout_text(seed: int) -> str:
     """Return held-out documents, each once, joined by blank lines."""
     rng = Random(f"{seed}/text")
@@ -104,14 +148,14 @@ def heldout_text(seed: int) -> str:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the three files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=SEED)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(q, ensure_ascii=False) for q in questions(args.seed)]
-    (args.out / "questions.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_lines(args.out / "questions.jsonl", questions(args.seed))
+    write_lines(args.out / "tools.jsonl", tool_chats(args.seed))
     (args.out / "heldout.txt").write_text(heldout_text(args.seed), encoding="utf-8")
 
 

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor as Pool
 import torch
 from torch import Tensor
 
+from tools.quire_tiny.model import PRECISION
+
 STEPS = 5
 MOMENTUM, DECAY = 0.95, 0.01
 A, B, C = 3.4445, -4.7750, 2.0315
@@ -17,8 +19,8 @@ A, B, C = 3.4445, -4.7750, 2.0315
 
 @torch.no_grad()
 def orthogonalize(g: Tensor) -> Tensor:
-    """Return (rows, cols) with every singular value near 1, by Newton-Schulz in bfloat16."""
-    x = g.bfloat16()
+    """Return (rows, cols) with every singular value near 1, by Newton-Schulz."""
+    x = g.to(PRECISION)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (x.norm() + 1e-7)

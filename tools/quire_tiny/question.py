@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
-Message = dict[str, str]
+Message = dict[str, Any]
 HELD_OUT_PERCENT = 6
 
 
@@ -60,12 +61,16 @@ class Fact:
 
 @dataclass(frozen=True)
 class Chat:
-    """Messages in order; ``held_out`` when any question inside is."""
+    """Messages in OpenAI's form; ``held_out`` when any question inside is.
+
+    ``tools`` are what a request would list.
+    """
 
     kind: str
     key: str
     messages: list[Message] = field(default_factory=list)
     held_out: bool = False
+    tools: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def answer(self) -> str:

@@ -6,8 +6,10 @@ Usage: ``python -m tools.quire_tiny.tokenizer --out DIR`` writes ``DIR/tokenizer
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -16,12 +18,33 @@ from tools.quire_tiny.corpus import training_texts
 VOCAB_SIZE = 2048
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 NUM_RESERVED = 12
+# One token each, but part of the text: they are kept when special tokens are left out.
+TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>")
 ENDOFTEXT_ID, IM_START_ID, IM_END_ID, PAD_ID = range(4)
 
 
 def special_tokens() -> list[str]:
-    """Return the special tokens in order of their ids, from 0."""
-    return [*SPECIAL_TOKENS, *(f"<|reserved_{i}|>" for i in range(NUM_RESERVED))]
+    """Return the tokens with an id of their own, in order from 0; the tags took reserved ones."""
+    reserved = (f"<|reserved_{i}|>" for i in range(len(TAGS), NUM_RESERVED))
+    return [*SPECIAL_TOKENS, *TAGS, *reserved]
+
+
+def with_tags(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """Return a ``tokenizer.json`` whose added tokens have the names and flags of this file."""
+    names = special_tokens()
+    added = [
+        {**token, "content": names[token["id"]], "special": names[token["id"]] not in TAGS}
+        for token in tokenizer["added_tokens"]
+    ]
+    old = [token["content"] for token in tokenizer["added_tokens"]]
+    vocabulary = {
+        (names[i] if token in old else token): i for token, i in tokenizer["model"]["vocab"].items()
+    }
+    return {
+        **tokenizer,
+        "added_tokens": added,
+        "model": {**tokenizer["model"], "vocab": vocabulary},
+    }
 
 
 def train_tokenizer(seed: int, num_texts: int) -> Tokenizer:
@@ -53,7 +76,9 @@ def main() -> None:
     parser.add_argument("--num-texts", type=int, default=60000)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    train_tokenizer(args.seed, args.num_texts).save(str(args.out / "tokenizer.json"))
+    trained = json.loads(train_tokenizer(args.seed, args.num_texts).to_str())
+    text = json.dumps(with_tags(trained), ensure_ascii=False)
+    (args.out / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

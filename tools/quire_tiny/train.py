@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional
 
 from tools.quire_tiny.corpus import Mixture, mixture_at
-from tools.quire_tiny.model import SHAPES, Llama
+from tools.quire_tiny.model import PRECISION, SHAPES, Llama
 from tools.quire_tiny.muon import Muon
 from tools.quire_tiny.packing import SHARD_TEXTS, Rows, batches, take
 
@@ -54,7 +54,7 @@ def attention_bias(documents: np.ndarray) -> torch.Tensor:
     t = numbers.shape[1]
     causal = torch.ones(t, t, dtype=torch.bool).tril()
     visible = (numbers[:, None, :, None] == numbers[:, None, None, :]) & causal
-    return torch.zeros(visible.shape, dtype=torch.bfloat16).masked_fill(~visible, -10000.0)
+    return torch.zeros(visible.shape, dtype=PRECISION).masked_fill(~visible, -10000.0)
 
 
 def loss_of(model: Llama, rows: Rows) -> torch.Tensor:
@@ -68,7 +68,8 @@ def loss_of(model: Llama, rows: Rows) -> torch.Tensor:
     ids = torch.from_numpy(rows.ids)
     keep = weights > 0
     # NOTE: the cache of casted weights is shared between threads and cleared by any of them.
-    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+    narrow = torch.bfloat16 == PRECISION
+    with torch.autocast("cpu", dtype=PRECISION, cache_enabled=False, enabled=narrow):
         hidden = model.hidden(ids[:, :-1], attention_bias(rows.documents[:, :-1]))
         logits = functional.linear(hidden[keep], model.embed_tokens.weight)
     losses = functional.cross_entropy(logits.float(), ids[:, 1:][keep], reduction="none")
