@@ -152,7 +152,7 @@ class GgufFile:
     def texts(self, key: str) -> list[str]:
         """Return a list of strings, empty when absent."""
         value = self.metadata.get(key, [])
-        if not isinstance(value, list) or not all(type(item) is str for item in value):
+        if not isinstance(value, list) or not set(map(type, value)) <= {str}:
             raise self.error(key, "must be a list of strings")
         return value
 

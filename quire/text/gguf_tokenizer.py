@@ -134,12 +134,15 @@ def _byte_level(
             raise ValueError(f"a merge that is no pair: {merge!r:.80}")
         merges.append((merge[:cut], merge[cut + 1 :]))
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    for left, right in merges:
-        if not {left, right, left + right} <= vocabulary.keys():
-            raise ValueError(f"a merge of or to an unknown token: {left!r:.40} {right!r:.40}")
-    tokenizer = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre.ignore_merges)
-    )
+    try:
+        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre.ignore_merges)
+    except Exception:
+        for left, right in merges:
+            if not {left, right, left + right} <= vocabulary.keys():
+                message = f"a merge of or to an unknown token: {left!r:.40} {right!r:.40}"
+                raise ValueError(message) from None
+        raise
+    tokenizer = Tokenizer(model)
     if pre.nfc:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre.build()
