@@ -33,11 +33,14 @@ inline void read_direct(const QuantizedWeights& weights, const char* lines, int6
 inline void read_two_levels(const QuantizedWeights& weights, const int8_t* group,
                             const float* supers, int shift, float* out) {
   constexpr int64_t panel = QuantizedWeights::panel_width;
-  if (weights.scale_form == ScaleForm::bytes)
-    for (int i = 0; i < panel; ++i) out[i] = static_cast<float>(group[i]) * supers[i];
-  else
+  int8_t halves[panel];
+  if (weights.scale_form == ScaleForm::nibbles) {
     for (int i = 0; i < panel; ++i)
-      out[i] = static_cast<float>(static_cast<uint8_t>(group[i]) >> shift & 15) * supers[i];
+      halves[i] = static_cast<int8_t>(static_cast<uint8_t>(group[i]) >> shift & 15);
+    group = halves;
+  }
+  for (int64_t i = 0; i < panel; i += F32::lanes)
+    store(out + i, load(group + i) * load(supers + i));
 }
 
 // Scales (or offsets, which `begin` tells) of a span, [record][half][32 outputs]; one half where

@@ -13,6 +13,7 @@ namespace quire::QUIRE_ISA {
 
 constexpr int record_codes = QuantizedWeights::record_codes;
 
+#if !defined(__AVX2__)
 // out[i] |= plane << shift, for a plane of `bits` bits. `set` writes instead.
 template <int bits, int shift, bool set>
 inline void unpack_plane(const uint8_t* __restrict plane, uint8_t* __restrict out) {
@@ -27,6 +28,8 @@ inline void unpack_plane(const uint8_t* __restrict plane, uint8_t* __restrict ou
   }
 }
 
+#endif
+
 template <int bits, int shift>
 inline void pack_plane(const uint8_t* __restrict codes, uint8_t* __restrict plane) {
   constexpr int parts = 8 / bits, bytes = record_codes / parts;
@@ -36,16 +39,6 @@ inline void pack_plane(const uint8_t* __restrict codes, uint8_t* __restrict plan
       byte |= (codes[i + part * bytes] >> shift & ((1 << bits) - 1)) << (part * bits);
     plane[i] = static_cast<uint8_t>(byte);
   }
-}
-
-// One record to a byte a code.
-inline void unpack_record(int bits, const uint8_t* record, uint8_t* codes) {
-  if (bits == 8) std::memcpy(codes, record, record_codes);
-  if (bits >= 4 && bits <= 6) unpack_plane<4, 0, true>(record, codes);
-  if (bits <= 3) unpack_plane<2, 0, true>(record, codes);
-  if (bits == 3) unpack_plane<1, 2, false>(record + record_codes / 4, codes);
-  if (bits == 5) unpack_plane<1, 4, false>(record + record_codes / 2, codes);
-  if (bits == 6) unpack_plane<2, 4, false>(record + record_codes / 2, codes);
 }
 
 inline void pack_record(int bits, const uint8_t* codes, uint8_t* record) {
@@ -96,6 +89,17 @@ struct PackedCodes {
   }
 };
 
+template <int bits>
+inline void store_codes(const uint8_t* record, uint8_t* codes) {
+#pragma GCC unroll 8
+  for (int word = 0; word < record_codes / word_bytes; ++word)
+#pragma GCC unroll 4
+    for (int vector = 0; vector < word_bytes / register_bytes; ++vector) {
+      const Bytes bytes = PackedCodes<bits>{}.load(record, word, vector);
+      std::memcpy(codes + word * word_bytes + vector * register_bytes, &bytes, sizeof(bytes));
+    }
+}
+
 // Four bits that number the bytes of a table.
 struct BookCodes {
   static constexpr Range range = Range::byte;
@@ -106,6 +110,24 @@ struct BookCodes {
   }
 };
 #endif
+
+// One record to a byte a code.
+inline void unpack_record(int bits, const uint8_t* record, uint8_t* codes) {
+  if (bits == 8) std::memcpy(codes, record, record_codes);
+#if defined(__AVX2__)
+  if (bits == 6) store_codes<6>(record, codes);
+  if (bits == 5) store_codes<5>(record, codes);
+  if (bits == 4) store_codes<4>(record, codes);
+  if (bits == 3) store_codes<3>(record, codes);
+  if (bits == 2) store_codes<2>(record, codes);
+#else
+  if (bits >= 4 && bits <= 6) unpack_plane<4, 0, true>(record, codes);
+  if (bits <= 3) unpack_plane<2, 0, true>(record, codes);
+  if (bits == 3) unpack_plane<1, 2, false>(record + record_codes / 4, codes);
+  if (bits == 5) unpack_plane<1, 4, false>(record + record_codes / 2, codes);
+  if (bits == 6) unpack_plane<2, 4, false>(record + record_codes / 2, codes);
+#endif
+}
 
 // codes[i] = table[codes[i]] for codes below 16.
 inline void look_up_codes(const uint8_t* table, uint8_t* codes) {
