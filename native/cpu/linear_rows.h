@@ -40,8 +40,8 @@ class Activations {
     words_ = static_cast<Word*>(
         scratch(Slot::activations,
                 static_cast<size_t>(num_rows * num_groups_ * group_words) * sizeof(Word)));
-    // A thread is worth waking for some thousand lines.
-    const int64_t tiles_per_chunk = ceil_div(4096, Format::tile_rows * num_groups_);
+    const int64_t tiles_per_chunk =
+        ceil_div(Format::lines_worth_a_thread, Format::tile_rows * num_groups_);
     parallel_for(ceil_div(tiles_.count, tiles_per_chunk), [&](int64_t chunk) {
       const int64_t end = smaller((chunk + 1) * tiles_per_chunk, tiles_.count);
       for (int64_t tile = chunk * tiles_per_chunk; tile < end; ++tile) pack(x, tile);

@@ -40,6 +40,7 @@ struct FloatFormat {
   using Weight = T;
   using Word = float;
   static constexpr int tile_rows = max_tile_rows;
+  static constexpr int64_t lines_worth_a_thread = 4096;  // to pack
   static constexpr int word_inputs = 1;
   static constexpr int step_words = 1;
 
@@ -59,6 +60,7 @@ struct PairFormat {
   using Weight = BF16;
   using Word = float;
   static constexpr int tile_rows = max_tile_rows;
+  static constexpr int64_t lines_worth_a_thread = 4096;  // to pack
   static constexpr int word_inputs = 1;
   static constexpr int step_words = 2;
 
@@ -79,6 +81,7 @@ struct DotFormat {
   using Weight = BF16;
   using Word = uint32_t;
   static constexpr int tile_rows = max_tile_rows;
+  static constexpr int64_t lines_worth_a_thread = 4096;  // to pack
   static constexpr int word_inputs = 2;
   static constexpr int step_words = 1;
 

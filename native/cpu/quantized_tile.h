@@ -30,33 +30,32 @@ struct QuantizedFormat {
   using Word = uint32_t;
   static constexpr int word_inputs = 2;
   static constexpr int tile_rows = F32::lanes == 16 ? 6 : F32::lanes == 8 ? 4 : 2;
+  static constexpr int64_t lines_worth_a_thread = 512;  // to pack
 
   int32_t zero = 0;
   bool halves = false;
 
   void fill(const float* x, int64_t n, Word* line) const {
+    constexpr int vectors = 32 / F32::lanes;
     const F32 nothing = quire::QUIRE_ISA::zero(), infinity = set1(__builtin_inff());
-    float values[32];
-    F32 highest = nothing, bad = nothing;
-    for (int i = 0; i < 32; i += F32::lanes) {
+    F32 values[vectors], highest = nothing, bad = nothing;
+    for (int v = 0; v < vectors; ++v) {
+      const int i = v * F32::lanes;
       const F32 part = n > i ? load_tail(x + i, n - i) : nothing;
       bad = bad + part * nothing;  // NaN where x is infinite or NaN
-      const F32 finite = select(less(abs(part), infinity), part, nothing);
-      highest = max(abs(finite), highest);
-      store(values + i, finite);
+      values[v] = select(less(abs(part), infinity), part, nothing);
+      highest = max(abs(values[v]), highest);
     }
     const float most = max(highest);
     const bool silent = most < 1e-30f;  // 127 / most would be infinite
     const F32 inverse = set1(silent ? 0.0f : 127.0f / most);
     F32 half_sums[2] = {nothing, nothing};
-    for (int i = 0; i < 32; i += F32::lanes) {
-      const F32 rounded = round(load(values + i) * inverse);
-      half_sums[i / 16] = half_sums[i / 16] + rounded;
-      store(values + i, rounded);
-    }
     ActivationGroup group{};
-    for (int i = 0; i < 32; ++i)
-      group.codes[i] = static_cast<int8_t>(static_cast<int32_t>(values[i]));
+    for (int v = 0; v < vectors; ++v) {
+      const F32 rounded = round(values[v] * inverse);
+      half_sums[2 * v / vectors] = half_sums[2 * v / vectors] + rounded;
+      store(group.codes + v * F32::lanes, rounded);
+    }
     float sums[2] = {sum(half_sums[0]), sum(half_sums[1])};  // whole numbers
     if (!halves) sums[0] += sums[1];
     group.scale = (silent ? 0.0f : most / 127.0f) + sum(bad);
