@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import results
-from benchmarks.engine_steps import decode_seconds
+from benchmarks.engine_steps import decode_seconds, start_decoding
 from quire import LLM
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.native import native
@@ -72,7 +72,8 @@ def cases(backend: CpuBackend, rows: int, vocab: int) -> dict[str, Callable[[], 
 
 def step_seconds(llm: LLM, batch: int, steps: int) -> float:
     """Return the median seconds of an engine step that decodes ``batch`` sequences greedily."""
-    return median(decode_seconds(llm, batch, 32, steps))
+    start_decoding(llm, batch, 32, steps)
+    return median(decode_seconds(llm, batch, steps))
 
 
 def measure(checkpoint: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
