@@ -26,7 +26,6 @@ KEY = "conformance-key"
 def served(device):
     limits = ["--memory", "64MiB", "--threads", "1", "--max-num-queued-reqs", "4"]
     limits += ["--max-num-seqs", "4"]
-    limits += ["--chat-template", str(ROOT / "tests" / "clients" / "tools.jinja")]
     with ServeProcess(["--device", device, *limits], QUIRE_API_KEY=KEY) as server:
         yield server.wait_ready()
         assert server.end() == 0
