@@ -166,7 +166,7 @@ class _Child:
             if not self._link.poll(START_SECONDS):
                 raise OSError("it does not start")
             self._link.recv_bytes()
-        except BaseException:
+        except (OSError, EOFError):
             self.end()
             raise
 

@@ -25,7 +25,7 @@ from tools.quire_tiny.export import load
 from tools.quire_tiny.model import Llama
 from tools.quire_tiny.packing import LONG_ROW, MIDDLE_ROW, SHORT_ROW, Rows, encode, pack, take
 from tools.quire_tiny.tokenizer import SPECIAL_TOKENS, TAGS
-from tools.quire_tiny.train import Progress, optimizers_of, save, train_step
+from tools.quire_tiny.train import Progress, optimizers_of, print_progress, save, train_step
 
 # A step has four parts of middle rows and two of short ones, so that two threads end together.
 MIDDLE_PART, SHORT_PART = 1, 2
@@ -119,11 +119,7 @@ def finetune(args: argparse.Namespace) -> None:
         progress.step += 1
         progress.tokens += sum(int((part.documents >= 0).sum()) for part in parts)
         if progress.step % 10 == 0:
-            rate = progress.tokens / progress.elapsed
-            print(
-                f"{progress.elapsed:5.0f} s  step {progress.step}  loss {mean:.4f}  {rate:.0f} t/s",
-                flush=True,
-            )
+            print_progress(progress, mean)
         if progress.elapsed >= budget:
             break
         if progress.elapsed - saved_at > CHECKPOINT_SECONDS:

@@ -42,6 +42,13 @@ class Progress:
     tokens: int = 0
 
 
+def print_progress(progress: Progress, loss: float) -> None:
+    """Print where a run is, with its mean loss and its rate."""
+    rate = progress.tokens / progress.elapsed
+    place = f"{progress.elapsed:6.0f} s  step {progress.step}"
+    print(f"{place}  loss {loss:.4f}  {rate:.0f} t/s", flush=True)
+
+
 def learning_rate_scale(fraction: float, step: int) -> float:
     """Return the factor of the learning rates: warm-up by steps, then flat, then linear to zero."""
     decay = min(1.0, (1.0 - fraction) / (1.0 - DECAY_FROM))
@@ -171,11 +178,7 @@ def train(args: argparse.Namespace) -> None:
         progress.step += 1
         progress.tokens += sum(int((part.documents >= 0).sum()) for part in parts)
         if progress.step % 20 == 0:
-            rate = progress.tokens / progress.elapsed
-            print(
-                f"{progress.elapsed:6.0f} s  step {progress.step}  loss {mean:.4f}  {rate:.0f} t/s",
-                flush=True,
-            )
+            print_progress(progress, mean)
         if progress.elapsed - saved_at > CHECKPOINT_SECONDS:
             save(path, model, optimizers, progress)
             saved_at = progress.elapsed
