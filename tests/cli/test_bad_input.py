@@ -112,8 +112,8 @@ def test_bytes_that_are_no_text_are_told_in_words(model, mode):
     assert (result.returncode, result.stdout) == (1, b"")
     assert result.stderr.startswith(b"quire: [tokenize] text must be valid Unicode; got 'abc")
     assert result.stderr.count(b"\n") == 1
-    result = run("chat", "--max-tokens", "3", stdin=b"abc\xff\nhi\n")
-    first, second = result.stderr.splitlines()
+    result = run("chat", "--max-tokens", "3", stdin=b"/set ignore_eos true\nabc\xff\nhi\n")
+    _, first, second = result.stderr.splitlines()
     assert b"valid Unicode" in first and b"3 tokens" in second
     assert result.returncode == 0
 
