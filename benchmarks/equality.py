@@ -5,12 +5,13 @@ Conditions are {alone, batched} x {whole, chunked} x {cold, warm prefix} x {pree
 their alternatives, and prompt log-probabilities. A condition that did not happen (nothing was
 preempted, no prefix was found ...) is a failure too.
 
-``scripts/bench equality [FOLDER ...]`` prints the table; the integration tests call
+``scripts/bench equality [MODEL ...]`` prints the table; the integration tests call
 :func:`check_lattice`.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
 import sys
@@ -279,11 +280,19 @@ def _quantized_models(root: Path) -> list[tuple[str, Path, dict[str, Any]]]:
     return models
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Check the models named, or quire-tiny and a random model of each family; print the table.
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the table; return 1 when a cell fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", help="default: quire-tiny and one of each family")
+    parser.add_argument(
+        "--quantized",
+        action="store_true",
+        help="instead a random model rounded at load, and one of each type of GGUF files",
+    )
+    arguments = parser.parse_args(words)
+    if arguments.quantized and arguments.models:
+        parser.error("--quantized names its models itself")
 
-    ``--quantized`` instead: a random model rounded at load, and one of each type of GGUF files.
-    """
     from rich.console import Console
     from rich.progress import track
     from rich.table import Table
@@ -293,12 +302,12 @@ def main(arguments: Sequence[str]) -> int:
     console, conditions = Console(), all_conditions()
     with tempfile.TemporaryDirectory() as temporary:
         models: list[tuple[str, Path, dict[str, Any]]]
-        if list(arguments) == ["--quantized"]:
+        if arguments.quantized:
             models = _quantized_models(Path(temporary))
         else:
-            folders = [Path(argument) for argument in arguments]
-            if not folders:
-                folders = [resolve_model("quire-tiny"), *_random_models(Path(temporary))]
+            folders = [resolve_model(name) for name in arguments.models or ["quire-tiny"]]
+            if not arguments.models:
+                folders += _random_models(Path(temporary))
             models = [(folder.name, folder, {}) for folder in folders]
         columns = {}
         progress = Console(stderr=True)
@@ -324,4 +333,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
