@@ -9,9 +9,7 @@ checkpoint.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor as Pool
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -24,8 +22,8 @@ from tools.quire_tiny.corpus import REHEARSAL, long_texts, tool_texts, training_
 from tools.quire_tiny.export import load
 from tools.quire_tiny.model import Llama
 from tools.quire_tiny.packing import LONG_ROW, MIDDLE_ROW, SHORT_ROW, Rows, encode, pack, take
+from tools.quire_tiny.run import Run, learning_rate_scale, parser
 from tools.quire_tiny.tokenizer import SPECIAL_TOKENS, TAGS
-from tools.quire_tiny.train import Progress, optimizers_of, print_progress, save, train_step
 
 # A step has four parts of middle rows and two of short ones, so that two threads end together.
 MIDDLE_PART, SHORT_PART = 1, 2
@@ -34,7 +32,6 @@ STEP_TOKENS = MIDDLE_PARTS * MIDDLE_PART * MIDDLE_ROW + SHORT_PARTS * SHORT_PART
 SHARD_STEPS, LONG_EVERY = 48, 24
 TOOL_SHARE = 0.7
 PEAK, WARMUP_STEPS, DECAY_FROM = 0.3, 20, 0.25
-CHECKPOINT_SECONDS = 60
 
 
 def parts_of(rng: np.random.Generator, rows: Rows, size: int) -> Iterator[Rows]:
@@ -90,55 +87,27 @@ def name_tags(model: Llama, tokenizer: Tokenizer) -> None:
 
 
 def scale_at(fraction: float, step: int) -> float:
-    """Return the factor of the learning rates: warm-up by steps, then flat, then linear to zero."""
-    decay = min(1.0, (1.0 - fraction) / (1.0 - DECAY_FROM))
-    return PEAK * max(0.0, min((step + 1) / WARMUP_STEPS, decay))
+    """Return the factor of the learning rates."""
+    return PEAK * learning_rate_scale(fraction, step, WARMUP_STEPS, DECAY_FROM)
 
 
 def finetune(args: argparse.Namespace) -> None:
     """Train until the budget is spent."""
     torch.manual_seed(args.seed)
-    torch.set_num_threads(1)
-    pool = Pool(args.threads, initializer=torch.set_num_threads, initargs=(1,))
     tokenizer = Tokenizer.from_file(str(args.work / "tokenizer.json"))
-    model, progress = load(args.base).train(), Progress()
+    model = load(args.base).train()
     name_tags(model, tokenizer)
-    optimizers = optimizers_of(model, pool)
-    path = args.work / "main.pt"
+    run = Run(model, args.work / "main.pt", args)
     if args.resume:
-        state = torch.load(path)
-        model.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-    budget, start, saved_at, mean = args.minutes * 60, time.monotonic(), 0.0, 0.0
-    for parts in batches(tokenizer, args.seed):
-        scale = scale_at(progress.elapsed / budget, progress.step)
-        loss = train_step(pool, model, optimizers, parts, scale)
-        mean = 0.95 * mean + 0.05 * loss if mean else loss
-        progress.elapsed = time.monotonic() - start
-        progress.step += 1
-        progress.tokens += sum(int((part.documents >= 0).sum()) for part in parts)
-        if progress.step % 10 == 0:
-            print_progress(progress, mean)
-        if progress.elapsed >= budget:
-            break
-        if progress.elapsed - saved_at > CHECKPOINT_SECONDS:
-            save(path, model, optimizers, progress)
-            saved_at = progress.elapsed
-    save(path, model, optimizers, progress)
-    print(f"done: {progress}", flush=True)
+        run.restore()
+    run.train(batches(tokenizer, args.seed), scale_at)
 
 
 def main() -> None:
     """Read the command line and train."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--resume", action="store_true")
-    finetune(parser.parse_args())
+    arguments = parser(__doc__)
+    arguments.add_argument("--base", type=Path, required=True)
+    finetune(arguments.parse_args())
 
 
 if __name__ == "__main__":
