@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import logging
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -299,6 +300,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
     from quire.models.hub import resolve_model
 
+    logging.getLogger("quire").setLevel(logging.WARNING)  # hundreds of engines are started
     console, conditions = Console(), all_conditions()
     with tempfile.TemporaryDirectory() as temporary:
         models: list[tuple[str, Path, dict[str, Any]]]
@@ -315,18 +317,22 @@ def main(words: Sequence[str] | None = None) -> int:
             columns[name] = check_lattice(folder, conditions, **settings)
     legend = ", ".join(f"{f.name[0].upper()} {f.name}" for f in fields(Condition))
     console.print(f"Same request, same tokens. {legend.replace('_', ' ')}.")
-    table = Table("condition")
-    for name in columns:
-        table.add_column(name.removeprefix("tiny-"))
-    failed = []
-    for row, condition in enumerate(conditions):
-        cells = []
-        for name, outcomes in columns.items():
-            failures = outcomes[row].failures
-            cells.append("[red]FAIL[/]" if failures else "[green]pass[/]")
-            failed += [f"{name}, {condition.name}: {failure}" for failure in failures]
-        table.add_row(condition.code, *cells)
-    console.print(table)
+    names, fitting = list(columns), max(1, (console.width - 13) // 11)
+    for begin in range(0, len(names), fitting):
+        shown = names[begin : begin + fitting]
+        table = Table("condition", *(name.removeprefix("tiny-") for name in shown))
+        for row, condition in enumerate(conditions):
+            failing = [columns[name][row].failures for name in shown]
+            table.add_row(
+                condition.code, *("[red]FAIL[/]" if f else "[green]pass[/]" for f in failing)
+            )
+        console.print(table)
+    failed = [
+        f"{name}, {outcome.condition.name}: {failure}"
+        for name, outcomes in columns.items()
+        for outcome in outcomes
+        for failure in outcome.failures
+    ]
     for line in failed:
         console.print(line, style="red")
     return 1 if failed else 0

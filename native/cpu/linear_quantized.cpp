@@ -105,16 +105,19 @@ class IntegerBlocks {
       read_scales(weights_, span, weights_.offsets_begin(), 1.0f, offsets_);
       tile.offsets = offsets_;
     }
-    // The first tile asks for the block that comes next.
-    tile.ahead = place.next + place.next_index * block_groups<Format> * weights_.record_bytes();
-    tile.ahead_bytes = weights_.record_bytes();
-    ask_for_scales(place.next, place.next_index * block_groups<Format>);
+    // Each tile asks for a share of the block that comes next: memory is then busy all the time.
+    const int64_t next_record = place.next_index * block_groups<Format>;
+    ask_for_scales(place.next, next_record);
+    const char* next = place.next + next_record * weights_.record_bytes();
+    const char* const next_end = next + span.records * weights_.record_bytes();
+    tile.ahead_bytes = ceil_div(weights_.record_bytes() / 64, tiles.count) * 64;
     for (int64_t i = 0; i < tiles.count; ++i) {
       const int64_t begin = tiles.start(i), rows = tiles.start(i + 1) - begin;
       tile.activations = reinterpret_cast<const ActivationGroup*>(activations.at(place.index, i));
       tile.out = sums + begin * panel_width;
+      tile.ahead = next < next_end ? next : nullptr;
       quantized_tile_of(weights_, packed, rows)(tile);
-      tile.ahead = nullptr;
+      next += span.records * tile.ahead_bytes;
     }
   }
 
