@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,37 @@ from quire.core.kv_cache_spec import KV_DTYPE_BYTES, SCALE_BYTES, KVCacheSpec
 from quire.core.memory_budget import budget_from_total, num_sequences
 from quire.core.named_shapes import NAMED_SHAPES, named_spec
 
+#: What else an engine's --kv-cache-dtype calls them.
+ALIASES = {"fp8": "fp8_e4m3"}
 DTYPE = click.option(
-    "--dtype", type=click.Choice(list(KV_DTYPE_BYTES)), default="bfloat16", help="Of K and V."
-)
-TOKENS = click.option(
-    "--tokens", type=CountType(False), default=4096, show_default=True, help="Per sequence."
-)
+    "--dtype", type=click.Choice([*KV_DTYPE_BYTES, *ALIASES]), default="bfloat16",
+    show_default=True, callback=lambda ctx, param, name: ALIASES.get(name, name),
+    help="Of K and V.",
+)  # fmt: skip
+COUNT = CountType(False, minimum=1)
+TOKENS = click.option("--tokens", type=COUNT, default=4096, show_default=True, help="Per sequence.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    """Refuse nan, which no range of click's does."""
+    if math.isnan(value):
+        raise click.BadParameter("nan is no number.")
+    return value
 
 
 @click.group()
 def calc() -> None:
     """Compute KV cache sizes and how many sequences fit.
 
-    MODEL is a name such as llama-3.1-8b or a folder with config.json or a GGUF file.
+    MODEL is a name such as llama-3.1-8b, quire-tiny, a folder with config.json, or a GGUF file.
     """
 
 
 @calc.command(short_help="Show the KV cache's size.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @TOKENS
-@click.option(
-    "--sequences", type=CountType(False), default=1, show_default=True, help="Of that length each."
-)
+@click.option("--sequences", type=COUNT, default=1, show_default=True, help="Of that length each.")
 @DTYPE
 @JSON
 def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json: bool) -> None:
@@ -51,20 +60,26 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
         return
     head = f"(head dim + {SCALE_BYTES} of scale)" if dtype == "int8" else "head dim x bytes"
     click.echo(f"{sequences} x {tokens} tokens in {dtype}: 2 x layers x KV heads x {head}")
-    click.echo(f"{'model':<16}{'bytes/token':>12}{'bytes':>18}{'GB':>10}{'GiB':>10}")
-    for row in rows:
-        total = row["bytes"]
-        click.echo(
-            f"{row['model']:<16}{row['bytes_per_token']:>12,}{total:>18,}"
-            f"{total / 1e9:>10.3f}{total / 2**30:>10.3f}"
-        )
+    _table([
+        ("model", "bytes/token", "bytes", "GB", "GiB"),
+        *(
+            (
+                row["model"], f"{row['bytes_per_token']:,}", f"{row['bytes']:,}",
+                f"{row['bytes'] / 1e9:.3f}", f"{row['bytes'] / 2**30:.3f}",
+            )
+            for row in rows
+        ),
+    ])  # fmt: skip
 
 
 @calc.command(short_help="Show how many sequences fit beside the weights.")
 @click.argument("model")
-@click.option("--memory", type=CountType(False), required=True, help="Of the device (80GiB).")
-@click.option("--weights", type=CountType(False), required=True, help="Of the weights (16GiB).")
-@click.option("--fraction", type=click.FloatRange(0, 1), default=0.9, show_default=True)
+@click.option("--memory", type=COUNT, required=True, help="Of the device (80GiB).")
+@click.option("--weights", type=COUNT, required=True, help="Of the weights (16GiB).")
+@click.option(
+    "--fraction", type=click.FloatRange(0, 1), default=0.9, show_default=True, callback=_number,
+    help="Of the memory that is used.",
+)  # fmt: skip
 @TOKENS
 @DTYPE
 @JSON
@@ -85,11 +100,23 @@ def _spec(model: str, dtype: str) -> KVCacheSpec:
     spec = named_spec(model, dtype)
     if spec is not None:
         return spec
-    if not Path(model).exists():
-        raise click.UsageError(
-            f"MODEL must be a folder, a GGUF file or one of {', '.join(NAMED_SHAPES)}; got {model}."
-        )
     from quire.models.config_reader import read_model_config
+    from quire.models.hub import EMBEDDED, resolve_model
 
-    config = read_model_config(Path(model))
+    path = Path(model)
+    if not path.exists() and model != EMBEDDED:
+        raise click.UsageError(
+            f"MODEL must be a folder, a GGUF file, {EMBEDDED} or one of "
+            f"{', '.join(NAMED_SHAPES)}; got {model}."
+        )
+    # Who names the file that is read means its folder.
+    config = read_model_config(path.parent if path.name == "config.json" else resolve_model(model))
     return KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, 16, dtype)
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
+    """Print rows in columns as wide as what is in them, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *numbers in rows:
+        cells = (text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
+        click.echo("  ".join((first.ljust(widths[0]), *cells)))

@@ -48,12 +48,18 @@ def parse_count(text: str) -> int:
 
 
 class CountType(click.ParamType[int | None]):
-    """A whole number with a unit; ``auto`` is None where the setting has no fixed default."""
+    """A whole number with a unit.
+
+    Args:
+        optional: ``auto`` is None, for a setting without a fixed default.
+        minimum: Lesser numbers are refused here; None leaves that to the setting's owner.
+    """
 
     name = "N"
 
-    def __init__(self, optional: bool) -> None:
+    def __init__(self, optional: bool, minimum: int | None = None) -> None:
         self.optional = optional
+        self.minimum = minimum
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -63,9 +69,12 @@ class CountType(click.ParamType[int | None]):
         if self.optional and value in ("auto", "-1"):
             return None
         try:
-            return parse_count(value)
+            count = parse_count(value)
         except ValueError:
             self.fail(f"{value!r} is not a whole number such as 4096, 4k or 8GiB.", param, ctx)
+        if self.minimum is not None and count < self.minimum:
+            self.fail(f"{value} is less than {self.minimum}.", param, ctx)
+        return count
 
 
 class EngineOption(click.Option):

@@ -43,8 +43,14 @@ def test_any_config_json(tmp_path):
         "dtype": "bfloat16",
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    (row,) = run("kv", str(tmp_path), "--dtype", "float32")
-    assert row["bytes_per_token"] == 2 * 3 * 2 * 16 * 4
+    for path in (tmp_path, tmp_path / "config.json"):
+        (row,) = run("kv", str(path), "--dtype", "float32")
+        assert row["bytes_per_token"] == 2 * 3 * 2 * 16 * 4
+
+
+def test_the_embedded_model_and_the_engines_name_of_fp8():
+    (row,), (half,) = run("kv", "quire-tiny"), run("kv", "quire-tiny", "--dtype", "fp8")
+    assert row["bytes_per_token"] == 2 * half["bytes_per_token"] == 2 * 6 * 4 * 32 * 2
 
 
 @pytest.mark.parametrize(("tokens", "sequences"), [("2048", 804), ("4096", 402)])
@@ -56,3 +62,29 @@ def test_concurrency(tokens, sequences):
 def test_unknown_name_is_misuse():
     result = CliRunner().invoke(calc, ["kv", "no-such-model"])
     assert result.exit_code == 2 and "llama-3.1-8b" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "kv llama-3.1-8b --tokens 0",
+        "kv llama-3.1-8b --tokens -5",
+        "kv llama-3.1-8b --sequences -1",
+        "concurrency llama-3.1-8b --memory 8GiB --weights 1GiB --tokens 0",
+        "concurrency llama-3.1-8b --memory -8GiB --weights 1GiB",
+        "concurrency llama-3.1-8b --memory 8GiB --weights -1GiB",
+        "concurrency llama-3.1-8b --memory 8GiB --weights 1GiB --fraction nan",
+    ],
+)
+def test_numbers_that_cannot_be_are_misuse(arguments):
+    """Nothing of them was refused: sizes below zero, a division by zero, nan of all memory."""
+    result = CliRunner().invoke(calc, arguments.split())
+    assert result.exit_code == 2, result.output
+    assert "Invalid value" in result.output
+
+
+def test_columns_stay_apart_however_long_a_number_is():
+    result = CliRunner().invoke(calc, ["kv", "llama-3.1-8b", "--tokens", "99999999t"])
+    head, row = result.output.splitlines()[-2:]
+    assert len(head) == len(row)
+    assert len(row.split()) == 5
