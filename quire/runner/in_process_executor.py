@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,7 +86,7 @@ class InProcessExecutor:
             packed_cache=config.model.packed_weights_cache,
             on_progress=on_progress,
         )
-        eos = tuple(dict.fromkeys((*model.config.eos_token_ids, *eos_token_ids)))
+        eos = _possible((*model.config.eos_token_ids, *eos_token_ids), model.config.vocab_size)
         self.model_config = replace(model.config, eos_token_ids=eos)
         demand = _demand(model.config, resolved, model.weight_bytes)
         self.ledger: Ledger = draw_up_ledger(resolved, demand, device_bytes)
@@ -135,6 +135,20 @@ class InProcessExecutor:
     def shutdown(self) -> None:
         """Let go of weights and KV cache."""
         self._runner = None
+
+
+def _possible(eos_token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
+    """Return the ids that the model can produce, each once; say which ones it cannot."""
+    ids = tuple(dict.fromkeys(eos_token_ids))
+    possible = tuple(token_id for token_id in ids if 0 <= token_id < vocab_size)
+    beyond = sorted(set(ids) - set(possible))
+    if beyond:
+        log.warning(
+            "end-of-sequence ids %s are beyond the vocabulary of %d: they cannot end a text",
+            beyond,
+            vocab_size,
+        )
+    return possible
 
 
 def _logits_rows(resolved: ResolvedConfig) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from quire.core.errors import (
     PromptTooLongError,
     RequestError,
 )
+from quire.core.structured_outputs import StructuredOutputs
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 
@@ -60,6 +63,24 @@ def test_the_model_s_own_limit_gives_way_to_the_context(
         assert len(long.outputs[0].token_ids) <= 14 < len(short.outputs[0].token_ids)
         with pytest.raises(RequestError, match="50 \\+ 60 = 110"):
             llm.generate([[1] * 50], llm.get_default_sampling_params())
+
+
+def test_end_tokens_beyond_the_vocabulary_end_nothing(
+    folder: Path, tmp_path: Path, device: str, small: dict[str, Any]
+) -> None:
+    """One such id stopped the engine at the first request with min_tokens or a grammar."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["eos_token_id"] = [2, 5000, 2_000_000_000]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [-1, 2, 9999]}')
+    choice = StructuredOutputs(choice=["aa", "ab"])
+    with LLM(str(tmp_path), device=device, **small) as llm:
+        assert llm.engine.model_config.eos_token_ids == (2,)
+        (least,) = llm.generate("abc", replace(GREEDY, min_tokens=6))
+        assert len(least.outputs[0].token_ids) == 6
+        (chosen,) = llm.generate("abc", SamplingParams(seed=1, structured_outputs=choice))
+        assert chosen.outputs[0].text in ("aa", "ab")
 
 
 def test_settings_may_be_changed_and_are_checked_again(llm: LLM) -> None:
