@@ -181,10 +181,8 @@ class _Reader:
                 output_bias="blk.0.attn_output.bias" in tensors,
                 mlp_bias="blk.0.ffn_down.bias" in tensors,
             )
-        window = self.values.get("attention.sliding_window")
+        window = self._integer("attention.sliding_window", 0)
         if window:
-            if type(window) is not int or window < 0:
-                raise self._error("attention.sliding_window", "must be an integer >= 0")
             config = replace(config, sliding_window=window)
         if ROPE_FACTORS not in self.file.tensors or config.rope is None:
             return config
@@ -202,8 +200,8 @@ class _Reader:
         if head_dim is None and type(heads) is type(width) is int and heads and width % heads == 0:
             head_dim = width // heads
         fields["head_dim"] = head_dim
-        rotary_dim = values.get("rope.dimension_count")
-        if type(rotary_dim) is int and type(head_dim) is int and head_dim:
+        if "rope.dimension_count" in values and type(head_dim) is int and head_dim:
+            rotary_dim = self._integer("rope.dimension_count", head_dim)
             fields["partial_rotary_factor"] = rotary_dim / head_dim
         kind = values.get("rope.scaling.type", "none")
         factor = values.get("rope.scaling.factor", 0.0)
@@ -267,6 +265,12 @@ class _Reader:
         value = self.values.get(key, 0)
         if type(value) is not int or value > limit:
             raise self._error(key, f"must be an integer of at most {limit}, {what}")
+
+    def _integer(self, key: str, default: int) -> int:
+        value = self.values.get(key, default)
+        if type(value) is not int or not 0 <= value < 2**31:
+            raise self._error(key, "must be an integer >= 0 and < 2**31")
+        return value
 
     def _same(self, key: str, value: int) -> None:
         if self.values.get(key, value) != value:

@@ -239,6 +239,14 @@ def test_metadata_out_of_range_is_refused(key, export):
     assert "model.gguf" in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["attention.sliding_window", "rope.dimension_count"])
+@pytest.mark.parametrize("value", [array("Q", [2**64 - 1]), 16.0, "", "16", []], ids=repr)
+def test_counts_of_positions_are_integers(key, value, export):
+    """A huge window was a TypeError of the kernels; what was no integer was ignored."""
+    with pytest.raises(ModelLoadError, match=rf"llama.{key} must be an integer >= 0"):
+        read_model_config(export("llama-biased-tied", change=set_value(f"llama.{key}", value)))
+
+
 @pytest.mark.parametrize(
     "key", ["context_length", "embedding_length", "attention.layer_norm_rms_epsilon"]
 )
