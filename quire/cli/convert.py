@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import click
 from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 
+FLOAT32_MAX = 3.4e38
 #: What a file can call tokens that end a text.
 ENDINGS = ("eos", "eot", "eom")
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
@@ -20,7 +22,8 @@ TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
-    "--type", "type_name", type=click.Choice(TYPES), default="f16", show_default=True,
+    "--type", "type_name", type=click.Choice(TYPES, case_sensitive=False), default="f16",
+    show_default=True,
     help="Of the matrices; vectors stay float32.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")
@@ -29,8 +32,7 @@ def convert(model: str, out: Path, type_name: str, force: bool) -> None:
 
     The file holds weights, configuration, tokenizer, chat template and sampling defaults.
     """
-    if out.exists() and not force:
-        raise ConfigError(f"[convert] OUT must not exist; got {out}. Give --force to replace it.")
+    _check_place(out, force)
     from quire.llm.progress import loading_bar
     from quire.models.gguf_export import GgufExport
     from quire.models.gguf_writer import write_gguf
@@ -44,11 +46,31 @@ def convert(model: str, out: Path, type_name: str, force: bool) -> None:
     vocabulary = gguf_vocabulary(folder, export.config.vocab_size)
     generation = _generation_metadata(folder, export.config, vocabulary)
     metadata = export.metadata | vocabulary | generation
-    with loading_bar() as on_progress:
-        write_gguf(out, metadata, export.tensors, on_progress)
+    try:
+        with loading_bar() as on_progress:
+            write_gguf(out, metadata, export.tensors, on_progress)
+    except OSError as error:
+        raise ConfigError(f"[convert] OUT must be writable; got {out}: {error.strerror}.") from None
     count = Counter(tensor.layout.name for tensor in export.tensors)
     types = ", ".join(f"{number} {name}" for name, number in count.most_common())
     click.echo(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, tensors are {types}")
+
+
+def _check_place(out: Path, force: bool) -> None:
+    """Refuse an OUT that would not be written, before anything is computed.
+
+    Raises:
+        ConfigError: It is there and ``force`` is not given, is no file, or has no folder.
+    """
+    if not out.parent.is_dir():
+        raise ConfigError(f"[convert] OUT must be in a folder that exists; got {out}.")
+    # A link to nothing is there too.
+    if not os.path.lexists(out):
+        return
+    if not force:
+        raise ConfigError(f"[convert] OUT must not exist; got {out}. Give --force to replace it.")
+    if out.exists() and not out.is_file():
+        raise ConfigError(f"[convert] OUT must be a file to be replaced; got {out}.")
 
 
 def _generation_metadata(
@@ -58,11 +80,15 @@ def _generation_metadata(
     from quire.llm.generation_config import GGUF_KEYS, read_generation_config
 
     generation = read_generation_config(folder, "auto")
-    metadata: dict[str, Any] = {
-        key: (int if ours == "top_k" else float)(generation.sampling[ours])
-        for key, ours in GGUF_KEYS.items()
-        if ours in generation.sampling
-    }
+    metadata: dict[str, Any] = {}
+    for key, ours in GGUF_KEYS.items():
+        if ours not in generation.sampling:
+            continue
+        value = generation.sampling[ours]
+        if not value <= FLOAT32_MAX:
+            raise ConfigError(f"[convert] {ours} must fit a GGUF file's float32; got {value:g}.")
+        # Off is -1 or 0 to us, and 0 in a file, which has no negative integers here.
+        metadata[key] = max(0, int(value)) if ours == "top_k" else float(value)
     bos = "tokenizer.ggml.bos_token_id"
     if config.bos_token_id is not None and bos not in vocabulary:
         metadata[bos] = config.bos_token_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,9 +54,13 @@ def write_gguf(
         metadata: str, bool, int (as uint32), float (as float32), lists of str, ``array.array``.
         tensors: In the order of the file.
         on_progress: Called with bytes done and bytes in all.
+
+    Raises:
+        OSError: There is no such folder, no room or no permission; nothing is left behind.
     """
     total = sum(tensor.nbytes for tensor in tensors)
-    part = path.with_name(f"{path.name}.part")
+    # Of this process: nobody's file, and no other writer's, has that name.
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     done = 0
     try:
         with part.open("wb") as file:

@@ -109,10 +109,18 @@ def _local_folder(model: str) -> Path | None:
                 f"[load] {EMBEDDED} must be in the package; got no {folder}. Reinstall Quire."
             )
         return folder
-    path = Path(model).expanduser()
-    if model and path.is_dir():
+    try:
+        path = Path(model).expanduser()
+        is_folder, is_there = path.is_dir(), path.exists()
+    # A name that is too long, a folder that may not be looked into, ~ of a user nobody knows.
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        raise ModelLoadError(
+            f"[load] the model must be a path or hub id; got {model!r:.80}: {reason}."
+        ) from None
+    if model and is_folder:
         return path
-    if model and path.exists():
+    if model and is_there:
         if is_gguf(path):
             return path
         raise ModelLoadError(f"[load] the model must be a folder or a GGUF file; got {path}.")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 from array import array
 
 import pytest
@@ -72,6 +75,20 @@ def test_sampling_defaults_out_of_range_are_refused(value, tmp_path):
     assert read_generation_config(path, "none").sampling == {}
 
 
+def test_sampling_defaults_that_a_file_cannot_say(quire, model, tmp_path):
+    """A top_k of -1, as good as 0, and a penalty beyond float32 were tracebacks."""
+    folder, out = tmp_path / "model", tmp_path / "m.gguf"
+    shutil.copytree(model, folder)
+    (folder / "generation_config.json").write_text('{"top_k": -1}')
+    assert quire("convert", str(folder), str(out), "--type", "q4_0").returncode == 0
+    assert read_generation_config(out, "auto").sampling == {"top_k": 0}
+    (folder / "generation_config.json").write_text('{"repetition_penalty": 1e200}')
+    result = quire("convert", str(folder), str(out), "--force")
+    assert result.returncode == 1
+    assert "repetition_penalty must fit a GGUF file's float32; got 1e+200." in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_existing_file_is_kept_without_force(quire, model, tmp_path):
     out = tmp_path / "m.gguf"
     out.write_text("precious")
@@ -81,6 +98,34 @@ def test_existing_file_is_kept_without_force(quire, model, tmp_path):
     assert out.read_text() == "precious"
     assert quire("convert", str(model), str(out), "--force").returncode == 0
     assert quire("convert", str(out), str(tmp_path / "b.gguf")).returncode == 1
+
+
+def test_other_files_are_left_alone(quire, model, tmp_path):
+    """The name a file was written under was another file's, and a link to nothing was replaced."""
+    (tmp_path / "m.gguf.part").write_text("precious")
+    (tmp_path / "link.gguf").symlink_to(tmp_path / "nowhere.gguf")
+    assert quire("convert", str(model), str(tmp_path / "m.gguf"), "--type", "Q8_0").returncode == 0
+    assert (tmp_path / "m.gguf.part").read_text() == "precious"
+    result = quire("convert", str(model), str(tmp_path / "link.gguf"))
+    assert result.returncode == 1 and "OUT must not exist" in result.stderr
+    names = {"m.gguf", "m.gguf.part", "link.gguf"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_places_that_cannot_be_written_are_one_sentence(quire, model, tmp_path):
+    """Without a folder or room it was the bare error number; a device was replaced by a file."""
+    os.mkfifo(tmp_path / "pipe")
+    places = {
+        tmp_path / "no" / "m.gguf": "OUT must be in a folder that exists",
+        tmp_path / "pipe": "OUT must be a file to be replaced",
+        tmp_path / ("m" * 250): "OUT must be writable; got .*: File name too long",
+    }
+    for out, said in places.items():
+        result = quire("convert", str(model), str(out), "--force")
+        assert result.returncode == 1
+        assert re.fullmatch(rf"quire: \[convert\] {said}.*\n", result.stderr), result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_calc_reads_a_file(quire, gguf, model):
