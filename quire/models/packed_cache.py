@@ -5,9 +5,9 @@ weights are held, and the version of the layouts. It is checked whole before it 
 files are made again. Packing itself is the backend's business.
 
 ```
-"QUIREPK1"  begin, size and checksum of the table (uint64 each)  padding to 4096
+"QUIREPK2"  begin, size and checksum of the table (uint64 each)  padding to 4096
 packed parts, each at a multiple of 4096
-table: JSON, linear -> parts (shape, form, place, checksum)
+table: JSON, the file's name and linear -> parts (shape, form, place, checksum)
 ```
 """
 
@@ -20,6 +20,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -31,7 +32,7 @@ from quire.kernels.quantized_tensor import QuantizedForm
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"QUIREPK1"
+MAGIC = b"QUIREPK2"
 HEAD = struct.Struct("<8sQQQ")
 ALIGNMENT = 4096
 #: Bytes of a checkpoint's file that its name is made from, beside size and time; headers are there.
@@ -77,8 +78,10 @@ def open_packed_cache(
             f"[load] --packed-weights-cache needs --device cpu; got {backend.name}, which keeps "
             "weights as they are."
         )
+    if not folder:
+        raise ConfigError("[load] --packed-weights-cache must be a folder; got ''.")
     digest = checkpoint_digest(path, f"{layout.version} {settings}")
-    return PackedCache(Path(folder).expanduser(), digest, layout.checksum)
+    return PackedCache(Path(folder), digest, layout.checksum)
 
 
 class PackedCache:
@@ -97,16 +100,19 @@ class PackedCache:
     """
 
     def __init__(self, folder: Path, digest: str, checksum: Callable[[Any], int]) -> None:
-        self._path = folder / f"{digest}.packed"
+        self._digest = digest
         self._checksum = checksum
         self._table: dict[str, list[dict[str, Any]]] = {}
         self._out: BinaryIO | None = None
         try:
+            folder = folder.expanduser()
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
             raise ConfigError(
-                f"[load] --packed-weights-cache must be a folder; got {folder}: {error.strerror}."
+                f"[load] --packed-weights-cache must be a folder; got {folder}: {reason}."
             ) from None
+        self._path = folder / f"{digest}.packed"
         self._map: mmap.mmap | None = None
         self.is_complete = self._open()
         if not self.is_complete:
@@ -149,7 +155,7 @@ class PackedCache:
         """Complete the file under its name."""
         if self._out is None:
             return
-        table = json.dumps(self._table).encode()
+        table = json.dumps({"name": self._digest, "linears": self._table}).encode()
         try:
             begin = self._out.tell()
             self._out.write(table)
@@ -168,7 +174,9 @@ class PackedCache:
     def discard(self) -> None:
         """Remove what was written, when loading failed."""
         if self._out is not None:
-            self._out.close()
+            # What is still buffered does not fit either where a write has failed.
+            with suppress(OSError):
+                self._out.close()
             self._part.unlink(missing_ok=True)
             self._out = None
 
@@ -188,7 +196,7 @@ class PackedCache:
             return False
         try:
             self._table = self._checked_table(memoryview(self._map))
-        except (ValueError, KeyError, TypeError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
             log.warning("%s is damaged (%s): weights are packed again", self._path, error)
             self._map = None
             return False
@@ -202,7 +210,10 @@ class PackedCache:
         text = bytes(view[begin : begin + size])
         if self._checksum(text) != checksum:
             raise ValueError("its table has another checksum")
-        table: dict[str, list[dict[str, Any]]] = json.loads(text)
+        found = json.loads(text)
+        if found["name"] != self._digest:
+            raise ValueError("it is of another checkpoint or other settings")
+        table: dict[str, list[dict[str, Any]]] = found["linears"]
         for name, parts in table.items():
             for part in parts:
                 end = part["begin"] + part["nbytes"]

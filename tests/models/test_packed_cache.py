@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,33 @@ def test_a_damaged_file_is_made_again(tmp_path, folder, backend, damage, caplog)
     assert file.read_bytes() == whole
 
 
+def test_a_file_of_other_settings_is_not_used(tmp_path, folder, backend, caplog):
+    """Copied under the name of another, weights of 4 bits were served as what was asked for."""
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    want = logits(folder, backend, mine)
+    load_model(folder, backend, packed_cache=str(others), plan=INT4)
+    (file,), (foreign,) = mine.iterdir(), others.iterdir()
+    file.write_bytes(foreign.read_bytes())
+    np.testing.assert_array_equal(logits(folder, backend, mine), want)
+    assert "it is of another checkpoint or other settings" in caplog.text
+
+
+@pytest.mark.parametrize("missing", [10, 5000, 300_000])
+def test_a_disk_that_is_full_costs_the_file_alone(tmp_path, folder, backend, missing, caplog):
+    """With no room for the table at the end, loading failed and left a part of the file."""
+    want = logits(folder, backend, tmp_path / "measure")
+    (file,) = (tmp_path / "measure").iterdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size - missing, hard))
+    try:
+        got = logits(folder, backend, tmp_path / "cache")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    np.testing.assert_array_equal(got, want)
+    assert "weights are not kept" in caplog.text
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
 def test_a_changed_checkpoint_or_setting_has_a_file_of_its_own(tmp_path, folder, backend):
     cache = tmp_path / "cache"
     load_model(folder, backend, packed_cache=str(cache))
@@ -127,8 +155,9 @@ def test_a_failed_load_leaves_nothing(tmp_path, folder, backend):
 
 def test_places_that_cannot_be_used(tmp_path, folder, backend, monkeypatch, caplog):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match="--packed-weights-cache must be a folder"):
-        load_model(folder, backend, packed_cache=str(tmp_path / "file"))
+    for place in (str(tmp_path / "file"), "", "~nobody-of-this-name/cache"):
+        with pytest.raises(ConfigError, match="--packed-weights-cache must be a folder"):
+            load_model(folder, backend, packed_cache=place)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
