@@ -111,6 +111,28 @@ class ChatTemplate:
         Raises:
             RequestError: A message is malformed, or the template refuses the conversation.
         """
+        try:
+            return self._prompt(
+                messages,
+                add_generation_prompt,
+                continue_final_message,
+                tools,
+                chat_template_kwargs,
+            )
+        except RecursionError as error:
+            raise RequestError(
+                "[chat] messages, tools and chat_template_kwargs must not be nested that deeply.",
+                "messages",
+            ) from error
+
+    def _prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        chat_template_kwargs: Mapping[str, Any],
+    ) -> str:
         conversation = [_read_message(message, i) for i, message in enumerate(messages)]
         if not conversation:
             raise RequestError("[chat] messages must not be empty; got none.", "messages")

@@ -201,6 +201,21 @@ def test_bad_messages_are_named(param):
     assert caught.value.param == param.strip()
 
 
+def test_what_is_nested_too_deeply_is_the_callers_error():
+    nested, text = [], "[" * 100_000
+    for _ in range(5000):
+        nested = [nested]
+    call = {"function": {"name": "f", "arguments": text}}
+    for messages, options in (
+        ([USER], {"variable": nested}),
+        ([USER], {"tools": [{"function": nested}]}),
+        ([{"role": "user", "content": "Hi", "more": nested}], {}),
+        ([{"role": "assistant", "tool_calls": [call]}], {}),
+    ):
+        with pytest.raises(RequestError, match="nested that deeply"):
+            template(CHATML).render(messages, **options)
+
+
 def test_what_the_template_refuses_is_the_callers_error():
     messages = [USER, USER]
     with pytest.raises(RequestError, match=r"Roles must alternate user/assistant"):
