@@ -55,8 +55,8 @@ class SamplingParams:
         top_p: Nucleus mass in (0, 1].
         top_k: Candidates kept; 0 or -1 keeps all.
         min_p: Least probability relative to the most likely token, in [0, 1].
-        repetition_penalty: > 0; divides positive and multiplies negative logits of tokens that
-            occur in prompt or output.
+        repetition_penalty: In [1e-6, 1e6]; divides positive and multiplies negative logits of
+            tokens that occur in prompt or output.
         presence_penalty: In [-2, 2], subtracted once per token that occurs in the output.
         frequency_penalty: In [-2, 2], subtracted per occurrence in the output.
         seed: Makes the draw reproducible; None draws one per request.
@@ -142,6 +142,8 @@ class SamplingParams:
             ("n", 1, MAX_N),
             ("temperature", 0.0, 1e4),
             ("min_p", 0.0, 1.0),
+            # So that logits stay numbers in float32.
+            ("repetition_penalty", 1e-6, 1e6),
             ("presence_penalty", -2.0, 2.0),
             ("frequency_penalty", -2.0, 2.0),
             ("min_tokens", 0, 2**31 - 1),
@@ -155,8 +157,6 @@ class SamplingParams:
                 _refuse(name, f"must be in [{low}, {high}]", value)
         if not 0.0 < self.top_p <= 1.0:
             _refuse("top_p", "must be in (0, 1]", self.top_p)
-        if not 0.0 < self.repetition_penalty < float("inf"):
-            _refuse("repetition_penalty", "must be > 0 and finite", self.repetition_penalty)
         if self.max_tokens is not None and self.max_tokens < 1:
             _refuse("max_tokens", "must be at least 1", self.max_tokens)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

@@ -23,6 +23,8 @@ from quire.core.sampling_params import SamplingParams
         ("top_k", -2),
         ("min_p", 1.5),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e-320),
+        ("repetition_penalty", 1e7),
         ("repetition_penalty", float("inf")),
         ("presence_penalty", 2.5),
         ("frequency_penalty", -2.5),
