@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from quire.protocol.generation import CacheSalt, Priority, RequestId, Timeout
 from quire.protocol.prompt_list import PromptField
 
 
@@ -17,10 +18,10 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     add_special_tokens: bool | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
-    request_id: str | None = None
-    timeout: float | None = None
+    priority: Priority | None = None
+    cache_salt: CacheSalt | None = None
+    request_id: RequestId | None = None
+    timeout: Timeout | None = None
 
 
 class Embedding(msgspec.Struct, kw_only=True):

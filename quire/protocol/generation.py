@@ -22,6 +22,11 @@ SAMPLING_FIELDS = (
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
+Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+# In Python, `$` alone would let a newline pass.
+RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$(?!\n)")]
+CacheSalt = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+Timeout = Annotated[float, msgspec.Meta(gt=0)]
 MAX_LOGIT_BIAS = 100.0
 
 
@@ -65,13 +70,13 @@ class GenerationRequest(StructuredRequest, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     add_special_tokens: bool | None = None
-    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None = None
-    request_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
-    rid: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
-    cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None = None
+    priority: Priority | None = None
+    request_id: RequestId | None = None
+    rid: RequestId | None = None
+    cache_salt: CacheSalt | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
-    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    timeout: Timeout | None = None
 
     def check(self) -> None:
         """Refuse combinations that no single field shows.

@@ -10,7 +10,7 @@ from quire.core.errors import RequestError
 from quire.protocol.generation import GenerationRequest
 
 MAX_TOOLS = 128
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.\-]{1,64}$(?!\n)")]
 
 
 class FunctionDefinition(msgspec.Struct, kw_only=True):

@@ -110,6 +110,13 @@ def refuse(kind, body):
         ),
         ({"messages": HELLO, "cache_salt": ""}, "cache_salt", "length >= 1"),
         ({"messages": HELLO, "request_id": "a b"}, "request_id", "matching regex"),
+        ({"messages": HELLO, "request_id": "a\n"}, "request_id", "matching regex"),
+        ({"messages": HELLO, "rid": "a\n"}, "rid", "matching regex"),
+        (
+            {"messages": HELLO, "tools": [{"function": {"name": "f\n"}}]},
+            "tools[0].function.name",
+            "matching regex",
+        ),
     ],
 )
 def test_chat_bodies(body, param, text):
