@@ -194,11 +194,12 @@ class RequireKey:
         Raises:
             ApiError: 401 it is none, 403 it may not do this.
         """
-        digest = _digest(given.removeprefix(b"Bearer "))
+        scheme, _, text = given.strip().partition(b" ")
+        digest, is_bearer = _digest(text.lstrip()), scheme.lower() == b"bearer"
         found = []
         for key in self._keys:
             # In constant time, and all of them, so that timing tells nothing of any key.
-            if hmac.compare_digest(digest, key.digest) and given.startswith(b"Bearer "):
+            if hmac.compare_digest(digest, key.digest) and is_bearer:
                 found.append(key)
         if not found:
             raise ApiError(

@@ -53,6 +53,16 @@ def test_each_key_opens_what_its_scopes_say(engine, key_file):
         assert answer.json()["error"]["type"] == "PermissionDeniedError"
 
 
+def test_the_scheme_s_case_and_spaces_do_not_matter(serve):
+    client = serve(api_key="k-1")
+    for given, status in (
+        ("Bearer k-1", 200), ("bearer k-1", 200), ("BEARER  k-1", 200), ("Bearer K-1", 401),
+        ("Basic k-1", 401), ("Bearerk-1", 401), ("k-1", 401), ("Bearer", 401), ("Bearer k-1 x", 401),
+    ):  # fmt: skip
+        answer = client.get("/version", headers={"authorization": given})
+        assert answer.status_code == status, given
+
+
 def test_every_route_is_closed_unless_it_is_health(engine):
     options = ServerOptions(port=0, api_key="k", uvicorn_log_level="warning", playground=False)
     service = Service(engine, EngineConfig(), options)

@@ -102,7 +102,7 @@ GUARDED = [
 def test_a_key_guards_all_but_probes(serve, engine, root_path):
     client = serve(api_key="secret", root_path=root_path)
     for method, path in GUARDED:
-        for key in (None, "", "Bearer", "Bearer wrong", "bearer secret", "secret", "Bearer secré"):
+        for key in (None, "", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer secré"):
             headers = {} if key is None else {b"authorization": key.encode()}
             response = client.request(method, path, headers=headers)
             assert response.status_code == 401, (method, path, key)
