@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import http
 import sys
+import uuid
 from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -147,6 +148,7 @@ class HttpProtocol(HttpToolsProtocol):
                 "content-type": "application/json",
                 "content-length": str(len(body)),
                 "connection": "close",
+                "x-request-id": uuid.uuid4().hex,
                 **error.headers,
             }
             head = f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}\r\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 
@@ -22,6 +23,7 @@ def exchange(client, data):
         while piece := connection.recv(1 << 16):
             answer += piece
     head, _, body = answer.partition(b"\r\n\r\n")
+    assert re.search(rb"\r\nx-request-id: [0-9a-f]{32}(\r\n|$)", head), head
     return int(head.split()[1]), json.loads(body)["error"]
 
 
