@@ -23,7 +23,7 @@ from quire.protocol.embedding import (
 )
 from quire.protocol.prompt_list import read_prompts
 from quire.server.connection import run_until_disconnect
-from quire.server.errors import ApiError
+from quire.server.errors import ApiError, name_field
 from quire.server.generation import Submission, check_submission, generate
 from quire.server.prompts import PromptLimit, encode_text
 from quire.server.request_body import read_request, read_timeout
@@ -69,8 +69,6 @@ class Embeddings:
                 f"shortened; got {body.dimensions}.",
                 "dimensions",
             )
-        if body.timeout is not None and not body.timeout > 0:
-            raise RequestError(f"[timeout] must be above 0; got {body.timeout}.", "timeout")
         special = body.add_special_tokens is not False
         limit = PromptLimit(service.engine.max_model_len, "input")
         prompts = [
@@ -93,11 +91,15 @@ class Embeddings:
 
     async def _collect(self, submission: Submission) -> list[RequestOutput]:
         found: dict[int, RequestOutput] = {}
-        async with aclosing(generate(self._service, submission)) as outputs:
-            async for index, output in outputs:
-                found[index] = output
-                if output.finished and output.embedding is None:
-                    raise ApiError(504, "The request's timeout passed before its end.")
+        try:
+            async with aclosing(generate(self._service, submission)) as outputs:
+                async for index, output in outputs:
+                    found[index] = output
+                    if output.finished and output.embedding is None:
+                        raise ApiError(504, "The request's timeout passed before its end.")
+        except RequestError as error:
+            name_field(error, "prompt", submission.param)
+            raise
         return [found[index] for index in range(len(submission.prompts))]
 
     def _answer(

@@ -86,6 +86,14 @@ def shutting_down() -> ApiError:
     return ApiError(503, message, headers={"Retry-After": "1"})
 
 
+def name_field(error: RequestError, engine_name: str, sent_name: str) -> None:
+    """Have an error about the engine's ``engine_name`` speak of the field that was sent."""
+    if error.param == engine_name:
+        error.param = sent_name
+        text = str(error).replace(f"[{engine_name}]", f"[{sent_name}]", 1)
+        error.args = (text, *error.args[1:])
+
+
 def to_api_error(error: BaseException) -> ApiError:
     """Map any exception; one we did not raise on purpose is logged and told nothing of."""
     if isinstance(error, ApiError):

@@ -13,9 +13,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
+from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.generation import GenerationRequest
 from quire.server.authentication import ApiKey
 from quire.server.connection import run_until_disconnect
+from quire.server.errors import name_field
 from quire.server.generation import Outputs, Submission, check_submission, generate
 from quire.server.request_body import read_request, read_timeout
 from quire.server.request_record import RequestRecord
@@ -71,7 +73,7 @@ class GenerationEndpoint(ABC, Generic[T]):
                 response = Response(content, headers=headers, media_type="application/json")
                 await response(scope, receive, send)
 
-        with constraint_named(body):
+        with fields_named(body):
             await run_until_disconnect(receive, work())
 
     async def open(
@@ -112,11 +114,13 @@ class GenerationEndpoint(ABC, Generic[T]):
 
 
 @contextmanager
-def constraint_named(body: GenerationRequest) -> Iterator[None]:
-    """Have an error about structured output name the field that asked for it."""
+def fields_named(body: GenerationRequest) -> Iterator[None]:
+    """Have an error of the engine name the field of ``body`` that it is about."""
     try:
         yield
     except RequestError as error:
         if error.param == "structured_outputs":
             error.param = body.constraint_field or "tools"
+        if isinstance(body, ChatCompletionRequest):
+            name_field(error, "logprobs", "top_logprobs")
         raise

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.protocol.model_list import ModelCard, ModelList
+from quire.server.errors import ApiError
 from quire.server.service import Service
 
 
@@ -26,7 +27,10 @@ def routes(service: Service) -> list[Route]:
         return _json(ModelList(data=[card(name) for name in service.model_names]))
 
     async def show_model(request: Request) -> Response:
-        return _json(card(service.resolve_model(request.path_params["model"])))
+        name = request.path_params["model"]
+        if not name:
+            raise ApiError(404, "There is no route /v1/models/.")
+        return _json(card(service.resolve_model(name)))
 
     return [
         Route("/v1/models", list_models, methods=["GET"]),

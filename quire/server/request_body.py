@@ -27,7 +27,7 @@ async def read_request(request: Request, kind: type[T], strict: bool) -> tuple[T
         strict: Refuse unknown fields.
 
     Raises:
-        ApiError: 413 too large, 415 not JSON by its content type.
+        ApiError: 413 too large, 415 not JSON by its content type, or compressed.
         RequestError: The content is wrong.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -35,6 +35,13 @@ async def read_request(request: Request, kind: type[T], strict: bool) -> tuple[T
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise ApiError(
             415, f"[content-type] must be application/json; got {media_type or 'nothing'}."
+        )
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", ""):
+        raise ApiError(
+            415,
+            f"[content-encoding] a body must be sent as it is; got {coding[:40]!a}.",
+            headers={"Accept-Encoding": "identity"},
         )
     decoded, ignored = decode_body(await _read(request), kind)
     if not ignored:

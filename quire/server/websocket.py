@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from quire.core.errors import RequestError
 from quire.protocol.decode import decode_body
 from quire.server.errors import ApiError, shutting_down, to_api_error
-from quire.server.generation_endpoint import GenerationEndpoint, constraint_named
+from quire.server.generation_endpoint import GenerationEndpoint, fields_named
 from quire.server.request_record import RequestRecord
 from quire.server.websocket_protocol import SHUTDOWN
 
@@ -161,7 +161,7 @@ class _Connection:
         body.stream = True
         deadline = None if body.timeout is None else arrival + body.timeout
         key = self._scope.get("api_key")
-        with constraint_named(body):
+        with fields_named(body):
             answer, outputs = await endpoint.open(body, record, key, deadline)
             async with aclosing(answer.events(outputs)) as events:
                 async for event in events:

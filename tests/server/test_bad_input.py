@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 
@@ -155,6 +156,32 @@ def test_wrong_requests(client, engine, path, body, status, kind, param, message
     assert (error["type"], error["param"]) == (kind, param)
     assert message in error["message"]
     assert engine.params == [], "the engine must not see it"
+
+
+def test_what_the_engine_refuses_is_named_as_it_was_sent(live):
+    for path, body, param in (
+        (CHAT, {"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        (TEXT, {"prompt": "a", "logprobs": 21}, "logprobs"),
+        (TEXT, {"prompt": "a", "repetition_penalty": 1e-320}, "repetition_penalty"),
+    ):
+        error = error_of(live.http.post(path, json=body), 400)
+        assert error["param"] == param and f"[{param}]" in error["message"]
+
+
+def test_no_name_is_no_model(client):
+    error = error_of(client.get("/v1/models/"), 404)
+    assert error["message"] == "There is no route /v1/models/."
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "nonsense"])
+def test_compressed_bodies_are_refused_in_words(client, coding):
+    headers = {**JSON, "content-encoding": coding}
+    response = client.post(TEXT, content=gzip.compress(b'{"prompt": "a"}'), headers=headers)
+    error = error_of(response, 415)
+    assert "content-encoding" in error["message"] and coding in error["message"]
+    assert response.headers["accept-encoding"] == "identity"
+    plain = {**JSON, "content-encoding": "identity"}
+    assert client.post(TEXT, content=b'{"prompt": "a"}', headers=plain).status_code == 200
 
 
 def test_method_not_allowed_names_the_methods(client):

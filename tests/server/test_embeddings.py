@@ -78,16 +78,21 @@ def test_what_cannot_be_is_refused(live):
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ({"input": []}, "input"),
         ({"input": ["a", 1]}, "input"),
-        ({"input": [[]]}, "prompt"),
+        ({"input": [[]]}, "input"),
+        ({"input": ["a", ""]}, "input"),
         ({}, "input"),
         ({"input": "a", "model": "other"}, "model"),
         ({"input": "a", "truncate_prompt_tokens": 3}, "truncate_prompt_tokens"),
-        ({"input": [10**9]}, "prompt"),
+        ({"input": [10**9]}, "input"),
+        ({"input": "a", "request_id": "a\n"}, "request_id"),
+        ({"input": "a", "cache_salt": ""}, "cache_salt"),
+        ({"input": "a", "priority": 10**30}, "priority"),
         ({"input": "a", "timeout": -1}, "timeout"),
     ):
         answer = live.http.post("/v1/embeddings", json=body)
         assert answer.status_code in (400, 404), body
-        assert answer.json()["error"]["param"] == param, answer.text
+        error = answer.json()["error"]
+        assert error["param"] == param and "[prompt]" not in error["message"], answer.text
     with pytest.raises(openai.BadRequestError, match="context length"):
         live.openai.embeddings.create(model="tiny", input="a" * 40_000)
 
