@@ -33,7 +33,7 @@ class Boundary:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app; answer its exception unless an answer has begun."""
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, _refusing_send(scope, receive, send))
             return
         given = dict(scope["headers"]).get(b"x-request-id")
         refused = given is not None and not _REQUEST_ID.fullmatch(given)
@@ -82,3 +82,23 @@ class Boundary:
             record.end(scope)
             for sink in self._sinks:
                 sink(record)
+
+
+def _refusing_send(scope: Scope, receive: Receive, send: Send) -> Send:
+    """Return a ``send`` of a WebSocket that makes a close before it is accepted an answer."""
+    accepted = False
+
+    async def refusing_send(message: Message) -> None:
+        nonlocal accepted
+        kind = message["type"]
+        if kind == "websocket.close" and not accepted:  # so the router says that it has no such
+            error = ApiError(404, f"There is no WebSocket at {scope['path']}.")
+            await error.response()(scope, receive, refusing_send)
+            return
+        if kind == "websocket.http.response.start":
+            request_id = uuid.uuid4().hex.encode()
+            message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+        accepted = accepted or kind == "websocket.accept"
+        await send(message)
+
+    return refusing_send

@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from quire.core.errors import RequestError
 from quire.protocol.decode import decode_body
+from quire.server.authentication import SUBPROTOCOL
 from quire.server.errors import ApiError, shutting_down, to_api_error
 from quire.server.generation_endpoint import GenerationEndpoint, fields_named
 from quire.server.request_record import RequestRecord
@@ -42,10 +43,10 @@ class WebSocketStream:
         """Serve one connection."""
         assert (await receive())["type"] == "websocket.connect"
         if not self._is_welcome(Headers(scope=scope)):
-            # Before it is accepted, closing it is an HTTP 403.
-            await send({"type": "websocket.close", "code": 1008})
+            error = ApiError(403, "[origin] pages of this origin may not call (--allowed-origins).")
+            await error.response()(scope, receive, send)
             return
-        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.accept", "subprotocol": _subprotocol(scope)})
         connection = _Connection(self._endpoint, scope, send)
         try:
             while True:
@@ -173,6 +174,13 @@ class _Connection:
 
     async def _write(self, text: str) -> None:
         await self._send({"type": "websocket.send", "text": text})
+
+
+def _subprotocol(scope: Scope) -> str | None:
+    """Return one of those offered: a browser closes what leaves its offer unanswered."""
+    offered: list[str] = scope.get("subprotocols") or []
+    names = [name for name in offered if not name.startswith(SUBPROTOCOL)]
+    return next(iter([*names, *offered]), None)
 
 
 def _type_of(data: bytes) -> str | None:

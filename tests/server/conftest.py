@@ -228,7 +228,7 @@ def serve(engine: ScriptedEngine) -> Iterator[Callable[..., httpx2.Client]]:
     with ExitStack() as stack:
 
         def start(config: EngineConfig | None = None, **options: Any) -> httpx2.Client:
-            settings = ServerOptions(port=0, uvicorn_log_level="warning", **options)
+            settings = ServerOptions(port=0, **{"uvicorn_log_level": "warning", **options})
             service = Service(engine, config or EngineConfig(), settings)
             url = stack.enter_context(run_in_thread(service))
             return stack.enter_context(httpx2.Client(base_url=url, timeout=20))

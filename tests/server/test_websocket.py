@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 
+import httpx2
 import pytest
 from wsproto import events
 
@@ -163,5 +165,50 @@ def test_pages_of_other_origins_may_not(serve):
 
 def test_there_are_only_two_of_them(serve):
     for path in ("/v1/models", "/nothing", "/metrics"):
-        with pytest.raises(Refused):
+        with pytest.raises(Refused) as caught:
             Client(str(serve().base_url), path)
+        status, body = caught.value.args
+        assert (status, body["error"]["type"]) == (404, "NotFoundError")
+
+
+def test_what_a_browser_offers_is_answered(serve):
+    """A browser that offers subprotocols and is answered by none closes the connection."""
+    url = str(serve(api_key="k-1").base_url)
+    key = "openai-insecure-api-key.k-1"
+    for offered, expected in (
+        (("realtime", key), "realtime"), ((key, "realtime"), "realtime"), ((key,), key),
+    ):  # fmt: skip
+        with Client(url, CHAT, subprotocols=offered) as client:
+            assert client.subprotocol == expected
+    with Client(url, CHAT, headers={"authorization": "Bearer k-1"}) as client:
+        assert client.subprotocol is None
+
+
+def test_queries_are_not_logged(serve, capsys):
+    url = str(serve(uvicorn_log_level="debug").base_url)
+    with Client(url, CHAT + "?key=secret-1"):
+        pass
+    with pytest.raises(Refused):
+        Client(url, "/nothing?key=secret-1")
+    lines = capsys.readouterr().err
+    assert CHAT in lines and "/nothing" in lines and "secret" not in lines
+
+
+@pytest.mark.parametrize(
+    ("headers", "word"),
+    [
+        (b"Connection: Upgrade\r\nUpgrade: websocket\r\n", "Sec-WebSocket-Version"),
+        (b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+         "Sec-WebSocket-Key"),
+    ],
+)  # fmt: skip
+def test_an_upgrade_that_is_none_is_refused_in_words(client, headers, word):
+    url = httpx2.URL(str(client.base_url))
+    with socket.create_connection((url.host, url.port), timeout=20) as connection:
+        connection.sendall(b"GET /v1/completions HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+        answer = b""
+        while piece := connection.recv(1 << 16):
+            answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.split()[1] == b"400" and b"x-request-id: " in head
+    assert word in json.loads(body)["error"]["message"]

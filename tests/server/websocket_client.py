@@ -13,7 +13,7 @@ from wsproto import events
 
 
 class Refused(Exception):
-    """The upgrade was refused with this HTTP status."""
+    """The upgrade was refused with this HTTP status, and this body."""
 
 
 class Client:
@@ -47,9 +47,15 @@ class Client:
         )
         answer = self.next_event()
         if isinstance(answer, events.RejectConnection):
+            body, last = b"", False
+            while not last:
+                event = self.next_event()
+                assert isinstance(event, events.RejectData), event
+                body, last = body + event.data, event.body_finished
             self.socket.close()
-            raise Refused(answer.status_code)
+            raise Refused(answer.status_code, json.loads(body))
         assert isinstance(answer, events.AcceptConnection), answer
+        self.subprotocol = answer.subprotocol
 
     def __enter__(self) -> Client:
         return self
