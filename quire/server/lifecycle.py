@@ -9,7 +9,7 @@ import socket
 import ssl
 import stat
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import uvicorn
 
@@ -31,18 +31,41 @@ def bind(options: ServerOptions) -> socket.socket:
     """Take the address before anything is loaded; until the server listens nobody can connect.
 
     Raises:
-        ConfigError: It is taken, or not ours to take.
+        ConfigError: It is taken, or not ours to take, or a file for TLS is not what it should be.
     """
-    if options.uds is not None:
-        _clear(options.uds)
+    _check_tls(options)
     try:
+        if options.uds is not None:
+            _clear(options.uds)
         return _bound(options)
     except OSError as error:
         name = options.uds or f"{options.host}:{options.port}"
         raise ConfigError(
-            f"[serve] {name} must be free to listen on; got {error.strerror}. "
+            f"[serve] {name} must be free to listen on; got {error.strerror or error}. "
             "Give another --host, --port or --uds, or stop what holds it."
         ) from error
+
+
+def _check_tls(options: ServerOptions) -> None:
+    """Read what uvicorn will read when the model has been loaded."""
+    if options.ssl_certfile is None:
+        return
+    names = "--ssl-certfile and --ssl-keyfile"
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile, _no_password)
+        if options.ssl_ca_certs is not None:
+            names = "--ssl-ca-certs"
+            context.load_verify_locations(options.ssl_ca_certs)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        raise ConfigError(
+            f"[serve] {names} must be readable PEM files that belong together, without a "
+            f"password; got {error}."
+        ) from error
+
+
+def _no_password() -> NoReturn:
+    raise ValueError("a key with a password")  # instead of asking the terminal for it
 
 
 def _bound(options: ServerOptions) -> socket.socket:

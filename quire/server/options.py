@@ -90,6 +90,13 @@ class ServerOptions:
         yield from (
             ("--port", 0 <= self.port <= 65535, "be in 0..65535", self.port),
             (
+                "--shutdown-timeout",
+                self.shutdown_timeout < math.inf,
+                "be a number of seconds",
+                self.shutdown_timeout,
+            ),
+            ("--uds", self.uds != "", "be a path", "nothing"),
+            (
                 "--metrics-prefix",
                 _PREFIX.fullmatch(self.metrics_prefix),
                 "be a word",

@@ -48,11 +48,28 @@ def test_a_file_is_no_unix_socket(tmp_path):
     assert path.read_text() == "data"
 
 
+def test_a_path_too_long_for_a_socket_is_told_in_words(tmp_path):
+    with pytest.raises(ConfigError, match="AF_UNIX path too long"):
+        bind(ServerOptions(uds=str(tmp_path / ("x" * 120))))
+
+
+def test_files_for_tls_are_read_before_the_model(tmp_path):
+    """They were read behind it, and a missing one was called a taken address."""
+    wrong, missing = tmp_path / "wrong.pem", tmp_path / "missing.pem"
+    wrong.write_text("no certificate")
+    for path in (wrong, missing):
+        with pytest.raises(ConfigError, match="--ssl-certfile and --ssl-keyfile must be readable"):
+            bind(ServerOptions(port=0, ssl_certfile=str(path)))
+
+
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
         ({"port": 70000}, "--port"),
         ({"shutdown_timeout": -1.0}, "--shutdown-timeout"),
+        ({"shutdown_timeout": float("inf")}, "--shutdown-timeout"),
+        ({"shutdown_timeout": float("nan")}, "--shutdown-timeout"),
+        ({"uds": ""}, "--uds"),
         ({"metrics_prefix": "a-b"}, "--metrics-prefix"),
         ({"root_path": "x"}, "--root-path"),
         ({"api_key": ""}, "--api-key"),
