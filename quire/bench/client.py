@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,6 +16,14 @@ from quire.bench.workload import Job
 from quire.core.errors import ConfigError
 
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
+#: What decoding raises for bytes from outside: no JSON, not UTF-8, nested too deep.
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+#: Bytes kept of an answer that is no stream, for its message.
+HEAD_BYTES = 1 << 14
+#: Seconds until a server that takes a connection and says nothing is given up.
+PROBE_SECONDS = 10.0
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Text(msgspec.Struct):
@@ -54,8 +62,8 @@ class _Choice(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count = 0
 
 
 class _Event(msgspec.Struct):
@@ -112,8 +120,8 @@ class StreamReader:
 
     def feed(self, data: bytes, now: float) -> None:
         """Take the next bytes, which came at ``now``."""
-        if len(self.head) < 500:
-            self.head += data[:500]
+        if len(self.head) < HEAD_BYTES:
+            self.head += data[: HEAD_BYTES - len(self.head)]
         *events, self._buffer = _EVENT_END.split(self._buffer + data)
         for event in events:
             for line in event.splitlines():
@@ -126,7 +134,7 @@ class StreamReader:
             return
         try:
             event = self._decoder.decode(data)
-        except msgspec.DecodeError as error:
+        except _NO_JSON as error:
             self.error = self.error or f"an event is no JSON of this API: {error}"
             return
         if event.error is not None:
@@ -205,7 +213,7 @@ class Client:
 def _refusal(status: int, body: bytes) -> str:
     try:
         decoded = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except _NO_JSON:
         decoded = body.decode(errors="replace")
     if isinstance(decoded, dict):
         decoded = decoded.get("error", decoded)
@@ -231,10 +239,14 @@ async def get(pool: Pool, path: str) -> tuple[int, bytes]:
     """Return status and body of a GET.
 
     Raises:
-        OSError: The server cannot be reached.
+        OSError: The server cannot be reached, or does not answer.
     """
     parts: list[bytes] = []
-    status = await pool.send("GET", path, b"", lambda data, now: parts.append(data))
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            status = await pool.send("GET", path, b"", lambda data, now: parts.append(data))
+    except TimeoutError:
+        raise OSError(f"no answer within {PROBE_SECONDS:g} s") from None
     return status, b"".join(parts)
 
 
@@ -247,7 +259,7 @@ async def first_model(pool: Pool) -> str:
     status, body = await get(pool, "/v1/models")
     try:
         return msgspec.json.decode(body, type=_Models).data[0].id
-    except (msgspec.DecodeError, IndexError) as error:
+    except (*_NO_JSON, IndexError) as error:
         raise ConfigError(
             f"[bench] the server must list a model at /v1/models; got HTTP {status}. Give --model."
         ) from error

@@ -20,8 +20,8 @@ SLO_METRICS = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2el", "e2e": "e2el"}
 class BenchOptions:
     """What is sent, where, when, and what is reported."""
 
-    backend: Literal["openai", "openai-chat"] = option(
-        "openai", "API: text completions or chat completions"
+    backend: Literal["openai", "openai-chat", "vllm"] = option(
+        "openai", "API: text completions (also vllm) or chat completions"
     )
     base_url: str | None = option(None, "http(s)://host:port, instead of --host and --port")
     host: str = option("127.0.0.1", "the server's address")
@@ -89,7 +89,14 @@ class BenchOptions:
             ("--burstiness", self.burstiness > 0, "be above 0", self.burstiness),
             ("--num-warmups", self.num_warmups >= 0, "be at least 0", self.num_warmups),
             ("--request-timeout", self.request_timeout > 0, "be above 0", self.request_timeout),
-            ("--temperature", self.temperature >= 0, "be at least 0", self.temperature),
+            ("--temperature", 0 <= self.temperature < math.inf, "be at least 0", self.temperature),
+            (
+                "--ready-check-timeout-sec",
+                self.ready_check_timeout_sec >= 0,
+                "be at least 0",
+                self.ready_check_timeout_sec,
+            ),
+            ("--endpoint", self.path().startswith("/"), "begin with /", self.endpoint),
             *(
                 (f"--{name}", value is None or value >= 1, "be at least 1", value)
                 for name, value in (
@@ -114,8 +121,20 @@ class BenchOptions:
         self.percentiles()
         self.sections()
         self.slos()
+        self._check_result()
         pairs("--metadata", self.metadata)
         pairs("--header", self.header)
+
+    def _check_result(self) -> None:
+        """Refuse settings of a file that is not written."""
+        if self.save_result or self.append_result:
+            return
+        for name in ("save_detailed", "result_dir", "result_filename", "metadata", "label"):
+            if getattr(self, name):
+                raise ConfigError(
+                    f"[bench] --{name.replace('_', '-')} must come with --save-result or "
+                    f"--append-result; got it alone."
+                )
 
     def percentiles(self) -> list[float]:
         """Return ``--metric-percentiles`` as numbers."""
@@ -147,21 +166,25 @@ class BenchOptions:
         for text in (word for value in self.goodput for word in value.split()):
             name, _, bound = text.partition(":")
             try:
-                found[SLO_METRICS[name]] = float(bound)
+                metric, milliseconds = SLO_METRICS[name], float(bound)
             except (KeyError, ValueError):
+                metric, milliseconds = "", math.nan
+            if not milliseconds >= 0:
                 raise ConfigError(
                     f"[bench] --goodput must be ttft:MS, tpot:MS or e2el:MS; got {text!r}."
-                ) from None
+                )
+            found[metric] = milliseconds
         return found
 
     def url(self) -> str:
         """Return the server's address without a path."""
-        return (self.base_url or f"http://{self.host}:{self.port}").rstrip("/")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (self.base_url or f"http://{host}:{self.port}").rstrip("/")
 
     def path(self) -> str:
         """Return the path that generates."""
-        own = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
-        return self.endpoint or own[self.backend]
+        chat = self.backend == "openai-chat"
+        return self.endpoint or ("/v1/chat/completions" if chat else "/v1/completions")
 
 
 def pairs(flag: str, values: Sequence[str]) -> dict[str, str]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from quire.bench.client import Record
-from quire.bench.metrics import Distribution, Latencies, Metrics
+from quire.bench.metrics import Distribution, Latencies, Metrics, measure
 from quire.bench.options import BenchOptions, pairs
 from quire.core.errors import ConfigError
 
@@ -123,6 +125,31 @@ def _details(records: Sequence[Record]) -> dict[str, Any]:
         "generated_texts": [record.text for record in records],
         "errors": [record.error or "" for record in records],
     }  # fmt: skip
+
+
+def check_file(options: BenchOptions) -> None:
+    """Refuse a result file that could not be written as asked, before anything is sent.
+
+    Raises:
+        ConfigError: The folder cannot be written to, or metadata has the name of a figure.
+    """
+    if not (options.save_result or options.append_result):
+        return
+    nothing = measure([], 1.0, options.percentiles(), options.slos())
+    own = document(nothing, [], replace(options, metadata=()), "")
+    taken = sorted(own.keys() & pairs("--metadata", options.metadata).keys())
+    if taken:
+        raise ConfigError(
+            f"[bench] --metadata must have names of its own; got {', '.join(taken)}, which the "
+            "result file has."
+        )
+    path = Path(options.result_dir or ".") / (options.result_filename or "result.json")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"[bench] the result file must be writable; got {error}.") from error
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"[bench] the result file must be writable; got {path}.")
 
 
 def save(result: dict[str, Any], options: BenchOptions) -> Path:

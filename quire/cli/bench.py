@@ -36,12 +36,39 @@ def bench_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+class BenchCommand(click.Command):
+    """A command without arguments: words behind a repeatable flag are further values of it.
+
+    ``--goodput ttft:500 tpot:50`` is how vLLM's command takes them.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        repeatable = {
+            name
+            for param in self.params
+            if isinstance(param, click.Option) and param.multiple
+            for name in param.opts
+        }
+        spelled: list[str] = []
+        flag: str | None = None
+        values = 0
+        for word in args:
+            if word.startswith("-"):
+                name, equals, _ = word.partition("=")
+                flag, values = name if name in repeatable else None, len(equals)
+            elif flag is not None:
+                spelled += [flag] if values else []
+                values += 1
+            spelled.append(word)
+        return super().parse_args(ctx, spelled)
+
+
 @click.group()
 def bench() -> None:
     """Measure a server as its clients see it."""
 
 
-@bench.command()
+@bench.command(cls=BenchCommand)
 @bench_flags
 def serve(options: BenchOptions) -> None:
     """Send load to a running server that speaks OpenAI's API, and report latency and throughput.
@@ -50,9 +77,10 @@ def serve(options: BenchOptions) -> None:
     """
     import uvloop
 
-    from quire.bench.report import block, document, save
+    from quire.bench.report import block, check_file, document, save
     from quire.bench.run import run_benchmark
 
+    check_file(options)
     if options.api_key is None:
         options = replace(options, api_key=env.get("QUIRE_API_KEY"))
     with requests_bar(options) as on_done:

@@ -112,6 +112,10 @@ FAILURES = {
     "no ending": ([HEAD, chunk(text("a")), END], "without an ending"),
     "no output": ([HEAD, chunk(DONE), END], "without output"),
     "no events": ([HEAD, chunk(event(b"{")), chunk(DONE), END], "no JSON"),
+    "no UTF-8": ([HEAD, chunk(b'data: {"error": "\xff"}\n\n'), chunk(DONE), END], "no JSON"),
+    "no UTF-8 refusal": ([b"HTTP/1.1 500 X\r\nContent-Length: 3\r\n\r\n", b'"\xff"'], "HTTP 500: "),
+    "negative usage": ([HEAD, chunk(text("a")), chunk(event({"usage": {"completion_tokens": -5}})),
+                        chunk(DONE), END], ">= 0"),
     "no HTTP": ([b"hello\r\n\r\n"], "not HTTP"),
     "nothing": ([], "closed the connection"),
 }  # fmt: skip

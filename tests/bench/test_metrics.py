@@ -133,7 +133,7 @@ def test_the_block_has_the_lines_of_a_known_run():
 
 def test_the_document_agrees_with_itself():
     options = BenchOptions(
-        save_detailed=True, metadata=("machine=mine",), metric_percentiles="50,99"
+        save_result=True, save_detailed=True, metadata=("machine=mine",), metric_percentiles="50,99"
     )
     records = example()[:100]
     metrics = measure(records, 12.5, options.percentiles(), options.slos())

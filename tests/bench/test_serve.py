@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 
 import pytest
+
+from quire.bench import client
+from quire.bench.options import BenchOptions
+from quire.bench.run import run_benchmark
+from quire.core.errors import ConfigError
 
 
 @pytest.mark.parametrize("backend", ["openai", "openai-chat"])
@@ -59,10 +65,39 @@ def test_no_server_is_one_line(bench):
     assert done.stderr.startswith("quire: [bench] ") and done.stderr.count("\n") == 1
 
 
+def test_a_server_that_says_nothing_is_given_up(monkeypatch):
+    """The question whether it is ready waited for ever."""
+    monkeypatch.setattr(client, "PROBE_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConfigError, match="must be ready; got no answer within 0.1 s"):
+            asyncio.run(run_benchmark(BenchOptions(base_url=url, num_prompts=1)))
+
+
+def test_several_values_of_a_flag_and_the_names_of_vllm(server, bench, tmp_path):
+    """As vLLM's command takes them: --goodput ttft:MS tpot:MS; --backend vllm."""
+    flags = ["--num-prompts", "2", "--input-len", "4", "--output-len", "2", "--vocab-size", "300"]
+    flags += ["--goodput", "ttft:60000", "tpot:60000", "--metadata", "a=1", "b=2", "--save-result"]
+    flags += ["--result-dir", str(tmp_path), "--result-filename=r.json", "--backend", "vllm"]
+    done = bench("--base-url", server, *flags)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert (found["a"], found["b"], found["backend"]) == ("1", "2", "vllm")
+    assert found["request_goodput"] == found["request_throughput"]
+
+
+def test_an_ipv6_address_is_a_host():
+    assert BenchOptions(host="::1", port=80).url() == "http://[::1]:80"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--num-prompts", "0"],
+        ["--save-result", "--metadata", "duration=x"],
+        ["--save-result", "--result-dir", "/dev/null/there"],
+        ["--save-result", "--result-dir", "/", "--result-filename", "tmp"],
+        ["--goodput", "ttft:5", "else"],
         ["--base-url", "ftp://x"],
         ["--extra-body", "["],
         ["--dataset-name", "trace", "--dataset-path", "/no/such/file"],

@@ -139,6 +139,9 @@ def test_a_bad_trace_is_refused(tmp_path, text, said):
         {"metric_percentiles": "high"}, {"goodput": ("ttft",)}, {"goodput": ("tft:3",)},
         {"header": ("K",)}, {"header": ("K=V\r\nA: b",)}, {"metadata": ("=V",)}, {"port": 70000},
         {"dataset_name": "timed_trace", "dataset_path": "x", "request_rate": 2.0},
+        {"goodput": ("ttft:nan",)}, {"goodput": ("ttft:-1",)}, {"temperature": math.inf},
+        {"ready_check_timeout_sec": math.nan}, {"ready_check_timeout_sec": -1.0},
+        {"endpoint": "v1/completions"}, {"save_detailed": True}, {"label": "x"},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(keywords):
