@@ -159,8 +159,11 @@ class EngineProxy:
         stream = self._streams.open(request_id)
         ended = False
         try:
-            if sampling_params.structured_outputs is not None and self._grammars is not None:
-                await self._grammars.check(sampling_params.structured_outputs)
+            grammar, in_time = sampling_params.structured_outputs, True
+            if grammar is not None and self._grammars is not None:
+                in_time = await self._grammars.check(grammar, deadline)
+            if not in_time:
+                sampling_params = replace(sampling_params, structured_outputs=None)
             request = await prepare_beside_loop(
                 self._reader.prepare,
                 request_id,
@@ -171,7 +174,10 @@ class EngineProxy:
                 deadline=deadline,
                 client=client,
             )
-            self._submit(request)
+            if in_time:
+                self._submit(request)
+            else:
+                self._streams.deliver([self._expired(request)])
             while not ended:
                 if deadline is None:
                     output = await stream.get()
@@ -242,6 +248,14 @@ class EngineProxy:
         if self._child is None:
             wait = max(1.0, self._retry_time - time.monotonic())
             raise CapacityError("[engine] it is being restarted. Try again.", wait)
+
+    def _expired(self, request: PreparedRequest) -> RequestOutput:
+        """Return the end of a request whose deadline passed before the engine saw it."""
+        with self._lock:
+            self._outputs.add(request.request_id, request.prompt, request.params)
+            ending = self._outputs.end(request.request_id, "timeout")
+        assert ending is not None, "it was added under this lock"
+        return ending
 
     def _submit(self, request: PreparedRequest) -> None:
         with self._lock:

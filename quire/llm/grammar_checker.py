@@ -96,15 +96,30 @@ class GrammarChecker:
         if answer:
             raise RequestError(answer, "structured_outputs")
 
-    async def check(self, constraint: StructuredOutputs) -> None:
+    async def check(self, constraint: StructuredOutputs, deadline: float | None = None) -> bool:
         """Wait beside the event loop for what :meth:`compile` says; not at all for what is known.
+
+        Args:
+            constraint: What a request asks for.
+            deadline: On the monotonic clock, in seconds; what compiles then goes on.
+
+        Returns:
+            Whether it was known before the deadline.
 
         Raises:
             RequestError, CapacityError: See :meth:`compile`.
         """
-        if not self.knows(constraint):
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self.threads, self.compile, constraint)
+        if self.knows(constraint):
+            return True
+        loop = asyncio.get_running_loop()
+        compiled = loop.run_in_executor(self.threads, self.compile, constraint)
+        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            async with asyncio.timeout(patience):
+                await compiled
+        except TimeoutError:
+            return False
+        return True
 
     def stats(self) -> Samples:
         """Return what was compiled, by metric stem."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,10 @@ async def test_a_server_refuses_it_and_serves_on(
         await answer("free")
         with pytest.raises(RequestError, match="--grammar-compilation-timeout|more memory"):
             await slow  # a machine that is fast enough fills the memory before the time is up
+        hasty = SamplingParams(structured_outputs=StructuredOutputs(**SLOW["schema"]))
+        stream = engine.generate("a", hasty, "hasty", deadline=time.monotonic() + 0.01)
+        ((output,),) = [o.outputs async for o in stream]
+        assert (output.finish_reason, output.token_ids) == ("timeout", [])
         assert await answer("after", regex="ef") == "ef"
         assert engine.num_restarts == 0
     finally:
