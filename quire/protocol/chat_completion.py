@@ -12,6 +12,13 @@ from quire.protocol.generation import Count, GenerationRequest, Usage
 from quire.protocol.tools import ToolCall, ToolRequest
 
 
+class TextPart(msgspec.Struct, kw_only=True):
+    """What a part of a message's content may hold; the chat template says what it must."""
+
+    type: Any = None
+    text: Any = None
+
+
 class Message(msgspec.Struct, kw_only=True):
     """One turn of the conversation.
 

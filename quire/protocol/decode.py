@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from quire.core.errors import RequestError
-from quire.protocol.chat_completion import ChatCompletionRequest, Message
+from quire.protocol.chat_completion import ChatCompletionRequest, Message, TextPart
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.embedding import EmbeddingRequest
-from quire.protocol.generation import StreamOptions
 from quire.protocol.request_fields import (
     REFUSED_CHAT,
     REFUSED_COMPLETION,
@@ -52,9 +52,9 @@ def decode_body(body: bytes, kind: type[T]) -> tuple[T, list[str]]:
         refused = REFUSED_RESPONSES
     ignored = find_ignored(fields, frozenset(kind.__struct_fields__) - refused.keys(), refused)
     request = _parse(body, kind)
-    ignored += _unknown_inside(fields, "stream_options", StreamOptions)
-    if "messages" in kind.__struct_fields__:
-        ignored += _unknown_inside(fields, "messages", Message)
+    for name, struct in _structs_in(kind).items():
+        if name in fields:
+            ignored += dict.fromkeys(_unknown(msgspec.json.decode(fields[name]), struct, name))
     return request, ignored
 
 
@@ -77,10 +77,30 @@ def _parse(body: bytes, kind: Any) -> Any:
         raise RequestError("[body] is nested too deeply.") from error
 
 
-def _unknown_inside(fields: Mapping[str, msgspec.Raw], name: str, kind: Any) -> list[str]:
-    raw = fields.get(name)
-    value = None if raw is None else msgspec.json.decode(raw)
-    items: Iterable[Any] = value if isinstance(value, list) else [value]
-    label = f"{name}[]" if isinstance(value, list) else name
-    unknown = dict.fromkeys(key for item in items if isinstance(item, dict) for key in item)
-    return [f"{label}.{key}" for key in unknown if key not in kind.__struct_fields__]
+def _unknown(value: Any, kind: type[msgspec.Struct], path: str) -> Iterator[str]:
+    """Yield the paths of fields inside ``value`` that ``kind`` and the structs in it have not."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _unknown(item, kind, f"{path}[]")
+    elif isinstance(value, dict):
+        inside = _structs_in(kind)
+        for name, item in value.items():
+            if name not in kind.__struct_encode_fields__:
+                yield f"{path}.{name}"
+            elif name in inside:
+                yield from _unknown(item, inside[name], f"{path}.{name}")
+
+
+@functools.cache
+def _structs_in(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+    """Return the fields of a struct that hold a struct, or a list of such."""
+    found = {name: _struct_of(hint) for name, hint in get_type_hints(kind).items()}
+    if kind is Message:
+        found["content"] = TextPart
+    return {name: struct for name, struct in found.items() if struct is not None}
+
+
+def _struct_of(hint: Any) -> type[msgspec.Struct] | None:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return hint
+    return next(filter(None, map(_struct_of, get_args(hint))), None)

@@ -13,6 +13,7 @@ from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_fields import HARMLESS, REFUSED_CHAT, REFUSED_COMPLETION
+from quire.protocol.responses import ResponsesRequest
 
 DOCS = Path(__file__).parents[2] / "docs" / "server.md"
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -119,6 +120,35 @@ def test_unknown_fields_are_named_with_their_place():
     request, ignored = decode(ChatCompletionRequest, body)
     assert ignored == ["foo", "stream_options.bar", "messages[].baz"]
     assert request.temperature == 0.5
+
+
+def test_unknown_fields_are_named_however_deep():
+    function = {"name": "f", "parameters": {"type": "object", "x-ours": 1}, "b": 1}
+    call = {"id": "1", "function": {"name": "f", "arguments": "{}", "d": 1}, "index": 0}
+    parts = [{"type": "text", "text": "a", "e": 1}, {"type": "text", "text": "b", "e": 2}]
+    body = {
+        "tools": [{"type": "function", "function": function, "a": 1}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}, "c": 1},
+        "messages": [
+            {"role": "user", "content": parts},
+            {"role": "assistant", "tool_calls": [call]},
+        ],
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {"y": 1}},
+        },
+    }
+    assert set(decode(ChatCompletionRequest, body)[1]) == {
+        "tools[].a", "tools[].function.b", "tool_choice.c", "messages[].content[].e",
+        "messages[].tool_calls[].index", "messages[].tool_calls[].function.d",
+    }  # fmt: skip
+    tool = {"type": "function", "name": "f", "parameters": {"z": 1}, "g": 1}
+    body = {
+        "input": "Hi",
+        "tools": [tool],
+        "text": {"format": {"type": "json_schema", "schema": {}}},
+    }
+    assert decode(ResponsesRequest, body)[1] == ["tools[].g"]
 
 
 def table() -> str:
