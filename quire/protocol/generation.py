@@ -69,6 +69,7 @@ class GenerationRequest(StructuredRequest, kw_only=True):
     prompt_logprobs: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    stream_interval: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     add_special_tokens: bool | None = None
     priority: Priority | None = None
     request_id: RequestId | None = None

@@ -41,7 +41,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "repetition_detection": (),
     "return_prompt_text": (False,),
     "return_token_offsets": (False,),
-    "stream_interval": (1,),
     "kv_transfer_params": (),
     "vllm_xargs": ({},),
     "watermarking": (),

@@ -19,6 +19,7 @@ from quire.server.authentication import ApiKey
 from quire.server.connection import run_until_disconnect
 from quire.server.errors import name_field
 from quire.server.generation import Outputs, Submission, check_submission, generate
+from quire.server.pacing import paced
 from quire.server.request_body import read_request, read_timeout
 from quire.server.request_record import RequestRecord
 from quire.server.service import Service
@@ -101,7 +102,9 @@ class GenerationEndpoint(ABC, Generic[T]):
         record.model = body.model or self.service.model_names[0]
         record.streamed = bool(body.stream)
         check_submission(self.service, submission)
-        return answer, generate(self.service, submission)
+        outputs: Outputs = generate(self.service, submission)
+        interval = body.stream_interval or self.service.options.stream_interval
+        return answer, paced(outputs, interval) if body.stream and interval > 1 else outputs
 
     @abstractmethod
     async def prepare(self, body: T, response_id: str, client: str) -> tuple[Answer, Submission]:

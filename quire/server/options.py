@@ -17,6 +17,7 @@ _URL = re.compile(r"https?://[^/]")
 #: Settings with a least value.
 _LEAST = {
     "shutdown_timeout": 0,
+    "stream_interval": 1,
     "max_num_queued_reqs": 1,
     "max_num_queued_tokens": 1,
     "max_stored_responses": 0,
@@ -45,6 +46,7 @@ class ServerOptions:
     ssl_ca_certs: str | None = option(None, "authorities of clients' certificates")
     strict_params: bool = option(False, "answer 400 to unknown request fields")
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
+    stream_interval: int = option(1, "tokens per event of a stream, at least")
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
     metrics_prefix: str = option("quire", "first part of metric names (try vllm)")
     playground: bool = option(True, "serve a chat page at /")
@@ -86,15 +88,10 @@ class ServerOptions:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             flag = f"--{name.replace('_', '-')}"
-            yield flag, value is None or value >= least, f"be at least {least}", value
+            fits = value is None or least <= value < math.inf
+            yield flag, fits, f"be a number of at least {least}", value
         yield from (
             ("--port", 0 <= self.port <= 65535, "be in 0..65535", self.port),
-            (
-                "--shutdown-timeout",
-                self.shutdown_timeout < math.inf,
-                "be a number of seconds",
-                self.shutdown_timeout,
-            ),
             ("--uds", self.uds != "", "be a path", "nothing"),
             (
                 "--metrics-prefix",
