@@ -32,9 +32,9 @@ using Word = std::atomic<uint32_t>;
 static_assert(sizeof(Word) == 4 && Word::is_always_lock_free, "a futex is a plain 32-bit word");
 
 // Long enough to bridge the Python code between two kernels, short enough for a shared machine.
+// Without sched_yield(), which beside a neighbour gives away a whole turn of milliseconds for what
+// may come in a microsecond.
 constexpr auto spin_time = std::chrono::microseconds(40);
-// From then on the core is offered to others between looks: the thread waited for may need it.
-constexpr auto selfish_time = std::chrono::microseconds(8);
 
 // How long a thread sleeps before it looks again whether one that it waits for has a core.
 constexpr timespec patience{0, 300'000};
@@ -61,7 +61,6 @@ bool spin_until(Condition condition) {
       if (condition()) return true;
       pause();
     }
-    if (now - begin > selfish_time) sched_yield();
   }
   return false;
 }
