@@ -184,4 +184,4 @@ def test_the_client_s_exceptions(live):
         create(live, messages=[{"role": "user", "content": "x" * 33000}])
     with pytest.raises(openai.BadRequestError) as caught:
         create(live, logprobs=True, top_logprobs=21)
-    assert caught.value.param == "logprobs"
+    assert caught.value.param == "top_logprobs"
