@@ -24,6 +24,7 @@ class ServeProcess:
 
     Args:
         arguments: Behind ``quire serve``.
+        command: What ``python -m`` runs with them.
         pass_on: Called with each line that it writes to stderr.
         **environment: Added to this process's.
 
@@ -37,13 +38,14 @@ class ServeProcess:
         self,
         arguments: Sequence[str],
         *,
+        command: Sequence[str] = ("quire.cli.main", "serve"),
         pass_on: Callable[[str], Any] | None = None,
         **environment: str,
     ) -> None:
         if "--port" not in arguments and "--uds" not in arguments:
             arguments = [*arguments, "--port", "0"]
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "quire.cli.main", "serve", *arguments],
+            [sys.executable, "-m", *command, *arguments],
             cwd=ROOT,
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

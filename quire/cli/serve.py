@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 import click
 
 from quire.cli.engine_flags import EngineCommand, config_option, engine_flags
+from quire.cli.known_flags import known_flags
 from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
@@ -44,6 +45,7 @@ def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=EngineCommand)
 @engine_flags
 @server_flags
+@known_flags
 def serve(config: EngineConfig, options: ServerOptions) -> None:
     """Answer HTTP requests in OpenAI's API with MODEL (default: quire-tiny).
 
