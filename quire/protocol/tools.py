@@ -37,6 +37,19 @@ class Tool(msgspec.Struct, kw_only=True):
         }
         return {"type": "function", "function": function}
 
+    def check_parameters(self, index: int) -> None:
+        """Refuse a schema whose values are no objects: arguments are one.
+
+        Raises:
+            RequestError: ``param`` names the place, this being tool ``index``.
+        """
+        kinds = (self.function.parameters or {}).get("type", "object")
+        if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
+            where = f"tools[{index}].function.parameters"
+            raise RequestError(
+                f"[{where}] must be the schema of an object; got type {kinds!r:.80}.", where
+            )
+
 
 class NamedFunction(msgspec.Struct, kw_only=True):
     """The function that must be called."""
@@ -117,6 +130,7 @@ class ToolRequest(GenerationRequest, kw_only=True):
                     where,
                 )
             names.add(tool.function.name)
+            tool.check_parameters(index)
         if not tools and choice not in (None, "none", "auto"):
             raise RequestError("[tool_choice] needs tools; got none.", "tool_choice")
         if isinstance(choice, NamedTool) and tools and not self.allowed_tools:

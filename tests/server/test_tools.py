@@ -165,6 +165,9 @@ def test_tools_and_their_history_reach_the_template(engine, with_tools, serve):
             "name": "f", "strict": True, "parameters": {"not": {}}}}]},
          "tools[0].function.parameters"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+        *(({"tools": [NOW, {"function": {"name": "f", "parameters": {"type": kind}}}]},
+           "tools[1].function.parameters")
+          for kind in ("array", "string", "OBJECT", None, ["string", "null"])),
     ],
 )  # fmt: skip
 def test_what_is_refused(engine, with_tools, serve, fields, param):

@@ -87,6 +87,17 @@ def test_schemas_that_cannot_be_enforced(compiler, tokenizer):
 
 
 @pytest.mark.parametrize(
+    "parameters", [{"type": ["object", "null"]}, {"anyOf": [{"type": "object"}, {"type": "null"}]}]
+)
+def test_arguments_are_an_object_whatever_else_a_schema_allows(compiler, tokenizer, parameters):
+    grammar = forced_calls("hermes", [Function("f", parameters)], False, tokenizer)
+    for arguments, fits in (({}, True), (None, False)):
+        text = written("hermes", [("f", arguments)], False, None)
+        asked = StructuredOutputs(grammar=grammar)
+        assert allows(compiler, tokenizer, text, asked) is fits
+
+
+@pytest.mark.parametrize(
     "kind",
     [
         {"json": {"type": "integer"}},
