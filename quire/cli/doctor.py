@@ -26,6 +26,9 @@ EXTRAS = {
 }
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
+#: Columns of a report that goes into a file.
+FILE_WIDTH = 200
+
 Report = dict[str, dict[str, Any]]
 
 
@@ -136,10 +139,17 @@ def _print(report: Report) -> None:
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
+    # Paths and kernels are copied from here into reports: folded where they must be, never cut.
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for section, rows in report.items():
         for i, (name, value) in enumerate(rows.items()):
             shown = ", ".join(value) if isinstance(value, list) else value
             style = "red" if name == "error" else None
             table.add_row(section if i == 0 else "", name, str(shown or "-"), style=style)
         table.add_section()
-    Console(highlight=False, markup=False, soft_wrap=True).print(table)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = max(console.width, FILE_WIDTH)
+    console.print(table)

@@ -86,4 +86,7 @@ def test_doctor_reports_what_it_found(quire):
     assert report["machine"]["cores for Quire"] == 1
     assert set(report) == {"software", "machine", "native", "model", "extras", "environment"}
     shown = quire("doctor", "--no-measure").stdout
+    # In a file nothing is cut at the width of a terminal.
+    assert report["model"]["quire-tiny"] in shown
+    assert all(name in shown for name in report["native"])
     assert report["native"]["instruction set"] in shown
