@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import quality
+from benchmarks.peers.setup import QUANTIZE
 from quire import LLM, SamplingParams
 from quire.cli.main import run
 from quire.models import hub
@@ -45,15 +47,21 @@ print(json.dumps(result))
 
 
 @pytest.fixture(scope="module")
-def llama_cpp():
-    """Return a function that gives llama.cpp's (tokens, greedy continuation) of each text."""
+def peer_python():
+    """Return a Python that has llama-cpp-python."""
     python = os.environ.get("QUIRE_TEST_LLAMA_PYTHON")
     if python is None and importlib.util.find_spec("llama_cpp") is None:
         pytest.skip("no llama_cpp here, and QUIRE_TEST_LLAMA_PYTHON names no Python that has it")
+    return python or sys.executable
+
+
+@pytest.fixture(scope="module")
+def llama_cpp(peer_python):
+    """Return a function that gives llama.cpp's (tokens, greedy continuation) of each text."""
 
     def ask(path, num_tokens):
         done = subprocess.run(
-            [python or sys.executable, "-c", SCRIPT],
+            [peer_python, "-c", SCRIPT],
             input=json.dumps([str(path), TEXTS, num_tokens]),
             capture_output=True,
             text=True,
@@ -104,3 +112,25 @@ def test_random_checkpoints_in_llama_cpp(preset, llama_cpp, small, device, tmp_p
     mine = ours(path, small, 6)
     assert [t for t, _ in mine] == [t for t, _ in theirs]
     assert [o[:3] for _, o in mine] == [o[:3] for _, o in theirs]
+
+
+def test_quality_rises_with_the_bits_and_is_llama_cpps(peer_python, tiny, device, tmp_path):
+    """QNT-20L: files of llama.cpp's quantizer in their order, none worse here than there.
+
+    By divergence from float32: perplexities of five and six bits differ by less than their noise.
+    """
+    whole = tmp_path / "whole.gguf"
+    assert run(["convert", str(tiny), str(whole), "--type", "f32"]) == 0
+    windows = quality.tiny_windows(tiny)[:2]
+    exact = quality.quire_logits(tiny, windows, {})
+    divergences = []
+    for kind in ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16"):
+        path = tmp_path / f"{kind}.gguf"
+        command = [peer_python, "-c", QUANTIZE, str(whole), str(path), kind, "1"]
+        subprocess.run(command, check=True, capture_output=True)
+        mine = quality.compare(quality.quire_logits(path, windows, {}), exact, windows)["kl"]
+        logits = quality.peer_logits(peer_python, path, windows)[:, :, : exact.shape[2]]
+        theirs = quality.compare(logits, exact, windows)["kl"]
+        assert mine <= 1.05 * theirs + 1e-5, (kind, mine, theirs)
+        divergences.append(mine)
+    assert divergences == sorted(divergences, reverse=True)
