@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import stat
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -25,6 +26,8 @@ from quire.server.websocket_protocol import WebSocketProtocol
 KEEP_ALIVE_SECONDS = 60
 #: What aborted requests get to hear of it before their connections are cut.
 FAREWELL_SECONDS = 5
+#: How often the end of the last request is looked for.
+POLL_SECONDS = 0.02
 
 
 def bind(options: ServerOptions) -> socket.socket:
@@ -111,9 +114,9 @@ def address(listener: socket.socket, scheme: str = "http") -> str:
 class Server(uvicorn.Server):
     """uvicorn, with an announcement and an ending of our own.
 
-    On SIGTERM or SIGINT it stops listening, lets running requests finish for
+    On SIGTERM or SIGINT it refuses new requests, lets running ones finish for
     ``shutdown_timeout`` seconds, then stops the engine, which ends the rest with an error they
-    can read.
+    can read. It listens until then: who comes meanwhile hears why, and when to come again.
 
     Args:
         service: What is served; its engine is shut down at the end.
@@ -136,7 +139,6 @@ class Server(uvicorn.Server):
                 ),
                 access_log=False,  # the request log has a line for each, with more in it
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=math.ceil(options.shutdown_timeout + FAREWELL_SECONDS),
                 server_header=False,
                 ssl_certfile=options.ssl_certfile,
                 ssl_keyfile=options.ssl_keyfile,
@@ -154,9 +156,17 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, within bounds, and stop the engine."""
+        end = time.monotonic() + self._service.options.shutdown_timeout
         self._service.admission.draining = True
         ending = asyncio.create_task(self._end_late_requests())
         try:
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, WebSocketProtocol):
+                    connection.shutdown()
+            while self._service.metrics.num_in_flight and not (ending.done() or self.force_exit):
+                await asyncio.sleep(POLL_SECONDS)
+            rest = max(0.0, end - time.monotonic()) + FAREWELL_SECONDS
+            self.config.timeout_graceful_shutdown = math.ceil(rest)
             await super().shutdown(sockets)
         finally:
             ending.cancel()

@@ -32,7 +32,8 @@ class Running:
         self._listener = bind(options)
         self.url = address(self._listener)
         ready = threading.Event()
-        self._server = Server(Service(engine, EngineConfig(), options), ready.set)
+        self._service = Service(engine, EngineConfig(), options)
+        self._server = Server(self._service, ready.set)
         keywords = {"sockets": [self._listener]}
         self._thread = threading.Thread(target=self._server.run, kwargs=keywords)
         self._thread.start()
@@ -51,9 +52,9 @@ class Running:
         self._clients[-1].start()
 
     def begin_to_end(self) -> None:
-        """Do what a signal does, and wait until nobody else gets in."""
+        """Do what a signal does, and wait until nobody else is let in."""
         self._server.should_exit = True
-        while self._listener.fileno() != -1:
+        while not self._service.admission.draining:
             time.sleep(0.005)
 
     def join(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
+import httpx2
 import pytest
 
 from quire.core.errors import ConfigError
@@ -100,6 +101,24 @@ def test_running_requests_finish_before_the_end(engine):
     assert running.answers["streamed"].text.endswith("data: [DONE]\n\n")
     assert '"finish_reason":"stop"' in running.answers["streamed"].text
     assert engine.ended == ["finished", "finished"] and engine.stopped
+
+
+def test_who_comes_while_it_ends_is_told_so(engine):
+    """New connections were refused by the operating system, without a word."""
+    with Running(engine, timeout=60.0) as running:
+        ask_two(engine, running)
+        running.begin_to_end()
+        for body in ({"prompt": "a"}, {"prompt": "a", "stream": True}):
+            refused = httpx2.post(f"{running.url}/v1/completions", json=body, timeout=20)
+            assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+            assert refused.json()["error"]["type"] == "ServiceUnavailableError"
+        assert httpx2.get(f"{running.url}/health/ready").status_code == 503
+        assert httpx2.get(f"{running.url}/health/live").status_code == 200
+        engine.released.set()
+        running.join()
+    assert running.answers["whole"].status_code == 200
+    assert '"finish_reason":"stop"' in running.answers["streamed"].text
+    assert engine.ended == ["finished", "finished"], "nothing else was begun"
 
 
 def test_late_requests_are_ended_with_words(engine):
