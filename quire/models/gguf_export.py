@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 #: ``general.file_type`` of files whose matrices have a type.
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "BF16": 32}
 QUANTIZATION_VERSION = 2
+HALF_MAX = 65504.0
+#: Magnitudes whose scale, offset or self is a finite float16.
+LARGEST = {"F16": HALF_MAX, "Q8_0": 127 * HALF_MAX, "Q4_0": 8 * HALF_MAX, "Q4_1": HALF_MAX}
 
 _EXPERT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.weight")
 _ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(?:weight|bias)")
@@ -141,9 +144,10 @@ class GgufExport:
             for begin in range(0, len(rows), step):
                 part = np.ascontiguousarray(rows[begin : begin + step])
                 values = type(tensor)(source.name, tensor.dtype, part).float32()
-                if type_name == "F16" and (np.abs(values) > 65504).any():
+                # Not greater: NaN is neither.
+                if type_name in LARGEST and not np.abs(values).max() <= LARGEST[type_name]:
                     raise ModelLoadError(
-                        f"[convert] {source.name} must fit float16; got "
+                        f"[convert] {source.name} must fit the float16 of {type_name}; got "
                         f"{np.abs(values).max():g}. Use --type bf16 or f32."
                     )
                 yield quantize(type_name, values).tobytes()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quire.core.errors import ModelLoadError
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedTensor
 
@@ -79,6 +80,9 @@ def quantize(tensor: HostTensor, scheme: Scheme) -> QuantizedTensor:
     """Round a matrix (N, K).
 
     Inside the range of a group's codes the error is at most half a step.
+
+    Raises:
+        ModelLoadError: A weight is infinite or no number: it would spoil its whole group.
     """
     rows, columns = tensor.shape
     size = scheme.group_size or -(-columns // 32) * 32
@@ -94,10 +98,17 @@ def quantize(tensor: HostTensor, scheme: Scheme) -> QuantizedTensor:
             # Repeating the last column leaves minimum and maximum of its group alone.
             values = np.pad(values, ((0, 0), (0, groups * size - columns)), mode="edge")
         values = values.reshape(len(values), groups, size)
+        highest, lowest = values.max(axis=-1), values.min(axis=-1)
+        if not (np.isfinite(highest) & np.isfinite(lowest)).all():
+            raise ModelLoadError(
+                f"[load] {tensor.name} must be finite to be quantized; got infinity or NaN. Keep "
+                "it with --quantization-overrides, or repair the checkpoint."
+            )
         if offsets is None:
-            scales[part], rounded = _symmetric(values, scheme)
+            scales[part], rounded = _symmetric(values, highest, lowest, scheme)
         else:
-            scales[part], offsets[part], rounded = _asymmetric(values, scheme.bits)
+            parts = _asymmetric(values, highest, lowest, scheme.bits)
+            scales[part], offsets[part], rounded = parts
         codes[part] = rounded.reshape(len(values), -1)[:, :columns]
     half = all(_fits_half(numbers) for numbers in (scales, offsets) if numbers is not None)
     dtype = np.float16 if half else np.float32
@@ -113,9 +124,10 @@ def quantize(tensor: HostTensor, scheme: Scheme) -> QuantizedTensor:
     )
 
 
-def _symmetric(values: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
-    """Return scales (N, G) and codes (N, G, group) of values (N, G, group)."""
-    highest, lowest = values.max(axis=-1), values.min(axis=-1)
+def _symmetric(
+    values: np.ndarray, highest: np.ndarray, lowest: np.ndarray, scheme: Scheme
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return scales (N, G) and codes (N, G, group) of values (N, G, group) and their extremes."""
     furthest = np.where(highest > -lowest, highest, lowest)
     if scheme.code_book is not None:
         scales = _as_stored(np.abs(furthest))
@@ -133,11 +145,12 @@ def _symmetric(values: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, np.ndarr
     return scales, np.clip(scaled, low, high) + zero
 
 
-def _asymmetric(values: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return scales, offsets and codes."""
-    lowest = values.min(axis=-1)
+def _asymmetric(
+    values: np.ndarray, highest: np.ndarray, lowest: np.ndarray, bits: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scales, offsets and codes of values (N, G, group) and their extremes."""
     offsets = _as_stored(lowest)
-    scales = _as_stored((values.max(axis=-1) - lowest) / np.float32((1 << bits) - 1))
+    scales = _as_stored((highest - lowest) / np.float32((1 << bits) - 1))
     scaled = np.rint((values - offsets[..., None]) * _inverse(scales)[..., None])
     return scales, offsets, np.clip(scaled, 0, (1 << bits) - 1)
 

@@ -307,7 +307,19 @@ def test_rows_of_part_blocks_become_float16(export, caplog):
     assert layouts["position_embd.weight"] == "F32"
 
 
-def test_values_beyond_float16_are_refused(folder, export, tmp_path):
+@pytest.mark.parametrize(
+    ("type_name", "value"),
+    [
+        ("F16", 1e5),
+        ("F16", np.nan),
+        ("Q8_0", 1e7),
+        ("Q8_0", np.nan),
+        ("Q4_0", np.inf),
+        ("Q4_1", 1e5),
+    ],
+)
+def test_values_beyond_float16_are_refused(type_name, value, folder, tmp_path):
+    """A scale that is infinite or no number was written, and spoiled its block."""
     from safetensors.numpy import load_file, save_file
 
     source = tmp_path / "large"
@@ -315,10 +327,10 @@ def test_values_beyond_float16_are_refused(folder, export, tmp_path):
     for name in ("config.json", "model.safetensors"):
         (source / name).write_bytes((folder("qwen3") / name).read_bytes())
     tensors = load_file(source / "model.safetensors")
-    tensors["model.layers.1.mlp.up_proj.weight"][3, 3] = 1e5
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 3] = value
     save_file(tensors, source / "model.safetensors")
-    exported = GgufExport(source, "F16")
-    with pytest.raises(ModelLoadError, match="layers.1.mlp.up_proj.weight must fit float16"):
+    exported = GgufExport(source, type_name)
+    with pytest.raises(ModelLoadError, match="layers.1.mlp.up_proj.weight must fit the float16 of"):
         write_gguf(tmp_path / "out.gguf", exported.metadata, exported.tensors)
     assert json.loads((source / "config.json").read_text())
     assert not (tmp_path / "out.gguf").exists()

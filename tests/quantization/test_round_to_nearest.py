@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from quire.core.errors import ModelLoadError
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.quantization.round_to_nearest import NF4, Scheme, create_scheme, quantize
@@ -93,6 +94,16 @@ def test_zeros_stay_zeros_and_tiny_weights_keep_float32_scales() -> None:
         tensor = rounded(gaussian(3, 64) * np.float32(1e-9), create_scheme(name))
         assert tensor.scales.dtype == np.float32
         assert np.abs(tensor.float32()).max() > 1e-9
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "nf4", "int2"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(name: str, value: float) -> None:
+    """It was rounded to whatever the processor makes of it, with warnings of numpy's."""
+    values = gaussian(3, 64)
+    values[1, 40] = value
+    with pytest.raises(ModelLoadError, match="must be finite to be quantized"):
+        rounded(values, create_scheme(name))
 
 
 def test_bfloat16_weights_and_pieces() -> None:
