@@ -15,17 +15,20 @@ from quire.server.service import Service
 def routes(service: Service) -> list[Route]:
     """Return the routes."""
 
-    async def health(request: Request) -> Response:
+    def check() -> None:
         service.engine.check_health()
+        if service.admission.draining:
+            raise ApiError(503, "The server is shutting down.")
+
+    async def health(request: Request) -> Response:
+        check()
         return Response()
 
     async def live(request: Request) -> Response:
         return Response()
 
     async def ready(request: Request) -> Response:
-        service.engine.check_health()
-        if service.admission.draining:
-            raise ApiError(503, "The server is shutting down.")
+        check()
         progress, limit = service.engine.progress(), service.options.watchdog_timeout
         if progress.pending and progress.stalled_seconds > limit:
             raise ApiError(

@@ -112,7 +112,8 @@ def test_who_comes_while_it_ends_is_told_so(engine):
             refused = httpx2.post(f"{running.url}/v1/completions", json=body, timeout=20)
             assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
             assert refused.json()["error"]["type"] == "ServiceUnavailableError"
-        assert httpx2.get(f"{running.url}/health/ready").status_code == 503
+        for path in ("/health/ready", "/health", "/ping"):
+            assert httpx2.get(running.url + path).status_code == 503
         assert httpx2.get(f"{running.url}/health/live").status_code == 200
         engine.released.set()
         running.join()
