@@ -12,6 +12,7 @@ from quire.server.boundary import Boundary
 from quire.server.chat_completions import ChatCompletions
 from quire.server.completions import Completions
 from quire.server.embeddings import Embeddings
+from quire.server.invocations import Invocations
 from quire.server.playground import routes as playground
 from quire.server.service import Service
 from quire.server.websocket import WebSocketStream
@@ -20,13 +21,19 @@ from quire.server.websocket import WebSocketStream
 def create_app(service: Service) -> ASGIApp:
     """Return the app that serves ``service``."""
     chat, completions = ChatCompletions(service), Completions(service)
+    embeddings = Embeddings(service)
     page = playground.routes() if service.options.playground else []
     api = [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         WebSocketRoute("/v1/chat/completions", WebSocketStream(chat)),
         WebSocketRoute("/v1/completions", WebSocketStream(completions)),
-        Route("/v1/embeddings", Embeddings(service), methods=["POST"]),
+        Route("/v1/embeddings", embeddings, methods=["POST"]),
+        Route(
+            "/invocations",
+            Invocations({"messages": chat, "prompt": completions, "input": embeddings}),
+            methods=["POST"],
+        ),
         *responses.routes(service),
         *models.routes(service),
         *tokenization.routes(service),

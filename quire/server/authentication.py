@@ -26,7 +26,7 @@ SUBPROTOCOL = "openai-insecure-api-key."
 _INFER = frozenset(
     {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
-        "/tokenize", "/detokenize",
+        "/tokenize", "/detokenize", "/invocations",
     }
 )  # fmt: skip
 _READ = frozenset({"/metrics", "/load", "/version", "/openapi.json", "/v1/models"})

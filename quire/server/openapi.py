@@ -55,6 +55,14 @@ class Operation:
     or_with: str | None = None
 
 
+class AnyRequest(msgspec.Struct, kw_only=True):
+    """The body of one of three routes; the one field that it has of these says which."""
+
+    messages: Any = msgspec.UNSET
+    prompt: Any = msgspec.UNSET
+    input: Any = msgspec.UNSET
+
+
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/chat/completions"): Operation(
         "Answer a conversation.", ChatCompletionRequest, ChatCompletion, (_JSON, _EVENTS)
@@ -63,6 +71,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Continue texts.", CompletionRequest, Completion, (_JSON, _EVENTS)
     ),
     ("POST", "/v1/embeddings"): Operation("Texts to vectors.", EmbeddingRequest, EmbeddingResponse),
+    ("POST", "/invocations"): Operation(
+        "A chat completion, completion or embedding, by the body's field.",
+        media=(_JSON, _EVENTS),
+        request=AnyRequest,
+    ),
     ("POST", "/v1/responses"): Operation(
         "Answer in OpenAI's newer form.", ResponsesRequest, None, (_JSON, _EVENTS)
     ),

@@ -43,7 +43,7 @@ async def read_request(request: Request, kind: type[T], strict: bool) -> tuple[T
             f"[content-encoding] a body must be sent as it is; got {coding[:40]!a}.",
             headers={"Accept-Encoding": "identity"},
         )
-    decoded, ignored = decode_body(await _read(request), kind)
+    decoded, ignored = decode_body(await read_body(request), kind)
     if not ignored:
         return decoded, {}
     names = [quote(name, safe="[].") for name in ignored[:MAX_NAMED_FIELDS]]
@@ -75,7 +75,12 @@ def read_timeout(request: Request) -> float | None:
     return seconds
 
 
-async def _read(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """Return the bytes of a body.
+
+    Raises:
+        ApiError: 413, there are too many.
+    """
     too_large = ApiError(413, f"[body] must be at most {MAX_BODY_BYTES} bytes.")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
