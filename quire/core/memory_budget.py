@@ -16,6 +16,10 @@ from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BYTES, KVCacheSpec
 
 GIB = 2**30
+NOTHING_FITS = (
+    "This machine has not the memory for any context: lower --max-num-seqs, "
+    "--max-num-batched-tokens or --block-size, or take smaller weights."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +134,7 @@ def plan_memory(
 
     Raises:
         ConfigError: A request of full length does not fit; the message names three settings
-            with which it would.
+            with which it would, as far as the device has the memory.
     """
     available = budget_bytes - demand.weight_bytes - demand.scratch_bytes
     block_bytes = demand.spec.allocated_block_bytes
@@ -150,20 +154,25 @@ def plan_memory(
     needed = demand.spec.num_blocks(demand.max_model_len) + 1
     if num_blocks < needed:
         allowed = demand.weight_bytes + demand.scratch_bytes + available
-        options = _fitting_settings(demand, allowed, kv_bytes is not None)
+        options = _fitting_settings(demand, allowed, device_bytes, kv_bytes is not None)
+        advice = f"Any of these would fit: {'; '.join(options)}." if options else NOTHING_FITS
         raise ConfigError(
             f"[config] the KV cache must hold one request of {demand.max_model_len} tokens; got "
             f"{format_bytes(max(available, 0))} for it ({format_bytes(budget_bytes)} less weights "
             f"{format_bytes(demand.weight_bytes)} and scratch "
             f"{format_bytes(demand.scratch_bytes)}), needed "
-            f"{format_bytes(needed * block_bytes)}. Any of these would fit: "
-            f"{'; '.join(options)}."
+            f"{format_bytes(needed * block_bytes)}. {advice}"
         )
     return MemoryBudget.with_blocks(demand, device_bytes, num_blocks)
 
 
-def _fitting_settings(demand: MemoryDemand, allowed: int, kv_given: bool) -> list[str]:
-    """Return three settings, each of which makes the demand fit by itself."""
+def _fitting_settings(
+    demand: MemoryDemand, allowed: int, device_bytes: int, kv_given: bool
+) -> list[str]:
+    """Return three settings, each of which makes the demand fit by itself.
+
+    Fewer where the device has not the memory for three.
+    """
     spec = demand.spec
     variants = [("", demand)]
     if KV_DTYPE_BYTES[spec.dtype] > 2:
@@ -185,6 +194,8 @@ def _fitting_settings(demand: MemoryDemand, allowed: int, kv_given: bool) -> lis
     for divisor in (1, 2, 4)[: 3 - len(settings)]:
         length = -(-demand.max_model_len // divisor)
         needed = replace(demand, max_model_len=length).least_bytes
+        if needed > device_bytes:
+            continue
         if kv_given:
             needed -= demand.weight_bytes + demand.scratch_bytes
         memory = f"{'--kv-cache-memory-bytes' if kv_given else '--memory'} {_mib_up(needed)}"

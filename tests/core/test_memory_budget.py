@@ -110,6 +110,19 @@ def test_three_settings_are_offered_and_each_fits(budget_gib, kv_mib):
     assert all(fits(setting, budget_bytes, kv_bytes) for setting in settings)
 
 
+def test_no_setting_is_offered_that_the_machine_has_not():
+    """Terabytes of --memory were, where --max-num-seqs or the blocks ask for more than there is."""
+    device = DEMAND.least_bytes - 1
+    with pytest.raises(ConfigError) as refusal:
+        plan_memory(DEMAND, device, GIB)
+    settings = str(refusal.value).split("would fit: ")[1].rstrip(".").split("; ")
+    assert settings and all("--max-model-len" in setting for setting in settings)
+    assert all(fits(setting, GIB, None) for setting in settings)
+    wide = replace(DEMAND, scratch_bytes=10_000 * GIB)
+    with pytest.raises(ConfigError, match="not the memory for any context: lower --max-num-seqs"):
+        plan_memory(wide, 20 * GIB, 10 * GIB)
+
+
 def test_the_smallest_budget_that_fits():
     assert plan_memory(DEMAND, 100 * GIB, DEMAND.least_bytes).num_sequences(8192) == 1
     with pytest.raises(ConfigError):
