@@ -64,12 +64,16 @@ class Tracing:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("quire")
         self._propagator = TraceContextTextMapPropagator()
+        self._offset = 0
 
     def __call__(self, record: RequestRecord) -> None:
         """Send the spans of a request that has ended, if it generated anything."""
         if not record.generations:
             return
         from opentelemetry.trace import SpanKind
+
+        # Once for all its spans: between two readings of two clocks a process may lose its turn.
+        self._offset = time.time_ns() - time.monotonic_ns()
 
         span = self._span(
             f"{record.method} {record.handler}",
@@ -152,8 +156,7 @@ class Tracing:
         """Make a span that has ended; ``times`` are on the monotonic clock."""
         from opentelemetry.trace import SpanKind, StatusCode
 
-        offset = time.time_ns() - time.monotonic_ns()
-        start, end = (int(moment * 1e9) + offset for moment in times)
+        start, end = (int(moment * 1e9) + self._offset for moment in times)
         span = self._tracer.start_span(
             name,
             context,

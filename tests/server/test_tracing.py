@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -14,8 +16,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.core.outputs import RequestMetrics, RequestOutput
+from quire.core.sampling_params import SamplingParams
 from quire.llm import AsyncLLM
 from quire.server.options import ServerOptions
+from quire.server.request_record import Generation, RequestRecord
 from quire.server.service import Service
 from quire.server.tracing import Tracing
 from tests.server.conftest import run_in_thread
@@ -119,6 +124,25 @@ def trace(folder, device, collector):
         client.get("/v1/models", headers=headers)  # generates nothing, so it is not traced
     assert collector.services == {"quire"}
     return collector.spans, answer
+
+
+def test_a_turn_lost_between_two_clocks_moves_a_whole_trace(collector, monkeypatch):
+    """Each span read both clocks, and one that lost its turn there stood apart from its parts."""
+    late = itertools.count()
+    monotonic = time.monotonic_ns
+    monkeypatch.setattr(time, "monotonic_ns", lambda: monotonic() + 10**9 * next(late))
+    tracing = Tracing(collector.url)
+    record = RequestRecord("1", "POST", "/v1/completions", None)
+    params = SamplingParams(max_tokens=2)
+    metrics = RequestMetrics(1.0, 2.0, 3.0, 4.0)
+    output = RequestOutput("1", None, [1], None, [], True, metrics=metrics)
+    record.generations.append(Generation("1", params, output))
+    tracing(record)
+    tracing.shutdown()
+    by_name = {span.name: span for span in collector.spans}
+    for one, other in (("queue", "prefill"), ("prefill", "decode")):
+        gap = by_name[other].start_time_unix_nano - by_name[one].end_time_unix_nano
+        assert abs(gap) < 1000
 
 
 def test_endings_without_tokens_are_traced_too(engine, collector):
