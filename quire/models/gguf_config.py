@@ -119,8 +119,12 @@ def read_gguf_config(file: GgufFile) -> ModelConfig:
             f"[load] {file.path}: general.architecture must be one of {', '.join(ARCHITECTURES)}; "
             f"got {name!r:.80}. Use a model of a supported architecture."
         )
-    if (file.integer("split.count", 0) or 0) > 1:
-        raise file.error("split.count", "must be 1: Quire reads models of one file, join the parts")
+    parts = file.integer("split.count", 0) or 0
+    if parts > 1:
+        raise ModelLoadError(
+            f"[load] {file.path}: split.count must be 1, a model in one file; got {parts}. Join "
+            "the parts with llama-gguf-split --merge."
+        )
     reader = _Reader(file, name)
     config = reader.config()
     eos = (f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))

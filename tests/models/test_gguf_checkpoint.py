@@ -226,7 +226,7 @@ REFUSED = {
     "llama.attention.value_length": (8, "value_length must be 16"),
     "llama.rope.dimension_count": (15, "must rotate an even part"),
     "tokenizer.ggml.tokens": (["x"] * 300, "tokens must have at most 211"),
-    "split.count": (3, "split.count must be 1"),
+    "split.count": (3, "split.count must be 1.*got 3. Join the parts with llama-gguf-split"),
     "tokenizer.ggml.eos_token_id": ("x", "eos_token_id must be an integer"),
 }
 
