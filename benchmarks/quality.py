@@ -10,6 +10,7 @@ compared with float32; GGUF files also with what llama.cpp makes of the same fil
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -203,13 +204,20 @@ def print_table(console: Console, title: str, rows: list[Any], trained: bool) ->
 
 
 def shapes_of(paths: list[Path]) -> dict[Path, list[Path]]:
-    """Return the files after each folder."""
+    """Return the files after each folder.
+
+    Raises:
+        ValueError: A path is neither, or a file has no folder before it.
+    """
     shapes: dict[Path, list[Path]] = {}
+    files: list[Path] | None = None
     for path in paths:
         if path.is_dir():
             files = shapes[path] = []
-        else:
+        elif files is not None and is_gguf(path):
             files.append(path)
+        else:
+            raise ValueError(f"{path} must be a folder, or a GGUF file after its folder")
     return shapes
 
 
@@ -219,6 +227,12 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--peer-python", default="")
     arguments = parser.parse_args()
+    try:
+        shapes = shapes_of(arguments.paths)
+    except ValueError as error:
+        parser.error(str(error))
+    if arguments.peer_python and shutil.which(arguments.peer_python) is None:
+        parser.error(f"--peer-python must be a program; got {arguments.peer_python}")
     console, found = Console(), {}
     folder = resolve_model("quire-tiny")
     windows = tiny_windows(folder)
@@ -229,7 +243,7 @@ def main() -> None:
     reference = {"weights": "float32", "engine": "quire", **compare(exact, exact, windows)}
     found["quire-tiny"] = [reference, *rows]
     print_table(console, "quire-tiny", found["quire-tiny"], True)
-    for shape, files in shapes_of(arguments.paths).items():
+    for shape, files in shapes.items():
         random = np.random.default_rng(0)
         exact = quire_logits(shape, np.zeros((1, 1), np.int32), {})
         windows = random.integers(0, exact.shape[2], (1, SHAPE_WINDOW), np.int32)
