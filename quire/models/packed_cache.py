@@ -1,8 +1,8 @@
 """Packed weights in a file, so that a later start maps them instead of packing again.
 
-A file is named for what it was made of: the checkpoint's files (size, time of change, header), how
-weights are held, and the version of the layouts. It is checked whole before it is used: damaged
-files are made again. Packing itself is the backend's business.
+A file is named for what it was made of: the checkpoint's files (size, time of change, header,
+samples), how weights are held, and the version of the layouts. It is checked whole before it is
+used: damaged files are made again. Packing itself is the backend's business.
 
 ```
 "QUIREPK2"  begin, size and checksum of the table (uint64 each)  padding to 4096
@@ -35,8 +35,10 @@ log = logging.getLogger(__name__)
 MAGIC = b"QUIREPK2"
 HEAD = struct.Struct("<8sQQQ")
 ALIGNMENT = 4096
-#: Bytes of a checkpoint's file that its name is made from, beside size and time; headers are there.
+#: Bytes of a checkpoint's file that its name is made from, beside size and time: the first, where
+#: headers are, and samples of the rest, since copies of other weights may have the same time.
 HASHED_BYTES = 1 << 20
+NUM_SAMPLES, SAMPLE_BYTES = 64, 1 << 14
 
 
 def checkpoint_digest(path: Path, settings: str) -> str:
@@ -53,6 +55,9 @@ def checkpoint_digest(path: Path, settings: str) -> str:
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
         with file.open("rb") as stream:
             digest.update(stream.read(HASHED_BYTES))
+            for number in range(1, NUM_SAMPLES + 1):
+                stream.seek(max(0, status.st_size * number // NUM_SAMPLES - SAMPLE_BYTES))
+                digest.update(stream.read(SAMPLE_BYTES))
     return digest.hexdigest()[:32]
 
 

@@ -14,6 +14,7 @@ from quire.core.errors import ConfigError
 from quire.kernels.backend import create_backend
 from quire.kernels.cpu.native import native
 from quire.models.loader import load_model
+from quire.models.packed_cache import checkpoint_digest
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import create_scheme
 from tests.models.conftest import Driver
@@ -143,6 +144,18 @@ def test_a_changed_checkpoint_or_setting_has_a_file_of_its_own(tmp_path, folder,
     os.utime(weights, ns=(1, weights.stat().st_mtime_ns + 1))
     load_model(folder, backend, packed_cache=str(cache))
     assert len(list(cache.iterdir())) == 4
+
+
+def test_other_weights_of_the_same_size_and_time_have_another_name(tmp_path):
+    """As merged adapters have, with the times of an archive: the name saw the first MiB alone."""
+    path = tmp_path / "model.gguf"
+    names = set()
+    for second_half in (b"a", b"b"):
+        path.write_bytes(b"a" * (2 << 20) + second_half * (2 << 20))
+        os.utime(path, ns=(1, 1))
+        names |= {checkpoint_digest(path, ""), checkpoint_digest(path, "")}
+    assert len(names) == 2
+    assert checkpoint_digest(path, "other settings") not in names
 
 
 def test_a_failed_load_leaves_nothing(tmp_path, folder, backend):
