@@ -38,41 +38,65 @@ void mask(const SamplingRows& all, int64_t row, float* logits) {
 void penalize(const SamplingRows& all, int64_t row, float* logits, int32_t* counts) {
   const int32_t* ids = all.history_ids + all.history_offsets[row];
   const int64_t n = all.history_offsets[row + 1] - all.history_offsets[row];
-  for (int64_t i = 0; i < n; ++i) counts[ids[i]] = 0;
+  const float repetition = all.repetition_penalty[row], presence = all.presence_penalty[row],
+              frequency = all.frequency_penalty[row];
+  for (int64_t i = 0; i < n; ++i) {
+    counts[ids[i]] = 0;
+    __builtin_prefetch(logits + ids[i], 1);  // scattered, and no longer in a near cache
+  }
   for (int64_t i = all.num_prompt_tokens[row]; i < n; ++i) counts[ids[i]] += 1;
   for (int64_t i = 0; i < n; ++i) {
     const int32_t id = ids[i], count = counts[id];
     if (count < 0) continue;  // done at its first occurrence
     counts[id] = -1;
-    const float repetition = all.repetition_penalty[row];
-    float x = logits[id] > 0.0f ? logits[id] / repetition : logits[id] * repetition;
-    x -= all.frequency_penalty[row] * static_cast<float>(count);
-    if (count > 0) x -= all.presence_penalty[row];
+    // Both are computed: nobody can tell the sign of the next one in advance.
+    const float logit = logits[id], over = logit / repetition, under = logit * repetition;
+    float x = logit > 0.0f ? over : under;
+    x -= frequency * static_cast<float>(count);
+    if (count > 0) x -= presence;
     logits[id] = x;
   }
+}
+
+// Draw from all tokens of at least a weight.
+int32_t draw_any(const Row& row, float least, double number) {
+  const double total = weigh(row, least, false);
+  return draw(row, number * total, [&](int64_t block) {
+    weigh_block(row, block, row.weights, at_least(least));
+    return row.weights;
+  });
 }
 
 int32_t choose(const Row& row, float temperature, const Filter& filter, double number) {
   if (!(row.highest == row.highest)) return -1;
   if (temperature == 0.0f) return static_cast<int32_t>(first_at_least(row, row.highest));
   const bool ranked = filter.top_k < row.vocab, open = filter.top_p == 1.0f;
-  if (!ranked && open && filter.min_p == 0.0f) {
-    const double total = weigh(row, 0.0f, false);
-    return draw(row, number * total, [&](int64_t block) {
-      weigh_block(row, block, 0.0f, row.weights);
-      return row.weights;
+  if (!ranked && open && filter.min_p == 0.0f) return draw_any(row, 0.0f, number);
+  const auto draw_kept = [&](const Cut& cut, double kept) {
+    return draw(row, number * kept, [&](int64_t block) {
+      float* weights = row.weights + block * block_tokens;
+      keep_block(row, block, cut, weights);
+      return weights;
     });
+  };
+  Guess guess;
+  if (!ranked && !open && filter.min_p == 0.0f && guess_bounds(row, filter.top_p, guess)) {
+    const double total = weigh_around(row, guess), weight = filter.top_p * total;
+    if (confirm(guess, weight)) {
+      double kept;
+      const Cut cut = cut_guessed(row, guess, weight, total, kept);
+      return draw_kept(cut, kept);
+    }
   }
   const int64_t token = choose_few(row, filter, number);
   if (token != undecided) return static_cast<int32_t>(token);
-  double total = weigh(row, filter.min_p, true);
+  if (!ranked && open) return draw_any(row, filter.min_p, number);
+  const double total = weigh(row, filter.min_p, true);
   Cut cut{-INFINITY, 0, total};
-  if (ranked) cut = cut_prefix(row, static_cast<double>(filter.top_k), INFINITY, total);
-  if (!open)
-    cut = cut_prefix(row, static_cast<double>(filter.top_k), filter.top_p * cut.weight, total);
-  if (ranked || !open) total = drop_behind(row, cut);
-  return draw(row, number * total,
-              [&](int64_t block) { return row.weights + block * block_tokens; });
+  const auto top_k = static_cast<double>(filter.top_k);
+  if (ranked) cut = cut_prefix(row, top_k, INFINITY, total);
+  if (!open) cut = cut_prefix(row, top_k, filter.top_p * cut.weight, total);
+  return draw_kept(cut, keep_all(row, cut));
 }
 
 }  // namespace

@@ -3,14 +3,14 @@
 // All three keep a prefix of the order (logit falling, id rising). Nearly always it is short: the
 // n-th largest of the blocks' lane bests is a bound that at least n tokens reach, few lanes have to
 // be looked at for them, and only they are sorted (choose_few). Long prefixes are found by
-// narrowing an interval of logits, a pass over the row for every fivefold (cut_prefix).
+// narrowing an interval of logits, a pass over the row for every fivefold (cut_prefix). For a long
+// nucleus a sample of the row saves most of these passes and changes no result (cut_guessed).
 #pragma once
 
-#include "cpu/sampling_row.h"
+#include "cpu/sampling_nucleus.h"
 
 namespace quire::QUIRE_ISA {
 
-constexpr int64_t few_tokens = 128;
 constexpr int64_t undecided = -1;
 
 struct Filter {
@@ -18,21 +18,43 @@ struct Filter {
   float top_p, min_p;
 };
 
+// The tokens of a vector's lanes that are set in `inside`, ids rising, to items; their number.
+inline int64_t take_items(const Row& row, int64_t first, int64_t n, uint32_t inside,
+                          Scored* items) {
+  if (n < F32::lanes) inside &= (1u << n) - 1;
+  int64_t count = 0;
+  for (; inside != 0; inside &= inside - 1) {
+    const int64_t id = first + __builtin_ctz(inside);
+    items[count++] = {row.logits[id], static_cast<int32_t>(id)};
+  }
+  return count;
+}
+
 // All tokens with low < logit <= high, ids rising, to items; their number.
 inline int64_t collect(const Row& row, float low, float high) {
   int64_t count = 0;
   for (int64_t block = 0; block < row.num_blocks(); ++block) {
     if (!any(less(set1(low), load(row.lane_bests + block * F32::lanes)))) continue;
     each_vector(row, block, [&](int64_t i, F32 x, int64_t n) {
-      const F32 inside = select(less(set1(high), x), set1(-INFINITY), x);
-      if (!any(less(set1(low), inside))) return;
-      for (int64_t lane = 0; lane < n; ++lane) {
-        const float logit = row.logits[i + lane];
-        if (low < logit && logit <= high)
-          row.items[count++] = {logit, static_cast<int32_t>(i + lane)};
-      }
+      const uint32_t inside = bits(less(set1(low), x)) & ~bits(less(set1(high), x));
+      if (inside != 0) count += take_items(row, i, n, inside, row.items + count);
     });
   }
+  return count;
+}
+
+// The same for all tokens with a logit above `low`, and `total`, the weight of the row, in one
+// pass.
+inline int64_t collect_and_weigh(const Row& row, float low, double& total) {
+  float unkept[block_tokens];
+  int64_t count = 0;
+  total = 0.0;
+  for (int64_t block = 0; block < row.num_blocks(); ++block)
+    total += weigh_block(row, block, unkept, [&](int64_t i, F32 x, F32 weight, int64_t n) {
+      const uint32_t inside = bits(less(set1(low), x));
+      if (inside != 0) count += take_items(row, i, n, inside, row.items + count);
+      return weight;
+    });
   return count;
 }
 
@@ -57,13 +79,16 @@ inline int32_t draw_item(const Row& row, int64_t count, double number) {
 inline int64_t choose_few(const Row& row, const Filter& filter, double number) {
   const int64_t num_lanes = row.num_blocks() * F32::lanes;
   const bool ranked = filter.top_k < row.vocab;
-  const int64_t wanted = ranked ? filter.top_k : smaller(few_tokens, num_lanes / 4);
+  const int64_t wanted = ranked ? filter.top_k : few_wanted(row);
   if (wanted < 1 || wanted > num_lanes / 4) return undecided;
-  const float bound = nth_best(row.lane_bests, num_lanes, wanted, row.weights);
+  const float bound = nth_lane_best(row, wanted);
   // Without a bound all tokens that are possible are found.
   bool closed = ranked || bound == -INFINITY;
   const float below = bound == -INFINITY ? bound : nextafterf(bound, -INFINITY);
-  int64_t count = collect(row, below, row.highest);
+  // Only min_p could still make the weight of the row unnecessary.
+  const bool sure = !closed && filter.top_p < 1.0f && filter.min_p == 0.0f;
+  double total = 0.0;
+  int64_t count = sure ? collect_and_weigh(row, below, total) : collect(row, below, row.highest);
   sort_best_first(row.items, count);
   count = smaller(count, filter.top_k);
   for (int64_t i = 0; i < count; ++i) row.weights[i] = row.items[i].score;
@@ -74,7 +99,8 @@ inline int64_t choose_few(const Row& row, const Filter& filter, double number) {
   while (kept < count && row.weights[kept] >= filter.min_p) sum += row.weights[kept++];
   closed = closed || kept < count;
   if (filter.top_p < 1.0f) {
-    const double wanted_weight = filter.top_p * (closed ? sum : weigh(row, filter.min_p, false));
+    if (!closed && !sure) total = weigh(row, filter.min_p, false);
+    const double wanted_weight = filter.top_p * (closed ? sum : total);
     if (!closed && sum < wanted_weight) return undecided;
     count = kept;
     kept = 0;
@@ -94,105 +120,187 @@ struct Cut {
   double weight;
 };
 
-// Tokens of some weight above a logit.
-struct Above {
-  double count, weight;
-};
-
-constexpr int num_bounds = 4;
-
-inline void measure_above(const Row& row, const float* bounds, Above* found) {
-  for (int b = 0; b < num_bounds; ++b) found[b] = {0.0, 0.0};
-  for (int64_t block = 0; block < row.num_blocks(); ++block) {
-    F32 counts[num_bounds], weights[num_bounds];
-    for (int b = 0; b < num_bounds; ++b) counts[b] = weights[b] = zero();
-    each_vector(row, block, [&](int64_t i, F32 x, int64_t n) {
-      const F32 weight = load_tail(row.weights + i, n);
-      const F32 one = select(less(zero(), weight), set1(1.0f), zero());
-#pragma GCC unroll 4
-      for (int b = 0; b < num_bounds; ++b) {
-        const Mask inside = less(set1(bounds[b]), x);
-        counts[b] = counts[b] + select(inside, one, zero());
-        weights[b] = weights[b] + select(inside, weight, zero());
-      }
-    });
-    for (int b = 0; b < num_bounds; ++b) {
-      found[b].count += sum(counts[b]);
-      found[b].weight += sum(weights[b]);
-    }
+// take(items, n) of n items with low < score <= high, piece by piece in their order, until it says
+// false. `spare` has room for n, or is null.
+template <class Take>
+inline void take_in_order(Scored* items, int64_t n, const Interval& interval, Scored* spare,
+                          Take take) {
+  constexpr int parts = 16;
+  const float scale = parts / (interval.high - interval.low);
+  if (n <= 2 * parts || !(scale > 0.0f && scale < FLT_MAX) || !spare) {
+    sort_best_first(items, n);
+    take(items, n);
+    return;
+  }
+  const auto part_of = [&](const Scored& item) {
+    return smaller(static_cast<int>((interval.high - item.score) * scale), parts - 1);
+  };
+  int64_t ends[parts + 1] = {}, next[parts];
+  for (int64_t i = 0; i < n; ++i) ++ends[part_of(items[i]) + 1];
+  for (int part = 0; part < parts; ++part) {
+    next[part] = ends[part];
+    ends[part + 1] += ends[part];
+  }
+  for (int64_t i = 0; i < n; ++i) spare[next[part_of(items[i])]++] = items[i];
+  for (int part = 0; part < parts; ++part) {
+    const int64_t size = ends[part + 1] - ends[part];
+    sort_best_first(spare + ends[part], size);
+    if (!take(spare + ends[part], size)) return;
   }
 }
 
-// The tokens of some weight with low < logit <= high that end the prefix.
-inline Cut cut_interval(const Row& row, float low, float high, Above above, double count,
-                        double weight) {
-  const int64_t found = collect(row, low, high);
-  int64_t n = 0;
-  for (int64_t i = 0; i < found; ++i)
-    if (row.weights[row.items[i].id] > 0.0f) row.items[n++] = row.items[i];
-  if (n == 0) return {-INFINITY, row.vocab, above.weight};  // all of them are the prefix
-  sort_best_first(row.items, n);
-  int64_t taken = 0;
-  do {
-    above.weight += row.weights[row.items[taken++].id];
-    above.count += 1.0;
-  } while (taken < n && above.count < count && above.weight < weight);
-  return {row.items[taken - 1].score, row.items[taken - 1].id, above.weight};
+// The prefix that ends among the n items, which have low < logit <= high, ids rising.
+inline Cut cut_items(const Row& row, int64_t n, const Interval& interval, Above above, double count,
+                     double weight) {
+  Cut cut{-INFINITY, row.vocab, above.weight};  // when none of them has weight
+  const auto take = [&](const Scored* items, int64_t size) {
+    for (int64_t i = 0; i < size; ++i) {
+      const float more = row.weights[items[i].id];
+      if (more == 0.0f) continue;
+      above.weight += more;
+      above.count += 1.0;
+      cut = {items[i].score, items[i].id, above.weight};
+      if (above.count >= count || above.weight >= weight) return false;
+    }
+    return true;
+  };
+  take_in_order(row.items, n, interval, 2 * n <= row.vocab ? row.items + n : nullptr, take);
+  return cut;
 }
 
 // The shortest prefix of the tokens of some weight that has `count` of them or reaches `weight`.
-// `total` is the weight of all.
-inline Cut cut_prefix(const Row& row, double count, double weight, double total) {
-  constexpr double few = 512;
-  const float reach = smaller(104.0f / row.inverse, FLT_MAX / 2);
-  // Below `low` all weights are 0.
-  float high = row.highest, low = nextafterf(row.highest - reach, -INFINITY);
-  Above over{0.0, 0.0}, upto{static_cast<double>(row.vocab), total};
-  float bounds[num_bounds];
-  for (int b = 0; b < num_bounds; ++b) bounds[b] = high - reach / 104.0f * (2 << b);
-  while (upto.count - over.count > few) {
+// It ends in `interval`, at whose ends are `over` and `upto`.
+inline Cut cut_prefix(const Row& row, double count, double weight, Interval interval, Above over,
+                      Above upto) {
+  while (upto.count - over.count > few_inside && !interval.stuck) {
     Above found[num_bounds];
-    measure_above(row, bounds, found);
-    for (int b = 0; b < num_bounds; ++b) {
+    measure_above(row, interval.bounds, found);
+    int b = 0;
+    for (; b < num_bounds; ++b) {
       if (found[b].count >= count || found[b].weight >= weight) {
-        low = bounds[b];
         upto = found[b];
         break;
       }
-      high = bounds[b];
       over = found[b];
     }
-    for (int b = 0; b < num_bounds; ++b)
-      bounds[b] = high - (high - low) * static_cast<float>(b + 1) / (num_bounds + 1);
-    if (!(bounds[0] < high) || !(bounds[num_bounds - 1] > low)) break;
+    interval.narrow(b);
   }
-  return cut_interval(row, low, high, over, count, weight);
+  const int64_t found = collect(row, interval.low, interval.high);
+  return cut_items(row, found, interval, over, count, weight);
 }
 
-// Give the tokens behind the cut no weight. Return the weight of the others.
-inline double drop_behind(const Row& row, const Cut& cut) {
-  const F32 bound = set1(cut.logit);
+// The same; `total` is the weight of all.
+inline Cut cut_prefix(const Row& row, double count, double weight, double total) {
+  return cut_prefix(row, count, weight, all_of(row), {0.0, 0.0},
+                    {static_cast<double>(row.vocab), total});
+}
+
+// For each vector of a block heavy(first id, weights, how many count), where all tokens weigh more
+// or less than logits in [low, high], those that weigh less set to 0; elsewhere mixed(first id,
+// logits, weights, how many count).
+//
+// Nearly everywhere the weights tell, which saves reading the logits.
+template <class Heavy, class Mixed>
+inline void each_by_weight(const Row& row, int64_t block, float low, float high, Heavy heavy,
+                           Mixed mixed) {
+  // Where a logit rises, rounding may let its weight fall, but by less than that.
+  constexpr float apart = 0x1p-18f, tiny = 1e-42f;
+  constexpr int64_t tokens_ahead = 512;
+  const F32 light = set1(weight_at(row, low) * (1.0f - apart) - tiny);
+  const F32 over = set1(weight_at(row, high) * (1.0f + apart) + tiny);
+  const auto visit = [&](int64_t i, int64_t n) {
+    const F32 weight = load_tail(row.weights + i, n);
+    const Mask surely = less(over, weight);
+    if (any(less(light, select(surely, set1(-1.0f), weight))))
+      mixed(i, load_tail(row.logits + i, n), weight, n);
+    else
+      heavy(i, select(surely, weight, zero()), n);
+  };
+  const int64_t end = row.end_of(block);
+  int64_t i = block * block_tokens;
+  for (; end - i >= F32::lanes; i += F32::lanes) {
+    __builtin_prefetch(row.weights + i + tokens_ahead);
+    visit(i, F32::lanes);
+  }
+  if (i < end) visit(i, end - i);
+}
+
+// Weights of a block's tokens to `out`, 0 behind the cut; their sum.
+inline double keep_block(const Row& row, int64_t block, const Cut& cut, float* out) {
+  F32 sums = zero();
+  out -= block * block_tokens;
+  const auto keep = [&](int64_t i, F32 weight, int64_t n) {
+    store_tail(out + i, weight, n);
+    sums = sums + weight;
+  };
+  each_by_weight(row, block, cut.logit, cut.logit, keep,
+                 [&](int64_t i, F32 x, F32 weight, int64_t n) {
+                   const F32 bound = set1(cut.logit);
+                   float lanes[F32::lanes], equal[F32::lanes];
+                   store(lanes, select(less(bound, x), weight, zero()));
+                   store(equal, select(less(x, bound), zero(), weight));
+                   // Equal logits stay up to the cut's id.
+                   for (int64_t lane = 0; lane < n && i + lane <= cut.id; ++lane)
+                     lanes[lane] = equal[lane];
+                   keep(i, load(lanes), n);
+                 });
+  return sum(sums);
+}
+
+// Sum what the cut keeps of each block to row.sums. Return the weight of all that.
+inline double keep_all(const Row& row, const Cut& cut) {
+  float unkept[block_tokens];
   double total = 0.0;
+  for (int64_t block = 0; block < row.num_blocks(); ++block)
+    total += row.sums[block] = keep_block(row, block, cut, unkept);
+  return total;
+}
+
+// cut_prefix of the shortest prefix that reaches `weight`, where the guess holds. What it keeps to
+// row.sums, the weight of all that to `kept`.
+inline Cut cut_guessed(const Row& row, const Guess& guess, double weight, double total,
+                       double& kept) {
+  const auto everything = static_cast<double>(row.vocab);
+  Interval interval = all_of(row);
+  const float lowest = interval.low;
+  if (!follow(row, guess, weight, interval)) {
+    const float ends[2] = {interval.high, interval.low};
+    Above found[2];
+    measure_above(row, ends, found);
+    const Above upto = interval.low > lowest ? found[1] : Above{everything, total};
+    const Cut cut = cut_prefix(row, everything, weight, interval, found[0], upto);
+    kept = keep_all(row, cut);
+    return cut;
+  }
+  const F32 low = set1(interval.low), high = set1(interval.high);
+  int64_t count = 0;
+  double over = 0.0;
   for (int64_t block = 0; block < row.num_blocks(); ++block) {
     F32 sums = zero();
-    // Equal logits stay up to the cut's id, which lies inside one vector at most.
-    each_vector(row, block, [&](int64_t i, F32 x, int64_t n) {
-      float* weights = row.weights + i;
-      if (i > cut.id) {
-        store_tail(weights, select(less(bound, x), load_tail(weights, n), zero()), n);
-      } else if (i + n <= cut.id + 1) {
-        store_tail(weights, select(less(x, bound), zero(), load_tail(weights, n)), n);
-      } else {
-        for (int64_t lane = 0; lane < n; ++lane) {
-          const float logit = row.logits[i + lane];
-          if (i + lane > cut.id ? logit <= cut.logit : logit < cut.logit) weights[lane] = 0.0f;
-        }
-      }
-      sums = sums + load_tail(weights, n);
-    });
-    total += row.sums[block] = sum(sums);
+    each_by_weight(
+        row, block, interval.low, interval.high,
+        [&](int64_t, F32 weight, int64_t) { sums = sums + weight; },
+        [&](int64_t i, F32 x, F32 weight, int64_t n) {
+          const Mask above = less(high, x);
+          sums = sums + select(above, weight, zero());
+          count += take_items(row, i, n, bits(less(low, x)) & ~bits(above), row.items + count);
+        });
+    over += row.sums[block] = sum(sums);
   }
-  return total;
+  const Cut cut = cut_items(row, count, interval, {0.0, over}, everything, weight);
+  // Blocks without a kept token of the interval have their sum already.
+  for (int64_t i = 0; i < count; ++i) {
+    const Scored& item = row.items[i];
+    if (item.score > cut.logit || (item.score == cut.logit && item.id <= cut.id))
+      row.sums[item.id / block_tokens] = -1.0;
+  }
+  float unkept[block_tokens];
+  kept = 0.0;
+  for (int64_t block = 0; block < row.num_blocks(); ++block) {
+    if (row.sums[block] < 0.0) row.sums[block] = keep_block(row, block, cut, unkept);
+    kept += row.sums[block];
+  }
+  return cut;
 }
 
 }  // namespace quire::QUIRE_ISA

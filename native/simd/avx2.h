@@ -95,6 +95,14 @@ inline F32 scale_by_power(F32 a, F32 n) {
 
 inline Mask less(F32 a, F32 b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
 inline bool any(Mask m) { return _mm256_movemask_ps(m.v) != 0; }
+inline uint32_t bits(Mask m) { return static_cast<uint32_t>(_mm256_movemask_ps(m.v)); }
+inline int store_where(float* p, Mask m, F32 x) {
+  float lanes[F32::lanes];
+  store(lanes, x);
+  int n = 0;
+  for (uint32_t rest = bits(m); rest != 0; rest &= rest - 1) p[n++] = lanes[__builtin_ctz(rest)];
+  return n;
+}
 inline F32 select(Mask m, F32 a, F32 b) { return {_mm256_blendv_ps(b.v, a.v, m.v)}; }
 
 inline float sum(F32 a) {

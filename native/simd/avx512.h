@@ -81,6 +81,12 @@ inline F32 scale_by_power(F32 a, F32 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 
 inline Mask less(F32 a, F32 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 inline bool any(Mask m) { return m != 0; }
+inline uint32_t bits(Mask m) { return m; }
+// In registers: storing through a mask is slow on some processors.
+inline int store_where(float* p, Mask m, F32 x) {
+  _mm512_storeu_ps(p, _mm512_maskz_compress_ps(m, x.v));
+  return __builtin_popcount(m);
+}
 inline F32 select(Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m, b.v, a.v)}; }
 
 inline __m256 low_half(F32 a) { return _mm512_castps512_ps256(a.v); }

@@ -9,20 +9,42 @@ namespace quire::QUIRE_ISA {
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2, ln 2 split in two so that n * ln2_high is exact (Cody and
 // Waite 1980); e^r by its Taylor series, whose first dropped term is below 2^-27 there.
+//
+// Of n registers at once: each step of all of them before the next, or the processor, which looks
+// only so far ahead, waits for the one in front.
+template <int n>
+inline void exp(F32 (&x)[n]) {
+  F32 powers[n], p[n];
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) {
+    // The bounds come first: min and max return the second operand, x, when it is NaN.
+    x[i] = min(set1(89.0f), max(set1(-104.0f), x[i]));
+    powers[i] = round(x[i] * set1(1.44269504f));
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) x[i] = fma(powers[i], set1(-0.693359375f), x[i]);
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) x[i] = fma(powers[i], set1(2.12194440e-4f), x[i]);
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) p[i] = fma(set1(1.0f / 5040), x[i], set1(1.0f / 720));
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) p[i] = fma(p[i], x[i], set1(1.0f / 120));
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) p[i] = fma(p[i], x[i], set1(1.0f / 24));
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) p[i] = fma(p[i], x[i], set1(1.0f / 6));
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) p[i] = fma(p[i], x[i], set1(0.5f));
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) p[i] = fma(p[i] * x[i], x[i], x[i]) + set1(1.0f);
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) x[i] = scale_by_power(p[i], powers[i]);
+}
+
 inline F32 exp(F32 x) {
-  // The bounds come first: min and max return the second operand, x, when it is NaN.
-  const F32 bounded = min(set1(89.0f), max(set1(-104.0f), x));
-  const F32 n = round(bounded * set1(1.44269504f));
-  F32 r = fma(n, set1(-0.693359375f), bounded);
-  r = fma(n, set1(2.12194440e-4f), r);
-  F32 p = set1(1.0f / 5040);
-  p = fma(p, r, set1(1.0f / 720));
-  p = fma(p, r, set1(1.0f / 120));
-  p = fma(p, r, set1(1.0f / 24));
-  p = fma(p, r, set1(1.0f / 6));
-  p = fma(p, r, set1(0.5f));
-  p = fma(p * r, r, r) + set1(1.0f);
-  return scale_by_power(p, n);
+  F32 one[1] = {x};
+  exp(one);
+  return one[0];
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -140,6 +140,15 @@ inline Mask less(F32 a, F32 b) {
   return {{a.v[0] < b.v[0], a.v[1] < b.v[1], a.v[2] < b.v[2], a.v[3] < b.v[3]}};
 }
 inline bool any(Mask m) { return m.v[0] || m.v[1] || m.v[2] || m.v[3]; }
+inline uint32_t bits(Mask m) {
+  return static_cast<uint32_t>(m.v[0] | m.v[1] << 1 | m.v[2] << 2 | m.v[3] << 3);
+}
+inline int store_where(float* p, Mask m, F32 x) {
+  int n = 0;
+  for (int lane = 0; lane < F32::lanes; ++lane)
+    if (m.v[lane]) p[n++] = x.v[lane];
+  return n;
+}
 inline F32 select(Mask m, F32 a, F32 b) {
   return each_lane([&](int i) { return m.v[i] ? a.v[i] : b.v[i]; });
 }

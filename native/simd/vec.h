@@ -7,8 +7,9 @@
 //   load/store and *_partial of E4M3 (read as value / e4m3_unit; written to nearest even, NaN as
 //   0x7f, saturating at 448) and of int8_t (to nearest even, saturating);
 //   + - * /, fma(a, b, c) = a * b + c, min, max, abs, sqrt, round;
-//   less(a, b) -> Mask, any(mask), select(mask, a, b);
-//   sum(), max(): across lanes, halves folded in a fixed order.
+//   less(a, b) -> Mask, any(mask), bits(mask) from lane 0 up, select(mask, a, b);
+//   store_where(p, mask, x) -> n: the lanes of the mask, in order, to p[0 .. n); room for all
+//   lanes; sum(), max(): across lanes, halves folded in a fixed order.
 // min and max return the second operand when either is NaN.
 #pragma once
 

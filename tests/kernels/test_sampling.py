@@ -97,6 +97,72 @@ def test_cuts_of_a_large_vocabulary_are_the_reference_s(
     np.testing.assert_array_equal(CPU.sample(logits.copy(), settings), want)
 
 
+def long_rows(vocab: int) -> np.ndarray:
+    """Rows whose nucleus is long, two of each kind, some of them against what a sample tells."""
+    rng = np.random.default_rng(17)
+    normal = rng.standard_normal((12, vocab))
+    ids = np.arange(vocab)
+    kinds = [
+        normal[:2],
+        normal[2:4] * 0.3,
+        normal[4:6] * 2.5,
+        rng.uniform(0, 5, (2, vocab)),
+        np.round(normal[6:8], 1),  # many equal logits at the cut
+        np.where(rng.random((2, vocab)) < 0.5, 1.0, 0.5),
+        np.full((2, vocab), -3.25),
+        np.where(rng.random((2, vocab)) < 0.9, -np.inf, normal[8:10]),
+        np.stack([ids, ids[::-1]]) * (10 / vocab),
+        normal[10:] + np.where(ids % 256 < 16, 0.0, 3.0),  # light where the sample is taken
+    ]
+    return np.concatenate(kinds).astype(np.float32)
+
+
+@pytest.mark.parametrize("vocab", [32_768, 40_003])
+@pytest.mark.parametrize("top_p", [1.0, 0.9999, 0.9, 0.5, 0.1, 1e-6])
+def test_a_long_nucleus_is_the_reference_s(isa: str, vocab: int, top_p: float) -> None:
+    logits = long_rows(vocab)
+    settings = batch(len(logits), top_p=top_p, seed=np.arange(len(logits)) + 100)
+    want = REFERENCE.sample(torch.from_numpy(logits), tensors(settings)).numpy()
+    np.testing.assert_array_equal(CPU.sample(logits.copy(), settings), want)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("top_p", [0.99999, 0.95, 0.7, 0.2])
+def test_the_guess_of_a_long_nucleus_changes_no_token(
+    isa: str, temperature: float, top_p: float
+) -> None:
+    """With a min_p no guess is made; this one is below every weight that is not 0."""
+    logits = np.tile(long_rows(40_003), (6, 1))
+    rows = len(logits)
+    guessed = batch(rows, temperature=temperature, top_p=top_p, position=7)
+    searched = batch(rows, temperature=temperature, top_p=top_p, position=7, min_p=1e-38)
+    np.testing.assert_array_equal(
+        CPU.sample(logits.copy(), guessed), CPU.sample(logits.copy(), searched)
+    )
+
+
+def test_a_long_nucleus_does_not_feel_its_neighbours(isa: str, threads: int) -> None:
+    logits = long_rows(40_003)
+    rows = len(logits)
+    masks = np.random.default_rng(3).random((rows // 2, 40_003)) < 0.7
+    settings = batch(rows, top_p=np.linspace(0.3, 0.99, rows), masks=masks)
+    want = REFERENCE.sample(torch.from_numpy(logits), tensors(settings)).numpy()
+    together = CPU.sample(logits.copy(), settings)
+    np.testing.assert_array_equal(together, want)
+    for row in range(rows):
+        alone = CPU.sample(logits[row : row + 1].copy(), row_of(settings, row))
+        assert alone[0] == together[row]
+
+
+def test_equal_logits_of_a_long_nucleus_are_cut_by_id(isa: str) -> None:
+    """A quarter of the ids, and not one more: all draws together come close to the last."""
+    logits = np.zeros((600, 40_000), np.float32)
+    logits[:, ::2] = 30.0
+    tokens = CPU.sample(logits, batch(600, top_p=0.5))
+    assert (tokens % 2 == 0).all()
+    assert 19_800 < tokens.max() < 20_000
+
+
 @pytest.mark.parametrize("temperature", [1e-38, 1e-6, 1e6, 3e38])
 @pytest.mark.parametrize("top_p", [1.0, 0.50001])
 def test_temperatures_at_the_ends_of_float(isa: str, temperature: float, top_p: float) -> None:
