@@ -12,7 +12,6 @@ import click
 from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 
-FLOAT32_MAX = 3.4e38
 #: What a file can call tokens that end a text.
 ENDINGS = ("eos", "eot", "eom")
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
@@ -85,8 +84,6 @@ def _generation_metadata(
         if ours not in generation.sampling:
             continue
         value = generation.sampling[ours]
-        if not value <= FLOAT32_MAX:
-            raise ConfigError(f"[convert] {ours} must fit a GGUF file's float32; got {value:g}.")
         # Off is -1 or 0 to us, and 0 in a file, which has no negative integers here.
         metadata[key] = max(0, int(value)) if ours == "top_k" else float(value)
     bos = "tokenizer.ggml.bos_token_id"

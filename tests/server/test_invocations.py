@@ -29,7 +29,8 @@ def test_each_body_finds_its_endpoint(live, path):
 def test_a_stream_and_a_client_that_leaves(live):
     body = {"prompt": "a", "max_tokens": 20000, "ignore_eos": True, "stream": True}
     with live.http.stream("POST", "/invocations", json=body) as stream:
-        next(stream.iter_lines())
+        lines = stream.iter_lines()  # kept: without it the connection would be closed here
+        next(lines)
         live.wait_until_running(1)
     live.wait_until_idle()
 
