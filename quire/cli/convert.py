@@ -92,7 +92,10 @@ def _generation_metadata(
     own = vocabulary.get("tokenizer.ggml.eos_token_id")
     ids = [own, *config.eos_token_ids, *generation.eos_token_ids]
     distinct = list(dict.fromkeys(i for i in ids if i is not None))
-    if len(distinct) > len(ENDINGS):
-        click.echo(f"quire: end tokens {distinct[len(ENDINGS) :]} have no place in OUT", err=True)
-    endings = zip(ENDINGS, distinct, strict=False)
+    # Ids that the model cannot produce are no tokens of the file.
+    possible = [i for i in distinct if 0 <= i < config.vocab_size]
+    left_out = [i for i in distinct if i not in possible[: len(ENDINGS)]]
+    if left_out:
+        click.echo(f"quire: end tokens {left_out} have no place in OUT", err=True)
+    endings = zip(ENDINGS, possible, strict=False)
     return metadata | {f"tokenizer.ggml.{name}_token_id": i for name, i in endings}

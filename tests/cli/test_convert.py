@@ -89,6 +89,18 @@ def test_sampling_defaults_that_a_file_cannot_say(quire, model, tmp_path):
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_end_tokens_beyond_the_vocabulary_are_left_out(quire, model, tmp_path):
+    """-1 was a traceback, and a file with an id beyond its tokens was refused by its reader."""
+    folder, out = tmp_path / "model", tmp_path / "m.gguf"
+    shutil.copytree(model, folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [-1, 5000, 258]}')
+    result = quire("convert", str(folder), str(out), "--type", "q4_0")
+    assert result.returncode == 0, result.stderr
+    assert "end tokens [-1, 5000] have no place in OUT" in result.stderr
+    assert 258 in read_model_config(out).eos_token_ids
+    assert load_tokenizer(out).vocab_size
+
+
 def test_existing_file_is_kept_without_force(quire, model, tmp_path):
     out = tmp_path / "m.gguf"
     out.write_text("precious")
