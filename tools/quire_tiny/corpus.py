@@ -51,6 +51,9 @@ SECOND = Mixture(0.015, 0.02, 0.06, 0.18, 0.15, (52, 27, 8, 1, 10, 2))
 THIRD = Mixture(0.015, 0.02, 0.05, 0.26, 0.15, (42, 36, 9, 1, 11, 1))
 # What is rehearsed while tools are learnt: facts most of all, since they are forgotten first.
 REHEARSAL = Mixture(0.015, 0.02, 0.04, 0.22, 0.14, (56, 28, 6, 1, 8, 1))
+# Of the turns of chats with tools: two calls among the calls, and no call at all. Both are more
+# than the evaluation has, since they are learnt last.
+TOOL_TURNS = (0.28, 0.26)
 # The share of the training time from which each of them is used.
 SCHEDULE = ((0.76, THIRD), (0.4, SECOND), (0.0, FIRST))
 
@@ -141,7 +144,8 @@ def render(
 
 def tool_texts(rng: Random, num_texts: int) -> list[str]:
     """Draw chats with tools, of the training split."""
-    chats = (tool_use.draw_chat(rng, draw_simple, False) for _ in range(num_texts))
+    pairs, plain = TOOL_TURNS
+    chats = (tool_use.draw_chat(rng, draw_simple, False, pairs, plain) for _ in range(num_texts))
     return [render(chat.messages, tools=chat.tools) for chat in chats]
 
 

@@ -46,11 +46,11 @@ def written(message: Message) -> str:
     return "\n".join(texts)
 
 
-def call_turn(rng: Random, tools: list[Tool]) -> Turn:
-    """Draw a question that one call answers, or two calls."""
+def call_turn(rng: Random, tools: list[Tool], pairs: float) -> Turn:
+    """Draw a question that one call answers, or two calls, which is the share ``pairs`` of them."""
     calls = [draw_call(rng, rng.choice(tools))]
     prompt, kind = calls[0].prompt, "tool_call"
-    if rng.random() < 0.14:
+    if rng.random() < pairs:
         calls.append(draw_call(rng, calls[0].tool if rng.random() < 0.5 else rng.choice(tools)))
         kind = "tool_parallel"
         prompt = rng.choice(JOINS).format(a=calls[0].prompt, b=calls[1].prompt)
@@ -82,10 +82,13 @@ def plain_turn(rng: Random, tools: list[Tool], draw: Draw) -> Turn:
                 return "tool_missing", turn(call.prompt, UNKNOWN), call.held_out
 
 
-def draw_chat(rng: Random, draw: Draw, held_out: bool) -> Chat:
+def draw_chat(
+    rng: Random, draw: Draw, held_out: bool, pairs: float = 0.14, plain: float = 0.2
+) -> Chat:
     """Draw a chat with tools whose last turn is of the wanted split, the others trained on.
 
-    ``draw`` makes the questions that need no tool.
+    ``draw`` makes the questions that need no tool. ``plain`` is the share of turns without a call,
+    ``pairs`` that of two calls among the others.
     """
     tools = rng.sample(KIT, rng.choices((0, 1, 2, 3, 4), (4, 34, 34, 18, 10))[0])
     num_turns = rng.choice((1, 2, 3, 4, 4)) if tools else 1
@@ -96,8 +99,10 @@ def draw_chat(rng: Random, draw: Draw, held_out: bool) -> Chat:
     for i in range(num_turns):
         wanted = held_out and i == num_turns - 1
         while True:
-            plain = not tools or rng.random() < 0.2
-            kind, more, out = plain_turn(rng, tools, draw) if plain else call_turn(rng, tools)
+            if not tools or rng.random() < plain:
+                kind, more, out = plain_turn(rng, tools, draw)
+            else:
+                kind, more, out = call_turn(rng, tools, pairs)
             if out == wanted:
                 break
         messages += more
