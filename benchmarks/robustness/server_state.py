@@ -13,15 +13,24 @@ _POOL = re.compile(r"\d+ blocks of \d+ slots: (\d+) used, ")
 
 
 def counters(client: httpx2.Client) -> dict[str, float]:
-    """Return the metrics by stem; ``request_success`` by ``request_success/<reason>``."""
-    found = {}
-    for line in client.get("/metrics").text.splitlines():
+    """Return the metrics now; see :func:`parse_counters`."""
+    return parse_counters(client.get("/metrics").text)
+
+
+def parse_counters(text: str) -> dict[str, float]:
+    """Return a scrape's metrics by stem; ``request_success`` by ``request_success/<reason>``.
+
+    The series of any other metric with labels of its own are added up.
+    """
+    found: dict[str, float] = {}
+    for line in text.splitlines():
         sample = _SAMPLE.match(line)
         if sample is None or sample[1].endswith(("_bucket", "_created")):
             continue
         name = sample[1].removesuffix("_total")
         reason = _REASON.search(sample[2])
-        found[f"{name}/{reason[1]}" if reason else name] = float(sample[3])
+        key = f"{name}/{reason[1]}" if reason else name
+        found[key] = found.get(key, 0.0) + float(sample[3])
     return found
 
 

@@ -1,0 +1,253 @@
+"""``scripts/game_day``: a KV cache too small for its load, on purpose, and what helps.
+
+Each case floods a ``quire serve`` of quire-tiny of its own with real clients. Judged are counts and
+not times: refusals, preemptions, recomputed tokens, prefix hits, blocks in use, alerts. Times are
+reported beside them. *Useful* is the share of computed tokens that had not been computed before and
+lost by preemption.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import results
+from benchmarks.robustness import flood
+from benchmarks.robustness.flood import Shape
+from tools.serve_process import ServeProcess
+
+#: 160 blocks of 16 tokens of quire-tiny in bfloat16, of which one is the null block.
+SERVER = (
+    *("--memory", "256MiB", "--kv-cache-memory-bytes", str(160 * 16 * 3072), "--threads", "1"),
+    "--disable-uvicorn-access-log",
+)
+SEQS = "--max-num-seqs"
+Outcome = dict[str, Any]
+Outcomes = Mapping[str, Outcome]
+#: What must hold of a scenario's outcomes by case, in words.
+Rule = tuple[str, Callable[[Outcomes], bool]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The same flood against servers that differ in one flag.
+
+    Attributes:
+        cases: Further flags of each server, by what the table calls it.
+        shapes: Whose requests are sent in turn, one of each.
+        warm: Send one request of the first shape before the flood.
+        rules: Judged.
+    """
+
+    cases: Mapping[str, Sequence[str]]
+    shapes: Sequence[Shape]
+    rules: Sequence[Rule]
+    warm: bool = False
+
+    def bodies(self) -> list[dict[str, Any]]:
+        """Return the flood's requests."""
+        kinds = [shape.bodies() for shape in self.shapes]
+        return [body for group in zip(*kinds, strict=True) for body in group]
+
+
+def in_trouble(outcome: Outcome) -> bool:
+    """The pool was full, its alert true, and sequences lost what they had computed."""
+    return (
+        outcome["peak_kv_usage"] > 0.95
+        and "QuireCacheFull" in outcome["alerts"]
+        and outcome["preemptions"] > 0
+        and outcome["recomputed_tokens"] > 0
+    )
+
+
+def restored(outcome: Outcome) -> bool:
+    """Nothing was preempted or computed twice, and the pool's alert stayed silent."""
+    return (
+        outcome["preemptions"] == 0
+        and outcome["recomputed_tokens"] == 0
+        and outcome["useful_share"] == 1
+        and not {"QuireCacheFull", "QuirePreempts"} & set(outcome["alerts"])
+    )
+
+
+def _remedy(
+    flags: Mapping[str, Sequence[str]], shapes: Sequence[Shape], *rules: Rule, warm: bool = False
+) -> Scenario:
+    before, after = flags
+    common: list[Rule] = [
+        (f"{before}: full, preempted, computed again", lambda seen: in_trouble(seen[before])),
+        (f"{after}: nothing preempted, no alert", lambda seen: restored(seen[after])),
+    ]
+    return Scenario(flags, shapes, [*common, *rules], warm)
+
+
+def _all_served(seen: Outcomes) -> bool:
+    return all(set(outcome["statuses"]) == {"200"} for outcome in seen.values())
+
+
+_SERVED: Rule = ("everybody is served", _all_served)
+
+
+def even(number: int) -> Shape:
+    """Requests of 32 blocks: 4 fit, 8 do not, and 8 do in 8 bits."""
+    return Shape(number, num_own=144, num_output=368)
+
+
+def fewer_sequences(number: int) -> Scenario:
+    """As many at once as fit."""
+    return _remedy(
+        {"8 sequences": (SEQS, "8"), "4 sequences": (SEQS, "4")}, [even(number)], _SERVED
+    )
+
+
+def exhaustion(number: int) -> Scenario:
+    """A flood of long prompts on a server that lets few wait; more than 31 must be refused."""
+    bounded = "8 sequences, 24 may wait"
+
+    def answered(seen: Outcomes) -> bool:
+        statuses = seen[bounded]["statuses"]
+        return set(statuses) == {"200", "429"} and sum(statuses.values()) == number
+
+    return Scenario(
+        {bounded: (SEQS, "8", "--max-num-queued-reqs", "24")},
+        # 25 blocks let it in, 39 are what it will need: 4 fit.
+        [Shape(number, num_own=400, num_output=224)],
+        [
+            ("full, preempted, computed again", lambda seen: in_trouble(seen[bounded])),
+            ("others wait", lambda seen: seen[bounded]["peak_waiting"] > 0),
+            ("everybody gets an answer or 429 with Retry-After", answered),
+            ("QuireRefuses is true", lambda seen: "QuireRefuses" in seen[bounded]["alerts"]),
+        ],
+    )
+
+
+def thrashing(number: int, widths: Sequence[int]) -> Scenario:
+    """Requests that start small and grow; of ``widths`` the first lets no more run than fit."""
+    fits, *wider = (f"{width} sequences" for width in widths)
+    return Scenario(
+        {f"{width} sequences": (SEQS, str(width)) for width in widths},
+        # 2 blocks let it in, 32 are what it will need: 4 fit.
+        [Shape(number, num_own=32, num_output=480)],
+        [
+            _SERVED,
+            ("too many: full, preempted", lambda seen: all(in_trouble(seen[w]) for w in wider)),
+            (
+                "too many: at most 0.9 of the work is useful",
+                lambda seen: all(seen[w]["useful_share"] <= 0.9 for w in wider),
+            ),
+            (
+                "too many: QuirePreempts is true",
+                lambda seen: all("QuirePreempts" in seen[w]["alerts"] for w in wider),
+            ),
+            (f"{fits}: nothing computed twice", lambda seen: restored(seen[fits])),
+        ],
+    )
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "exhaustion": exhaustion(96),
+    "fewer sequences": fewer_sequences(24),
+    "shorter contexts": _remedy(
+        {"2048 tokens": (SEQS, "8"), "256 tokens": (SEQS, "8", "--max-model-len", "256")},
+        # 16 and 64 blocks, in turn.
+        [Shape(12, num_own=144, num_output=112), Shape(12, num_own=512, num_output=512)],
+        (
+            "what is too long is refused at the edge, the rest served",
+            lambda seen: seen["256 tokens"]["statuses"] == {"200": 12, "400": 12},
+        ),
+    ),
+    "8-bit KV": _remedy(
+        {"bfloat16": (SEQS, "8"), "int8": (SEQS, "8", "--kv-cache-dtype", "int8")},
+        [even(24)],
+        _SERVED,
+    ),
+    "prefix caching": _remedy(
+        {"off": (SEQS, "8", "--no-enable-prefix-caching"), "on": (SEQS, "8")},
+        # 16 blocks in common and 16 of its own.
+        [Shape(24, num_own=16, num_output=240, num_shared=256)],
+        _SERVED,
+        (
+            "every request finds the common prefix",
+            lambda seen: seen["on"]["prefix_hit_tokens"] == 24 * 256,
+        ),
+        warm=True,
+    ),
+    "thrashing": thrashing(32, (4, 8, 16, 32)),
+}
+
+
+def run(scenario: Scenario, server: Sequence[str] = SERVER) -> tuple[dict[str, Outcome], list[str]]:
+    """Run every case of a scenario; return their outcomes and, in words, what was not as stated."""
+    outcomes: dict[str, Outcome] = {}
+    wrong = []
+    for name, flags in scenario.cases.items():
+        with ServeProcess([*server, *flags]) as process:
+            url = process.wait_ready()
+            if scenario.warm:
+                flood.send(url, scenario.bodies()[:1])
+            engine = process.engine()
+            begin = sum(engine.cpu_times()[:2])
+            outcome = flood.send(url, scenario.bodies())
+            cpu_seconds = sum(engine.cpu_times()[:2]) - begin
+            per_second = outcome["generated_tokens"] / max(cpu_seconds, 0.01)
+            outcome["tokens_an_engine_cpu_second"] = round(per_second, 1)
+            outcome["exit_code"] = process.end()
+        outcomes[name] = outcome
+        wrong += [f"{name}: {text}" for text in outcome["wrong"]]
+        if outcome["alerts_at_rest"]:
+            wrong.append(f"{name}: alerts at rest: {outcome['alerts_at_rest']}")
+        if outcome["exit_code"]:
+            wrong.append(f"{name}: exit code {outcome['exit_code']}")
+    return outcomes, wrong + [text for text, holds in scenario.rules if not holds(outcomes)]
+
+
+_COLUMNS = {
+    "answers": lambda o: ", ".join(f"{n} x {status}" for status, n in o["statuses"].items()),
+    "KV peak": lambda o: f"{o['peak_kv_usage']:.0%}",
+    "running": lambda o: f"{o['peak_running']:g}",
+    "preempted": lambda o: f"{o['preemptions']:g}",
+    "recomputed": lambda o: f"{o['recomputed_tokens']:g}",
+    "useful": lambda o: f"{o['useful_share']:.1%}",
+    "prefix hits": lambda o: f"{o['prefix_hit_tokens']:g}",
+    "alerts": lambda o: ", ".join(name.removeprefix("Quire") for name in o["alerts"]) or "none",
+    "tokens/s": lambda o: f"{o['tokens_a_second']:.0f}",
+    "tokens/CPU s": lambda o: f"{o['tokens_an_engine_cpu_second']:.0f}",
+    "TTFT p50": lambda o: f"{o['ttft_p50_seconds']:.2f} s",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=SCENARIOS, help="one scenario; writes no result file")
+    parser.add_argument("--no-result", action="store_true", help="write no result file")
+    arguments = parser.parse_args()
+    table = Table("scenario", "case", *_COLUMNS)
+    document, all_wrong = {}, []
+    for name in [arguments.only] if arguments.only else SCENARIOS:
+        scenario = SCENARIOS[name]
+        outcomes, wrong = run(scenario)
+        all_wrong += [f"{name}: {text}" for text in wrong]
+        for case, outcome in outcomes.items():
+            table.add_row(name, case, *(show(outcome) for show in _COLUMNS.values()))
+        table.add_section()
+        document[name] = {
+            "flags": {case: " ".join(flags) for case, flags in scenario.cases.items()},
+            "judged": [text for text, _ in scenario.rules],
+            "wrong": wrong,
+            "cases": outcomes,
+        }
+    Console(width=None if sys.stdout.isatty() else 180).print(table)
+    print("\n".join(all_wrong) or "everything as stated")
+    if not (arguments.no_result or arguments.only):
+        print(f"written: {results.write('game_day', document, server=' '.join(SERVER)).name}")
+    sys.exit(1 if all_wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
