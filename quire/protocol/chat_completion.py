@@ -75,6 +75,8 @@ class Message(msgspec.Struct, kw_only=True):
 class ChatCompletionRequest(ToolRequest, kw_only=True):
     """The request; see docs/server.md for each field."""
 
+    sent_names = {"logprobs": "top_logprobs"}
+
     messages: list[Message]
     logprobs: bool | None = None
     top_logprobs: Count | None = None

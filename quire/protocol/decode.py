@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 from quire.core.errors import RequestError
+from quire.protocol.adapted import AdaptedRequest
 from quire.protocol.chat_completion import ChatCompletionRequest, Message, TextPart
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.embedding import EmbeddingRequest
@@ -50,12 +51,28 @@ def decode_body(body: bytes, kind: type[T]) -> tuple[T, list[str]]:
         refused = REFUSED_EMBEDDING
     elif issubclass(kind, ResponsesRequest):
         refused = REFUSED_RESPONSES
+    elif issubclass(kind, AdaptedRequest):
+        refused = kind.refused
     ignored = find_ignored(fields, frozenset(kind.__struct_fields__) - refused.keys(), refused)
     request = _parse(body, kind)
     for name, struct in _structs_in(kind).items():
-        if name in fields:
+        inside = _below(refused, f"{name}.")
+        if inside and getattr(request, name) is not None:
+            sent = msgspec.json.decode(fields[name], type=dict[str, msgspec.Raw])
+            supported = frozenset(struct.__struct_fields__)
+            ignored += find_ignored(sent, supported, inside, f"{name}.")
+        elif name in fields:
             ignored += dict.fromkeys(_unknown(msgspec.json.decode(fields[name]), struct, name))
     return request, ignored
+
+
+def _below(refused: Mapping[str, tuple[Any, ...]], path: str) -> dict[str, tuple[Any, ...]]:
+    """Return the refused fields whose path begins with ``path``, by what follows."""
+    return {
+        name.removeprefix(path): neutral
+        for name, neutral in refused.items()
+        if name.startswith(path)
+    }
 
 
 def _parse(body: bytes, kind: Any) -> Any:

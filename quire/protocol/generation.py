@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -45,7 +46,13 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 
 class GenerationRequest(StructuredRequest, kw_only=True):
-    """Fields of both completion endpoints; None (JSON null or absent) means the default."""
+    """Fields of both completion endpoints; None (JSON null or absent) means the default.
+
+    Attributes:
+        sent_names: Names that the engine's errors use, and the fields that they mean.
+    """
+
+    sent_names: ClassVar[Mapping[str, str]] = {}
 
     model: str | None = None
     n: Count | None = None

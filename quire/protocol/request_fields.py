@@ -110,13 +110,15 @@ def find_ignored(
     body: Mapping[str, msgspec.Raw],
     supported: frozenset[str],
     refused: Mapping[str, tuple[Any, ...]],
+    path: str = "",
 ) -> list[str]:
     """Return the unknown fields of ``body`` in the order sent.
 
     Args:
-        body: The request's top-level fields, undecoded.
+        body: The request's top-level fields, or those of an object in it, undecoded.
         supported: Fields of the request's struct.
         refused: Fields of tier 2 with their neutral values.
+        path: Stands before the names that are returned and raised: ``parameters.``.
 
     Raises:
         RequestError: A refused field asks for something.
@@ -131,14 +133,14 @@ def find_ignored(
         elif name in refused:
             neutral = refused[name]
         else:
-            ignored.append(name)
+            ignored.append(path + name)
             continue
         value = _decode(raw)
         if value is not None and value not in neutral:
             hint = _HINTS.get(name, "Leave it out.")
             shown = bytes(raw)[:80].decode(errors="replace")
             raise RequestError(
-                f"[{name}] is not supported by this server; got {shown}. {hint}", name
+                f"[{path}{name}] is not supported by this server; got {shown}. {hint}", path + name
             )
     return ignored
 

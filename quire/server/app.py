@@ -6,7 +6,17 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp
 
-from quire.server import debug, health, models, openapi, responses, tokenization
+from quire.server import (
+    debug,
+    health,
+    models,
+    ollama,
+    openapi,
+    responses,
+    tgi,
+    tokenization,
+    triton,
+)
 from quire.server.authentication import OPEN_PATHS, RequireKey
 from quire.server.boundary import Boundary
 from quire.server.chat_completions import ChatCompletions
@@ -35,6 +45,9 @@ def create_app(service: Service) -> ASGIApp:
             methods=["POST"],
         ),
         *responses.routes(service),
+        *tgi.routes(service),
+        *ollama.routes(service),
+        *triton.routes(service),
         *models.routes(service),
         *tokenization.routes(service),
         *health.routes(service),

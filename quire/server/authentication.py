@@ -26,10 +26,17 @@ SUBPROTOCOL = "openai-insecure-api-key."
 _INFER = frozenset(
     {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
-        "/tokenize", "/detokenize", "/invocations",
+        "/tokenize", "/detokenize", "/invocations", "/generate", "/generate_stream",
+        "/api/generate", "/api/chat",
     }
 )  # fmt: skip
-_READ = frozenset({"/metrics", "/load", "/version", "/openapi.json", "/v1/models"})
+_INFER_BELOW = ("/v1/responses/", "/v2/models/")
+_READ = frozenset(
+    {
+        "/metrics", "/load", "/version", "/openapi.json", "/v1/models", "/api/tags",
+        "/api/version",
+    }
+)  # fmt: skip
 _KEY = re.compile(r"[!-~]+")
 
 
@@ -155,7 +162,7 @@ _FIELDS: dict[str, Callable[[str], Any]] = {
 
 def scope_of(path: str) -> str:
     """Return the scope a path needs that is not open; an unknown one needs the highest."""
-    if path in _INFER or path.startswith("/v1/responses/"):
+    if path in _INFER or path.startswith(_INFER_BELOW):
         return "infer"
     if path in _READ or path.startswith("/v1/models/"):
         return "read"

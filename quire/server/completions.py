@@ -11,19 +11,17 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.core.sampling_params import SamplingParams
 from quire.protocol.completion import (
-    DEFAULT_MAX_TOKENS,
     Completion,
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
 )
+from quire.server.completion_prompt import prepare_completion
 from quire.server.deltas import Delta, Sent, Tally, json_text
-from quire.server.generation import Outputs, Submission, output_limit
+from quire.server.generation import Outputs, Submission
 from quire.server.generation_endpoint import GenerationEndpoint
 from quire.server.logprobs import CompletionLogprobWriter, TokenNames, prompt_logprobs
-from quire.server.prompts import PromptLimit, encode_text
 from quire.server.service import Service
 from quire.server.sse import ChunkWriter
 
@@ -39,42 +37,8 @@ class Completions(GenerationEndpoint[CompletionRequest]):
     ) -> tuple[CompletionAnswer, Submission]:
         service = self.service
         model = service.resolve_model(body.model)
-        body.check()
-        tokenizer = service.engine.tokenizer
-        limit = PromptLimit(service.engine.max_model_len, "prompt")
-        special = body.add_special_tokens is not False
-        texts, prompts = [], []
-        for prompt in body.prompts():
-            if isinstance(prompt, str):
-                prompts.append(await encode_text(tokenizer, prompt, special, limit))
-                texts.append(prompt)
-            else:
-                prompts.append(prompt)
-                texts.append(tokenizer.decode(prompt) if body.echo else "")
-        submission = Submission(
-            response_id=response_id,
-            prompts=prompts,
-            params=[self._params(body, len(token_ids)) for token_ids in prompts],
-            param="prompt",
-            priority=body.priority or 0,
-            cache_salt=body.cache_salt,
-        )
+        submission, texts = await prepare_completion(service, body, response_id)
         return CompletionAnswer(service, body, response_id, model, texts), submission
-
-    def _params(self, body: CompletionRequest, num_prompt_tokens: int) -> SamplingParams:
-        asked = body.max_tokens
-        if asked is UNSET:
-            asked = min(
-                DEFAULT_MAX_TOKENS, max(1, self.service.engine.max_model_len - num_prompt_tokens)
-            )
-        elif asked == 0:
-            # With echo, for the prompt's log-probabilities; the engine makes at least one token.
-            asked = 1
-        limit = output_limit(self.service, asked, num_prompt_tokens)
-        defaults = dict(self.service.engine.default_sampling_params)
-        if body.echo and body.logprobs is not None:
-            defaults["prompt_logprobs"] = body.logprobs
-        return body.sampling_params(defaults, limit, body.logprobs)
 
 
 @dataclass(slots=True)

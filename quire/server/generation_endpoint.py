@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
-from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.protocol.adapted import AdaptedRequest
 from quire.protocol.generation import GenerationRequest
 from quire.server.authentication import ApiKey
 from quire.server.connection import run_until_disconnect
@@ -23,9 +23,9 @@ from quire.server.pacing import paced
 from quire.server.request_body import read_request, read_timeout
 from quire.server.request_record import RequestRecord
 from quire.server.service import Service
-from quire.server.sse import send_events
+from quire.server.sse import OPENAI_EVENTS, StreamForm, send_events
 
-T = TypeVar("T", bound=GenerationRequest)
+T = TypeVar("T", bound=GenerationRequest | AdaptedRequest)
 
 
 class Answer(Protocol):
@@ -36,7 +36,7 @@ class Answer(Protocol):
         ...
 
     def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
-        """Yield the stream's events, all but ``[DONE]``."""
+        """Yield the stream's events, all but what ends every stream."""
         ...
 
 
@@ -46,10 +46,12 @@ class GenerationEndpoint(ABC, Generic[T]):
     Attributes:
         kind: Struct of the request's body.
         id_prefix: First part of an answer's id.
+        form: Of its streams.
     """
 
     kind: type[T]
     id_prefix: str
+    form: StreamForm = OPENAI_EVENTS
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -57,9 +59,8 @@ class GenerationEndpoint(ABC, Generic[T]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; a client that goes away ends it."""
         arrival = time.monotonic()
-        strict = self.service.options.strict_params
         request = Request(scope, receive)
-        body, headers = await read_request(request, self.kind, strict)
+        body, headers = await self.read(request)
         timeout = body.timeout or read_timeout(request)
 
         async def work() -> None:
@@ -68,7 +69,7 @@ class GenerationEndpoint(ABC, Generic[T]):
             answer, outputs = await self.open(body, scope["record"], key, deadline)
             if body.stream:
                 interval = self.service.options.sse_keep_alive_interval
-                await send_events(send, answer.events(outputs), headers, interval)
+                await send_events(send, answer.events(outputs), headers, interval, self.form)
             else:
                 content = await answer.collect(outputs)
                 response = Response(content, headers=headers, media_type="application/json")
@@ -76,6 +77,10 @@ class GenerationEndpoint(ABC, Generic[T]):
 
         with fields_named(body):
             await run_until_disconnect(receive, work())
+
+    async def read(self, request: Request) -> tuple[T, dict[str, str]]:
+        """Return the decoded body and the headers that name unknown fields; see there."""
+        return await read_request(request, self.kind, self.service.options.strict_params)
 
     async def open(
         self, body: T, record: RequestRecord, api_key: ApiKey | None, deadline: float | None
@@ -91,6 +96,12 @@ class GenerationEndpoint(ABC, Generic[T]):
         Raises:
             RequestError, ApiError: It is refused.
         """
+        if body.stream and not self.service.options.decoupled:
+            raise RequestError(
+                "[stream] this server answers in one piece (decoupled: false); got a request that "
+                "streams. Send stream: false, or start the server without --no-decoupled.",
+                "stream",
+            )
         request_id = body.request_id or body.rid or record.request_id
         client = "" if api_key is None else api_key.client.client_id
         response_id = f"{self.id_prefix}-{request_id}"
@@ -117,13 +128,14 @@ class GenerationEndpoint(ABC, Generic[T]):
 
 
 @contextmanager
-def fields_named(body: GenerationRequest) -> Iterator[None]:
+def fields_named(body: GenerationRequest | AdaptedRequest) -> Iterator[None]:
     """Have an error of the engine name the field of ``body`` that it is about."""
     try:
         yield
     except RequestError as error:
-        if error.param == "structured_outputs":
+        sent_name = body.sent_names.get(error.param or "")
+        if sent_name is not None:
+            name_field(error, error.param or "", sent_name)
+        elif error.param == "structured_outputs" and isinstance(body, GenerationRequest):
             error.param = body.constraint_field or "tools"
-        if isinstance(body, ChatCompletionRequest):
-            name_field(error, "logprobs", "top_logprobs")
         raise

@@ -19,13 +19,16 @@ from quire.protocol.completion import Completion, CompletionRequest
 from quire.protocol.embedding import EmbeddingRequest, EmbeddingResponse
 from quire.protocol.error_body import ErrorBody
 from quire.protocol.model_list import ModelCard, ModelList
+from quire.protocol.ollama import OllamaAnswer, OllamaChatRequest, OllamaGenerateRequest
 from quire.protocol.responses import ResponsesRequest
+from quire.protocol.tgi import TgiAnswer, TgiRequest
 from quire.protocol.tokenization import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
+from quire.protocol.triton import TritonAnswer, TritonRequest
 from quire.server.authentication import OPEN_PATHS, scope_of
 
 PATH = "/openapi.json"
@@ -34,6 +37,7 @@ _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _TEXT = "text/plain"
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
+_LINES = "application/x-ndjson"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,25 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/responses/{id}"): Operation("A stored response."),
     ("DELETE", "/v1/responses/{id}"): Operation("Forget a stored response."),
     ("POST", "/v1/responses/{id}/cancel"): Operation("End a response under way."),
+    ("POST", "/generate"): Operation("Continue a text, in TGI's shape.", TgiRequest, TgiAnswer),
+    ("POST", "/generate_stream"): Operation("The same, streamed.", TgiRequest, media=(_EVENTS,)),
+    ("POST", "/api/generate"): Operation(
+        "Answer a text, in Ollama's shape.", OllamaGenerateRequest, OllamaAnswer, (_JSON, _LINES)
+    ),
+    ("POST", "/api/chat"): Operation(
+        "Answer a conversation, in Ollama's shape.",
+        OllamaChatRequest,
+        OllamaAnswer,
+        (_JSON, _LINES),
+    ),
+    ("GET", "/api/tags"): Operation("List the served models, in Ollama's shape."),
+    ("GET", "/api/version"): Operation("The server's version, in Ollama's shape."),
+    ("POST", "/v2/models/{model:path}/generate"): Operation(
+        "Continue a text, in Triton's shape.", TritonRequest, TritonAnswer
+    ),
+    ("POST", "/v2/models/{model:path}/generate_stream"): Operation(
+        "The same, streamed.", TritonRequest, media=(_EVENTS,)
+    ),
     ("GET", "/load"): Operation("How many requests are under way."),
     ("GET", "/v1/models"): Operation("List the served models.", None, ModelList),
     ("GET", "/v1/models/{model:path}"): Operation("Describe a model.", None, ModelCard),

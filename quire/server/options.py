@@ -47,6 +47,7 @@ class ServerOptions:
     strict_params: bool = option(False, "answer 400 to unknown request fields")
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
     stream_interval: int = option(1, "tokens per event of a stream, at least")
+    decoupled: bool = option(True, "answers may be streamed")
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
     metrics_prefix: str = option("quire", "first part of metric names (try vllm)")
     playground: bool = option(True, "serve a chat page at /")

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,13 +24,43 @@ KEEP_ALIVE_SECONDS = 15.0
 _encode = msgspec.json.encode
 
 
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """How values follow each other in a stream.
+
+    Attributes:
+        media_type: Of the response.
+        before, behind: Surround the JSON of each value.
+        end: Follows the last.
+        comments: Whether clients skip comments.
+    """
+
+    media_type: str
+    before: bytes
+    behind: bytes
+    end: bytes = b""
+    comments: bool = True
+
+    def event(self, value: bytes) -> bytes:
+        """Return the event of a JSON text."""
+        return self.before + value + self.behind
+
+
+_EVENTS = "text/event-stream; charset=utf-8"
+OPENAI_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n", DONE)
+PLAIN_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n")
+TGI_EVENTS = StreamForm(_EVENTS, b"data:", b"\n\n")
+LINES = StreamForm("application/x-ndjson", b"", b"\n", comments=False)
+
+
 async def send_events(
     send: Send,
     events: AsyncGenerator[bytes, None],
     headers: Mapping[str, str],
     keep_alive: float = KEEP_ALIVE_SECONDS,
+    form: StreamForm = OPENAI_EVENTS,
 ) -> None:
-    """Send ``events`` as the body of a 200 response and end it with ``[DONE]``.
+    """Send ``events`` as the body of a 200 response and end it as ``form`` says.
 
     Once the headers are out, an exception of ``events`` cannot become a status any more: it is
     sent as an error event.
@@ -39,12 +70,13 @@ async def send_events(
         events: Whole events.
         headers: More headers of the response.
         keep_alive: Seconds of silence behind which a comment is sent; 0 sends none.
+        form: Of the events.
 
     Raises:
         Exception: What ``events`` raises before the headers were sent.
     """
     fields = {
-        "content-type": "text/event-stream; charset=utf-8",
+        "content-type": form.media_type,
         "cache-control": "no-cache",
         "x-accel-buffering": "no",
         **headers,
@@ -58,16 +90,16 @@ async def send_events(
                 first.result()
             await send({"type": "http.response.start", "status": 200, "headers": raw})
             body = _Body(send)
-            beating = asyncio.ensure_future(body.beat(keep_alive))
+            beating = asyncio.ensure_future(body.beat(keep_alive if form.comments else 0))
             try:
-                await _send_body(body, first, events)
+                await _send_body(body, first, events, form)
             finally:
                 beating.cancel()
                 await asyncio.gather(beating, return_exceptions=True)
         finally:
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
-    await send({"type": "http.response.body", "body": DONE, "more_body": False})
+    await send({"type": "http.response.body", "body": form.end, "more_body": False})
 
 
 class _Body:
@@ -92,7 +124,10 @@ class _Body:
 
 
 async def _send_body(
-    body: _Body, first: Awaitable[bytes | None], events: AsyncGenerator[bytes, None]
+    body: _Body,
+    first: Awaitable[bytes | None],
+    events: AsyncGenerator[bytes, None],
+    form: StreamForm,
 ) -> None:
     try:
         event = await first
@@ -100,7 +135,7 @@ async def _send_body(
             await body.write(event)
             event = await anext(events, None)
     except Exception as error:
-        await body.write(b"data: " + to_api_error(error).body() + b"\n\n")
+        await body.write(form.event(to_api_error(error).body()))
 
 
 class ChunkWriter:

@@ -1,0 +1,125 @@
+"""Triton's generate extension on the wire, with the parameters of its LLM backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import RequestError
+from quire.protocol.adapted import AdaptedRequest, shared_fields
+from quire.protocol.completion import CompletionRequest
+from quire.protocol.generation import Count, Seed
+
+_NAMES = {
+    name: name
+    for name in (
+        "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
+        "presence_penalty", "frequency_penalty", "seed", "stop", "min_tokens", "ignore_eos",
+    )
+}  # fmt: skip
+
+
+class TritonParameters(msgspec.Struct, kw_only=True):
+    """``parameters``; None means the default."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: Count | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: Seed | None = None
+    stop: str | list[str] | None = None
+    min_tokens: Count | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    exclude_input_in_output: bool | None = None
+
+
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "bad_words": ([], ""),
+    "beam_width": (1,),
+    "best_of": (1,),
+    "embedding_bias_words": ([], ""),
+    "end_id": (),
+    "image_input": (),
+    "length_penalty": (1.0,),
+    "n": (1,),
+    "num_return_sequences": (1,),
+    "pad_id": (),
+    "random_seed": (),
+    "return_context_logits": (False,),
+    "return_generation_logits": (False,),
+    "return_log_probs": (False,),
+    "stop_words": ([], ""),
+    "use_beam_search": (False,),
+}
+
+
+class TritonRequest(AdaptedRequest, kw_only=True):
+    """The request of both routes; the model is in the path, parameters may stand at the top."""
+
+    refused = _REFUSED | {f"parameters.{name}": value for name, value in _REFUSED.items()}
+    sent_names = {"prompt": "text_input"}
+
+    text_input: str
+    id: str | None = None
+    parameters: TritonParameters | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: Count | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: Seed | None = None
+    stop: str | list[str] | None = None
+    min_tokens: Count | None = None
+    ignore_eos: bool | None = None
+    exclude_input_in_output: bool | None = None
+
+    def given(self) -> TritonParameters:
+        """Return the parameters, wherever they stand.
+
+        Raises:
+            RequestError: One stands in both places, with two values.
+        """
+        asked = self.parameters or TritonParameters()
+        joined = TritonParameters()
+        for name in TritonParameters.__struct_fields__:
+            inside, beside = getattr(asked, name), getattr(self, name)
+            if None not in (inside, beside) and inside != beside:
+                raise RequestError(
+                    f"[parameters.{name}] must be what {name} beside it is; got {inside!r:.80} and "
+                    f"{beside!r:.80}. Send one of them.",
+                    f"parameters.{name}",
+                )
+            setattr(joined, name, beside if inside is None else inside)
+        return joined
+
+    @property
+    def asks_to_stream(self) -> bool | None:
+        """What the body says of it; None when it says nothing."""
+        return self.given().stream
+
+    def completion_request(self) -> CompletionRequest:
+        """Return the completion request that has the same text.
+
+        Raises:
+            RequestError: See :meth:`given`.
+        """
+        fields = shared_fields(self.given(), _NAMES)
+        return CompletionRequest(**fields, prompt=self.text_input, stream=self.stream)
+
+
+class TritonAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The answer, and with a piece of the text an event of a stream."""
+
+    model_name: str
+    model_version: str
+    text_output: str
+    id: str | None = None
