@@ -368,7 +368,7 @@ def test_a_server_that_is_not_decoupled(serve, engine, path):
 
 def test_a_server_that_is_not_decoupled_over_a_websocket(serve, engine):
     http = serve(decoupled=False)
-    with Client(http.base_url, "/v1/completions") as client:
-        client.send({"prompt": "x"})
-        (message,) = client.until_done()
+    with Client(str(http.base_url), "/v1/completions") as client:
+        client.ask({"prompt": "x"})
+        (message,) = client.answers()
     assert "decoupled" in message["error"]["message"] and engine.params == []
