@@ -17,7 +17,7 @@ from quire.core.errors import ConfigError
 
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 #: What decoding raises for bytes from outside: no JSON, not UTF-8, nested too deep.
-_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 #: Bytes kept of an answer that is no stream, for its message.
 HEAD_BYTES = 1 << 14
 #: Seconds until a server that takes a connection and says nothing is given up.
@@ -66,7 +66,9 @@ class _Usage(msgspec.Struct):
     completion_tokens: _Count = 0
 
 
-class _Event(msgspec.Struct):
+class Event(msgspec.Struct):
+    """What an event carries: of chat completions, completions, or an error."""
+
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: Any = None
@@ -116,7 +118,7 @@ class StreamReader:
         self.error: str | None = None
         self.head = b""
         self._buffer = b""
-        self._decoder = msgspec.json.Decoder(_Event)
+        self._decoder = msgspec.json.Decoder(Event)
 
     def feed(self, data: bytes, now: float) -> None:
         """Take the next bytes, which came at ``now``."""
@@ -134,7 +136,7 @@ class StreamReader:
             return
         try:
             event = self._decoder.decode(data)
-        except _NO_JSON as error:
+        except NO_JSON as error:
             self.error = self.error or f"an event is no JSON of this API: {error}"
             return
         if event.error is not None:
@@ -194,7 +196,7 @@ class Client:
         except OSError as error:
             record.error = str(error) or type(error).__name__
         else:
-            record.error = reader.error if status == 200 else _refusal(status, reader.head)
+            record.error = reader.error if status == 200 else refusal(status, reader.head)
             if record.error is None and not (reader.finished and reader.times):
                 record.error = "the stream ended without output" if not reader.times else (
                     "the stream ended without an ending"
@@ -210,10 +212,11 @@ class Client:
             record.num_output_tokens = len(reader.times)
 
 
-def _refusal(status: int, body: bytes) -> str:
+def refusal(status: int, body: bytes) -> str:
+    """Return status and words of an answer other than 200; ``body`` may be cut."""
     try:
         decoded = msgspec.json.decode(body)
-    except _NO_JSON:
+    except NO_JSON:
         decoded = body.decode(errors="replace")
     if isinstance(decoded, dict):
         decoded = decoded.get("error", decoded)
@@ -259,7 +262,7 @@ async def first_model(pool: Pool) -> str:
     status, body = await get(pool, "/v1/models")
     try:
         return msgspec.json.decode(body, type=_Models).data[0].id
-    except (*_NO_JSON, IndexError) as error:
+    except (*NO_JSON, IndexError) as error:
         raise ConfigError(
             f"[bench] the server must list a model at /v1/models; got HTTP {status}. Give --model."
         ) from error

@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": ("quire.cli.serve:serve", "Answer HTTP requests with OpenAI's API."),
     "generate": ("quire.cli.generate:generate", "Complete prompts and print the text."),
     "chat": ("quire.cli.chat:chat", "Talk to a model in the terminal."),
+    "ask": ("quire.cli.ask:ask", "Ask a running server and print its answer as it comes."),
     "bench": ("quire.cli.bench:bench", "Send load to a server and measure it."),
     "calc": ("quire.cli.calc:calc", "Compute KV cache sizes and how many sequences fit."),
     "convert": ("quire.cli.convert:convert", "Write a checkpoint to a GGUF file."),

@@ -38,6 +38,8 @@ _READ = frozenset(
     }
 )  # fmt: skip
 _KEY = re.compile(r"[!-~]+")
+#: Of a key in a file that is not to hold the key itself; what follows is its SHA-256 in hex.
+HASHED = "sha256:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,14 @@ class ApiKey:
     tokens_per_minute: int | None = None
 
     @classmethod
-    def create(
+    def create(cls, key: str, scopes: Iterable[str] = SCOPES, **settings: Any) -> ApiKey:
+        """Make one from the key's text; the settings are those of :meth:`from_digest`."""
+        return cls.from_digest(_digest(key.encode()), scopes, **settings)
+
+    @classmethod
+    def from_digest(
         cls,
-        key: str,
+        digest: bytes,
         scopes: Iterable[str] = SCOPES,
         *,
         name: str | None = None,
@@ -68,8 +75,7 @@ class ApiKey:
         rpm: int | None = None,
         tpm: int | None = None,
     ) -> ApiKey:
-        """Make one from the key's text; its name is part of its hash when none is given."""
-        digest = _digest(key.encode())
+        """Make one from its SHA-256; its name is part of that when none is given."""
         client = Client(name or f"sha-{digest.hex()[:8]}", weight)
         return cls(digest, frozenset(scopes), client, rpm, tpm)
 
@@ -77,7 +83,8 @@ class ApiKey:
 def read_key_file(path: str) -> list[ApiKey]:
     """Read lines ``key scope,scope [name=TEXT] [weight=NUMBER] [rpm=COUNT] [tpm=COUNT]``.
 
-    Empty lines and those that begin with ``#`` are skipped.
+    ``sha256:HEX`` stands for the key with that hash. Lines that are empty or begin with ``#`` are
+    skipped.
 
     Raises:
         ConfigError: The file cannot be read, or a line is wrong (named by number, not content).
@@ -96,9 +103,10 @@ def read_key_file(path: str) -> list[ApiKey]:
         key = _read_line(line)
         if key is None:
             raise ConfigError(
-                f"[config] --api-key-file {path}, line {number}, must be a key of printable ASCII, "
-                f"a space, and some of {','.join(SCOPES)} with commas, then perhaps name=TEXT, "
-                "weight=NUMBER above 0, rpm=COUNT and tpm=COUNT of at least 1; got something else."
+                f"[config] --api-key-file {path}, line {number}, must be a key of printable ASCII "
+                f"or {HASHED} and 64 hex digits, a space, and some of {','.join(SCOPES)} with "
+                "commas, then perhaps name=TEXT, weight=NUMBER above 0, rpm=COUNT and tpm=COUNT of "
+                "at least 1; got something else."
             )
         keys.append(key)
     if not keys:
@@ -117,7 +125,8 @@ def _read_line(line: str) -> ApiKey | None:
     """Return the key of a line, or None when it is wrong."""
     words = line.split()
     scopes = words[1].split(",") if len(words) >= 2 else []
-    if not scopes or not set(scopes) <= set(SCOPES) or not _KEY.fullmatch(words[0]):
+    digest = _digest_of(words[0])
+    if not scopes or not set(scopes) <= set(SCOPES) or digest is None:
         return None
     given: dict[str, Any] = {}
     for word in words[2:]:
@@ -129,7 +138,15 @@ def _read_line(line: str) -> ApiKey | None:
             given[name] = read(text)
         except ValueError:
             return None
-    return ApiKey.create(words[0], scopes, **given)
+    return ApiKey.from_digest(digest, scopes, **given)
+
+
+def _digest_of(word: str) -> bytes | None:
+    """Return the hash of a line's key, or None when it is neither a key nor a hash."""
+    if word.startswith(HASHED):
+        digits = word.removeprefix(HASHED)
+        return bytes.fromhex(digits) if re.fullmatch("[0-9a-fA-F]{64}", digits) else None
+    return _digest(word.encode()) if _KEY.fullmatch(word) else None
 
 
 def _name(text: str) -> str:

@@ -39,7 +39,7 @@ class ServerOptions:
         repr=False,
         metadata={"help": "key of clients (QUIRE_API_KEY)"},
     )
-    api_key_file: str | None = option(None, "file with lines `KEY infer,read,admin`")
+    api_key_file: str | None = option(None, "file with lines `KEY|sha256:HEX infer,read,admin`")
     allowed_origins: tuple[str, ...] = option((), "web pages that may call (CORS); * is any")
     ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)")
     ssl_keyfile: str | None = option(None, "its private key (PEM)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import quire
@@ -70,6 +70,8 @@ class Service:
         self.admission = Admission(options.max_num_queued_reqs, options.max_num_queued_tokens)
         self.rate_limits = RateLimits(self.admission.rejections)
         self.keys = (*self.keys, *map(ApiKey.create, options.api_key))
+        # From here on only their hashes are kept.
+        self.options = options = replace(options, api_key=())
         self.metrics = ServerMetrics(
             self.engine, self.config, options, self.model_names[0], self.admission.rejections
         )

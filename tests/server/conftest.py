@@ -268,6 +268,10 @@ class Live:
         """Wait until so many sequences run."""
         self._wait(lambda: self.metric("quire:num_requests_running") >= num_requests)
 
+    def wait_until_waiting(self, num_requests: int) -> None:
+        """Wait until so many sequences wait for their first step."""
+        self._wait(lambda: self.metric("quire:num_requests_waiting") >= num_requests)
+
     def wait_until_idle(self) -> None:
         """Wait until the engine holds no request and no block."""
         names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")

@@ -103,3 +103,14 @@ def test_a_full_queue_over_http(serve, engine, stream):
     client.post("/v1/completions", json=body)
     engine.fail_after = None
     assert client.post("/v1/completions", json=body).status_code == 200
+
+
+def test_no_more_run_at_once_than_the_limit(live):
+    """OPS-05: ``--max-num-seqs`` is 16 here; what comes on top waits, and runs nothing."""
+    body = {"prompt": ["a"] * 18, "max_tokens": 14000, "ignore_eos": True, "stream": True}
+    with live.http.stream("POST", "/v1/completions", json=body) as answer:
+        assert answer.status_code == 200
+        live.wait_until_running(16)
+        live.wait_until_waiting(2)
+        assert live.metric("quire:num_requests_running") == 16
+    live.wait_until_idle()

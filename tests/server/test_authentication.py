@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 import subprocess
+from hmac import compare_digest
 
 import httpx2
 import pytest
@@ -53,6 +55,37 @@ def test_each_key_opens_what_its_scopes_say(engine, key_file):
         assert answer.json()["error"]["type"] == "PermissionDeniedError"
 
 
+def test_a_file_may_hold_hashes_of_keys(engine, tmp_path):
+    path = tmp_path / "keys"
+    digits = hashlib.sha256(b"key-i").hexdigest()
+    path.write_text(f"sha256:{digits} infer name=a\nsha256:{digits[::-1].upper()} read\n")
+    options = ServerOptions(port=0, uvicorn_log_level="warning")
+    service = Service(engine, EngineConfig(), options, tuple(read_key_file(str(path))))
+    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
+        assert call(client, "infer", "key-i") == 200
+        assert call(client, "read", "key-i") == 403
+        assert call(client, "infer", f"sha256:{digits}") == 401, "the file's words open nothing"
+
+
+def test_every_key_is_compared_in_constant_time(engine, monkeypatch, key_file):
+    """GTW-05: by ``hmac.compare_digest``, and all of them whichever matches."""
+    seen = []
+
+    def compare(a, b):
+        seen.append((a, b))
+        return compare_digest(a, b)
+
+    monkeypatch.setattr("quire.server.authentication.hmac.compare_digest", compare)
+    options = ServerOptions(port=0, uvicorn_log_level="warning")
+    service = Service(engine, EngineConfig(), options, tuple(read_key_file(key_file)))
+    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
+        for key in ("key-i", "none"):
+            seen.clear()
+            client.get("/v1/models", headers={"authorization": f"Bearer {key}"})
+            given = hashlib.sha256(key.encode()).digest()
+            assert seen == [(given, stored.digest) for stored in service.keys]
+
+
 def test_the_scheme_s_case_and_spaces_do_not_matter(serve):
     client = serve(api_key="k-1")
     for given, status in (
@@ -80,7 +113,16 @@ def test_every_route_is_closed_unless_it_is_health(engine):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "# none\n", "secret\n", "secret infer,write\n", "secret infer read\n", "sécret infer\n"],
+    [
+        "",
+        "# none\n",
+        "secret\n",
+        "secret infer,write\n",
+        "secret infer read\n",
+        "sécret infer\n",
+        "sha256:5ec4e7secret infer\n",
+        f"sha256:{'0' * 63} infer\n",
+    ],
 )
 def test_a_wrong_key_file_is_refused_without_its_secrets(tmp_path, text):
     path = tmp_path / "keys"
@@ -100,6 +142,8 @@ def test_keys_are_not_shown(engine, key_file):
     service = Service(engine, EngineConfig(), options, tuple(read_key_file(key_file)))
     assert "hush" not in repr(options) + repr(service)
     assert "key-" not in repr(service.keys)
+    assert service.options.api_key == (), "only their hashes are kept"
+    assert {key.digest for key in service.keys} > {hashlib.sha256(b"hush").digest()}
 
 
 def test_pages_of_other_origins_may_not_call_unless_told(serve):

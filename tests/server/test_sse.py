@@ -108,6 +108,21 @@ def test_a_failed_request_tells_why(client, engine):
     assert chunks[-1] == "data: [DONE]"
 
 
+@pytest.mark.parametrize("interval", [1, 1000])
+def test_the_first_event_leaves_before_the_second_token_is_made(client, engine, interval):
+    """STR-02: who reads along waits for one token, not for the answer."""
+    engine.text, engine.hold_after = "A" * 199, 1  # and an end of sequence: 200 tokens
+    body = {"prompt": "a", "stream": True, "max_tokens": 200, "stream_interval": interval}
+    with client.stream("POST", "/v1/completions", json=body) as response:
+        lines = response.iter_lines()
+        first = json.loads(next(lines).removeprefix("data: "))
+        assert first["choices"][0]["text"] == "A"
+        assert engine.ended == [] and not engine.released.is_set()
+        engine.released.set()
+        rest = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert "".join(chunk["choices"][0]["text"] for chunk in rest) == "A" * 198
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_headers_do_not_wait_for_a_slow_first_token(client, engine, monkeypatch, fails):
     monkeypatch.setattr("quire.server.sse.HEADERS_WITHIN_SECONDS", 0.01)
