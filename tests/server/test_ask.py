@@ -192,9 +192,10 @@ def test_an_event_that_is_no_json(script):
 
 
 def test_no_server():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    code, out, err = ask("Hi", "--base-url", f"http://127.0.0.1:{port}")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen: nobody else can, either
+        port = taken.getsockname()[1]
+        code, out, err = ask("Hi", "--base-url", f"http://127.0.0.1:{port}")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert re.search(rf"must answer at 127.0.0.1:{port}; got .*--base-url", err)
 
