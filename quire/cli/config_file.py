@@ -44,5 +44,5 @@ def config_file_option() -> click.Option:
         is_eager=True,
         expose_value=False,
         callback=read_config_file,
-        help="YAML file of flags (max-model-len: 4k); the command line wins",
+        help="YAML of flags (max-model-len: 4k); the command line wins",
     )

@@ -63,9 +63,7 @@ class ServerOptions:
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
     watchdog_timeout: float = option(120.0, "seconds without a step that restart the engine")
     grammar_compilation_timeout: float = option(10.0, "seconds that compiling a grammar may take")
-    sse_keep_alive_interval: float = option(
-        15.0, "silent seconds before a comment in a stream; 0: never"
-    )
+    sse_keep_alive_interval: float = option(15.0, "silent seconds to a stream's comment; 0: never")
     shutdown_timeout: float = option(30.0, "seconds that running requests get after SIGTERM")
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
         "info", "of the HTTP layer"
