@@ -49,7 +49,13 @@ def script():
 def begin(url) -> subprocess.Popen[bytes]:
     """Start the command in a process of its own."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*COMMAND, "ask", "Hi", "--base-url", url], **pipes, env=ENVIRONMENT)
+    return subprocess.Popen(
+        [*COMMAND, "ask", "Hi", "--base-url", url],
+        **pipes,
+        env=ENVIRONMENT,
+        # A suite that runs in the background has it ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def seed_loop(lines) -> str:
