@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from quire.core.errors import RequestError
-from quire.protocol.generation import RequestId, Timeout
+from quire.protocol.generation import RequestId, StreamInterval, Timeout
 
 
 class AdaptedRequest(msgspec.Struct, kw_only=True):
@@ -24,7 +24,7 @@ class AdaptedRequest(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     stream: bool | None = None
-    stream_interval: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    stream_interval: StreamInterval | None = None
     request_id: RequestId | None = None
     rid: RequestId | None = None
     timeout: Timeout | None = None

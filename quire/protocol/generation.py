@@ -28,6 +28,7 @@ Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$(?!\n)")]
 CacheSalt = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Timeout = Annotated[float, msgspec.Meta(gt=0)]
+StreamInterval = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 MAX_LOGIT_BIAS = 100.0
 
 
@@ -76,7 +77,7 @@ class GenerationRequest(StructuredRequest, kw_only=True):
     prompt_logprobs: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stream_interval: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    stream_interval: StreamInterval | None = None
     add_special_tokens: bool | None = None
     priority: Priority | None = None
     request_id: RequestId | None = None
