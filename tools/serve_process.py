@@ -84,7 +84,7 @@ class ServeProcess:
     def engine(self) -> psutil.Process:
         """Return the engine's process."""
         children = psutil.Process(self.popen.pid).children()
-        (engine,) = (c for c in children if any("engine_process" in word for word in c.cmdline()))
+        (engine,) = (c for c in children if any("engine_loop" in word for word in c.cmdline()))
         return engine
 
     def end(self, number: int = signal.SIGTERM) -> int:

@@ -53,11 +53,11 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     """
     started = time.perf_counter()
     from quire.core.log import get_logger, set_format
-    from quire.llm.engine_proxy import EngineProxy
-    from quire.server.authentication import read_key_file
+    from quire.llm.process.proxy import EngineProxy
+    from quire.server.access.authentication import read_key_file
+    from quire.server.generation.service import Service
     from quire.server.lifecycle import address, bind, run_server
-    from quire.server.service import Service
-    from quire.server.tracing import check_available
+    from quire.server.observability.tracing import check_available
 
     # The thread that reads the engine's outputs and the event loop share the GIL. At Python's 5 ms
     # per turn a small model, which makes a token in 0.3 ms, would wait for its own server.

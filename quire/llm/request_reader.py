@@ -14,7 +14,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
 from quire.llm.generation_config import read_generation_config
-from quire.llm.grammar_checker import GrammarChecker
+from quire.llm.grammars.checker import GrammarChecker
 from quire.llm.params import ParamsLimits, complete_params
 from quire.llm.prompts import TokenizedPrompt, tokenize_prompt
 from quire.models.gguf_file import forget_gguf

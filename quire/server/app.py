@@ -6,26 +6,18 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp
 
-from quire.server import (
-    debug,
-    health,
-    models,
-    ollama,
-    openapi,
-    responses,
-    tgi,
-    tokenization,
-    triton,
-)
-from quire.server.authentication import OPEN_PATHS, RequireKey
-from quire.server.boundary import Boundary
-from quire.server.chat_completions import ChatCompletions
-from quire.server.completions import Completions
-from quire.server.embeddings import Embeddings
-from quire.server.invocations import Invocations
+from quire.server.access.authentication import OPEN_PATHS, RequireKey
+from quire.server.compat import ollama, tgi, triton
+from quire.server.compat.invocations import Invocations
+from quire.server.generation.service import Service
+from quire.server.http.boundary import Boundary
+from quire.server.openai import models, openapi, responses, tokenization
+from quire.server.openai.chat_completions import ChatCompletions
+from quire.server.openai.completions import Completions
+from quire.server.openai.embeddings import Embeddings
+from quire.server.openai.websocket import WebSocketStream
+from quire.server.operations import debug, health
 from quire.server.playground import routes as playground
-from quire.server.service import Service
-from quire.server.websocket import WebSocketStream
 
 
 def create_app(service: Service) -> ASGIApp:

@@ -17,11 +17,11 @@ import uvicorn
 from quire.core.errors import ConfigError
 from quire.core.log import library_config
 from quire.server.app import create_app
-from quire.server.http_protocol import HttpProtocol
+from quire.server.generation.service import Service
+from quire.server.http.body import MAX_BODY_BYTES
+from quire.server.http.protocol import HttpProtocol
+from quire.server.http.websocket_protocol import WebSocketProtocol
 from quire.server.options import ServerOptions
-from quire.server.request_body import MAX_BODY_BYTES
-from quire.server.service import Service
-from quire.server.websocket_protocol import WebSocketProtocol
 
 KEEP_ALIVE_SECONDS = 60
 #: What aborted requests get to hear of it before their connections are cut.

@@ -13,9 +13,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.core.config import EngineConfig
-from quire.llm.engine_proxy import EngineProxy
+from quire.llm.process.proxy import EngineProxy
+from quire.server.generation.service import Service
 from quire.server.options import ServerOptions
-from quire.server.service import Service
 from tests.deploy.promql import read_names
 from tests.server.conftest import run_in_thread
 from tools.random_checkpoint import PRESETS, random_checkpoint

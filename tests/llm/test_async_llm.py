@@ -17,7 +17,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, PromptTooLongError, RequestError
 from quire.core.outputs import RequestOutput
 from quire.llm.engine_client import EngineClient
-from quire.llm.engine_proxy import EngineProxy
+from quire.llm.process.proxy import EngineProxy
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 MEDIUM = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)

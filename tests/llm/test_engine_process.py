@@ -16,7 +16,9 @@ from quire.core.config import EngineConfig
 from quire.core.errors import RequestError
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
-from quire.llm.engine_messages import (
+from quire.llm.grammars.compile_thread import GrammarThread
+from quire.llm.process.engine_loop import EngineLoop
+from quire.llm.process.messages import (
     Abort,
     Add,
     Done,
@@ -27,8 +29,6 @@ from quire.llm.engine_messages import (
     params_keywords,
     to_engine,
 )
-from quire.llm.engine_process import EngineLoop
-from quire.llm.grammar_thread import GrammarThread
 from quire.llm.text_engine import TextEngine
 
 CHOICE = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputs(choice=["aa", "ab"]))

@@ -21,7 +21,7 @@ from quire import LLM, SamplingParams
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
 from quire.core.metrics import METRICS, stem_of
-from quire.llm.engine_proxy import EngineProxy
+from quire.llm.process.proxy import EngineProxy
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 LONG = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)
@@ -197,7 +197,7 @@ async def test_no_progress_is_ended_with_stacks_in_the_log(
     await wait_until_serving(engine, pid)
     assert not psutil.pid_exists(pid)
     log = capfd.readouterr().err
-    assert "most recent call first" in log and "engine_process.py" in log
+    assert "most recent call first" in log and "engine_loop.py" in log
     assert await ending(engine, "after", GREEDY) == "length"
 
 
@@ -206,7 +206,7 @@ def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: s
     code = (
         "import asyncio, sys; from quire.core.config import EngineConfig; "
         "from quire.core.sampling_params import SamplingParams; "
-        "from quire.llm.engine_proxy import EngineProxy\n"
+        "from quire.llm.process.proxy import EngineProxy\n"
         "async def main():\n"
         "    config = EngineConfig.from_keywords(model=sys.argv[1], device=sys.argv[2], threads=1,"
         " memory=64 * 2**20)\n"
@@ -266,7 +266,7 @@ async def test_signals_to_the_group_leave_the_engine_to_its_server(
 def test_the_engine_dies_with_its_server(folder: Path, device: str) -> None:
     code = (
         "import sys; from quire.core.config import EngineConfig; "
-        "from quire.llm.engine_proxy import EngineProxy; "
+        "from quire.llm.process.proxy import EngineProxy; "
         "config = EngineConfig.from_keywords(model=sys.argv[1], device=sys.argv[2], threads=1, "
         "memory=64 * 2**20); "
         "print(EngineProxy(config).pid, flush=True); sys.stdin.read()"

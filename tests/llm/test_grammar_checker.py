@@ -14,8 +14,8 @@ import pytest
 from quire import SamplingParams, StructuredOutputs
 from quire.core.config import EngineConfig
 from quire.core.errors import RequestError
-from quire.llm.engine_proxy import EngineProxy
-from quire.llm.grammar_checker import GrammarChecker
+from quire.llm.grammars.checker import GrammarChecker
+from quire.llm.process.proxy import EngineProxy
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import load_tokenizer
 

@@ -23,9 +23,9 @@ from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, Reques
 from quire.core.sampling_params import SamplingParams
 from quire.llm import AsyncLLM
 from quire.llm.engine_client import EngineProgress
+from quire.server.generation.service import Service
 from quire.server.lifecycle import Server, address, bind
 from quire.server.options import ServerOptions
-from quire.server.service import Service
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 from tools.random_checkpoint import PRESETS, random_checkpoint
 

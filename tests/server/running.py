@@ -10,9 +10,9 @@ import httpx2
 
 from quire.core.config import EngineConfig
 from quire.llm.engine_client import EngineClient
+from quire.server.generation.service import Service
 from quire.server.lifecycle import Server, address, bind
 from quire.server.options import ServerOptions
-from quire.server.service import Service
 
 
 class Running:

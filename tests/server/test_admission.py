@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from quire.server.admission import Admission
-from quire.server.errors import ApiError
+from quire.server.access.admission import Admission
+from quire.server.http.errors import ApiError
 
 
 class Clock:

@@ -12,11 +12,11 @@ import pytest
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.server.access.authentication import OPEN_PATHS, SCOPES, read_key_file, scope_of
 from quire.server.app import create_app
-from quire.server.authentication import OPEN_PATHS, SCOPES, read_key_file, scope_of
+from quire.server.generation.service import Service
 from quire.server.lifecycle import address
 from quire.server.options import ServerOptions
-from quire.server.service import Service
 from tests.server.conftest import run_in_thread
 
 CALLS = {
@@ -75,7 +75,7 @@ def test_every_key_is_compared_in_constant_time(engine, monkeypatch, key_file):
         seen.append((a, b))
         return compare_digest(a, b)
 
-    monkeypatch.setattr("quire.server.authentication.hmac.compare_digest", compare)
+    monkeypatch.setattr("quire.server.access.authentication.hmac.compare_digest", compare)
     options = ServerOptions(port=0, uvicorn_log_level="warning")
     service = Service(engine, EngineConfig(), options, tuple(read_key_file(key_file)))
     with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:

@@ -191,7 +191,7 @@ def test_method_not_allowed_names_the_methods(client):
 
 
 def test_body_limit_holds_with_and_without_a_length(client, monkeypatch):
-    monkeypatch.setattr("quire.server.request_body.MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr("quire.server.http.body.MAX_BODY_BYTES", 1000)
     body = json.dumps({"prompt": "x" * 2000}).encode()
     error_of(client.post(TEXT, content=body, headers=JSON), 413)
     pieces = (body[i : i + 100] for i in range(0, len(body), 100))

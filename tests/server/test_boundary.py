@@ -31,7 +31,7 @@ def test_every_answer_names_its_request(client, method, path, body, status):
 
 
 def test_a_refused_key_and_a_large_body_too(serve, monkeypatch):
-    monkeypatch.setattr("quire.server.request_body.MAX_BODY_BYTES", 10)
+    monkeypatch.setattr("quire.server.http.body.MAX_BODY_BYTES", 10)
     client = serve(api_key="secret")
     headers = {"x-request-id": "mine"}
     assert client.get("/v1/models", headers=headers).headers["x-request-id"] == "mine"

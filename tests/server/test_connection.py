@@ -11,7 +11,7 @@ import time
 import httpx2
 import pytest
 
-from quire.server.connection import run_until_disconnect
+from quire.server.http.connection import run_until_disconnect
 
 ABORTED = 'finished_reason="abort"'
 FOREVER = {"prompt": "Once", "max_tokens": 32000, "ignore_eos": True, "temperature": 0}

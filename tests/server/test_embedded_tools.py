@@ -12,8 +12,8 @@ import pytest
 from quire.core.config import EngineConfig
 from quire.llm import AsyncLLM
 from quire.models.hub import EMBEDDED
+from quire.server.generation.service import Service
 from quire.server.options import ServerOptions
-from quire.server.service import Service
 from tests.server.conftest import run_in_thread
 
 

@@ -10,8 +10,8 @@ import time
 import httpx2
 import pytest
 
-from quire.server import http_protocol
-from quire.server.http_protocol import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES
+from quire.server.http import protocol as http_protocol
+from quire.server.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES
 
 
 def exchange(client, data):

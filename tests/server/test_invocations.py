@@ -55,5 +55,5 @@ def test_what_is_refused(client, engine, content, status, word):
 
 
 def test_the_size_limit_holds(client, monkeypatch):
-    monkeypatch.setattr("quire.server.request_body.MAX_BODY_BYTES", 100)
+    monkeypatch.setattr("quire.server.http.body.MAX_BODY_BYTES", 100)
     assert client.post("/invocations", json={"prompt": "x" * 200}).status_code == 413

@@ -8,7 +8,7 @@ import pytest
 
 from quire.core.errors import ModelLoadError, PromptTooLongError
 from quire.models.hub import resolve_model
-from quire.server.prompts import CHARACTERS_PER_TOKEN, CUT_TOKENS, PromptLimit
+from quire.server.generation.prompts import CHARACTERS_PER_TOKEN, CUT_TOKENS, PromptLimit
 from quire.text.tokenizer import load_tokenizer
 
 HUGE = "x" * 3_000_000

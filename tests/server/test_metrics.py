@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.core.metrics import METRICS
-from quire.server.metrics import WINDOW_SECONDS, Throughput
+from quire.server.observability.metrics import WINDOW_SECONDS, Throughput
 
 HISTOGRAMS = [
     "time_to_first_token_seconds",

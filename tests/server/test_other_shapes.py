@@ -7,7 +7,7 @@ import json
 import pytest
 
 import quire
-from quire.server.authentication import scope_of
+from quire.server.access.authentication import scope_of
 from tests.server.websocket_client import Client
 
 TGI, OLLAMA, TRITON = "/generate", "/api/generate", "/v2/models/tiny/generate"

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.server import generation_endpoint
-from quire.server.pacing import paced
+from quire.server.generation import endpoint as generation_endpoint
+from quire.server.generation.pacing import paced
 
 NEVER = 1e6
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.server.authentication import ApiKey, read_key_file
-from quire.server.errors import ApiError
+from quire.server.access.authentication import ApiKey, read_key_file
+from quire.server.access.rate_limit import RateLimits, TokenBucket
+from quire.server.generation.service import Service
+from quire.server.http.errors import ApiError
 from quire.server.options import ServerOptions
-from quire.server.rate_limit import RateLimits, TokenBucket
-from quire.server.service import Service
 from tests.server.conftest import run_in_thread
 
 

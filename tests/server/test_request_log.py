@@ -16,7 +16,7 @@ def lines(monkeypatch):
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append
-    logger = logging.getLogger("quire.server.request_log")
+    logger = logging.getLogger("quire.server.observability.request_log")
     monkeypatch.setattr(logger, "handlers", [handler])
 
     def read(formatter: logging.Formatter | None = None) -> list[str]:

@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from quire.protocol.chat_completion import Message
-from quire.server.authentication import ApiKey
-from quire.server.response_store import ResponseStore, StoredResponse
+from quire.server.access.authentication import ApiKey
+from quire.server.generation.response_store import ResponseStore, StoredResponse
 from quire.text.chat_template import ChatTemplate
 from tests.server.test_tools import CALL, CITY, TEMPLATE, TWO
 

@@ -125,7 +125,7 @@ def test_the_first_event_leaves_before_the_second_token_is_made(client, engine, 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_headers_do_not_wait_for_a_slow_first_token(client, engine, monkeypatch, fails):
-    monkeypatch.setattr("quire.server.sse.HEADERS_WITHIN_SECONDS", 0.01)
+    monkeypatch.setattr("quire.server.http.sse.HEADERS_WITHIN_SECONDS", 0.01)
     engine.text, engine.hold_after = "A", 0
     with client.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}) as response:
         assert response.status_code == 200
@@ -139,7 +139,7 @@ def test_headers_do_not_wait_for_a_slow_first_token(client, engine, monkeypatch,
 
 def test_a_silent_stream_carries_comments_that_clients_skip(serve, engine, monkeypatch):
     """A proxy closes a connection on which nothing comes for a minute."""
-    monkeypatch.setattr("quire.server.sse.HEADERS_WITHIN_SECONDS", 0.01)
+    monkeypatch.setattr("quire.server.http.sse.HEADERS_WITHIN_SECONDS", 0.01)
     client = serve(sse_keep_alive_interval=0.02)
     engine.text, engine.hold_after = "AB", 1
     body = {"prompt": "a", "stream": True}
@@ -158,7 +158,7 @@ def test_a_silent_stream_carries_comments_that_clients_skip(serve, engine, monke
 
 
 def test_no_comments_without_an_interval(serve, engine, monkeypatch):
-    monkeypatch.setattr("quire.server.sse.KEEP_ALIVE_SECONDS", 0.001)
+    monkeypatch.setattr("quire.server.http.sse.KEEP_ALIVE_SECONDS", 0.001)
     client = serve(sse_keep_alive_interval=0.0)
     engine.text = "AB" * 20
     response = client.post("/v1/completions", json={"prompt": "a", "stream": True})

@@ -9,7 +9,7 @@ from dataclasses import replace
 import openai
 import pytest
 
-from quire.server.answer_parser import AnswerFormats
+from quire.server.generation.answer_parser import AnswerFormats
 from quire.text.chat_template import ChatTemplate
 
 TEMPLATE = """\

@@ -19,10 +19,10 @@ from quire.core.errors import ConfigError
 from quire.core.outputs import RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.llm import AsyncLLM
+from quire.server.generation.service import Service
+from quire.server.observability.request_record import Generation, RequestRecord
+from quire.server.observability.tracing import Tracing
 from quire.server.options import ServerOptions
-from quire.server.request_record import Generation, RequestRecord
-from quire.server.service import Service
-from quire.server.tracing import Tracing
 from tests.server.conftest import run_in_thread
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

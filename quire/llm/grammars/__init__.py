@@ -1,0 +1,1 @@
+"""Grammars of structured output: checked in a sandbox, compiled beside the engine."""

@@ -1,0 +1,209 @@
+"""Checks grammars by compiling them in other processes, within a time.
+
+The server's side: what passes here is compiled once more where it is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from multiprocessing.connection import Connection, Pipe
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+from quire.core.errors import CapacityError, RequestError
+from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
+from quire.core.structured_outputs import StructuredOutputs
+from quire.text.grammar import GrammarCompiler, Vocabulary, grammar_of
+
+#: Grammars compiled at once: one that takes long does not hold up the others.
+MAX_PROCESSES = 2
+#: Answers kept, refusals too.
+MAX_KEPT = 1024
+#: What a process gets to start and to read the vocabulary.
+START_SECONDS = 120.0
+DEFAULT_SECONDS = 10.0
+_CODE = (
+    "import sys; sys.path[:] = sys.argv[4:]; from quire.llm.grammars.sandbox import run; "
+    "run(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))"
+)
+
+
+class GrammarChecker:
+    """Compiles what requests ask for, in processes that are started when needed.
+
+    Args:
+        compiler: Names the vocabulary; compiles nothing here.
+        seconds: Wall-clock time a grammar gets.
+
+    Attributes:
+        threads: Where :meth:`compile` waits; a process lives as long as the thread that started it.
+        compilation_time: Seconds of each constraint that was compiled.
+    """
+
+    def __init__(self, compiler: GrammarCompiler, seconds: float = DEFAULT_SECONDS) -> None:
+        self._vocabulary: Vocabulary | None = None
+        self._compiler = compiler
+        self._seconds = seconds
+        self._idle: SimpleQueue[_Child] = SimpleQueue()
+        self._answers: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = threading.Lock()  # of the answers; held for moments only
+        self._closed = False
+        self.threads = ThreadPoolExecutor(MAX_PROCESSES, thread_name_prefix="quire-grammars")
+        self.compilation_time = Histogram(COMPILATION_BUCKETS)
+
+    def knows(self, constraint: StructuredOutputs) -> bool:
+        """Return whether :meth:`compile` will answer at once."""
+        key = _key(constraint)
+        with self._lock:
+            if key in self._answers:
+                self._answers.move_to_end(key)
+                return True
+        return False
+
+    def compile(self, constraint: StructuredOutputs) -> None:
+        """Return when the constraint can be enforced; call it in :attr:`threads`, or when known.
+
+        Raises:
+            RequestError: It cannot be enforced, is no grammar, or takes too much.
+            CapacityError: There is no process to compile it.
+        """
+        key = _key(constraint)
+        with self._lock:
+            answer = self._answers.get(key)
+            if answer is not None:
+                self._answers.move_to_end(key)
+        if answer is None:
+            grammar = grammar_of(constraint)
+            child = self._take()
+            start = time.perf_counter()
+            answer = child.ask(constraint.kind, grammar, self._seconds)
+            with self._lock:
+                self.compilation_time.observe(time.perf_counter() - start)
+                if child.is_alive:  # else it may have been the machine's fault
+                    self._answers[key] = answer
+                if len(self._answers) > MAX_KEPT:
+                    self._answers.popitem(last=False)
+            self._give_back(child)
+        if answer:
+            raise RequestError(answer, "structured_outputs")
+
+    async def check(self, constraint: StructuredOutputs, deadline: float | None = None) -> bool:
+        """Wait beside the event loop for what :meth:`compile` says; not at all for what is known.
+
+        Args:
+            constraint: What a request asks for.
+            deadline: On the monotonic clock, in seconds; what compiles then goes on.
+
+        Returns:
+            Whether it was known before the deadline.
+
+        Raises:
+            RequestError, CapacityError: See :meth:`compile`.
+        """
+        if self.knows(constraint):
+            return True
+        loop = asyncio.get_running_loop()
+        compiled = loop.run_in_executor(self.threads, self.compile, constraint)
+        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            async with asyncio.timeout(patience):
+                await compiled
+        except TimeoutError:
+            return False
+        return True
+
+    def stats(self) -> Samples:
+        """Return what was compiled, by metric stem."""
+        return {"grammar_compilation_time_seconds": self.compilation_time.state()}
+
+    def close(self) -> None:
+        """End the processes; what waits for one is refused."""
+        self._closed = True
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        self._end_idle()
+
+    def _take(self) -> _Child:
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            pass
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = self._compiler.vocabulary()
+        try:
+            return _Child(self._vocabulary, self._seconds)
+        except (OSError, EOFError) as error:
+            raise CapacityError(
+                f"[structured_outputs] no process to compile grammars: {error}.", 1.0
+            ) from error
+
+    def _give_back(self, child: _Child) -> None:
+        if child.is_alive:
+            self._idle.put(child)
+        if self._closed:
+            self._end_idle()
+
+    def _end_idle(self) -> None:
+        while True:
+            try:
+                self._idle.get_nowait().end()
+            except Empty:
+                return
+
+
+class _Child:
+    """One process; used by one thread at a time."""
+
+    def __init__(self, vocabulary: Vocabulary, seconds: float) -> None:
+        self._link: Connection
+        self._link, theirs = Pipe()
+        with theirs:
+            descriptor = theirs.fileno()
+            command = [sys.executable, "-c", _CODE, str(descriptor), str(os.getpid())]
+            self._process = subprocess.Popen(
+                [*command, str(seconds), *sys.path],
+                pass_fds=[descriptor],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # of a grammar that breaks it; the client is told
+            )
+        self.is_alive = True
+        try:
+            self._link.send_bytes(msgspec.msgpack.encode(vocabulary.parts()))
+            if not self._link.poll(START_SECONDS):
+                raise OSError("it does not start")
+            self._link.recv_bytes()
+        except (OSError, EOFError):
+            self.end()
+            raise
+
+    def ask(self, kind: str, grammar: str, seconds: float) -> str:
+        """Return the refusal of a grammar, empty when it has none; a process lost to it ends."""
+        try:
+            self._link.send_bytes(msgspec.msgpack.encode((kind, grammar)))
+            if self._link.poll(seconds):
+                return self._link.recv_bytes().decode()
+            rule = f"compile within {seconds:g} s (--grammar-compilation-timeout); it takes longer"
+        except (EOFError, OSError):
+            rule = "compile; it takes more memory or deeper nesting than there is"
+        self.end()
+        return f"[structured_outputs] {kind} must {rule}. Simplify it."
+
+    def end(self) -> None:
+        """Kill it."""
+        self.is_alive = False
+        self._link.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def _key(constraint: StructuredOutputs) -> bytes:
+    return sha256(constraint.key.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,222 @@
+"""The process that computes: loads a model, takes requests, runs steps, reports each; no text.
+
+The tokenizer is there for grammars, which allow and forbid tokens by their bytes.
+
+It lives as long as its socket: when the server hangs up or dies, it ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import socket
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import EngineDeadError, QuireError, RequestError
+from quire.core.log import get_logger, set_format
+from quire.core.model_config import ModelConfig
+from quire.core.process_usage import process_samples
+from quire.engine.engine import Engine
+from quire.llm.grammars.compile_thread import Compiler, GrammarThread
+from quire.llm.process.messages import (
+    Abort,
+    Add,
+    Describe,
+    Done,
+    Failed,
+    Loaded,
+    MessageSocket,
+    Refused,
+    Start,
+    Step,
+    StopSequence,
+    read_params,
+    to_engine,
+)
+from quire.llm.process.tie import tie_to
+from quire.llm.progress import loading_bar
+from quire.runner.in_process_executor import InProcessExecutor
+from quire.text.grammar import GrammarCompiler
+from quire.text.tokenizer import load_tokenizer
+
+log = get_logger(__name__)
+
+#: Counters travel at most so often, and whenever the engine runs out of work.
+STATS_SECONDS = 0.05
+DUMP_SIGNAL = signal.SIGUSR1
+
+
+def run(descriptor: int, parent: int) -> None:
+    """Serve the socket ``descriptor`` until it closes; ``parent`` is the process that opened it."""
+    tie_to(parent)
+    # A terminal's Ctrl-C and a supervisor's SIGTERM reach the whole group. The server drains, and
+    # hangs up when it is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable(all_threads=True)
+    # In C and on the spot, so that it works while native code runs or a lock is held.
+    faulthandler.register(DUMP_SIGNAL, all_threads=True)
+    link = MessageSocket(socket.socket(fileno=descriptor), to_engine)
+    try:
+        loop = _load(link)
+        if loop is not None:
+            loop.run()
+    except (EOFError, OSError):
+        log.debug("[engine] the server has hung up")
+
+
+def _load(link: MessageSocket) -> EngineLoop | None:
+    """Load what the first message names, or report why it cannot be."""
+    start: Start = _first(link)
+    grammars: list[GrammarCompiler] = []
+
+    def create_grammars(model_config: ModelConfig) -> GrammarCompiler:
+        grammars.append(_create_grammars(start, model_config))
+        return grammars[0]
+
+    set_format(start.log_format)
+    try:
+        with loading_bar() as on_progress:
+            executor = InProcessExecutor(
+                Path(start.folder),
+                start.config,
+                eos_token_ids=start.eos_token_ids,
+                on_progress=on_progress,
+                create_grammars=create_grammars,
+            )
+        length = executor.ledger.max_model_len
+        model = replace(start.config.model, max_model_len=length)
+        engine = Engine(executor, replace(start.config, model=model), executor.model_config)
+    except QuireError as error:
+        _report(link, Failed(type(error).__name__, str(error)))
+        return None
+    except Exception as error:
+        log.exception("[engine] loading failed")
+        text = f"[engine] loading failed: {type(error).__name__}: {error}."
+        _report(link, Failed("EngineDeadError", text))
+        return None
+    stats = engine.stats() | process_samples("engine")
+    link.send(Loaded(executor.model_config, length, stats))
+    return EngineLoop(engine, link, grammars[0])
+
+
+def _create_grammars(start: Start, model_config: ModelConfig) -> GrammarCompiler:
+    """Return the compiler of the engine; the server has compiled the same grammars before."""
+    tokenizer = load_tokenizer(start.tokenizer_folder)
+    eos_token_ids, vocab_size = model_config.eos_token_ids, model_config.vocab_size
+    return GrammarCompiler(tokenizer, eos_token_ids, vocab_size)
+
+
+def _first(link: MessageSocket) -> Any:
+    while True:
+        link.wait(None)
+        for message in link.receive():
+            return message
+
+
+def _report(link: MessageSocket, message: Failed) -> None:
+    link.send(message)
+    while link.has_unsent:
+        link.wait(None)
+        link.flush()
+
+
+class EngineLoop:
+    """Obeys messages between steps.
+
+    Args:
+        engine: Nobody else calls it.
+        link: To the server.
+        grammars: Compiles what requests ask for, in a thread of its own, before they are queued.
+    """
+
+    def __init__(self, engine: Engine, link: MessageSocket, grammars: Compiler) -> None:
+        self._engine = engine
+        self._link = link
+        self._grammars: GrammarThread[Add] = GrammarThread(grammars)
+        self._stats_time = 0.0
+
+    def run(self) -> None:
+        """Work until a step fails or the server hangs up.
+
+        Raises:
+            EOFError, OSError: The server has hung up.
+        """
+        engine, link = self._engine, self._link
+        try:
+            while True:
+                if not engine.has_unfinished_requests():
+                    link.wait(None, self._grammars.wake)
+                if link.has_unsent:
+                    link.flush()
+                for message in link.receive():
+                    self._obey(message)
+                for request, error in self._grammars.take():
+                    self._add(request, error)
+                if engine.has_unfinished_requests():
+                    self._send_step(engine.step())
+        except (EOFError, OSError):
+            raise
+        except Exception as error:
+            log.exception("[engine] a step failed")
+            text = str(error)
+            if not isinstance(error, EngineDeadError):
+                text = f"[engine] a step failed: {type(error).__name__}: {error}."
+            _report(link, Failed("EngineDeadError", text))
+        finally:
+            self._grammars.close()
+
+    def _send_step(self, outputs: list[Any]) -> None:
+        now = time.monotonic()
+        stats = None
+        idle = not self._engine.has_unfinished_requests()
+        if idle or now - self._stats_time >= STATS_SECONDS:
+            self._stats_time = now
+            stats = self._engine.stats() | process_samples("engine")
+        self._link.send(Step(outputs, stats))
+
+    def _obey(self, message: Any) -> None:
+        if isinstance(message, Add):
+            if not self._compile(message):
+                self._add(message)
+        elif isinstance(message, StopSequence):
+            self._engine.stop_sequence(message.request_id, message.index)
+            self._send_step([])
+        elif isinstance(message, Abort):
+            compiling = self._grammars.withdraw(message.request_id)
+            if compiling is not None:
+                self._add(compiling)  # so that it ends like any other
+            self._send_step(self._engine.abort_request(message.request_id))
+            self._link.send(Done(message.ticket))
+        elif isinstance(message, Describe):
+            self._link.send(Done(message.ticket, self._engine.describe_cache()))
+
+    def _compile(self, message: Add) -> bool:
+        """Have the request's grammar compiled first, if it has a new one; return whether it has."""
+        with suppress(RequestError):  # adding it will tell
+            constraint = read_params(message.params).structured_outputs
+            if constraint is not None and not self._grammars.knows(constraint):
+                self._grammars.submit(message.request_id, constraint, message)
+                return True
+        return False
+
+    def _add(self, message: Add, error: RequestError | None = None) -> None:
+        try:
+            if error is not None:
+                raise error
+            self._engine.add_request(
+                message.request_id,
+                message.token_ids,
+                read_params(message.params),
+                priority=message.priority,
+                extra_keys=message.extra_keys,
+                deadline=message.deadline,
+                client=message.client,
+            )
+        except RequestError as refusal:
+            kind = type(refusal).__name__
+            self._link.send(Refused(message.request_id, kind, str(refusal), refusal.param))

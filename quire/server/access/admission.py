@@ -1,0 +1,121 @@
+"""Who may wait: bounds on the queue, and when to come back; the engine decides who runs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from quire.server.http.errors import ApiError, shutting_down
+
+#: The service rate is measured over so long, and by at least so much time.
+WINDOW_SECONDS = 30.0
+MIN_WINDOW_SECONDS = 1.0
+MAX_RETRY_SECONDS = 120
+#: Which limit refuses a request.
+REASONS = ("queued_requests", "queued_tokens", "shutdown")
+
+
+class Place:
+    """A prompt's place in the queue, from its admission to its first token."""
+
+    def __init__(self, admission: Admission, num_tokens: int) -> None:
+        self._admission = admission
+        self._num_tokens = num_tokens
+        self._taken = True
+
+    def leave(self, *, served: bool) -> None:
+        """Give the place up; a second call does nothing.
+
+        Args:
+            served: It has its first token, so it counts for the service rate.
+        """
+        if self._taken:
+            self._taken = False
+            self._admission.leave(self._num_tokens, served)
+
+
+class Admission:
+    """Counts prompts that wait for their first token and refuses those too many.
+
+    Args:
+        max_reqs: Most prompts that wait.
+        max_tokens: Most prompt tokens that wait, None for no limit; one prompt alone may have more.
+        clock: Returns seconds; monotonic.
+
+    Attributes:
+        num_reqs, num_tokens: That wait now.
+        draining: Refuse everything: the server is about to end.
+        rejections: Requests refused, by reason.
+    """
+
+    def __init__(
+        self,
+        max_reqs: int,
+        max_tokens: int | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_reqs = max_reqs
+        self._max_tokens = max_tokens
+        self._clock = clock
+        self._served: deque[tuple[float, int]] = deque()  # (time, prompt tokens)
+        self._first_time: float | None = None
+        self.num_reqs = 0
+        self.num_tokens = 0
+        self.draining = False
+        self.rejections = Counter(dict.fromkeys(REASONS, 0))
+
+    def admit(self, sizes: Sequence[int]) -> list[Place]:
+        """Take the prompts of a request, whose sizes are in tokens, all or none.
+
+        Raises:
+            ApiError: 429 the queue is full, 503 the server drains; both with ``Retry-After``.
+        """
+        if self.draining:
+            self.rejections["shutdown"] += 1
+            raise shutting_down()
+        reqs_over = self.num_reqs + len(sizes) - self._max_reqs
+        tokens_over = 0
+        if self._max_tokens is not None:
+            tokens_over = self.num_tokens + sum(sizes) - self._max_tokens
+        # An idle server takes everything: what is refused then would never be taken.
+        if self.num_reqs and (reqs_over > 0 or tokens_over > 0):
+            self.rejections["queued_requests" if reqs_over > 0 else "queued_tokens"] += 1
+            seconds = self.retry_after(reqs_over, tokens_over)
+            raise ApiError(
+                429,
+                f"The server is overloaded: {self.num_reqs} requests of {self.num_tokens} tokens "
+                f"wait already. Try again in {seconds} s.",
+                type="server_overloaded",
+                headers={"Retry-After": str(seconds)},
+            )
+        if self._first_time is None:
+            self._first_time = self._clock()
+        self.num_reqs += len(sizes)
+        self.num_tokens += sum(sizes)
+        return [Place(self, size) for size in sizes]
+
+    def leave(self, num_tokens: int, served: bool) -> None:
+        """Count a prompt out; see :meth:`Place.leave`."""
+        self.num_reqs -= 1
+        self.num_tokens -= num_tokens
+        if served:
+            self._served.append((self._clock(), num_tokens))
+            self._drop_old()
+
+    def retry_after(self, num_reqs: int, num_tokens: int) -> int:
+        """Return in how many seconds so many more prompts and tokens will have been served."""
+        self._drop_old()
+        if not self._served or self._first_time is None:
+            return 1
+        since = max(self._first_time, self._clock() - WINDOW_SECONDS)
+        window = max(MIN_WINDOW_SECONDS, self._clock() - since)
+        served_tokens = max(1, sum(size for _, size in self._served))
+        seconds = window * max(num_reqs / len(self._served), num_tokens / served_tokens)
+        return min(MAX_RETRY_SECONDS, max(1, math.ceil(seconds)))
+
+    def _drop_old(self) -> None:
+        oldest = self._clock() - WINDOW_SECONDS
+        while self._served and self._served[0][0] < oldest:
+            self._served.popleft()

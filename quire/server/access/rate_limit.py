@@ -1,0 +1,97 @@
+"""What each API key may ask for in a minute, in requests and tokens; capacity is not its matter."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from quire.server.access.authentication import ApiKey
+from quire.server.http.errors import ApiError
+
+SECONDS = 60.0
+
+
+class TokenBucket:
+    """Fills at a steady rate up to a minute's worth; starts full.
+
+    Args:
+        per_minute: Its rate and its size.
+        clock: Returns seconds; monotonic.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
+        self._size = float(per_minute)
+        self._clock = clock
+        self._level = self._size
+        self._time = clock()
+
+    def wait(self, amount: float) -> float:
+        """Return the seconds until ``amount`` is there, 0.0 when it is.
+
+        More than the bucket holds is there when it is full: it can be owed, see :meth:`take`.
+        """
+        now = self._clock()
+        rate = self._size / SECONDS
+        self._level = min(self._size, self._level + rate * (now - self._time))
+        self._time = now
+        return max(0.0, (min(amount, self._size) - self._level) / rate)
+
+    def take(self, amount: float) -> None:
+        """Take ``amount``, there or not: what is owed must flow in first."""
+        self._level -= amount
+
+
+class RateLimits:
+    """The buckets of all keys that have limits.
+
+    Args:
+        clock: Returns seconds; monotonic.
+        rejections: Refusals are counted there, by reason.
+    """
+
+    def __init__(
+        self, rejections: Counter[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rejections = rejections
+        self._clock = clock
+        self._requests: dict[bytes, TokenBucket] = {}
+        self._tokens: dict[bytes, TokenBucket] = {}
+        for reason in ("key_requests", "key_tokens"):
+            rejections[reason] += 0
+
+    def admit(self, key: ApiKey, num_prompt_tokens: int) -> None:
+        """Count a request against its key.
+
+        Raises:
+            ApiError: 429 with ``Retry-After``; nothing was counted.
+        """
+        wanted = []
+        for buckets, per_minute, amount, unit in (
+            (self._requests, key.requests_per_minute, 1, "requests"),
+            (self._tokens, key.tokens_per_minute, num_prompt_tokens, "tokens"),
+        ):
+            if per_minute is None:
+                continue
+            if key.digest not in buckets:
+                buckets[key.digest] = TokenBucket(per_minute, self._clock)
+            bucket = buckets[key.digest]
+            seconds = math.ceil(bucket.wait(amount))
+            if seconds > 0:
+                self._rejections[f"key_{unit}"] += 1
+                raise ApiError(
+                    429,
+                    f"This API key may use {per_minute} {unit} a minute. Try again in {seconds} s.",
+                    type="rate_limit_exceeded",
+                    headers={"Retry-After": str(seconds)},
+                )
+            wanted.append((bucket, amount))
+        for bucket, amount in wanted:
+            bucket.take(amount)
+
+    def add_output(self, key: ApiKey, num_tokens: int) -> None:
+        """Count what a request produced; its key may owe it."""
+        bucket = self._tokens.get(key.digest)
+        if bucket is not None:
+            bucket.take(num_tokens)

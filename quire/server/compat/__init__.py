@@ -1,0 +1,1 @@
+"""Other servers' request and answer shapes, on the endpoints of our own."""

@@ -1,0 +1,182 @@
+"""Ollama's routes: ``/api/generate`` and ``/api/chat``, ``/api/tags`` and ``/api/version``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import quire
+from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.protocol.ollama import (
+    OllamaAnswer,
+    OllamaAnswerMessage,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+)
+from quire.server.compat.endpoint import AdaptedAnswer, AdaptedEndpoint
+from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer
+from quire.server.generation.chat_prompt import prepare_chat
+from quire.server.generation.completion_prompt import prepare_completion
+from quire.server.generation.deltas import Delta
+from quire.server.generation.generate import Submission
+from quire.server.generation.service import Service
+from quire.server.http.errors import ApiError
+from quire.server.http.sse import LINES
+
+T = TypeVar("T", bound=OllamaGenerateRequest | OllamaChatRequest)
+_TAG = ":latest"
+_NANOSECONDS = 10**9
+
+
+class Ollama(AdaptedEndpoint[T]):
+    """The ASGI app of either route.
+
+    Args:
+        service: The served model.
+        kind: Of the requests.
+        param: Their field that holds the prompt.
+    """
+
+    id_prefix = "ollama"
+    form = LINES
+
+    def __init__(self, service: Service, kind: type[T], param: str) -> None:
+        super().__init__(service)
+        self.kind = kind
+        self._param = param
+
+    async def read(self, request: Request) -> tuple[T, dict[str, str]]:
+        body, headers = await super().read(request)
+        name = body.model or ""
+        if name not in self.service.model_names:
+            body.model = name.removesuffix(_TAG)
+        return body, headers
+
+    async def prepare(
+        self, body: T, response_id: str, client: str
+    ) -> tuple[OllamaTexts, Submission]:
+        service = self.service
+        model = service.resolve_model(body.model)
+        ours = body.our_request()
+        if not isinstance(ours, ChatCompletionRequest):
+            submission, _ = await prepare_completion(service, ours, response_id, self._param)
+            return OllamaTexts(model, None, False), submission
+        if body.think and service.formats.reasoning is None:
+            raise ApiError(400, f"[think] the model {model} does not think.", param="think")
+        submission, reading, _ = await prepare_chat(service, ours, response_id, self._param)
+        in_message = isinstance(body, OllamaChatRequest)
+        return OllamaTexts(model, reading.create_parser(), in_message), submission
+
+
+class OllamaTexts(AdaptedAnswer):
+    """Formats one answer.
+
+    Args:
+        model: The served name.
+        parser: Splits off the reasoning; None leaves the text as it is.
+        in_message: The text stands in a message.
+    """
+
+    form = LINES
+
+    def __init__(self, model: str, parser: AnswerParser | None, in_message: bool) -> None:
+        self._model = model
+        self._parser = parser
+        self._in_message = in_message
+        self._arrival = time.monotonic()
+
+    def whole(self, output: RequestOutput, completion: CompletionOutput) -> OllamaAnswer:
+        answer = self._answer(self._read(completion.text, True))
+        self._end(answer, output, completion)
+        return answer
+
+    def pieces(
+        self, delta: Delta, output: RequestOutput, completion: CompletionOutput
+    ) -> Iterator[OllamaAnswer]:
+        parsed = self._read(delta.text, output.finished)
+        if parsed.content or parsed.reasoning:
+            yield self._answer(parsed)
+        if output.finished:
+            last = self._answer(ParsedAnswer())
+            self._end(last, output, completion)
+            yield last
+
+    def _read(self, text: str, final: bool) -> ParsedAnswer:
+        if self._parser is None:
+            return ParsedAnswer(content=text)
+        return self._parser.read(text, final)
+
+    def _answer(self, parsed: ParsedAnswer) -> OllamaAnswer:
+        answer = OllamaAnswer(model=self._model, created_at=_stamp(time.time()))
+        thinking = parsed.reasoning or UNSET
+        if self._in_message:
+            answer.message = OllamaAnswerMessage(
+                role="assistant", content=parsed.content, thinking=thinking
+            )
+        else:
+            answer.response, answer.thinking = parsed.content, thinking
+        return answer
+
+    def _end(
+        self, answer: OllamaAnswer, output: RequestOutput, completion: CompletionOutput
+    ) -> None:
+        answer.done = True
+        answer.done_reason = completion.finish_reason or "stop"
+        answer.total_duration = _nanoseconds(time.monotonic() - self._arrival)
+        answer.load_duration = 0
+        answer.prompt_eval_count = len(output.prompt_token_ids)
+        answer.eval_count = len(completion.token_ids)
+        times = output.metrics
+        answer.prompt_eval_duration = answer.eval_duration = 0
+        if times is not None and times.first_token_time:
+            started, first = times.first_scheduled_time, times.first_token_time
+            answer.prompt_eval_duration = _nanoseconds(first - started)
+            answer.eval_duration = _nanoseconds(times.last_token_time - first)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return max(0, round(seconds * _NANOSECONDS))
+
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes."""
+
+    async def list_models(request: Request) -> Response:
+        modified = _stamp(service.created)
+        return _json(
+            {
+                "models": [
+                    {"name": name, "model": name, "modified_at": modified}
+                    for name in service.model_names
+                ]
+            }
+        )
+
+    async def show_version(request: Request) -> Response:
+        return _json({"version": quire.__version__})
+
+    generate = Ollama(service, OllamaGenerateRequest, "prompt")
+    chat = Ollama(service, OllamaChatRequest, "messages")
+    return [
+        Route("/api/generate", generate, methods=["POST"]),
+        Route("/api/chat", chat, methods=["POST"]),
+        Route("/api/tags", list_models, methods=["GET"]),
+        Route("/api/version", show_version, methods=["GET"]),
+    ]
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

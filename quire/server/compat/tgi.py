@@ -1,0 +1,157 @@
+"""``POST /generate`` and ``/generate_stream`` in TGI's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import UNSET
+from starlette.routing import Route
+
+from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.protocol.tgi import (
+    DEFAULT_MAX_NEW_TOKENS,
+    TgiAnswer,
+    TgiDetails,
+    TgiEvent,
+    TgiParameters,
+    TgiRequest,
+    TgiToken,
+)
+from quire.server.compat.endpoint import AdaptedAnswer, AdaptedEndpoint
+from quire.server.generation.completion_prompt import prepare_completion
+from quire.server.generation.deltas import Delta
+from quire.server.generation.generate import Submission
+from quire.server.generation.service import Service
+from quire.server.http.sse import TGI_EVENTS
+from quire.server.openai.logprobs import LOWEST, Position, TokenNames
+from quire.text.tokenizer import Tokenizer
+
+
+class Tgi(AdaptedEndpoint[TgiRequest]):
+    """The ASGI app of either route."""
+
+    kind = TgiRequest
+    id_prefix = "tgi"
+    form = TGI_EVENTS
+
+    async def prepare(
+        self, body: TgiRequest, response_id: str, client: str
+    ) -> tuple[TgiTexts, Submission]:
+        self.service.resolve_model(body.model)
+        submission, _ = await prepare_completion(
+            self.service, body.completion_request(), response_id, "inputs", DEFAULT_MAX_NEW_TOKENS
+        )
+        return TgiTexts(self.service.engine.tokenizer, body), submission
+
+
+class TokenPieces:
+    """Splits a text into the pieces that its tokens add.
+
+    Args:
+        tokenizer: Of the served model.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._names = TokenNames(tokenizer, False)
+        self._detokenizer = tokenizer.create_detokenizer(continues=True)
+        self._num_characters = 0
+
+    def take(
+        self, token_ids: Sequence[int], positions: Sequence[Position], text: str | None
+    ) -> list[TgiToken]:
+        """Return the next tokens; ``text`` is the whole text when they are the last.
+
+        The pieces of all tokens that are not special make up the text. So the last token gets what
+        is left of it: a character that is not complete, and nothing behind a stop string.
+        """
+        tokens = []
+        for place, (token_id, position) in enumerate(zip(token_ids, positions, strict=True)):
+            piece = self._detokenizer.add([token_id])
+            if text is not None:
+                is_last = place == len(token_ids) - 1
+                piece = text[self._num_characters :] if is_last else piece
+            self._num_characters += len(piece)
+            special = self._tokenizer.is_special(token_id)
+            logprob = max(position[token_id].logprob, LOWEST)
+            shown = piece or (self._names.name(token_id) if special else "")
+            tokens.append(TgiToken(token_id, shown, logprob, special))
+        return tokens
+
+
+class TgiTexts(AdaptedAnswer):
+    """Formats one answer.
+
+    Args:
+        tokenizer: Of the served model.
+        body: The request.
+    """
+
+    form = TGI_EVENTS
+
+    def __init__(self, tokenizer: Tokenizer, body: TgiRequest) -> None:
+        self._names = TokenNames(tokenizer, False)
+        self._asked = body.parameters or TgiParameters()
+        self._echo = body.inputs if self._asked.return_full_text else ""
+        self._tokens = TokenPieces(tokenizer)
+        self._index = 0
+
+    def whole(self, output: RequestOutput, completion: CompletionOutput) -> TgiAnswer:
+        answer = TgiAnswer(generated_text=self._echo + completion.text)
+        if self._asked.details:
+            details = self._details(completion)
+            details.tokens = self._tokens.take(
+                completion.token_ids, completion.logprobs or [], completion.text
+            )
+            details.prefill = self._prefill(output)
+            answer.details = details
+        return answer
+
+    def pieces(
+        self, delta: Delta, output: RequestOutput, completion: CompletionOutput
+    ) -> Iterator[TgiEvent]:
+        text = completion.text if output.finished else None
+        for token in self._tokens.take(delta.token_ids, delta.logprobs, text):
+            self._index += 1
+            event = TgiEvent(index=self._index, token=token)
+            if output.finished and self._index == len(completion.token_ids):
+                event.generated_text = self._echo + completion.text
+                event.details = self._details(completion) if self._asked.details else None
+                if event.details is not None:
+                    event.details.input_length = len(output.prompt_token_ids)
+            yield event
+
+    def _details(self, completion: CompletionOutput) -> TgiDetails:
+        return TgiDetails(
+            finish_reason=_finish_reason(completion),
+            generated_tokens=len(completion.token_ids),
+            seed=self._asked.seed,
+        )
+
+    def _prefill(self, output: RequestOutput) -> list[TgiToken]:
+        if not self._asked.decoder_input_details:
+            return []
+        positions = output.prompt_logprobs or []
+        return [
+            TgiToken(
+                token_id,
+                self._names.name(token_id),
+                None if position is None else max(position[token_id].logprob, LOWEST),
+                UNSET,
+            )
+            for token_id, position in zip(output.prompt_token_ids, positions, strict=True)
+        ]
+
+
+def _finish_reason(completion: CompletionOutput) -> str:
+    if completion.finish_reason != "stop":
+        return completion.finish_reason or "length"
+    return "stop_sequence" if isinstance(completion.stop_reason, str) else "eos_token"
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes."""
+    return [
+        Route("/generate", Tgi(service, False), methods=["POST"]),
+        Route("/generate_stream", Tgi(service, True), methods=["POST"]),
+    ]

@@ -1,0 +1,88 @@
+"""``POST /v2/models/{model}/generate`` and ``.../generate_stream``: Triton's generate extension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.protocol.triton import TritonAnswer, TritonRequest
+from quire.server.compat.endpoint import AdaptedAnswer, AdaptedEndpoint
+from quire.server.generation.completion_prompt import prepare_completion
+from quire.server.generation.deltas import Delta
+from quire.server.generation.generate import Submission
+from quire.server.generation.service import Service
+from quire.server.http.sse import PLAIN_EVENTS
+
+PREFIX = "/v2/models/"
+#: Models have one version here.
+VERSION = "1"
+
+
+class Triton(AdaptedEndpoint[TritonRequest]):
+    """The ASGI app of either route."""
+
+    kind = TritonRequest
+    id_prefix = "triton"
+    form = PLAIN_EVENTS
+
+    async def read(self, request: Request) -> tuple[TritonRequest, dict[str, str]]:
+        body, headers = await super().read(request)
+        body.model = request.path_params["model"]
+        return body, headers
+
+    async def prepare(
+        self, body: TritonRequest, response_id: str, client: str
+    ) -> tuple[TritonTexts, Submission]:
+        model = self.service.resolve_model(body.model)
+        submission, (text,) = await prepare_completion(
+            self.service, body.completion_request(), response_id, "text_input"
+        )
+        echo = text if body.given().exclude_input_in_output is False else ""
+        return TritonTexts(model, body.id, echo), submission
+
+
+class TritonTexts(AdaptedAnswer):
+    """Formats one answer.
+
+    Args:
+        model: The served name.
+        request_id: The client's own, sent back.
+        echo: Stands before the text.
+    """
+
+    form = PLAIN_EVENTS
+
+    def __init__(self, model: str, request_id: str | None, echo: str) -> None:
+        self._model = model
+        self._request_id = request_id
+        self._echo = echo
+
+    def whole(self, output: RequestOutput, completion: CompletionOutput) -> TritonAnswer:
+        return self._answer(completion.text)
+
+    def pieces(
+        self, delta: Delta, output: RequestOutput, completion: CompletionOutput
+    ) -> Iterator[TritonAnswer]:
+        if delta.text or (self._echo and output.finished):
+            yield self._answer(delta.text)
+            self._echo = ""
+
+    def _answer(self, text: str) -> TritonAnswer:
+        return TritonAnswer(
+            id=self._request_id,
+            model_name=self._model,
+            model_version=VERSION,
+            text_output=self._echo + text,
+        )
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes."""
+    whole, streamed = Triton(service, False), Triton(service, True)
+    return [
+        Route(PREFIX + "{model:path}/generate", whole, methods=["POST"]),
+        Route(PREFIX + "{model:path}/generate_stream", streamed, methods=["POST"]),
+    ]

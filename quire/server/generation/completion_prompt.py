@@ -1,0 +1,73 @@
+"""From a completion request to what the engine is asked, for every route that continues texts."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from quire.core.sampling_params import SamplingParams
+from quire.protocol.completion import DEFAULT_MAX_TOKENS, CompletionRequest
+from quire.server.generation.generate import Submission, output_limit
+from quire.server.generation.prompts import PromptLimit, encode_text
+from quire.server.generation.service import Service
+
+
+async def prepare_completion(
+    service: Service,
+    body: CompletionRequest,
+    response_id: str,
+    param: str = "prompt",
+    default_max_tokens: int = DEFAULT_MAX_TOKENS,
+) -> tuple[Submission, list[str]]:
+    """Check and tokenize the prompts.
+
+    Args:
+        service: The served model.
+        body: The request.
+        response_id: The engine's ids derive from it.
+        param: The request's field that holds the prompt, for errors.
+        default_max_tokens: Output limit where the request says nothing of one.
+
+    Returns:
+        What the engine is asked, and the prompts as text, for the echo.
+
+    Raises:
+        RequestError: The request is wrong.
+    """
+    body.check()
+    tokenizer = service.engine.tokenizer
+    limit = PromptLimit(service.engine.max_model_len, param)
+    special = body.add_special_tokens is not False
+    texts, prompts = [], []
+    for prompt in body.prompts():
+        if isinstance(prompt, str):
+            prompts.append(await encode_text(tokenizer, prompt, special, limit))
+            texts.append(prompt)
+        else:
+            prompts.append(prompt)
+            texts.append(tokenizer.decode(prompt) if body.echo else "")
+    submission = Submission(
+        response_id=response_id,
+        prompts=prompts,
+        params=[_params(service, body, len(ids), default_max_tokens) for ids in prompts],
+        param=param,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt,
+    )
+    return submission, texts
+
+
+def _params(
+    service: Service, body: CompletionRequest, num_prompt_tokens: int, default_max_tokens: int
+) -> SamplingParams:
+    asked = body.max_tokens
+    if asked is UNSET:
+        room = max(1, service.engine.max_model_len - num_prompt_tokens)
+        asked = min(default_max_tokens, room)
+    elif asked == 0:
+        # With echo, for the prompt's log-probabilities; the engine makes at least one token.
+        asked = 1
+    limit = output_limit(service, asked, num_prompt_tokens)
+    defaults = dict(service.engine.default_sampling_params)
+    if body.echo and body.logprobs is not None:
+        defaults["prompt_logprobs"] = body.logprobs
+    return body.sampling_params(defaults, limit, body.logprobs)

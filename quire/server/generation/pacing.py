@@ -1,0 +1,72 @@
+"""Fewer, larger events: holds a stream's tokens back until there are enough of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from quire.core.outputs import RequestOutput
+from quire.server.generation.generate import Outputs
+
+#: What is held back for so long is sent however little it is.
+FLUSH_SECONDS = 0.25
+
+
+async def paced(
+    outputs: Outputs, interval: int, flush_seconds: float | None = None
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """Yield of ``outputs`` the first, the last, and between them one every ``interval`` tokens.
+
+    What is held back when ``outputs`` fails is yielded before it fails here.
+
+    Args:
+        outputs: States of a request's prompts as they grow; each holds all before it.
+        interval: Tokens that a choice must have grown by.
+        flush_seconds: Longest that a state is held back; None for :data:`FLUSH_SECONDS`.
+    """
+    patience = FLUSH_SECONDS if flush_seconds is None else flush_seconds
+    held: dict[int, RequestOutput] = {}
+    sent: dict[int, list[int]] = {}
+    loop = asyncio.get_running_loop()
+    async with aclosing(outputs):
+        coming = asyncio.ensure_future(anext(outputs, None))
+        due: float | None = None
+        try:
+            while True:
+                wait = None if due is None else max(0.0, due - loop.time())
+                await asyncio.wait({coming}, timeout=wait)
+                done = coming.done()
+                error = coming.exception() if done else None
+                item = coming.result() if done and error is None else None
+                ready = sorted(held)  # unless one comes that decides for itself
+                if item is not None:
+                    index, output = item
+                    coming = asyncio.ensure_future(anext(outputs, None))
+                    held[index] = output
+                    ready = [index] if _is_enough(output, sent.get(index), interval) else []
+                for index in ready:
+                    output = held.pop(index)
+                    sent[index] = _sizes(output)
+                    yield index, output
+                if error is not None:
+                    raise error
+                if done and item is None:
+                    return
+                if not held:
+                    due = None
+                elif due is None:
+                    due = loop.time() + patience
+        finally:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+
+
+def _sizes(output: RequestOutput) -> list[int]:
+    return [len(completion.token_ids) for completion in output.outputs]
+
+
+def _is_enough(output: RequestOutput, before: list[int] | None, interval: int) -> bool:
+    if output.finished or before is None:
+        return True
+    return any(now - old >= interval for now, old in zip(_sizes(output), before, strict=True))

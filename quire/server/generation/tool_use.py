@@ -1,0 +1,156 @@
+"""What a chat request's tools mean for its prompt, its grammar and the reading of its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from quire.core.errors import RequestError
+from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputs
+from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.protocol.tools import NamedTool, Tool
+from quire.server.generation.answer_parser import DEFAULT_FORMAT, AnswerFormats, AnswerParser
+from quire.text.reasoning import count_reasoning_tokens
+from quire.text.tokenizer import Tokenizer
+from quire.text.tool_grammar import Function, forced_calls, free_calls
+from quire.text.tool_parsers import PARSERS
+
+#: Tokens at the prompt's end that may open or close the reasoning.
+TAIL_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What one request may call.
+
+    Attributes:
+        prompted: Tools that the prompt shows; None for none.
+        allowed: Tools that may be called.
+        forced: Calling is not the model's choice.
+        parallel: Several calls may come in one answer.
+        parser: Format of the calls; None when there can be none.
+    """
+
+    prompted: list[Tool] | None
+    allowed: list[Tool]
+    forced: bool
+    parallel: bool
+    parser: str | None
+
+    @classmethod
+    def of(cls, body: ChatCompletionRequest, formats: AnswerFormats, exclude: bool) -> ToolUse:
+        """Read a request; ``exclude`` is ``--exclude-tools-when-tool-choice-none``.
+
+        Raises:
+            RequestError: The model cannot be told of tools, or could not be understood.
+        """
+        allowed = body.allowed_tools
+        if not allowed:
+            shown = body.tools if formats.shows_tools and not exclude else None
+            return cls(shown or None, [], False, False, None)
+        if not formats.shows_tools:
+            raise RequestError(
+                "[tools] this model's chat template does not show tools to the model. Leave them "
+                "out, or start the server with --chat-template and a template that does.",
+                "tools",
+            )
+        parser = formats.tool_parser
+        if body.choice == "auto":
+            formats.check_auto()
+        named = isinstance(body.choice, NamedTool)
+        return cls(
+            body.tools,
+            allowed,
+            named or body.choice == "required",
+            body.parallel_tool_calls is not False and not named,
+            parser or DEFAULT_FORMAT,
+        )
+
+    def constraint(
+        self, asked: StructuredOutputs | None, tokenizer: Tokenizer
+    ) -> StructuredOutputs | None:
+        """Return what the answer must look like, given what the request asked for beside tools.
+
+        Raises:
+            RequestError: The schema of a strict function cannot be enforced.
+        """
+        if self.parser is None:
+            return asked
+        functions = [
+            Function(tool.function.name, tool.function.parameters or {}, bool(tool.function.strict))
+            for tool in self.allowed
+        ]
+        if self.forced or asked is not None:
+            calls = forced_calls(self.parser, functions, self.parallel, tokenizer)
+            if self.forced:
+                return StructuredOutputs(grammar=calls)
+            return None if asked is None else replace(asked, or_grammar=calls)
+        if self.parallel and not any(function.strict for function in functions):
+            return None
+        return StructuredOutputs(
+            grammar=free_calls(self.parser, functions, self.parallel, tokenizer)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReading:
+    """How the answers of one request are read.
+
+    Attributes:
+        formats: Of the model.
+        tool_parser: Format of the calls; None when they are not looked for.
+        is_open: The prompt opened the reasoning.
+    """
+
+    formats: AnswerFormats
+    tool_parser: str | None
+    is_open: bool
+
+    def create_parser(self) -> AnswerParser:
+        """Return a parser for one answer."""
+        return AnswerParser(self.formats.reasoning, self.is_open, self.tool_parser)
+
+    def count_reasoning_tokens(
+        self, tokenizer: Tokenizer, skip_special_tokens: bool, answers: list[list[int]]
+    ) -> int | None:
+        """Return how many tokens of the answers are reasoning; None when it is not looked for."""
+        form = self.formats.reasoning
+        if form is None:
+            return None
+        skip = skip_special_tokens and self.tool_parser is None
+        return sum(
+            count_reasoning_tokens(
+                form,
+                self.is_open,
+                tokenizer.create_detokenizer(skip_special_tokens=skip, continues=True),
+                token_ids,
+            )
+            for token_ids in answers
+        )
+
+
+def read_as(
+    formats: AnswerFormats,
+    tool_use: ToolUse,
+    tokenizer: Tokenizer,
+    prompt: list[int],
+    params: SamplingParams,
+) -> AnswerReading:
+    """Return how answers to ``prompt`` are read, and set in ``params`` what that needs.
+
+    Raises:
+        RequestError: The schema of a strict function cannot be enforced.
+    """
+    constraint = tool_use.constraint(params.structured_outputs, tokenizer)
+    is_open, form = False, formats.reasoning
+    if form is not None:
+        is_open = form.begins_open(tokenizer.decode(prompt[-TAIL_TOKENS:], False))
+        if constraint is not None:
+            start = "" if is_open else form.start
+            constraint = replace(constraint, reasoning_end=form.end, reasoning_start=start)
+    params.structured_outputs = constraint
+    if tool_use.parser is not None:
+        ids = map(tokenizer.token_to_id, PARSERS[tool_use.parser].marks)
+        if any(token_id is not None and tokenizer.is_special(token_id) for token_id in ids):
+            params.skip_special_tokens = False
+    return AnswerReading(formats, tool_use.parser, is_open)

@@ -1,0 +1,1 @@
+"""Connections, bodies, errors and event streams; it knows no model."""

@@ -1,0 +1,69 @@
+"""A WebSocket's connection: the app may finish what runs on it, and refusals have OpenAI's body.
+
+uvicorn's own protocol closes it at once when the server ends, with the answer half sent, refuses
+without a word, and logs the query.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import cast
+
+from uvicorn._types import WebSocketEvent
+from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
+from wsproto import events
+from wsproto.connection import ConnectionState
+from wsproto.typing import Headers
+from wsproto.utilities import RemoteProtocolError
+
+from quire.server.http.errors import ApiError
+
+#: Received by the app when the server has begun to end. It is to close the connection soon.
+SHUTDOWN = "quire.shutdown"
+#: For the client's half of the closing handshake, which a client that is gone never sends.
+CLOSE_SECONDS = 2.0
+
+
+class WebSocketProtocol(WSProtocol):
+    """uvicorn's protocol; see the module."""
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client; an upgrade that is none is refused."""
+        if self.conn.state is not ConnectionState.CONNECTING:
+            super().data_received(data)
+            return
+        try:
+            self.conn.receive_data(data)
+        except RemoteProtocolError as error:
+            hint = error.event_hint
+            headers = hint.headers if isinstance(hint, events.RejectConnection) else []
+            self._reject(ApiError(400, f"[websocket] the upgrade must be valid; {error}."), headers)
+        else:
+            self.handle_events()
+
+    def _reject(self, error: ApiError, headers: Headers) -> None:
+        body = error.body()
+        fields = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "x-request-id": uuid.uuid4().hex,
+        }
+        given = [(name.encode(), value.encode()) for name, value in fields.items()]
+        head = events.RejectConnection(
+            status_code=error.status, headers=[*headers, *given], has_body=True
+        )
+        self.transport.write(self.conn.send(head) + self.conn.send(events.RejectData(data=body)))
+        self.transport.close()
+
+    def handle_connect(self, event: events.Request) -> None:
+        """Hand the upgrade to the app, without its query: nobody asks for it, and it is logged."""
+        super().handle_connect(replace(event, target=event.target.partition("?")[0]))
+
+    def shutdown(self) -> None:
+        """Tell the app that the server ends; before there is one, close."""
+        if self.close_sent or not self.handshake_complete:
+            super().shutdown()
+            return
+        self.close_timeout = CLOSE_SECONDS
+        self.queue.put_nowait(cast(WebSocketEvent, {"type": SHUTDOWN}))

@@ -1,0 +1,118 @@
+"""One choice of a chat answer as a message or as deltas: reasoning, content, tool calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET
+
+from quire.protocol.chat_completion import AnswerMessage
+from quire.protocol.tools import CalledFunction, ToolCall
+from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer, call_id
+from quire.server.generation.deltas import json_text
+from quire.server.generation.tool_use import AnswerReading
+from quire.text.tool_parsers.interface import CallDelta
+
+
+class WrittenChoice:
+    """One choice under way.
+
+    Args:
+        parser: Reads its text.
+        tool_parser: Format of the calls, which decides how their ids look.
+        include_reasoning: Whether the client wants to see the reasoning.
+    """
+
+    def __init__(
+        self, parser: AnswerParser, tool_parser: str | None, include_reasoning: bool
+    ) -> None:
+        self._parser = parser
+        self._tool_parser = tool_parser
+        self._include_reasoning = include_reasoning
+
+    @property
+    def errors(self) -> list[str]:
+        """What is wrong with the calls."""
+        return self._parser.errors
+
+    def finish_reason(self, reason: str | None) -> str | None:
+        """Return ``tool_calls`` for an answer that ended by itself with calls that can be made."""
+        called = reason == "stop" and self._parser.num_calls and not self._parser.errors
+        return "tool_calls" if called else reason
+
+    def message(self, role: str, text: str) -> AnswerMessage:
+        """Return the whole message of a complete text."""
+        if self._parser.plain:
+            return AnswerMessage(role=role, content=text)
+        parsed = self._parser.read(text, final=True)
+        calls: list[ToolCall] = []
+        for call in parsed.calls:
+            if call.name is not None:
+                made = CalledFunction(name=call.name, arguments="")
+                calls.append(ToolCall(id=call_id(self._tool_parser), function=made))
+            calls[call.index].function.arguments += call.arguments
+        reasoning = parsed.reasoning if self._include_reasoning and parsed.reasoning else UNSET
+        nothing = not parsed.content and (calls or parsed.reasoning)
+        return AnswerMessage(
+            role=role,
+            content=None if nothing else parsed.content,
+            reasoning=reasoning,
+            reasoning_content=reasoning,
+            tool_calls=calls or UNSET,
+        )
+
+    def deltas(self, text: str, final: bool) -> list[bytes]:
+        """Return the deltas for the next piece of text as JSON; behind calls an empty one ends."""
+        if self._parser.plain:
+            return [b'{"content":%b}' % json_text(text)] if text else []
+        parsed = self._parser.read(text, final)
+        written = list(self._written(parsed))
+        if final and parsed.calls:
+            written.append(b"{}")
+        return written
+
+    def _written(self, parsed: ParsedAnswer) -> list[bytes]:
+        written = []
+        if parsed.reasoning and self._include_reasoning:
+            part = json_text(parsed.reasoning)
+            written.append(b'{"reasoning":%b,"reasoning_content":%b}' % (part, part))
+        if parsed.content:
+            written.append(b'{"content":%b}' % json_text(parsed.content))
+        for call in parsed.calls:
+            written += self._call(call)
+        return written
+
+    def _call(self, call: CallDelta) -> list[bytes]:
+        """A call begins with its name and no arguments; these follow in pieces."""
+        written = []
+        if call.name is not None:
+            begun = {
+                "index": call.index,
+                "id": call_id(self._tool_parser),
+                "type": "function",
+                "function": {"name": call.name, "arguments": ""},
+            }
+            written.append(msgspec.json.encode({"tool_calls": [begun]}))
+        if call.arguments:
+            more = {"index": call.index, "function": {"arguments": call.arguments}}
+            written.append(msgspec.json.encode({"tool_calls": [more]}))
+        return written
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceWriter:
+    """Begins the choices of one answer.
+
+    Attributes:
+        reading: How text is read.
+        include_reasoning: Whether the client wants to see the reasoning.
+    """
+
+    reading: AnswerReading
+    include_reasoning: bool
+
+    def begin(self) -> WrittenChoice:
+        """Return a choice without text."""
+        parser = self.reading.create_parser()
+        return WrittenChoice(parser, self.reading.tool_parser, self.include_reasoning)

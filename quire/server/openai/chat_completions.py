@@ -1,0 +1,189 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.protocol.chat_completion import (
+    ChatChoice,
+    ChatCompletion,
+    ChatCompletionRequest,
+)
+from quire.server.generation.chat_prompt import prepare_chat
+from quire.server.generation.deltas import Sent, Tally, json_text
+from quire.server.generation.endpoint import GenerationEndpoint
+from quire.server.generation.generate import Outputs, Submission
+from quire.server.generation.service import Service
+from quire.server.generation.tool_use import AnswerReading
+from quire.server.http.sse import ChunkWriter
+from quire.server.openai.chat_choice import ChoiceWriter, WrittenChoice
+from quire.server.openai.logprobs import TokenNames, chat_logprobs, prompt_logprobs
+
+
+class ChatCompletions(GenerationEndpoint[ChatCompletionRequest]):
+    """The ASGI app of the route."""
+
+    kind = ChatCompletionRequest
+    id_prefix = "chatcmpl"
+
+    async def prepare(
+        self, body: ChatCompletionRequest, response_id: str, client: str
+    ) -> tuple[ChatAnswer, Submission]:
+        model = self.service.resolve_model(body.model)
+        submission, reading, role = await prepare_chat(self.service, body, response_id, "messages")
+        return ChatAnswer(self.service, body, response_id, model, role, reading), submission
+
+
+class ChatAnswer:
+    """Formats one answer, whole or streamed.
+
+    Args:
+        service: The served model.
+        body: The request.
+        response_id: ``chatcmpl-...``.
+        model: The name the client used.
+        role: Of the generated message.
+        reading: How the text is split into reasoning, content and tool calls.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        body: ChatCompletionRequest,
+        response_id: str,
+        model: str,
+        role: str,
+        reading: AnswerReading,
+    ) -> None:
+        self._body = body
+        self._role = role
+        self._writer = ChoiceWriter(reading, body.include_reasoning is not False)
+        self._tokenizer = service.engine.tokenizer
+        self._usage = service.usage_options(body.stream_options)
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
+        self._identity = service.identity(response_id, kind, model)
+        self._tally = Tally()
+
+    async def collect(self, outputs: Outputs) -> bytes:
+        """Wait for the end and return the whole answer as JSON."""
+        async with aclosing(outputs):
+            async for _, output in outputs:
+                final = output
+        self._tally.count(0, final)
+        self._count_reasoning(final)
+        body = self._body
+        return msgspec.json.encode(
+            ChatCompletion(
+                **self._identity,
+                choices=[self._choice(completion) for completion in final.outputs],
+                usage=self._tally.usage(),
+                prompt_token_ids=final.prompt_token_ids if body.return_token_ids else UNSET,
+                prompt_logprobs=UNSET
+                if body.prompt_logprobs is None
+                else prompt_logprobs(self._names, final.prompt_logprobs or []),
+            )
+        )
+
+    def _choice(self, completion: CompletionOutput) -> ChatChoice:
+        choice = self._writer.begin()
+        message = choice.message(self._role, completion.text)
+        return ChatChoice(
+            index=completion.index,
+            message=message,
+            logprobs=self._logprobs(completion.token_ids, completion.logprobs or []),
+            finish_reason=choice.finish_reason(completion.finish_reason),
+            stop_reason=completion.stop_reason,
+            token_ids=completion.token_ids if self._body.return_token_ids else UNSET,
+            tool_call_errors=choice.errors or UNSET,
+        )
+
+    def _count_reasoning(self, output: RequestOutput) -> None:
+        skip = self._body.skip_special_tokens is not False
+        self._tally.reasoning_tokens = self._writer.reading.count_reasoning_tokens(
+            self._tokenizer, skip, [completion.token_ids for completion in output.outputs]
+        )
+
+    def _logprobs(self, token_ids: list[int], positions: list[Any]) -> Any:
+        num_top = self._body.num_logprobs
+        if num_top is None:
+            return None
+        return chat_logprobs(self._names, token_ids, positions, num_top)
+
+    async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
+        """Yield the stream's events up to the usage; the caller ends it."""
+        writer = ChunkWriter(self._identity, "delta")
+        sent: list[Sent] = []
+        choices: list[WrittenChoice] = []
+        async with aclosing(outputs):
+            async for _, output in outputs:
+                self._tally.count(0, output)
+                parts = []
+                if not sent:
+                    sent = [Sent() for _ in output.outputs]
+                    choices = [self._writer.begin() for _ in output.outputs]
+                    parts += self._first_chunks(writer, output)
+                for completion in output.outputs:
+                    index = completion.index
+                    parts += self._next_chunks(writer, sent[index], choices[index], completion)
+                if parts:
+                    yield b"".join(parts)
+                if output.finished:
+                    self._count_reasoning(output)
+        if self._usage.at_end:
+            yield writer.last(self._tally.usage())
+
+    def _first_chunks(self, writer: ChunkWriter, output: RequestOutput) -> list[bytes]:
+        delta = b'{"role":%b,"content":""}' % json_text(self._role)
+        top_level = self._usage_field()
+        if self._body.return_token_ids:
+            top_level = {"prompt_token_ids": output.prompt_token_ids, **(top_level or {})}
+        return [
+            writer.chunk(completion.index, delta, top_level=top_level)
+            for completion in output.outputs
+        ]
+
+    def _next_chunks(
+        self, writer: ChunkWriter, sent: Sent, choice: WrittenChoice, completion: CompletionOutput
+    ) -> list[bytes]:
+        if sent.finished:
+            return []
+        delta = sent.take(completion)
+        contents = choice.deltas(delta.text, sent.finished)
+        wanted = delta.token_ids and (self._body.logprobs or self._body.return_token_ids)
+        if not (contents or wanted or sent.finished):
+            return []
+        extra: dict[str, Any] = {}
+        if self._body.return_token_ids:
+            extra["token_ids"] = delta.token_ids
+        chunks = []
+        logprobs = self._logprobs(delta.token_ids, delta.logprobs)
+        for number, content in enumerate(contents or [b"{}"], start=1):
+            reason = None
+            if sent.finished and number >= len(contents):
+                reason = choice.finish_reason(completion.finish_reason)
+                extra["stop_reason"] = completion.stop_reason
+                if choice.errors:
+                    extra["tool_call_errors"] = choice.errors
+            chunks.append(
+                writer.chunk(
+                    completion.index,
+                    content,
+                    logprobs=logprobs,
+                    finish_reason=reason,
+                    extra=extra,
+                    top_level=self._usage_field(),
+                )
+            )
+            # Tokens come with the first of the chunks that they made.
+            logprobs, extra = None, {}
+        return chunks
+
+    def _usage_field(self) -> dict[str, Any] | None:
+        return {"usage": self._tally.usage()} if self._usage.on_every_chunk else None

@@ -1,0 +1,205 @@
+"""``GET /openapi.json``: every route, made from the structs that requests are decoded into."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+import quire
+from quire.protocol.chat_completion import ChatCompletion, ChatCompletionRequest
+from quire.protocol.completion import Completion, CompletionRequest
+from quire.protocol.embedding import EmbeddingRequest, EmbeddingResponse
+from quire.protocol.error_body import ErrorBody
+from quire.protocol.model_list import ModelCard, ModelList
+from quire.protocol.ollama import OllamaAnswer, OllamaChatRequest, OllamaGenerateRequest
+from quire.protocol.responses import ResponsesRequest
+from quire.protocol.tgi import TgiAnswer, TgiRequest
+from quire.protocol.tokenization import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from quire.protocol.triton import TritonAnswer, TritonRequest
+from quire.server.access.authentication import OPEN_PATHS, scope_of
+
+PATH = "/openapi.json"
+_REF = "#/components/schemas/{name}"
+_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_TEXT = "text/plain"
+_JSON = "application/json"
+_EVENTS = "text/event-stream"
+_LINES = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a route takes and answers.
+
+    Attributes:
+        summary: One line.
+        request: Struct of the body, None without one.
+        answer: Struct of the answer, or None for an object that is not described further.
+        or_with: The answer may also be an object with this field alone.
+        media: Content types of the answer; none for an empty one.
+    """
+
+    summary: str
+    request: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct] | None = None
+    media: tuple[str, ...] = (_JSON,)
+    or_with: str | None = None
+
+
+class AnyRequest(msgspec.Struct, kw_only=True):
+    """The body of one of three routes; the one field that it has of these says which."""
+
+    messages: Any = msgspec.UNSET
+    prompt: Any = msgspec.UNSET
+    input: Any = msgspec.UNSET
+
+
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("POST", "/v1/chat/completions"): Operation(
+        "Answer a conversation.", ChatCompletionRequest, ChatCompletion, (_JSON, _EVENTS)
+    ),
+    ("POST", "/v1/completions"): Operation(
+        "Continue texts.", CompletionRequest, Completion, (_JSON, _EVENTS)
+    ),
+    ("POST", "/v1/embeddings"): Operation("Texts to vectors.", EmbeddingRequest, EmbeddingResponse),
+    ("POST", "/invocations"): Operation(
+        "A chat completion, completion or embedding, by the body's field.",
+        media=(_JSON, _EVENTS),
+        request=AnyRequest,
+    ),
+    ("POST", "/v1/responses"): Operation(
+        "Answer in OpenAI's newer form.", ResponsesRequest, None, (_JSON, _EVENTS)
+    ),
+    ("GET", "/v1/responses/{id}"): Operation("A stored response."),
+    ("DELETE", "/v1/responses/{id}"): Operation("Forget a stored response."),
+    ("POST", "/v1/responses/{id}/cancel"): Operation("End a response under way."),
+    ("POST", "/generate"): Operation("Continue a text, in TGI's shape.", TgiRequest, TgiAnswer),
+    ("POST", "/generate_stream"): Operation("The same, streamed.", TgiRequest, media=(_EVENTS,)),
+    ("POST", "/api/generate"): Operation(
+        "Answer a text, in Ollama's shape.", OllamaGenerateRequest, OllamaAnswer, (_JSON, _LINES)
+    ),
+    ("POST", "/api/chat"): Operation(
+        "Answer a conversation, in Ollama's shape.",
+        OllamaChatRequest,
+        OllamaAnswer,
+        (_JSON, _LINES),
+    ),
+    ("GET", "/api/tags"): Operation("List the served models, in Ollama's shape."),
+    ("GET", "/api/version"): Operation("The server's version, in Ollama's shape."),
+    ("POST", "/v2/models/{model:path}/generate"): Operation(
+        "Continue a text, in Triton's shape.", TritonRequest, TritonAnswer
+    ),
+    ("POST", "/v2/models/{model:path}/generate_stream"): Operation(
+        "The same, streamed.", TritonRequest, media=(_EVENTS,)
+    ),
+    ("GET", "/load"): Operation("How many requests are under way."),
+    ("GET", "/v1/models"): Operation("List the served models.", None, ModelList),
+    ("GET", "/v1/models/{model:path}"): Operation("Describe a model.", None, ModelCard),
+    ("POST", "/tokenize"): Operation(
+        "Text to token ids.", TokenizeRequest, TokenizeResponse, or_with="tokens"
+    ),
+    ("POST", "/detokenize"): Operation("Token ids to text.", DetokenizeRequest, DetokenizeResponse),
+    ("GET", "/health"): Operation("Whether the engine takes requests.", media=()),
+    ("GET", "/health/live"): Operation("Whether the server answers.", media=()),
+    ("GET", "/health/ready"): Operation("Whether requests are served.", media=()),
+    ("GET", "/health/progress"): Operation("How the engine gets on."),
+    ("GET", "/ping"): Operation("As /health.", media=()),
+    ("POST", "/ping"): Operation("As /health.", media=()),
+    ("GET", "/version"): Operation("The server's version."),
+    ("GET", "/metrics"): Operation("Prometheus' text format.", media=(_TEXT,)),
+    ("GET", "/debug/kv_cache"): Operation("The block pool, for people.", media=(_TEXT,)),
+    ("GET", PATH): Operation("This document."),
+}
+
+
+def create_document(routes: Iterable[BaseRoute], with_keys: bool) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of HTTP routes; pages are left out."""
+    schemas: dict[str, Any] = {}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if isinstance(route, Route) and not _is_page(route.path):
+            methods = sorted((route.methods or {"POST"}) - {"HEAD"})
+            item = paths.setdefault(_PARAMETER.sub(r"{\1}", route.path), {})
+            for method in methods:
+                operation = OPERATIONS.get((method, route.path), Operation(route.name))
+                item[method.lower()] = _operation(route.path, operation, with_keys, schemas)
+    security = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Quire", "version": quire.__version__},
+        "paths": paths,
+        "components": {"schemas": schemas, **(security if with_keys else {})},
+    }
+
+
+def _is_page(path: str) -> bool:
+    return path == "/" or path.startswith("/playground")
+
+
+def _operation(
+    path: str, operation: Operation, with_keys: bool, schemas: dict[str, Any]
+) -> dict[str, Any]:
+    error = {"description": "OpenAI's error body.", "content": _content(ErrorBody, schemas)}
+    answer: dict[str, Any] = {"description": operation.summary}
+    if operation.media:
+        content: dict[str, Any] = {media: {"schema": {}} for media in operation.media}
+        if _JSON in content:
+            content |= _content(operation.answer, schemas)
+        if operation.or_with is not None:
+            other = {"type": "object", "required": [operation.or_with]}
+            content[_JSON] = {"schema": {"anyOf": [content[_JSON]["schema"], other]}}
+        answer["content"] = content
+    described: dict[str, Any] = {
+        "summary": operation.summary,
+        "responses": {"200": answer, "default": error},
+    }
+    if operation.request is not None:
+        described["requestBody"] = {
+            "required": True,
+            "content": _content(operation.request, schemas),
+        }
+    names = _PARAMETER.findall(path)
+    if names:
+        described["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
+    if with_keys and path not in OPEN_PATHS:
+        described["security"] = [{"key": []}]
+        described["description"] = f"Needs a key with the scope `{scope_of(path)}`."
+    return described
+
+
+def _content(kind: type[msgspec.Struct] | None, schemas: dict[str, Any]) -> dict[str, Any]:
+    if kind is None:
+        return {_JSON: {"schema": {"type": "object"}}}
+    (schema,), found = msgspec.json.schema_components([kind], ref_template=_REF)
+    schemas.update(found)
+    return {_JSON: {"schema": schema}}
+
+
+def routes(others: Iterable[BaseRoute], with_keys: bool) -> list[Route]:
+    """Return the route that serves the document of ``others`` and itself."""
+
+    async def document(request: Request) -> Response:
+        return Response(encoded(), media_type=_JSON)
+
+    @functools.cache
+    def encoded() -> bytes:
+        return msgspec.json.encode(create_document([*others, own], with_keys))
+
+    own = Route(PATH, document, methods=["GET"])
+    return [own]

@@ -1,0 +1,287 @@
+"""``POST /v1/responses``, and the routes of answers that were kept."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.core.errors import RequestError
+from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.protocol.chat_completion import Message
+from quire.protocol.responses import ResponsesRequest
+from quire.server.generation.answer_parser import AnswerParser
+from quire.server.generation.chat_prompt import prepare_chat
+from quire.server.generation.deltas import Sent, Tally
+from quire.server.generation.endpoint import GenerationEndpoint
+from quire.server.generation.generate import Outputs, Submission
+from quire.server.generation.response_store import StoredResponse
+from quire.server.generation.service import Service
+from quire.server.generation.tool_use import AnswerReading
+from quire.server.http.errors import ApiError
+from quire.server.openai.response_items import Event, OutputItems
+
+#: Names of chat requests in errors, and what they are called here.
+_NAMES = (
+    (".function.", "."),
+    (".function", ""),
+    ("response_format", "text.format"),
+    ("max_completion_tokens", "max_output_tokens"),
+    ("max_tokens", "max_output_tokens"),
+)
+
+
+class Responses(GenerationEndpoint[ResponsesRequest]):
+    """The ASGI app of the route."""
+
+    kind = ResponsesRequest
+    id_prefix = "resp"
+
+    async def prepare(
+        self, body: ResponsesRequest, response_id: str, client: str
+    ) -> tuple[ResponseAnswer, Submission]:
+        service = self.service
+        model = service.resolve_model(body.model)
+        if body.store and not service.responses.keeps:
+            raise RequestError("[store] this server keeps no responses; got true.", "store")
+        messages = self._earlier(body, client) + body.messages()
+        told = messages
+        if body.instructions is not None:
+            told = [Message(role="system", content=body.instructions), *messages]
+        try:
+            chat = body.chat_request(told)
+            submission, reading, _ = await prepare_chat(service, chat, response_id, "input")
+        except RequestError as error:
+            raise _renamed(error) from error
+        answer = ResponseAnswer(service, body, model, reading, messages, client)
+        answer.limit = submission.params[0].max_tokens
+        return answer, submission
+
+    def _earlier(self, body: ResponsesRequest, client: str) -> list[Message]:
+        if body.previous_response_id is None:
+            return []
+        return find(
+            self.service, client, body.previous_response_id, "previous_response_id"
+        ).messages()
+
+
+def _renamed(error: RequestError) -> RequestError:
+    """Return the error in the names of this route's fields."""
+    text, param = str(error), error.param or ""
+    if param.startswith("messages"):
+        text, param = text.replace(param, "input"), "input"
+    for chat, here in _NAMES:
+        if chat in param:
+            renamed = param.replace(chat, here)
+            text, param = text.replace(param, renamed), renamed
+    return type(error)(text, param or None)
+
+
+def find(service: Service, client: str, response_id: str, param: str | None) -> StoredResponse:
+    """Return a kept answer of ``client``.
+
+    Raises:
+        ApiError: 404, there is none.
+    """
+    found = service.responses.get(client, response_id)
+    if found is None:
+        raise ApiError(404, f"Response with id '{response_id[:80]}' not found.", param=param)
+    return found
+
+
+class ResponseAnswer:
+    """Formats one answer, whole or streamed, and keeps it when it is complete.
+
+    Args:
+        service: The served model.
+        body: The request.
+        model: The name the client used.
+        reading: How the text is split into reasoning, content and tool calls.
+        messages: The conversation that is answered, without instructions.
+        client: Whose answer it is.
+
+    Attributes:
+        limit: Most output tokens.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        body: ResponsesRequest,
+        model: str,
+        reading: AnswerReading,
+        messages: list[Message],
+        client: str,
+    ) -> None:
+        self._service = service
+        self._body = body
+        self._reading = reading
+        self._messages = messages
+        self._client = client
+        self._stored = body.store is not False and service.responses.keeps
+        self._items = OutputItems(reading.tool_parser, body.include_reasoning is not False)
+        self._tally = Tally()
+        self._response = _echo(body, model, self._stored)
+        self.limit: int | None = None
+
+    async def collect(self, outputs: Outputs) -> bytes:
+        """Wait for the end and return the whole answer as JSON."""
+        async with aclosing(outputs):
+            async for _, output in outputs:
+                final = output
+        parser = self._reading.create_parser()
+        text = final.outputs[0].text
+        # Items stand in the order in which a stream would begin them.
+        for piece in [text] if parser.plain else text:
+            self._items.add(parser.read(piece, final=False))
+        self._items.add(parser.read("", final=True))
+        self._end(final, parser)
+        return msgspec.json.encode(self._response)
+
+    async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
+        """Yield the stream's events."""
+        writer = _EventWriter()
+        parser, sent = self._reading.create_parser(), Sent()
+        begun = False
+        async with aclosing(outputs):
+            async for _, output in outputs:
+                parts = []
+                if not begun:
+                    begun = True
+                    parts = [
+                        writer.event({"type": f"response.{name}", "response": self._response})
+                        for name in ("created", "in_progress")
+                    ]
+                delta = sent.take(output.outputs[0])
+                parts += map(writer.event, self._items.add(parser.read(delta.text, sent.finished)))
+                if output.finished:
+                    parts += map(writer.event, self._end(output, parser))
+                    kind = f"response.{self._response['status']}"
+                    parts.append(writer.event({"type": kind, "response": self._response}))
+                if parts:
+                    yield b"".join(parts)
+
+    def _end(self, output: RequestOutput, parser: AnswerParser) -> list[Event]:
+        """Complete the response; return the events that end its items."""
+        completion = output.outputs[0]
+        complete = completion.finish_reason == "stop"
+        events = self._items.finish(complete, parser.broken)
+        self._response["output"] = self._items.items
+        self._response["status"] = "completed" if complete else "incomplete"
+        if complete:
+            self._response["completed_at"] = int(time.time())
+        else:
+            self._response["incomplete_details"] = {"reason": _reason(completion)}
+        self._response["usage"] = self._usage(output)
+        if self._stored:
+            body = msgspec.json.encode(self._response)
+            conversation = [*self._messages, self._items.message()]
+            stored = StoredResponse.create(body, conversation)
+            self._service.responses.put(self._client, self._response["id"], stored)
+        return events
+
+    def _usage(self, output: RequestOutput) -> dict[str, Any]:
+        self._tally.count(0, output)
+        counts = self._tally.usage()
+        reasoning = self._reading.count_reasoning_tokens(
+            self._service.engine.tokenizer,
+            self._body.skip_special_tokens is not False,
+            [output.outputs[0].token_ids],
+        )
+        return {
+            "input_tokens": counts.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": output.num_cached_tokens},
+            "output_tokens": counts.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": reasoning or 0},
+            "total_tokens": counts.total_tokens,
+        }
+
+
+def _reason(completion: CompletionOutput) -> str:
+    reason = completion.finish_reason
+    return "max_output_tokens" if reason == "length" else str(reason)
+
+
+def _echo(body: ResponsesRequest, model: str, stored: bool) -> dict[str, Any]:
+    """Return a response that has begun: the request's settings, and no output."""
+    form = None if body.text is None else body.text.format
+    return {
+        "id": f"resp_{uuid.uuid4().hex}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": None, "summary": None},
+        "store": stored,
+        "temperature": body.temperature,
+        "text": {"format": {"type": "text"} if form is None else form},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": body.tools or [],
+        "top_p": body.top_p,
+        "truncation": "disabled",
+        "usage": None,
+    }
+
+
+class _EventWriter:
+    """Numbers the events of one stream."""
+
+    def __init__(self) -> None:
+        self._number = -1
+
+    def event(self, event: Event) -> bytes:
+        """Return one event as it is sent."""
+        self._number += 1
+        data = msgspec.json.encode({**event, "sequence_number": self._number})
+        return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), data)
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes."""
+
+    async def show(request: Request) -> Response:
+        if request.query_params.get("stream", "false").lower() not in ("false", "0"):
+            raise ApiError(400, "[stream] a kept response cannot be streamed.", param="stream")
+        found = find(service, _client(request), request.path_params["id"], None)
+        return Response(found.body, media_type="application/json")
+
+    async def delete(request: Request) -> Response:
+        response_id = request.path_params["id"]
+        find(service, _client(request), response_id, None)
+        service.responses.delete(_client(request), response_id)
+        gone = {"id": response_id, "object": "response", "deleted": True}
+        return Response(msgspec.json.encode(gone), media_type="application/json")
+
+    async def cancel(request: Request) -> Response:
+        find(service, _client(request), request.path_params["id"], None)
+        raise ApiError(
+            400, "Only responses in the background can be cancelled, and there are none here."
+        )
+
+    return [
+        Route("/v1/responses", Responses(service), methods=["POST"]),
+        Route("/v1/responses/{id}", show, methods=["GET"]),
+        Route("/v1/responses/{id}", delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", cancel, methods=["POST"]),
+    ]
+
+
+def _client(request: Request) -> str:
+    key = request.scope.get("api_key")
+    return "" if key is None else str(key.client.client_id)

@@ -1,0 +1,103 @@
+"""``POST /tokenize`` and ``POST /detokenize``."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.core.errors import RequestError
+from quire.protocol.tokenization import (
+    ContentTokens,
+    DetokenizeRequest,
+    DetokenizeResponse,
+    Piece,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from quire.server.generation.prompts import Conversation, encode_conversation, encode_text
+from quire.server.generation.service import Service
+from quire.server.http.body import read_request
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes."""
+    tokenizer = service.engine.tokenizer
+    strict = service.options.strict_params
+
+    async def tokenize(request: Request) -> Response:
+        body, headers = await read_request(request, TokenizeRequest, strict)
+        service.resolve_model(body.model)
+        given = [body.prompt, body.messages, body.content]
+        if sum(item is not None for item in given) != 1:
+            raise RequestError(
+                "[prompt] give either prompt or messages, or llama-server's content.", "prompt"
+            )
+        if body.content is not None:
+            return _json(await _content_tokens(service, body), headers)
+        token_ids = await _encode(service, body)
+        answer = TokenizeResponse(
+            count=len(token_ids), max_model_len=service.engine.max_model_len, tokens=token_ids
+        )
+        if body.return_token_strs:
+            answer.token_strs = [
+                token or "" for token in tokenizer.convert_ids_to_tokens(token_ids)
+            ]
+        return _json(answer, headers)
+
+    async def detokenize(request: Request) -> Response:
+        body, headers = await read_request(request, DetokenizeRequest, strict)
+        service.resolve_model(body.model)
+        unknown = [i for i in body.tokens if i >= tokenizer.vocab_size]
+        if unknown:
+            raise RequestError(
+                f"[tokens] ids must be below {tokenizer.vocab_size}; got {unknown[0]}.", "tokens"
+            )
+        text = tokenizer.decode(body.tokens, skip_special_tokens=False)
+        return _json(DetokenizeResponse(text, text), headers)
+
+    return [
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+    ]
+
+
+async def _content_tokens(service: Service, body: TokenizeRequest) -> ContentTokens:
+    tokenizer = service.engine.tokenizer
+    if body.parse_special is False:
+        raise RequestError(
+            "[parse_special] must be true: special tokens in a text are always read as such; "
+            "got false.",
+            "parse_special",
+        )
+    token_ids = await encode_text(tokenizer, body.content or "", bool(body.add_special))
+    if not body.with_pieces:
+        return ContentTokens(tokens=token_ids)
+    return ContentTokens(tokens=[_piece(i, tokenizer.token_bytes(i)) for i in token_ids])
+
+
+def _piece(token_id: int, data: bytes) -> Piece:
+    try:
+        return Piece(id=token_id, piece=data.decode())
+    except UnicodeDecodeError:
+        return Piece(id=token_id, piece=list(data))
+
+
+async def _encode(service: Service, body: TokenizeRequest) -> list[int]:
+    tokenizer = service.engine.tokenizer
+    if body.prompt is not None:
+        return await encode_text(tokenizer, body.prompt, body.add_special_tokens is not False)
+    conversation = Conversation(
+        body.messages or [],
+        body.add_generation_prompt,
+        body.continue_final_message,
+        body.add_special_tokens,
+        body.chat_template_kwargs,
+        body.tools,
+    )
+    return await encode_conversation(tokenizer, conversation)
+
+
+def _json(value: msgspec.Struct, headers: dict[str, str]) -> Response:
+    return Response(msgspec.json.encode(value), headers=headers, media_type="application/json")

@@ -1,0 +1,195 @@
+"""Completions over a WebSocket: a request is one message, each event of its stream another."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+from quire.core.errors import RequestError
+from quire.protocol.decode import decode_body
+from quire.server.access.authentication import SUBPROTOCOL
+from quire.server.generation.endpoint import GenerationEndpoint, fields_named
+from quire.server.http.errors import ApiError, shutting_down, to_api_error
+from quire.server.http.websocket_protocol import SHUTDOWN
+from quire.server.observability.request_record import RequestRecord
+
+DONE = "[DONE]"
+PONG = '{"type":"pong"}'
+_DATA = b"data: "
+
+
+class WebSocketStream:
+    """The ASGI app of an endpoint's WebSocket.
+
+    The client sends the endpoint's JSON body; what server-sent events would carry behind ``data:``
+    comes back as text messages, ``[DONE]`` last. Then it may send the next. ``{"type": "ping"}`` is
+    answered at any time, ``{"type": "cancel"}`` ends what runs, and so does closing the connection.
+    When the server ends, what runs goes on to its ``[DONE]``, as a stream of server-sent events
+    does, and nothing new begins; then the connection is closed with code 1012.
+    """
+
+    def __init__(self, endpoint: GenerationEndpoint[Any]) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        assert (await receive())["type"] == "websocket.connect"
+        if not self._is_welcome(Headers(scope=scope)):
+            error = ApiError(403, "[origin] pages of this origin may not call (--allowed-origins).")
+            await error.response()(scope, receive, send)
+            return
+        await send({"type": "websocket.accept", "subprotocol": _subprotocol(scope)})
+        connection = _Connection(self._endpoint, scope, send)
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "websocket.disconnect" or connection.closed:
+                    return
+                if message["type"] == SHUTDOWN:
+                    await connection.drain()
+                else:
+                    await connection.take(message)
+        except OSError:
+            return  # Nobody is left to be told.
+        finally:
+            await connection.cancel()
+
+    def _is_welcome(self, headers: Headers) -> bool:
+        """Return whether the page that calls may: a browser asks for no leave for WebSockets."""
+        origin = headers.get("origin")
+        if origin is None:
+            return True
+        allowed = self._endpoint.service.options.allowed_origins
+        same = urlsplit(origin).netloc == headers.get("host")
+        return same or origin in allowed or "*" in allowed
+
+
+class _Connection:
+    """One client's requests, one after another.
+
+    Attributes:
+        closed: The client has been told that nothing more comes.
+    """
+
+    def __init__(self, endpoint: GenerationEndpoint[Any], scope: Scope, send: Send) -> None:
+        self._endpoint = endpoint
+        self._scope = scope
+        self._send = send
+        self._busy = False
+        self._draining = False
+        self._working: asyncio.Task[None] | None = None
+        self.closed = False
+
+    async def take(self, message: Message) -> None:
+        """Act on what the client sent."""
+        data = message.get("bytes") or (message.get("text") or "").encode()
+        kind = _type_of(data)
+        if kind == "ping":
+            await self._write(PONG)
+        elif kind == "cancel":
+            if self._busy:
+                await self.cancel()
+                await self._finish()
+        elif self._draining:
+            await self._write(shutting_down().body().decode())
+        elif self._busy:
+            busy = ApiError(400, "[body] one request at a time: wait for [DONE], or cancel.")
+            await self._write(busy.body().decode())
+        else:
+            self._busy = True
+            self._working = asyncio.create_task(self._answer(data))
+
+    async def drain(self) -> None:
+        """Begin nothing more; close as soon as nothing runs."""
+        self._draining = True
+        if self._working is None or self._working.done():
+            await self._close()
+
+    async def cancel(self) -> None:
+        """End what runs; its blocks are free within one step."""
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.gather(self._working, return_exceptions=True)
+        self._busy = False
+
+    async def _answer(self, data: bytes) -> None:
+        service = self._endpoint.service
+        record = RequestRecord.begin(self._scope, uuid.uuid4().hex)
+        record.num_bytes_in = len(data)
+        try:
+            await self._stream(data, record)
+            record.status = 200
+        except OSError:
+            return
+        except Exception as error:
+            refused = to_api_error(error)
+            record.status = refused.status
+            await self._write(refused.body().decode())
+        finally:
+            record.end(self._scope)
+            for sink in service.sinks:
+                sink(record)
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """Say that the request is over."""
+        self._busy = False
+        await self._write(DONE)
+        if self._draining and not self._busy:
+            await self._close()
+
+    async def _close(self) -> None:
+        self.closed = True
+        reason = shutting_down().message
+        await self._send({"type": "websocket.close", "code": 1012, "reason": reason})
+
+    async def _stream(self, data: bytes, record: RequestRecord) -> None:
+        endpoint, arrival = self._endpoint, time.monotonic()
+        body, ignored = decode_body(data, endpoint.kind)
+        if ignored and endpoint.service.options.strict_params:
+            raise RequestError(
+                f"[body] unknown fields are refused under --strict-params; got {ignored[0]}.",
+                ignored[0],
+            )
+        body.stream = True
+        deadline = None if body.timeout is None else arrival + body.timeout
+        key = self._scope.get("api_key")
+        with fields_named(body):
+            answer, outputs = await endpoint.open(body, record, key, deadline)
+            async with aclosing(answer.events(outputs)) as events:
+                async for event in events:
+                    record.num_bytes_out += len(event)
+                    # Several events may come at once, each behind its own `data:`.
+                    for part in event.split(b"\n\n"):
+                        if part:
+                            await self._write(part.removeprefix(_DATA).decode())
+
+    async def _write(self, text: str) -> None:
+        await self._send({"type": "websocket.send", "text": text})
+
+
+def _subprotocol(scope: Scope) -> str | None:
+    """Return one of those offered: a browser closes what leaves its offer unanswered."""
+    offered: list[str] = scope.get("subprotocols") or []
+    names = [name for name in offered if not name.startswith(SUBPROTOCOL)]
+    return next(iter([*names, *offered]), None)
+
+
+def _type_of(data: bytes) -> str | None:
+    """Return the ``type`` of a control message; None for requests and for what is no JSON."""
+    if len(data) > 64:
+        return None
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    kind = value.get("type") if isinstance(value, dict) else None
+    return kind if isinstance(kind, str) else None

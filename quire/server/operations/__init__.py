@@ -1,0 +1,1 @@
+"""What probes and operators ask."""

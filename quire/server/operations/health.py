@@ -1,0 +1,74 @@
+"""What probes and scrapers read: health in four views, ``/load``, ``/version`` and ``/metrics``."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import quire
+from quire.server.generation.service import Service
+from quire.server.http.errors import ApiError
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes."""
+
+    def check() -> None:
+        service.engine.check_health()
+        if service.admission.draining:
+            raise ApiError(503, "The server is shutting down.")
+
+    async def health(request: Request) -> Response:
+        check()
+        return Response()
+
+    async def live(request: Request) -> Response:
+        return Response()
+
+    async def ready(request: Request) -> Response:
+        check()
+        progress, limit = service.engine.progress(), service.options.watchdog_timeout
+        if progress.pending and progress.stalled_seconds > limit:
+            raise ApiError(
+                503,
+                f"No step has ended for {progress.stalled_seconds:.0f} s (--watchdog-timeout "
+                f"{limit:g}) while {progress.pending} requests are pending.",
+            )
+        return Response()
+
+    async def progress(request: Request) -> Response:
+        now = service.engine.progress()
+        return _json(
+            {
+                "last_step_age_seconds": now.last_step_age,
+                "pending": now.pending,
+                "oldest_queue_age_seconds": now.oldest_queue_age,
+            }
+        )
+
+    async def version(request: Request) -> Response:
+        return _json({"version": quire.__version__})
+
+    async def load(request: Request) -> Response:
+        return _json({"server_load": service.metrics.num_in_flight})
+
+    async def metrics(request: Request) -> Response:
+        body, content_type = service.metrics.exposition()
+        return Response(body, headers={"content-type": content_type})
+
+    return [
+        Route("/health", health, methods=["GET"]),
+        Route("/health/live", live, methods=["GET"]),
+        Route("/health/ready", ready, methods=["GET"]),
+        Route("/health/progress", progress, methods=["GET"]),
+        Route("/ping", health, methods=["GET", "POST"]),
+        Route("/version", version, methods=["GET"]),
+        Route("/load", load, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+
+
+def _json(value: dict[str, object]) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
