@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 
 from quire.core.errors import NoKernelError
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 
 # On CI a red run means that the change broke something: the same examples every time. At a desk
 # each run tries new ones.

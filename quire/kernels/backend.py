@@ -1,7 +1,7 @@
 """What a device must offer: the ops and op objects that layers are built from.
 
-This module owns the protocol and the choice of implementation; each op's exact definition is in
-``kernels/<op>.py``, its meaning in ``kernels/reference``.
+This module owns the protocol; ``registry.py`` chooses an implementation. Each op's exact
+definition is in ``kernels/<op>.py``, its meaning in ``kernels/reference``.
 
 T tokens, B requests, N query heads, K KV heads, H head dim, D model dim, V vocabulary.
 Activations are float32 everywhere; indices int32, slots int64.
@@ -293,26 +293,3 @@ class Experts(Protocol):
     def __call__(self, x: Array, ids: Array, weights: Array, out: Array) -> Array:
         """``out[t] = sum_j weights[t, j] * mlp[ids[t, j]](x[t])``, summed in the order of j."""
         ...
-
-
-def create_backend(device: str, *, threads: int) -> Backend:
-    """Make the backend for ``device`` (``cpu`` or ``reference``); import it only now.
-
-    Raises:
-        NoKernelError: The backend cannot be used here; the message says what is missing.
-    """
-    from quire.core.errors import NoKernelError
-
-    if device == "cpu":
-        from quire.kernels.cpu.backend import CpuBackend
-
-        return CpuBackend(threads=threads)
-    if device == "reference":
-        try:
-            from quire.kernels.reference.backend import ReferenceBackend
-        except ImportError as error:
-            raise NoKernelError(
-                f"[backend] reference needs torch; got {error}. Install the extra `quantize`."
-            ) from error
-        return ReferenceBackend()
-    raise NoKernelError(f"[backend] device must be cpu or reference; got {device}.")

@@ -16,7 +16,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig, resolve
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.core.structured_outputs import GrammarSource
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.layers.workspace import workspace_bytes
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_file import forget_gguf

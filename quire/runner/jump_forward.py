@@ -5,15 +5,11 @@ It never chooses between tokens: where two spell the same text, the model is ask
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
+from quire.runner.token_rules import TokenRules
 from quire.runner.token_table import IntArray, TokenTable
-
-if TYPE_CHECKING:
-    from quire.runner.sampling_state import TokenRules
 
 #: Most that follow one drawn token; the step after it goes on, so this changes no output.
 MAX_FORCED_TOKENS = 32

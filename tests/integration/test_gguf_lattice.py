@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.equality import check_lattice, few_conditions
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.plan import QuantizationPlan
 from tests.models.conftest import Driver

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 
 MASK = 2**64 - 1
 P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9

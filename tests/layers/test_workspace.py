@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quire.core.model_config import ModelConfig, MoEConfig
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.layers.workspace import Workspace, workspace_bytes
 
 SIZES = {

@@ -5,7 +5,7 @@ import pytest
 
 from quire.core.errors import NoKernelError
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.layers.forward_batch import ForwardBatch
 from quire.models.loader import load_model
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError, WeightMismatchError
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_checkpoint import GgufCheckpoint, row_order
 from quire.models.gguf_export import GgufExport

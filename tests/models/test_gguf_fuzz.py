@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.core.errors import QuireError
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.models.gguf_file import GgufFile, forget_gguf
 from tests.models.conftest import Driver
 from tools.random_gguf import random_gguf

@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from quire.core.errors import NoKernelError
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.models.gguf_export import GgufExport
 from quire.models.gguf_writer import write_gguf
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 CODE = """
 import resource, sys
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
 
 def peak():

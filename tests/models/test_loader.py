@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from quire.core.errors import ConfigError, ModelLoadError, WeightMismatchError
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
 
 torch = pytest.importorskip("torch")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.kernels.backend import create_backend
 from quire.kernels.cpu.native import native
+from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
 from quire.models.packed_cache import checkpoint_digest
 from quire.quantization.plan import QuantizationPlan

@@ -8,7 +8,7 @@ import pytest
 
 from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import ConfigError
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
 from quire.quantization.plan import create_plan
 from quire.quantization.round_to_nearest import create_scheme

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from quire.kernels.backend import create_backend
+from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
 from tools.random_checkpoint import PRESETS, main, random_checkpoint
 

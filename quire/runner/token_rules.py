@@ -1,0 +1,85 @@
+"""What one row's settings allow and forbid of the next token; plain numbers are kept elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import TokenMatcher
+from quire.runner.token_table import IntArray
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class TokenRules:
+    """What a row needs beside plain numbers; most rows have none.
+
+    Attributes:
+        penalized: Whether the penalties read the row's history.
+        bias_ids, bias_values: Constant bias; -inf forbids.
+        allowed_ids: The only ids permitted, or empty.
+        min_tokens: Outputs before which ``stop_ids`` are forbidden.
+        stop_ids: End-of-sequence and stop ids.
+        bad_words: Sequences of at least two ids whose last one is forbidden after the others.
+        matcher: Follows the output through its grammar; None without one.
+    """
+
+    penalized: bool
+    bias_ids: IntArray
+    bias_values: FloatArray
+    allowed_ids: IntArray
+    min_tokens: int
+    stop_ids: IntArray
+    bad_words: list[IntArray]
+    matcher: TokenMatcher | None
+
+    @classmethod
+    def from_params(
+        cls, params: SamplingParams, eos_token_ids: Sequence[int], matcher: TokenMatcher | None
+    ) -> TokenRules | None:
+        """Read ``params``; None when plain numbers say everything."""
+        bias = dict(params.logit_bias or {})
+        bias.update({ids[0]: -np.inf for ids in params.bad_words_token_ids if len(ids) == 1})
+        eos = () if params.ignore_eos else tuple(eos_token_ids)
+        rules = cls(
+            penalized=params.repetition_penalty != 1.0
+            or params.presence_penalty != 0.0
+            or params.frequency_penalty != 0.0,
+            bias_ids=np.array(list(bias), np.int32),
+            bias_values=np.array(list(bias.values()), np.float32),
+            allowed_ids=np.unique(np.array(params.allowed_token_ids or (), np.int32)),
+            min_tokens=params.min_tokens,
+            stop_ids=np.unique(np.array(eos + tuple(params.stop_token_ids or ()), np.int32)),
+            bad_words=[np.array(i, np.int32) for i in params.bad_words_token_ids if len(i) > 1],
+            matcher=matcher,
+        )
+        plain = not (
+            rules.penalized
+            or rules.bias_ids.size
+            or rules.allowed_ids.size
+            or rules.min_tokens
+            or rules.bad_words
+            or matcher is not None
+        )
+        return None if plain else rules
+
+    def bias(self, output_ids: IntArray) -> tuple[IntArray, FloatArray]:
+        """Return ids and values added to the logits of the token after ``output_ids``."""
+        forbidden = [
+            word[-1:]
+            for word in self.bad_words
+            if len(output_ids) >= len(word) - 1
+            and np.array_equal(output_ids[len(output_ids) - len(word) + 1 :], word[:-1])
+        ]
+        if len(output_ids) < self.min_tokens:
+            forbidden.append(self.stop_ids)
+        if not forbidden:
+            return self.bias_ids, self.bias_values
+        ids = np.concatenate(forbidden)
+        infinite = np.full(len(ids), -np.inf, np.float32)
+        return np.concatenate([self.bias_ids, ids]), np.concatenate([self.bias_values, infinite])
