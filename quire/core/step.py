@@ -6,7 +6,7 @@ opposite. The runner keeps each request's tokens and block table, so a plan carr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quire.core.sampling_params import SamplingParams
 
@@ -138,27 +138,58 @@ class PromptLogprobs:
 
 
 @dataclass(slots=True)
+class SequenceResult:
+    """What a step brought for one sequence; whoever reads it last may keep it.
+
+    Attributes:
+        token_ids: The next tokens in order: proposed ones that were accepted, then one drawn, then
+            those its grammar leaves no choice about. The model has not seen the drawn and the
+            forced ones. Some may be after the sequence's end.
+        num_accepted, num_forced: How many of ``token_ids`` were accepted (at the front) and forced
+            (at the back); the rest was drawn.
+        logprobs: One entry per accepted or drawn token, for requests that asked; these get no
+            forced tokens.
+        prompt_logprobs: About the prompt tokens whose predecessors were computed in this step, for
+            requests that asked. After a preemption entries come again, equal to the first ones.
+        embedding: (D,) float32 little-endian of length 1, for requests with ``pooling`` whose
+            prompt this step has ended.
+        error: Why this sequence alone must end; nothing else counts then.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    num_accepted: int = 0
+    num_forced: int = 0
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    embedding: bytes | None = None
+    error: str | None = None
+
+    def part(self, start: int, stop: int) -> SequenceResult:
+        """Return what is about the tokens ``[start, stop)`` alone; the first part has the rest."""
+        num_free = len(self.token_ids) - self.num_forced
+        return replace(
+            self,
+            token_ids=self.token_ids[start:stop],
+            num_accepted=max(0, min(stop, self.num_accepted) - start),
+            num_forced=max(0, stop - max(start, num_free)),
+            logprobs=None if self.logprobs is None else self.logprobs[start:stop],
+            prompt_logprobs=self.prompt_logprobs if start == 0 else None,
+        )
+
+
+@dataclass(slots=True)
 class StepOutput:
     """The result of one step.
 
     Attributes:
-        sampled: Request id (of forked children too) to its next tokens: one drawn in this step,
-            then those its grammar leaves no choice about, which the model has not seen yet. Some
-            may lie behind the sequence's end.
-        logprobs: Request id to the drawn token's entry, for requests that asked; these get no
-            tokens that were not drawn.
-        prompt_logprobs: Request id to entries about the prompt tokens ``start, start + 1, ...``
-            whose predecessors were computed in this step, for requests that asked. After a
-            preemption entries come again, equal to the first ones.
-        errors: Request id to the reason why this request alone must end.
-        embeddings: Request id to its vector, (D,) float32 little-endian of length 1, for requests
-            with ``pooling`` whose prompt this step has ended.
+        results: By request id, of forked children too; sequences without one had a part of their
+            prompt computed.
         sample_seconds: Of the step's time, spent on choosing tokens.
     """
 
-    sampled: dict[str, list[int]] = field(default_factory=dict)
-    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
-    prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    embeddings: dict[str, bytes] = field(default_factory=dict)
+    results: dict[str, SequenceResult] = field(default_factory=dict)
     sample_seconds: float = 0.0
+
+    def result(self, request_id: str) -> SequenceResult:
+        """Return the result of a sequence to be filled in; a new one when it has none yet."""
+        return self.results.setdefault(request_id, SequenceResult())

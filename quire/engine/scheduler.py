@@ -13,6 +13,7 @@ from quire.core.step import (
     PromptLogprobs,
     ScheduledRequest,
     SchedulerOutput,
+    SequenceResult,
     StepOutput,
 )
 from quire.engine.engine_output import EngineOutput
@@ -94,7 +95,7 @@ class Scheduler:
         return plan
 
     def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:
-        """Take in a step's result; return the news of each sequence that has some."""
+        """Apply a step's results; return an output for each sequence that has one."""
         now = self._clock()
         outputs: list[EngineOutput] = []
         for scheduled in plan.scheduled:
@@ -109,17 +110,13 @@ class Scheduler:
             if scheduled.samples and request.pending_children:
                 children = self._fork(request)
             for sequence in (request, *children):
-                if sequence.request_id in result.errors:
-                    outputs += self._fail(sequence, result.errors[sequence.request_id])
+                found = result.results.get(sequence.request_id)
+                assert found or not scheduled.samples, f"{sequence.request_id}: no result"
+                if found is None:
                     continue
-                output = self._take_prompt_logprobs(sequence, result)
-                if scheduled.samples:
-                    output = self._take_tokens(sequence, result, now, output)
-                elif sequence.request_id in result.embeddings:
-                    output = _news(sequence, [], finish_reason="stop")
-                    output.embedding = result.embeddings[sequence.request_id]
-                    self._finish(sequence, "stop")
-                if output is not None:
+                if found.error is not None:
+                    outputs += self._fail(sequence, found)
+                elif output := self._apply(sequence, found, now):
                     outputs.append(output)
         if any(output.finish_reason for output in outputs):
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
@@ -132,7 +129,7 @@ class Scheduler:
         elif request.status is RequestStatus.RUNNING:
             self.running.remove(request)
         self._finish(request, reason)
-        return _news(request, [], finish_reason=reason)
+        return _output(request, SequenceResult(), reason)
 
     def _schedule_running(self, plan: SchedulerOutput) -> int:
         """Plan running requests, oldest first; return the tokens left of the budget."""
@@ -304,57 +301,50 @@ class Scheduler:
             insort(self.running, child, key=_order)
         return children
 
-    def _take_tokens(
-        self, request: Request, result: StepOutput, now: float, output: EngineOutput | None
-    ) -> EngineOutput:
+    def _apply(self, request: Request, result: SequenceResult, now: float) -> EngineOutput | None:
+        """Apply what a step brought for one sequence; return its output unless there is none."""
+        if result.prompt_logprobs is not None:
+            result.prompt_logprobs = _unreported(request, result.prompt_logprobs)
+        if result.token_ids:
+            return self._append_tokens(request, result, now)
+        if result.embedding is not None:
+            self._finish(request, "stop")
+            return _output(request, result, "stop")
+        return None if result.prompt_logprobs is None else _output(request, result)
+
+    def _append_tokens(self, request: Request, result: SequenceResult, now: float) -> EngineOutput:
         """Append the next tokens up to the sequence's last, and end it there."""
-        sampled = result.sampled.get(request.request_id, ())
-        assert sampled, f"{request.request_id}: no token sampled, at least 1 expected"
-        output = output or _news(request, [])
         stop = None
-        for token_id in sampled:
+        for count, token_id in enumerate(result.token_ids, start=1):
             request.token_ids.append(token_id)
-            output.new_token_ids.append(token_id)
             stop = check_stop(request, self._eos_token_ids)
             if stop is not None:
+                if count < len(result.token_ids):
+                    result = result.part(0, count)
                 break
-        num_new = len(output.new_token_ids)
+        num_new = len(result.token_ids)
         self.stats.generation_tokens += num_new
-        self.stats.num_forced_tokens += num_new - 1
+        self.stats.num_forced_tokens += result.num_forced
         self.waiting.charge(request.client, OUTPUT_TOKEN_COST * num_new)
         metrics = request.metrics
         metrics.last_token_time = now
         if metrics.first_token_time == 0.0:
             metrics.first_token_time = now
-        if request.params.logprobs is not None:
-            output.logprobs = result.logprobs[request.request_id]
         if stop is not None:
-            output.finish_reason, output.stop_reason = stop
             self._finish(request, stop[0])
-        elif not self._use_cache:
+            return _output(request, result, *stop)
+        if not self._use_cache:
             request.num_computed_tokens = 0
-        return output
+        return _output(request, result)
 
-    def _take_prompt_logprobs(self, request: Request, result: StepOutput) -> EngineOutput | None:
-        """Return an output with the prompt logprobs not reported yet, or None."""
-        found = result.prompt_logprobs.get(request.request_id) if result.prompt_logprobs else None
-        if found is None or not request.needs_prompt_logprobs:
-            return None
-        start = request.num_prompt_logprobs
-        assert found.start <= start, f"prompt logprobs from {found.start}, expected from {start}"
-        entries = found.entries[start - found.start :]
-        if not entries:
-            return None
-        request.num_prompt_logprobs += len(entries)
-        return _news(request, [], prompt_logprobs=PromptLogprobs(start, entries))
-
-    def _fail(self, request: Request, message: str) -> list[EngineOutput]:
+    def _fail(self, request: Request, result: SequenceResult) -> list[EngineOutput]:
         """End a running sequence, and those that were to split off from it, with an error."""
         group = [request, *request.pending_children]
         self.kv.free(request, forget=True)
         for sequence in group:
             self._finish(sequence, "error")
-        return [_news(sequence, [], finish_reason="error", error=message) for sequence in group]
+        failure = SequenceResult(error=result.error)
+        return [_output(sequence, failure, "error") for sequence in group]
 
     def _finish(self, request: Request, reason: str) -> None:
         """The one end of every sequence; the caller takes it out of queue or running list."""
@@ -380,21 +370,29 @@ def _decodes(request: Request) -> bool:
     return num_computed >= request.num_prompt_tokens or len(request.token_ids) - num_computed == 1
 
 
-def _news(
+def _unreported(request: Request, found: PromptLogprobs) -> PromptLogprobs | None:
+    """Return the prompt logprobs that were not reported yet, and count them as reported."""
+    start = request.num_prompt_logprobs
+    if not request.needs_prompt_logprobs:
+        return None
+    assert found.start <= start, f"prompt logprobs from {found.start}, expected from {start}"
+    entries = found.entries[start - found.start :]
+    request.num_prompt_logprobs += len(entries)
+    return PromptLogprobs(start, entries) if entries else None
+
+
+def _output(
     request: Request,
-    new_token_ids: list[int],
-    *,
-    prompt_logprobs: PromptLogprobs | None = None,
+    result: SequenceResult,
     finish_reason: str | None = None,
-    error: str | None = None,
+    stop_reason: int | None = None,
 ) -> EngineOutput:
     return EngineOutput(
         request.group_id,
         request.index,
-        new_token_ids,
+        result,
         request.num_cached_tokens,
         request.metrics,
-        prompt_logprobs=prompt_logprobs,
-        finish_reason=finish_reason,
-        error=error,
+        finish_reason,
+        stop_reason,
     )

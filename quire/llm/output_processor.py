@@ -179,33 +179,34 @@ class OutputProcessor:
 
     def _take(self, request: LiveRequest, item: EngineOutput) -> bool:
         """Add a sequence's news; return whether a stop string ended it before the engine did."""
-        sequence, token_ids = request.sequences[item.index], item.new_token_ids
-        if sequence.stop_strings is None or len(token_ids) < 2:
+        sequence, count = request.sequences[item.index], len(item.result.token_ids)
+        if sequence.stop_strings is None or count < 2:
             return self._update(request, item)
         # One by one: those behind the token that completes a stop string are not the sequence's.
-        for token_id in token_ids[:-1]:
-            self._update(request, replace(item, new_token_ids=[token_id], finish_reason=None))
+        for i in range(count - 1):
+            part = item.result.part(i, i + 1)
+            self._update(request, replace(item, result=part, finish_reason=None))
             if sequence.finished:
                 return item.finish_reason is None
-        return self._update(request, replace(item, new_token_ids=token_ids[-1:]))
+        return self._update(request, replace(item, result=item.result.part(count - 1, count)))
 
     def _update(self, request: LiveRequest, item: EngineOutput) -> bool:
         """Add news; return whether a stop string ended the sequence before the engine did."""
         sequence, params = request.sequences[item.index], request.params
-        output = sequence.output
-        output.token_ids += item.new_token_ids
+        output, result = sequence.output, item.result
+        output.token_ids += result.token_ids
         sequence.metrics = item.metrics
         request.num_cached_tokens = max(request.num_cached_tokens, item.num_cached_tokens)
-        if item.error is not None:
-            request.error = item.error
-        if item.embedding is not None:
-            request.embedding = item.embedding
-        if item.prompt_logprobs is not None and request.prompt_logprobs is not None:
-            request.prompt_logprobs += self._decode(item.prompt_logprobs.entries, params)
-        if item.logprobs is not None and output.logprobs is not None:
-            output.logprobs += self._decode(item.logprobs, params)
+        if result.error is not None:
+            request.error = result.error
+        if result.embedding is not None:
+            request.embedding = result.embedding
+        if result.prompt_logprobs is not None and request.prompt_logprobs is not None:
+            request.prompt_logprobs += self._decode(result.prompt_logprobs.entries, params)
+        if result.logprobs is not None and output.logprobs is not None:
+            output.logprobs += self._decode(result.logprobs, params)
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + sum(
-                entry.logprob for entry in item.logprobs
+                entry.logprob for entry in result.logprobs
             )
         matched = self._add_text(sequence, item, params)
         if matched is not None:
@@ -221,11 +222,11 @@ class OutputProcessor:
         output, stop_strings = sequence.output, sequence.stop_strings
         if sequence.detokenizer is None:
             return None
-        shown = item.new_token_ids
+        shown = item.result.token_ids
         if item.finish_reason == "stop" and not params.include_stop_str_in_output:
             shown = shown[:-1]  # the token that ended it is no part of the text
         # As in vLLM: what the first min_tokens tokens complete does not end it.
-        early = max(0, params.min_tokens - len(output.token_ids) + len(item.new_token_ids))
+        early = max(0, params.min_tokens - len(output.token_ids) + len(item.result.token_ids))
         detokenizer = sequence.detokenizer
         texts = [(detokenizer.add(shown[:early]), False)] if early else []
         texts.append((detokenizer.add(shown[early:]), True))

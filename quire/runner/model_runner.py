@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.sampling_params import SamplingParams
-from quire.core.step import PromptLogprobs, SchedulerOutput, StepOutput, TokenLogprobs
+from quire.core.step import (
+    PromptLogprobs,
+    SchedulerOutput,
+    SequenceResult,
+    StepOutput,
+    TokenLogprobs,
+)
 from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import Array, Backend, KVCache
 from quire.layers.sampler import Sampler
@@ -100,7 +106,7 @@ class ModelRunner:
 
     def execute(self, plan: SchedulerOutput) -> StepOutput:
         """Compute one step; see :meth:`quire.engine.Executor.execute`."""
-        self._take_in(plan)
+        self._update_requests(plan)
         if plan.block_copies:
             self._kv_cache.copy_blocks(plan.block_copies)
         output = StepOutput()
@@ -116,7 +122,8 @@ class ModelRunner:
         num_samples = len(hidden) - sum(part.count for part in prompt_parts)
         at = num_samples
         for part in prompt_parts:
-            self._take_part(part, plan, hidden[at : at + part.count], output)
+            rows = hidden[at : at + part.count]
+            self._read_part(part, plan, rows, output.result(part.request_id))
             at += part.count
         if num_samples:
             logits = self._model.logits(hidden[:num_samples])
@@ -125,10 +132,11 @@ class ModelRunner:
             output.sample_seconds = time.perf_counter() - start
         if self._canary is not None:
             self._canary.seal(plan)
-            output.errors |= corrupted
+            for request_id, error in corrupted.items():
+                output.result(request_id).error = error
         return output
 
-    def _take_in(self, plan: SchedulerOutput) -> None:
+    def _update_requests(self, plan: SchedulerOutput) -> None:
         for request_id in plan.finished_request_ids:
             self._table.remove(request_id)
             self._params.pop(request_id, None)
@@ -175,11 +183,13 @@ class ModelRunner:
             tokens = self._sampler.draw(own, self._sampling.batch(rows))
             self._table.append_tokens(rows, tokens)
             for draw, token in zip(chunk, tokens.tolist(), strict=True):
+                result = output.result(draw.request_id)
                 if token < 0:
-                    output.errors[draw.request_id] = self._sampling.refusal(draw.row)
+                    result.error = self._sampling.refusal(draw.row)
                 else:
                     forced = self._sampling.append_forced_tokens(draw.row)
-                    output.sampled[draw.request_id] = [token, *forced]
+                    result.token_ids = [token, *forced]
+                    result.num_forced = len(forced)
             asked = [
                 i for i, d in enumerate(chunk) if d.num_logprobs is not None and tokens[i] >= 0
             ]
@@ -188,7 +198,7 @@ class ModelRunner:
                 num_top = [chunk[i].num_logprobs or 0 for i in asked]
                 entries = self._sampler.logprobs(raw, tokens[asked], num_top)
                 for i, entry in zip(asked, entries, strict=True):
-                    output.logprobs[chunk[i].request_id] = [entry]
+                    output.results[chunk[i].request_id].logprobs = [entry]
 
     def _prompt_parts(self, plan: SchedulerOutput) -> list[PromptPart]:
         parts: list[PromptPart] = []
@@ -213,21 +223,18 @@ class ModelRunner:
                     parts.append(PromptPart(row.request_id, index, first, start, count))
         return parts
 
-    def _take_part(
-        self, part: PromptPart, plan: SchedulerOutput, rows: Array, output: StepOutput
+    def _read_part(
+        self, part: PromptPart, plan: SchedulerOutput, rows: Array, result: SequenceResult
     ) -> None:
         """Make of a prompt's states what its request asks for."""
         if part.request_id not in self._pooling:
-            output.prompt_logprobs[part.request_id] = self._prompt_logprobs(part, rows)
+            result.prompt_logprobs = self._prompt_logprobs(part, rows)
             return
         states = self._backend.to_numpy(rows)
         try:
-            embedding = self._pooling.add(plan.scheduled[part.index], states)
+            result.embedding = self._pooling.add(plan.scheduled[part.index], states)
         except FloatingPointError as error:
-            output.errors[part.request_id] = str(error)
-            return
-        if embedding is not None:
-            output.embeddings[part.request_id] = embedding
+            result.error = str(error)
 
     def _prompt_logprobs(self, part: PromptPart, hidden: Array) -> PromptLogprobs:
         tokens = self._table.tokens(self._table.rows[part.request_id])

@@ -18,6 +18,7 @@ from quire.core.step import (
     PromptLogprobs,
     ScheduledRequest,
     SchedulerOutput,
+    SequenceResult,
     StepOutput,
     TokenLogprobs,
 )
@@ -116,6 +117,7 @@ class PagedExecutor:
         self.plans: list[SchedulerOutput] = []
         self.fail: Callable[[SchedulerOutput], dict[str, str]] | None = None
         self.on_step: Callable[[SchedulerOutput], object] = lambda plan: None
+        self.on_result: Callable[[StepOutput], object] = lambda result: None
 
     def execute(self, plan: SchedulerOutput) -> StepOutput:
         self.plans.append(plan)
@@ -123,9 +125,9 @@ class PagedExecutor:
         self._take_news(plan)
         result = self._compute(plan)
         if self.fail is not None:
-            result.errors = self.fail(plan)
-            for request_id in result.errors:
-                result.sampled.pop(request_id, None)
+            for request_id, error in self.fail(plan).items():
+                result.results[request_id] = SequenceResult(error=error)
+        self.on_result(result)
         return result
 
     def _compute(self, plan: SchedulerOutput) -> StepOutput:
@@ -197,7 +199,8 @@ class PagedExecutor:
                 for p in range(start, stop)
             ]
             if entries:
-                result.prompt_logprobs[row.request_id] = PromptLogprobs(start, entries)
+                found = result.result(row.request_id)
+                found.prompt_logprobs = PromptLogprobs(start, entries)
         if not row.samples:
             return
         sequences = [(row.request_id, held)]
@@ -216,9 +219,10 @@ class PagedExecutor:
                 folded[-1], sequence.seed, len(sequence.token_ids), sequence.params.temperature == 0
             )
             sequence.token_ids.append(token)
-            result.sampled[request_id] = [token]
+            found = result.result(request_id)
+            found.token_ids = [token]
             if sequence.params.logprobs is not None:
-                result.logprobs[request_id] = [TokenLogprobs(token, -1.0, 1, [])]
+                found.logprobs = [TokenLogprobs(token, -1.0, 1, [])]
 
     def _positions(self, row: ScheduledRequest) -> range:
         return range(row.num_computed_tokens, row.num_computed_tokens + row.num_scheduled_tokens)
@@ -278,7 +282,7 @@ class Run:
         for output in outputs:
             key = (output.request_id, output.index)
             assert key not in self.endings, f"news of {key} after its end"
-            self.tokens.setdefault(key, []).extend(output.new_token_ids)
+            self.tokens.setdefault(key, []).extend(output.result.token_ids)
             if output.finish_reason:
                 self.endings[key] = output.finish_reason
         self.outputs += outputs
@@ -335,7 +339,7 @@ class CountingExecutor(PagedExecutor):
         for row in plan.scheduled:
             if row.samples:
                 self.held[row.request_id].token_ids.append(1)
-                result.sampled[row.request_id] = [1]
+                result.result(row.request_id).token_ids = [1]
         return result
 
 
@@ -344,10 +348,22 @@ class ForcingExecutor(PagedExecutor):
 
     def _compute(self, plan: SchedulerOutput) -> StepOutput:
         result = super()._compute(plan)
-        for request_id, sampled in result.sampled.items():
-            forced = followers(sampled[0])
-            sampled += forced
+        for request_id, found in result.results.items():
+            forced = followers(found.token_ids[0])
+            found.token_ids += forced
+            found.num_forced = len(forced)
             self.held[request_id].token_ids += forced
+        return result
+
+
+class AcceptingExecutor(PagedExecutor):
+    """Yields four tokens a step: two accepted, one drawn, one forced; its KV does not matter."""
+
+    def _compute(self, plan: SchedulerOutput) -> StepOutput:
+        result = StepOutput()
+        for row in plan.scheduled:
+            entries = [TokenLogprobs(i, -1.0, 1, []) for i in range(3)]
+            result.results[row.request_id] = SequenceResult([0, 1, 2, 3], 2, 1, entries)
         return result
 
 
@@ -385,6 +401,12 @@ def counting() -> type[PagedExecutor]:
 def forcing() -> type[PagedExecutor]:
     """Return the executor class for steps that yield several tokens."""
     return ForcingExecutor
+
+
+@pytest.fixture
+def accepting() -> type[PagedExecutor]:
+    """Return the executor class for steps with accepted, drawn and forced tokens."""
+    return AcceptingExecutor
 
 
 @pytest.fixture

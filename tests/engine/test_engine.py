@@ -189,11 +189,12 @@ def test_prompt_logprobs_come_once_and_gapless(start, settings):
     run.add("r", prompt, max_tokens=60, prompt_logprobs=0, logprobs=0)
     run.finish()
     news = [o for o in run.outputs if o.request_id == "r"]
-    entries = [e for o in news if o.prompt_logprobs for e in o.prompt_logprobs.entries]
-    starts = [o.prompt_logprobs.start for o in news if o.prompt_logprobs]
+    parts = [o.result.prompt_logprobs for o in news if o.result.prompt_logprobs]
+    entries = [entry for part in parts for entry in part.entries]
+    starts = [part.start for part in parts]
     assert starts[0] == 1 and sorted(starts) == starts
     assert [entry.token_id for entry in entries] == prompt[1:]
-    logprobs = [entry.token_id for o in news for entry in o.logprobs or ()]
+    logprobs = [entry.token_id for o in news for entry in o.result.logprobs or ()]
     assert logprobs == run.tokens["r", 0]
     assert all(o.num_cached_tokens == 0 for o in news)
 
@@ -382,7 +383,7 @@ def test_an_error_ends_only_its_request(start, unpaged):
     run.add("good", prompt_of(20), max_tokens=30)
     run.step()
     assert run.endings == {("bad", 0): "error"}
-    assert [o.error for o in run.outputs if o.finish_reason] == ["logits are not finite"]
+    assert [o.result.error for o in run.outputs if o.finish_reason] == ["logits are not finite"]
     run.add("again", prompt_of(50), max_tokens=30)
     run.finish()
     assert run.plans[1].new_requests[0].num_computed_tokens == 0

@@ -46,7 +46,7 @@ def serve_backlog(start, counting, sizes, clients):
             served[name] += PROMPT_TOKEN_COST * new.num_prompt_tokens
             left[name] -= 1
         for output in outputs:
-            served[output.request_id[0]] += OUTPUT_TOKEN_COST * len(output.new_token_ids)
+            served[output.request_id[0]] += OUTPUT_TOKEN_COST * len(output.result.token_ids)
         if not all(left.values()):
             break
         history.append(dict(served))

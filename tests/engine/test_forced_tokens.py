@@ -78,3 +78,30 @@ def test_cached_tokens_are_of_prompts_alone(start, forcing):
         for row in plan.scheduled:
             computed["ab".index(row.request_id)] += row.num_scheduled_tokens
     assert computed[1] < computed[0] - 9
+
+
+def test_the_end_cuts_counts_and_logprobs_with_the_tokens(start, accepting):
+    for at in range(4):
+        run = start(executor_class=accepting)
+        run.add("r", [1], max_tokens=at + 1, logprobs=0)
+        run.finish()
+        (output,) = run.outputs
+        found = output.result
+        assert len(found.token_ids) == at + 1
+        assert found.num_accepted == min(at + 1, 2)
+        assert [entry.token_id for entry in found.logprobs] == found.token_ids[:3]
+        assert (
+            run.engine.stats()["structured_output_forced_tokens"] == found.num_forced == (at == 3)
+        )
+
+
+def test_a_result_goes_through_the_engine_whole(start, forcing):
+    """What the runner learns to report reaches the output without a line in between."""
+    run = start(executor_class=forcing)
+    made = []
+    run.executor.on_result = lambda result: made.extend(result.results.values())
+    run.add("r", [1], max_tokens=200)
+    run.finish()
+    received = [output.result for output in run.outputs]
+    assert len(received) > 20
+    assert all(a is b for a, b in zip(made[:-1], received[:-1], strict=True))

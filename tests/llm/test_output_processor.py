@@ -9,7 +9,7 @@ import pytest
 
 from quire import SamplingParams
 from quire.core.outputs import Logprob, RequestMetrics, RequestOutput
-from quire.core.step import PromptLogprobs, TokenLogprobs
+from quire.core.step import PromptLogprobs, SequenceResult, TokenLogprobs
 from quire.engine.engine_output import EngineOutput
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.prompts import TokenizedPrompt
@@ -35,9 +35,17 @@ class Feed:
     def ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
 
-    def step(self, ids: list[int], index: int = 0, **news: Any) -> RequestOutput | None:
+    def step(
+        self,
+        ids: list[int],
+        index: int = 0,
+        finish_reason: str | None = None,
+        stop_reason: int | None = None,
+        **result: Any,
+    ) -> RequestOutput | None:
         """Feed one step's tokens of one sequence; return what callers see of it."""
-        item = EngineOutput("r", index, ids, 0, RequestMetrics(), **news)
+        found = SequenceResult(ids, **result)
+        item = EngineOutput("r", index, found, 0, RequestMetrics(), finish_reason, stop_reason)
         step = self.processor.process([item])
         self.stopped += step.stopped
         return step.outputs[0] if step.outputs else None
@@ -211,3 +219,18 @@ def test_a_failed_engine_ends_every_request(tokenizer: Tokenizer) -> None:
     assert state.finished and state.error == "it broke"
     assert [output.finish_reason for output in state.outputs] == ["stop", "error"]
     assert feed.processor.end_all("error", "again") == []
+
+
+def test_logprobs_and_prompt_logprobs_are_cut_with_tokens_of_one_step(tokenizer: Tokenizer) -> None:
+    """Several tokens of a step were split at stop strings and their log-probabilities repeated."""
+    feed = Feed(tokenizer, stop=["b"], logprobs=0, prompt_logprobs=0)
+    ids = feed.ids("abc")
+    entries = [TokenLogprobs(token_id, -1.0, 1, []) for token_id in ids]
+    prompt = PromptLogprobs(1, [TokenLogprobs(ids[0], -0.25, 1, [])])
+    state = feed.step(ids, logprobs=entries, prompt_logprobs=prompt, num_accepted=2)
+    assert state is not None and state.finished
+    output = state.outputs[0]
+    assert (output.text, output.token_ids, output.stop_reason) == ("a", ids[:2], "b")
+    assert [list(found) for found in output.logprobs or ()] == [[ids[0]], [ids[1]]]
+    assert output.cumulative_logprob == -2.0
+    assert state.prompt_logprobs is not None and len(state.prompt_logprobs) == 2
