@@ -25,8 +25,8 @@ from rich.table import Table
 from benchmarks import results
 from quire.core.config import ModelOptions
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.layers.forward_batch import ForwardBatch
 from quire.models.gguf_export import GgufExport
 from quire.models.gguf_file import is_gguf
 from quire.models.gguf_writer import write_gguf

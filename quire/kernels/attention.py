@@ -26,7 +26,8 @@ from __future__ import annotations
 
 from quire.core.errors import UnsupportedInputError
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.backend import Array, AttentionSpec, Batch
+from quire.kernels.backend import Array, AttentionSpec
+from quire.kernels.forward_batch import ForwardBatch
 
 
 def check_spec(
@@ -75,7 +76,7 @@ def check_cache(spec: AttentionSpec, cache: KVCacheSpec) -> None:
         )
 
 
-def check(spec: AttentionSpec, qkv: Array, batch: Batch, out: Array) -> None:
+def check(spec: AttentionSpec, qkv: Array, batch: ForwardBatch, out: Array) -> None:
     """Refuse arrays that do not match the spec or each other.
 
     Raises:

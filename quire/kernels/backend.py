@@ -11,20 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.block_matrix import BlockMatrix
+from quire.kernels.forward_batch import Array as Array
+from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_matrix import PackedLayout, PackedMatrix, PackedPart
 from quire.kernels.quantized_tensor import QuantizedTensor
 
-#: numpy.ndarray on cpu, torch.Tensor on every other device. Layers only call ops, slice, reshape
-#: and read shapes, so they run on either.
-Array = Any
-
 #: A matrix (out, in) to be packed, or that a CPU backend packed before.
 Weight = HostTensor | QuantizedTensor | BlockMatrix | PackedMatrix
+
+
+#: A dataclass of arrays, such as :class:`ForwardBatch`.
+Arrays = TypeVar("Arrays")
 
 
 class Linear(Protocol):
@@ -82,20 +84,10 @@ class AttentionSpec:
     sliding_window: int | None = None
 
 
-class Batch(Protocol):
-    """The fields of ``layers.ForwardBatch`` that attention reads."""
-
-    positions: Array
-    slot_mapping: Array
-    block_tables: Array
-    query_start_loc: Array
-    seq_lens: Array
-
-
 class Attention(Protocol):
     """Rotate, store and attend for one layer, through block tables."""
 
-    def __call__(self, qkv: Array, batch: Batch, kv_cache: KVCache, out: Array) -> Array:
+    def __call__(self, qkv: Array, batch: ForwardBatch, kv_cache: KVCache, out: Array) -> Array:
         """Write this step's K and V to the cache, then attend.
 
         Query ``t`` at position ``p`` sees cached positions ``max(0, p - window + 1) .. p``. Each
@@ -173,6 +165,13 @@ class Backend(Protocol):
 
     def from_numpy(self, array: Any) -> Array:
         """Return ``array`` on this device (the same object on cpu)."""
+        ...
+
+    def upload(self, arrays: Arrays) -> Arrays:
+        """Return a step's arrays, a dataclass of numpy arrays, on this device, all in one go.
+
+        On cpu it is the same object; fields that are None stay None.
+        """
         ...
 
     def to_numpy(self, array: Array) -> Any:

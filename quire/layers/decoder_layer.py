@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.kernels.backend import Array, Attention, KVCache, Linear
-from quire.layers.forward_batch import ForwardBatch
+from quire.kernels.forward_batch import ForwardBatch
 from quire.layers.mlp import FeedForward
 from quire.layers.norm import Norm
 from quire.layers.workspace import Rows

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
+from quire.kernels.forward_batch import ForwardBatch
 from quire.layers.decoder_layer import DecoderLayer
-from quire.layers.forward_batch import ForwardBatch
 from quire.layers.norm import Norm
 from quire.layers.workspace import Workspace
 

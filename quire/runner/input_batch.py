@@ -11,7 +11,7 @@ import numpy as np
 
 from quire.core.step import NewRequest, ScheduledRequest, SchedulerOutput
 from quire.kernels.backend import Backend
-from quire.layers.forward_batch import ForwardBatch
+from quire.kernels.forward_batch import ForwardBatch
 from quire.runner.token_table import IntArray, TokenTable
 
 
@@ -89,13 +89,13 @@ class InputBatch:
         width = -(-int(seq_lens.max()) // block_size)
         blocks = table.block_ids[token_rows, positions // block_size]
         slots = blocks.astype(np.int64) * block_size + positions % block_size
-        device = self._backend.from_numpy
-        return ForwardBatch(
-            input_ids=device(table.token_ids[token_rows, positions]),
-            positions=device(positions),
-            slot_mapping=device(slots),
-            block_tables=device(np.ascontiguousarray(table.block_ids[rows, :width])),
-            query_start_loc=device(query_start_loc),
-            seq_lens=device(seq_lens),
-            logits_indices=device(np.concatenate(wanted)),
+        step = ForwardBatch(
+            input_ids=table.token_ids[token_rows, positions],
+            positions=positions,
+            slot_mapping=slots,
+            block_tables=np.ascontiguousarray(table.block_ids[rows, :width]),
+            query_start_loc=query_start_loc,
+            seq_lens=seq_lens,
+            logits_indices=np.concatenate(wanted),
         )
+        return self._backend.upload(step)

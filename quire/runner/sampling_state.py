@@ -111,24 +111,24 @@ class SamplingState:
                 sizes[0, i + 1] = len(tokens)
         offsets = np.cumsum(sizes, axis=1)
         floats = np.take(self._floats, rows, axis=1)
-        device = self._backend.from_numpy
         num_prompt_tokens = table.num_prompt_tokens[rows]
-        return SamplingBatch(
-            **{name: device(floats[i]) for i, name in enumerate(_FLOATS)},
-            top_k=device(self._top_k[rows]),
-            seed=device(self._seed[rows]),
-            position=device((table.num_tokens[rows] - num_prompt_tokens).astype(np.int64)),
-            history_ids=device(np.concatenate(history)),
-            history_offsets=device(offsets[0]),
-            num_prompt_tokens=device(num_prompt_tokens),
-            bias_ids=device(np.concatenate(bias_ids)),
-            bias_values=device(np.concatenate(bias_values)),
-            bias_offsets=device(offsets[1]),
-            allowed_ids=device(np.concatenate(allowed)),
-            allowed_offsets=device(offsets[2]),
-            mask_words=device(np.stack(masks) if masks else _NO_MASKS),
-            mask_rows=device(mask_rows),
+        sampling = SamplingBatch(
+            **{name: floats[i] for i, name in enumerate(_FLOATS)},
+            top_k=self._top_k[rows],
+            seed=self._seed[rows],
+            position=(table.num_tokens[rows] - num_prompt_tokens).astype(np.int64),
+            history_ids=np.concatenate(history),
+            history_offsets=offsets[0],
+            num_prompt_tokens=num_prompt_tokens,
+            bias_ids=np.concatenate(bias_ids),
+            bias_values=np.concatenate(bias_values),
+            bias_offsets=offsets[1],
+            allowed_ids=np.concatenate(allowed),
+            allowed_offsets=offsets[2],
+            mask_words=np.stack(masks) if masks else _NO_MASKS,
+            mask_rows=mask_rows,
         )
+        return self._backend.upload(sampling)
 
     def refusal(self, row: int) -> str:
         """Say why no token could be drawn for ``row``."""

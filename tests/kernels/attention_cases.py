@@ -9,7 +9,7 @@ import numpy as np
 
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.backend import AttentionSpec
-from quire.layers.forward_batch import ForwardBatch
+from quire.kernels.forward_batch import ForwardBatch
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The definition itself, against torch's own functions and against hand-made numbers."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,10 +11,10 @@ import torch.nn.functional as F
 from quire.core.errors import UnsupportedInputError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.backend import AttentionSpec
+from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.reference.backend import ReferenceBackend
 from quire.kernels.sampling import uniform
-from quire.layers.forward_batch import ForwardBatch
 
 torch.set_num_threads(1)
 BACKEND = ReferenceBackend()
@@ -177,3 +178,16 @@ def test_copy_blocks_in_order():
     cache.blocks[:] = torch.arange(4).view(1, 1, 4, 1, 1, 1)
     cache.copy_blocks([(3, 1), (1, 2)])
     assert cache.blocks[1, 1, :, 0, 0, 0].tolist() == [0, 3, 3, 3]
+
+
+def test_an_uploaded_step_is_a_copy_and_keeps_what_is_missing():
+    @dataclasses.dataclass
+    class Step:
+        ids: object
+        vectors: object = None
+
+    step = Step(np.arange(3, dtype=np.int32))
+    uploaded = BACKEND.upload(step)
+    step.ids[0] = 7
+    assert uploaded.ids.tolist() == [0, 1, 2]
+    assert uploaded.vectors is None

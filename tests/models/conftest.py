@@ -5,8 +5,8 @@ import pytest
 
 from quire.core.errors import NoKernelError
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.layers.forward_batch import ForwardBatch
 from quire.models.loader import load_model
 
 torch = pytest.importorskip("torch")
@@ -139,7 +139,7 @@ class Driver:
             "seq_lens": np.array(self.seq_lens, dtype=np.int32),
             "logits_indices": rows.astype(np.int32),
         }
-        batch = ForwardBatch(**{k: self.backend.from_numpy(v) for k, v in arrays.items()})
+        batch = self.backend.upload(ForwardBatch(**arrays))
         hidden = self.decoder.forward(batch, self.kv_cache)
         return np.array(self.backend.to_numpy(self.decoder.logits(hidden)))
 

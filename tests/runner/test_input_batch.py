@@ -15,8 +15,8 @@ from quire.runner.input_batch import InputBatch
 class NumpyArrays:
     """The one thing an input batch asks of a backend."""
 
-    def from_numpy(self, array: Any) -> Any:
-        return array
+    def upload(self, arrays: Any) -> Any:
+        return arrays
 
 
 def make_batch(num_rows: int = 4, block_size: int = 4, max_model_len: int = 64) -> InputBatch:

@@ -17,8 +17,8 @@ EOS = 2
 class NumpyArrays:
     """The one thing the sampling state asks of a backend."""
 
-    def from_numpy(self, array: Any) -> Any:
-        return array
+    def upload(self, arrays: Any) -> Any:
+        return arrays
 
 
 class Rows:

@@ -8,8 +8,9 @@ import numpy as np
 
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels import attention
-from quire.kernels.backend import AttentionSpec, Batch, KVCache
+from quire.kernels.backend import AttentionSpec, KVCache
 from quire.kernels.cpu.native import KV_DTYPE_CODES, native
+from quire.kernels.forward_batch import ForwardBatch
 
 
 class CpuKVCache:
@@ -74,7 +75,7 @@ class CpuAttention:
         )
 
     def __call__(
-        self, qkv: np.ndarray, batch: Batch, kv_cache: KVCache, out: np.ndarray
+        self, qkv: np.ndarray, batch: ForwardBatch, kv_cache: KVCache, out: np.ndarray
     ) -> np.ndarray:
         """Write this step's K and V to the cache, then attend."""
         assert isinstance(kv_cache, CpuKVCache)

@@ -14,7 +14,7 @@ from quire.kernels import moe as moe_op
 from quire.kernels import norm, sampling
 from quire.kernels import rows as rows_op
 from quire.kernels.activation import ACTIVATIONS
-from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch, Weight
+from quire.kernels.backend import Arrays, AttentionSpec, Linear, SamplingBatch, Weight
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.linear import CpuLinear
@@ -48,6 +48,9 @@ class CpuBackend:
 
     def from_numpy(self, array: Any) -> Any:
         return array
+
+    def upload(self, arrays: Arrays) -> Arrays:
+        return arrays
 
     def to_numpy(self, array: Any) -> Any:
         return array

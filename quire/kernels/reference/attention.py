@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from quire.kernels import attention
-from quire.kernels.backend import AttentionSpec, Batch, KVCache
+from quire.kernels.backend import AttentionSpec, KVCache
+from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.norm import rms_norm
 
@@ -30,7 +31,7 @@ class ReferenceAttention:
         self.norm_eps = norm_eps
 
     def __call__(
-        self, qkv: torch.Tensor, batch: Batch, kv_cache: KVCache, out: torch.Tensor
+        self, qkv: torch.Tensor, batch: ForwardBatch, kv_cache: KVCache, out: torch.Tensor
     ) -> torch.Tensor:
         """Write this step's K and V to the cache, then attend."""
         assert isinstance(kv_cache, ReferenceKVCache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from quire.kernels import moe as moe_op
 from quire.kernels import norm as norm_op
 from quire.kernels import rows as rows_op
 from quire.kernels import sampling as sampling_op
-from quire.kernels.backend import AttentionSpec, Linear, SamplingBatch, Weight
+from quire.kernels.backend import Arrays, AttentionSpec, Linear, SamplingBatch, Weight
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_matrix import PackedLayout
 from quire.kernels.reference import moe, norm, sampling
@@ -40,6 +41,11 @@ class ReferenceBackend:
 
     def from_numpy(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.array(array))
+
+    def upload(self, arrays: Arrays) -> Arrays:
+        fields = {f.name: getattr(arrays, f.name) for f in dataclasses.fields(arrays)}  # type: ignore[arg-type]
+        present = {name: self.from_numpy(x) for name, x in fields.items() if x is not None}
+        return dataclasses.replace(arrays, **present)  # type: ignore[type-var]
 
     def to_numpy(self, array: Tensor) -> Any:
         return array.numpy()

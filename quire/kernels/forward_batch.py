@@ -1,13 +1,16 @@
-"""One step as arrays: the ragged batch that layers and attention read; nothing about requests.
+"""One step as arrays: the ragged batch that layers and ops read; nothing about requests.
 
-T tokens of the step, B requests, S longest context.
+T tokens of the step, B requests, L rows whose logits are wanted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from quire.kernels.backend import Array
+#: numpy.ndarray on cpu, torch.Tensor on every other device. Layers only call ops, slice, reshape
+#: and read shapes, so they run on either.
+Array = Any
 
 
 @dataclass(slots=True)
