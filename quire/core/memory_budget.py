@@ -17,7 +17,7 @@ from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BYTES, KVCacheSpec
 
 GIB = 2**30
 NOTHING_FITS = (
-    "This machine has not the memory for any context: lower --max-num-seqs, "
+    "This machine does not have the memory for any context: lower --max-num-seqs, "
     "--max-num-batched-tokens or --block-size, or take smaller weights."
 )
 
@@ -171,7 +171,7 @@ def _fitting_settings(
 ) -> list[str]:
     """Return three settings, each of which makes the demand fit by itself.
 
-    Fewer where the device has not the memory for three.
+    Fewer where the device does not have the memory for three.
     """
     spec = demand.spec
     variants = [("", demand)]

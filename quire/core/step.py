@@ -1,7 +1,7 @@
 """The messages between scheduling and execution: a step's plan and its result; plain data.
 
 ``engine`` writes :class:`SchedulerOutput` and reads :class:`StepOutput`; ``runner`` does the
-opposite. The runner keeps each request's tokens and block table, so a plan carries only news.
+opposite. The runner keeps each request's tokens and block table; a plan carries only what is new.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class NewRequest:
 
     Attributes:
         request_id: Unique among live requests.
-        token_ids: Prompt, and for a resumed request the output so far behind it.
+        token_ids: Prompt, and for a resumed request the output so far after it.
         num_prompt_tokens: How many of ``token_ids`` are prompt.
         params: Sampling settings with ``n`` already expanded (each sequence is a request).
         seed: Seed of the sequence's random draws, resolved (never None).

@@ -25,7 +25,7 @@ from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
 from quire.engine.stats import StepWatch
 
-#: So many are kept before those of requests that have ended are dropped.
+#: Up to this many are kept before those of requests that have ended are dropped.
 MIN_DEADLINES = 64
 
 
@@ -119,7 +119,7 @@ class Engine:
             params: With ``n`` > 1 the prompt is computed once and shared.
             priority: Lower is sooner, under the ``priority`` policy; see
                 :data:`~quire.engine.request_queue.AGEING_SECONDS`. Within 32 bits.
-            extra_keys: What separates its prefix cache from others' beside the tokens, such as
+            extra_keys: What separates its prefix cache from others' besides the tokens, such as
                 ``("salt:...", "adapter:...")``.
             arrival_time: Seconds on the engine's clock; None means now.
             deadline: On the same clock; what has not ended by then ends with ``timeout`` before
@@ -205,7 +205,7 @@ class Engine:
         return bool(self.scheduler.requests)
 
     def step(self) -> list[EngineOutput]:
-        """Run one iteration; return the news of each sequence that has some.
+        """Run one iteration; return an output for each sequence that has one.
 
         Raises:
             EngineDeadError: The step failed as a whole. All requests have ended (finish reason

@@ -130,7 +130,7 @@ class KVCacheManager:
 
         Args:
             request: ``num_computed_tokens`` does not count ``computed_block_ids`` yet.
-            num_new_tokens: Tokens to be computed behind the computed ones and the hits.
+            num_new_tokens: Tokens to be computed after the computed ones and the hits.
             computed_block_ids: Result of :meth:`get_computed_blocks` just before.
             num_reserve_tokens: Refuse unless this many tokens of the request would fit in all.
 

@@ -34,7 +34,7 @@ class Request:
         params: Sampling settings with ``n`` = 1.
         seed: Of the sequence's random draws.
         order: Sort key of queue and preemption, least first; unique.
-        extra_keys: What the cached blocks depend on beside the tokens.
+        extra_keys: What the cached blocks depend on besides the tokens.
         deadline: When it ends with ``timeout``, in seconds on the engine's clock.
         client: Shares the engine with other clients by what was computed for each.
         priority: Lower goes first; 0 for all under ``fcfs``.

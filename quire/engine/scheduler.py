@@ -31,7 +31,7 @@ class Scheduler:
 
     There are no phases: a step gives each request some of the tokens by which
     ``num_computed_tokens`` lags behind ``num_tokens``. Running requests come first, oldest first;
-    a chunk of a prompt leaves room for every decode behind it. When blocks run out, the youngest
+    a chunk of a prompt leaves room for every decode after it. When blocks run out, the youngest
     running request is preempted: it recomputes later, from its place in the queue and from what the
     prefix cache still has of it. So the oldest always advances, and all others in turn.
 
@@ -42,7 +42,7 @@ class Scheduler:
         options: Limits and policy.
         kv: Blocks of all requests.
         eos_token_ids: End-of-sequence ids.
-        use_cache: False recomputes all tokens of a request for each new one (INF-07).
+        use_cache: False recomputes all tokens of a request for each new one.
         clock: Returns seconds; monotonic.
     """
 
@@ -64,7 +64,7 @@ class Scheduler:
         self._eos_token_ids = eos_token_ids
         self._use_cache = use_cache
         self._clock = clock
-        self._ended: list[str] = []  # the runner has not been told yet
+        self._ended: list[str] = []  # the runner does not know yet
 
     def add(self, request: Request) -> None:
         """Queue a request that can fit (the engine has checked), with its pending children."""
@@ -84,8 +84,7 @@ class Scheduler:
         plan = SchedulerOutput()
         self._schedule_waiting(plan, self._schedule_running(plan))
         if plan.scheduled:
-            self.stats.num_steps += 1
-            self.stats.iteration_tokens.observe(plan.num_scheduled_tokens)
+            self.stats.step_planned(plan)
             plan.finished_request_ids, self._ended = self._ended, []
             if self.kv.sealed:
                 plan.sealed_blocks, self.kv.sealed = self.kv.sealed, []
@@ -100,11 +99,7 @@ class Scheduler:
         outputs: list[EngineOutput] = []
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]
-            self.stats.num_computed_tokens += scheduled.num_scheduled_tokens
-            again = request.num_lost_tokens - request.num_computed_tokens
-            if again > 0:
-                again = min(again, scheduled.num_scheduled_tokens)
-                self.stats.num_recomputed_tokens += again
+            self.stats.computed(request, scheduled.num_scheduled_tokens)
             request.num_computed_tokens += scheduled.num_scheduled_tokens
             children: Sequence[Request] = ()
             if scheduled.samples and request.pending_children:
@@ -134,26 +129,26 @@ class Scheduler:
     def _schedule_running(self, plan: SchedulerOutput) -> int:
         """Plan running requests, oldest first; return the tokens left of the budget."""
         running = self.running
-        num_decodes_behind = sum(map(_decodes, running))
-        budget = self._budget(num_decodes_behind)
+        num_decodes_after = sum(map(_decodes, running))
+        budget = self._budget(num_decodes_after)
         position = 0
         while position < len(running) and budget > 0:
             request = running[position]
             num_new_tokens = len(request.token_ids) - request.num_computed_tokens
             hits: Sequence[int] = ()
-            num_decodes_behind -= _decodes(request)
+            num_decodes_after -= _decodes(request)
             if num_new_tokens > 1:
                 hits = self.kv.get_computed_blocks(request)
                 num_new_tokens = self._chunk(
                     num_new_tokens - len(hits) * self.kv.block_size,
-                    max(budget - num_decodes_behind, 1),
+                    max(budget - num_decodes_after, 1),
                     may_cut=self.options.enable_chunked_prefill or _decodes(request),
                 )
             if num_new_tokens:
                 allocation = self._allocate_or_preempt(request, num_new_tokens, hits)
                 if allocation is None:
                     break
-                self._take_hits(plan, request, hits)
+                self._apply_hits(plan, request, hits)
                 self._plan_request(plan, request, num_new_tokens, allocation)
                 budget -= num_new_tokens
             position += 1
@@ -222,22 +217,18 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         self.kv.free(request)
         request.status = RequestStatus.PREEMPTED
-        request.num_lost_tokens = max(request.num_lost_tokens, request.num_computed_tokens)
+        self.stats.preempted(request)
         request.num_computed_tokens = 0
-        request.metrics.num_preemptions += 1
-        self.stats.num_preemptions += 1
         self._ended.append(request.request_id)
         self.waiting.push(request)
 
     def _start(self, plan: SchedulerOutput, request: Request, hits: Sequence[int]) -> None:
         if request.status is RequestStatus.WAITING:
-            request.metrics.first_scheduled_time = self._clock()
-            self.stats.prompt_tokens += request.num_prompt_tokens
+            looked_up = self.kv.enable_prefix_caching and not request.needs_whole_prompt
+            self.stats.started(request, self._clock(), looked_up=looked_up)
             missing = request.num_prompt_tokens - len(hits) * self.kv.block_size
             self.waiting.charge(request.client, PROMPT_TOKEN_COST * missing)
-            if self.kv.enable_prefix_caching and not request.needs_whole_prompt:
-                self.stats.prefix_cache_queries += request.num_prompt_tokens
-        self._take_hits(plan, request, hits)
+        self._apply_hits(plan, request, hits)
         request.status = RequestStatus.RUNNING
         insort(self.running, request, key=_order)
         plan.new_requests.append(
@@ -252,16 +243,13 @@ class Scheduler:
             )
         )
 
-    def _take_hits(self, plan: SchedulerOutput, request: Request, hits: Sequence[int]) -> None:
+    def _apply_hits(self, plan: SchedulerOutput, request: Request, hits: Sequence[int]) -> None:
         if hits:
             if self.kv.sealed is not None:
                 plan.reused_blocks.append((request.request_id, list(hits)))
             num_tokens = len(hits) * self.kv.block_size
             request.num_computed_tokens += num_tokens
-            # Of prompts alone; and after a preemption its own blocks would be no saving.
-            if request.num_output_tokens == request.metrics.num_preemptions == 0:
-                request.num_cached_tokens += num_tokens
-                self.stats.prefix_cache_hits += num_tokens
+            self.stats.prefix_hit(request, num_tokens)
 
     def _plan_request(
         self, plan: SchedulerOutput, request: Request, num_new_tokens: int, allocation: Allocation
@@ -284,7 +272,6 @@ class Scheduler:
             copy = allocation.copy
             plan.block_copies.append((copy.source, copy.destination))
             plan.replaced_blocks.append((request_id, copy.index, copy.destination))
-            self.stats.num_block_copies += 1
         if samples:
             for child in request.pending_children:
                 plan.forks.append(Fork(request_id, child.request_id, child.params, child.seed))
@@ -294,8 +281,7 @@ class Scheduler:
         for child in children:
             child.token_ids = list(request.token_ids)
             child.num_computed_tokens = request.num_computed_tokens
-            child.num_cached_tokens = request.num_cached_tokens
-            child.metrics.first_scheduled_time = request.metrics.first_scheduled_time
+            self.stats.forked(request, child)
             child.status = RequestStatus.RUNNING
             self.kv.fork(request, child)
             insort(self.running, child, key=_order)
@@ -322,14 +308,8 @@ class Scheduler:
                 if count < len(result.token_ids):
                     result = result.part(0, count)
                 break
-        num_new = len(result.token_ids)
-        self.stats.generation_tokens += num_new
-        self.stats.num_forced_tokens += result.num_forced
-        self.waiting.charge(request.client, OUTPUT_TOKEN_COST * num_new)
-        metrics = request.metrics
-        metrics.last_token_time = now
-        if metrics.first_token_time == 0.0:
-            metrics.first_token_time = now
+        self.stats.tokens_appended(request, result, now)
+        self.waiting.charge(request.client, OUTPUT_TOKEN_COST * len(result.token_ids))
         if stop is not None:
             self._finish(request, stop[0])
             return _output(request, result, *stop)

@@ -1,4 +1,4 @@
-"""What the engine counts; plain numbers, no exporter."""
+"""What the engine counts, in all and per request; plain numbers, no exporter."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from quire.core.metrics import ITERATION_TOKENS_BUCKETS, Histogram, Samples
+from quire.core.step import SchedulerOutput, SequenceResult
+from quire.engine.request import Request
 
 FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
 #: Where a deadline may find a sequence.
@@ -17,7 +19,7 @@ STAGES = ("schedule", "execute", "sample", "update")
 
 @dataclass(slots=True)
 class EngineStats:
-    """Counters since the engine was built.
+    """Counters since the engine was built; the scheduler calls one method for each event.
 
     Attributes:
         num_steps: Plans executed.
@@ -53,6 +55,53 @@ class EngineStats:
     timeouts: Counter[str] = field(default_factory=Counter)
     step_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     iteration_tokens: Histogram = field(default_factory=lambda: Histogram(ITERATION_TOKENS_BUCKETS))
+
+    def step_planned(self, plan: SchedulerOutput) -> None:
+        """A step with at least one request comes next."""
+        self.num_steps += 1
+        self.num_block_copies += len(plan.block_copies)
+        self.iteration_tokens.observe(plan.num_scheduled_tokens)
+
+    def started(self, request: Request, now: float, *, looked_up: bool) -> None:
+        """A request runs for the first time; ``looked_up``: its prompt, in the prefix cache."""
+        request.metrics.first_scheduled_time = now
+        self.prompt_tokens += request.num_prompt_tokens
+        if looked_up:
+            self.prefix_cache_queries += request.num_prompt_tokens
+
+    def prefix_hit(self, request: Request, num_tokens: int) -> None:
+        """Further tokens of a request were found in the prefix cache."""
+        # Of prompts alone; and after a preemption its own blocks would be no saving.
+        if request.num_output_tokens == request.metrics.num_preemptions == 0:
+            request.num_cached_tokens += num_tokens
+            self.prefix_cache_hits += num_tokens
+
+    def forked(self, parent: Request, child: Request) -> None:
+        """A sequence has split off."""
+        child.num_cached_tokens = parent.num_cached_tokens
+        child.metrics.first_scheduled_time = parent.metrics.first_scheduled_time
+
+    def computed(self, request: Request, num_tokens: int) -> None:
+        """A step has computed tokens of a request; ``num_computed_tokens`` lacks them yet."""
+        self.num_computed_tokens += num_tokens
+        again = request.num_lost_tokens - request.num_computed_tokens
+        if again > 0:
+            self.num_recomputed_tokens += min(again, num_tokens)
+
+    def tokens_appended(self, request: Request, result: SequenceResult, now: float) -> None:
+        """A step's tokens are part of a sequence."""
+        self.generation_tokens += len(result.token_ids)
+        self.num_forced_tokens += result.num_forced
+        metrics = request.metrics
+        metrics.last_token_time = now
+        if metrics.first_token_time == 0.0:
+            metrics.first_token_time = now
+
+    def preempted(self, request: Request) -> None:
+        """A request is about to lose what was computed of it."""
+        request.num_lost_tokens = max(request.num_lost_tokens, request.num_computed_tokens)
+        request.metrics.num_preemptions += 1
+        self.num_preemptions += 1
 
     def samples(self) -> Samples:
         """Return the counters by metric stem."""

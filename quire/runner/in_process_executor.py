@@ -37,7 +37,7 @@ class InProcessExecutor:
     Args:
         folder: The checkpoint, a folder or a GGUF file.
         config: The engine's settings.
-        eos_token_ids: Ids that end a sequence, beside those of ``config.json``.
+        eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
         machine: What may be used; measured when None.
         on_progress: Called while weights load, with bytes done and bytes in all.
         create_grammars: Given the model's shape, makes the source of structured outputs' grammars.
@@ -165,7 +165,7 @@ def _demand(config: ModelConfig, resolved: ResolvedConfig, weight_bytes: int) ->
         block_size=resolved.config.cache.block_size,
         dtype=resolved.kv_cache_dtype,
     )
-    # Beside the step's logits there are copies of a chunk for sampling and for log-probabilities.
+    # Besides the step's logits there are copies of a chunk for sampling and for log-probabilities.
     logits_rows = _logits_rows(resolved) + 2 * LOGITS_CHUNK_ROWS
     scratch = workspace_bytes(config, options.max_num_batched_tokens)
     scratch += 4 * logits_rows * config.vocab_size

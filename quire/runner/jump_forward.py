@@ -28,9 +28,9 @@ def only_token(mask: bytes) -> int | None:
 def append_forced_tokens(table: TokenTable, row: int, rules: TokenRules) -> list[int]:
     """Append to ``row`` what its grammar leaves no choice about; return the tokens.
 
-    It ends behind a token that ends the sequence, and before one that other settings forbid: that
+    It ends after a token that ends the sequence, and before one that other settings forbid: that
     is for the sampler to find. Whether the sequence has room is for the scheduler, which drops what
-    comes behind its end.
+    comes after its end.
 
     Args:
         table: The row's last token was drawn in this step.
@@ -55,7 +55,7 @@ def append_forced_tokens(table: TokenTable, row: int, rules: TokenRules) -> list
 
 
 def _permitted(rules: TokenRules, output_ids: IntArray, token: int) -> bool:
-    """Return whether everything but the grammar allows ``token`` behind ``output_ids``."""
+    """Return whether everything but the grammar allows ``token`` after ``output_ids``."""
     ids, values = rules.bias(output_ids)
     biases: npt.NDArray[np.float32] = values[ids == token]
     if np.isneginf(biases).any():

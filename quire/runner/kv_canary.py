@@ -1,6 +1,6 @@
 """Checksums of cached KV blocks, verified when a block is reused; what follows is the engine's.
 
-A block's checksum is taken behind the step that fills it. Nothing may write it from then on, until
+A block's checksum is taken after the step that fills it. Nothing may write it from then on, until
 the block is given out again: a difference means that memory was overwritten or has failed.
 """
 

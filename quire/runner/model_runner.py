@@ -27,7 +27,7 @@ from quire.runner.kv_canary import KVCanary
 from quire.runner.pooling import PoolingState
 from quire.runner.sampling_state import SamplingState
 
-#: Rows of the vocabulary's width that exist at once beside the step's own logits.
+#: Rows of the vocabulary's width that exist at once besides the step's own logits.
 LOGITS_CHUNK_ROWS = 32
 
 
@@ -154,7 +154,7 @@ class ModelRunner:
         self._input.update_blocks(plan)
 
     def _draws(self, plan: SchedulerOutput) -> list[Draw]:
-        """List the step's draws, forked children behind the requests they come from."""
+        """List the step's draws, forked children after the requests they come from."""
         draws: list[Draw] = []
         logits_rows: dict[str, int] = {}
         for request in plan.scheduled:

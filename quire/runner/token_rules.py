@@ -17,7 +17,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class TokenRules:
-    """What a row needs beside plain numbers; most rows have none.
+    """What a row needs besides plain numbers; most rows have none.
 
     Attributes:
         penalized: Whether the penalties read the row's history.

@@ -1,6 +1,6 @@
 """Tokens and block tables of the live requests, one row each, as arrays; nothing about sampling.
 
-A request keeps its row from its first plan until it is forgotten, so that a step only writes news.
+A request keeps its row from its first plan until it is forgotten; a step only writes what is new.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TokenTable:
     Attributes:
         token_ids: (rows, width) int32; the first ``num_tokens[row]`` entries count.
         num_tokens, num_prompt_tokens: (rows,) int32.
-        block_ids: (rows, max_blocks) int32; 0 behind ``num_blocks[row]``.
+        block_ids: (rows, max_blocks) int32; 0 after ``num_blocks[row]``.
         num_blocks: (rows,) int32.
         rows: Request id to row.
     """

@@ -110,7 +110,7 @@ def test_three_settings_are_offered_and_each_fits(budget_gib, kv_mib):
     assert all(fits(setting, budget_bytes, kv_bytes) for setting in settings)
 
 
-def test_no_setting_is_offered_that_the_machine_has_not():
+def test_no_setting_is_offered_that_the_machine_cannot_serve():
     """Terabytes of --memory were, where --max-num-seqs or the blocks ask for more than there is."""
     device = DEMAND.least_bytes - 1
     with pytest.raises(ConfigError) as refusal:
@@ -119,7 +119,7 @@ def test_no_setting_is_offered_that_the_machine_has_not():
     assert settings and all("--max-model-len" in setting for setting in settings)
     assert all(fits(setting, GIB, None) for setting in settings)
     wide = replace(DEMAND, scratch_bytes=10_000 * GIB)
-    with pytest.raises(ConfigError, match="not the memory for any context: lower --max-num-seqs"):
+    with pytest.raises(ConfigError, match="not have the memory for any context: lower --max-num-seqs"):
         plan_memory(wide, 20 * GIB, 10 * GIB)
 
 
