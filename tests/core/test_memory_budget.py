@@ -119,7 +119,8 @@ def test_no_setting_is_offered_that_the_machine_cannot_serve():
     assert settings and all("--max-model-len" in setting for setting in settings)
     assert all(fits(setting, GIB, None) for setting in settings)
     wide = replace(DEMAND, scratch_bytes=10_000 * GIB)
-    with pytest.raises(ConfigError, match="not have the memory for any context: lower --max-num-seqs"):
+    match = "not have the memory for any context: lower --max-num-seqs"
+    with pytest.raises(ConfigError, match=match):
         plan_memory(wide, 20 * GIB, 10 * GIB)
 
 
