@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from quire.core.errors import RequestError
 from quire.protocol.generation import Count, GenerationRequest, Usage
+from quire.protocol.request_fields import REFUSED
 from quire.protocol.tools import ToolCall, ToolRequest
 
 
@@ -75,6 +76,7 @@ class Message(msgspec.Struct, kw_only=True):
 class ChatCompletionRequest(ToolRequest, kw_only=True):
     """The request; see docs/server.md for each field."""
 
+    refused = REFUSED | {"echo": (False,), "prompt_embeds": ()}
     sent_names = {"logprobs": "top_logprobs"}
 
     messages: list[Message]

@@ -10,12 +10,25 @@ from msgspec import UNSET, UnsetType
 from quire.core.errors import RequestError
 from quire.protocol.generation import Count, GenerationRequest, Usage
 from quire.protocol.prompt_list import PromptField, read_prompts
+from quire.protocol.request_fields import REFUSED
 
 DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
     """The request; see docs/server.md for each field."""
+
+    refused = REFUSED | {
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "parallel_tool_calls": (True, False),
+        "include_reasoning": (True,),
+        "suffix": ("",),
+        "prompt_embeds": (),
+        "add_generation_prompt": (),
+        "continue_final_message": (False,),
+        "chat_template_kwargs": ({},),
+    }
 
     prompt: PromptField
     max_tokens: int | UnsetType | None = UNSET

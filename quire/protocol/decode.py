@@ -1,26 +1,24 @@
-"""Request bytes to a checked struct, with errors that name the offending field."""
+"""Request bytes to a checked struct, with errors that name the offending field.
+
+JSON is decoded once, to plain values: these become the struct, and what the struct does not know
+is named from them.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from quire.core.errors import RequestError
-from quire.protocol.adapted import AdaptedRequest
-from quire.protocol.chat_completion import ChatCompletionRequest, Message, TextPart
-from quire.protocol.completion import CompletionRequest
-from quire.protocol.embedding import EmbeddingRequest
-from quire.protocol.request_fields import (
-    REFUSED_CHAT,
-    REFUSED_COMPLETION,
-    REFUSED_EMBEDDING,
-    find_ignored,
-)
-from quire.protocol.responses import REFUSED_RESPONSES, ResponsesRequest
+from quire.protocol.chat_completion import Message, TextPart
+from quire.protocol.request_fields import find_ignored
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -28,74 +26,107 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 
 
-def decode_body(body: bytes, kind: type[T]) -> tuple[T, list[str]]:
-    """Decode a JSON body into ``kind`` and name the fields nobody knows.
-
-    Args:
-        body: UTF-8 JSON, an object.
-        kind: A request struct.
-
-    Returns:
-        The request, and the unknown fields by path (``messages[].foo``).
+def decode_json(data: bytes) -> dict[str, Any]:
+    """Decode a JSON object.
 
     Raises:
-        RequestError: Not UTF-8, not JSON, a wrong type, or a refused field; ``param`` is its path.
+        RequestError: Not UTF-8, not JSON, not an object.
     """
-    fields = _parse(body, dict[str, msgspec.Raw])
-    refused: Mapping[str, tuple[Any, ...]] = {}
-    if issubclass(kind, ChatCompletionRequest):
-        refused = REFUSED_CHAT
-    elif issubclass(kind, CompletionRequest):
-        refused = REFUSED_COMPLETION
-    elif issubclass(kind, EmbeddingRequest):
-        refused = REFUSED_EMBEDDING
-    elif issubclass(kind, ResponsesRequest):
-        refused = REFUSED_RESPONSES
-    elif issubclass(kind, AdaptedRequest):
-        refused = kind.refused
-    ignored = find_ignored(fields, frozenset(kind.__struct_fields__) - refused.keys(), refused)
-    request = _parse(body, kind)
-    for name, struct in _structs_in(kind).items():
-        inside = _below(refused, f"{name}.")
-        if inside and getattr(request, name) is not None:
-            sent = msgspec.json.decode(fields[name], type=dict[str, msgspec.Raw])
-            supported = frozenset(struct.__struct_fields__)
-            ignored += find_ignored(sent, supported, inside, f"{name}.")
-        elif name in fields:
-            ignored += dict.fromkeys(_unknown(msgspec.json.decode(fields[name]), struct, name))
-    return request, ignored
-
-
-def _below(refused: Mapping[str, tuple[Any, ...]], path: str) -> dict[str, tuple[Any, ...]]:
-    """Return the refused fields whose path begins with ``path``, by what follows."""
-    return {
-        name.removeprefix(path): neutral
-        for name, neutral in refused.items()
-        if name.startswith(path)
-    }
-
-
-def _parse(body: bytes, kind: Any) -> Any:
     try:
-        # msgspec checks only the strings it keeps; a bad byte in an ignored one must not pass.
-        body.decode()
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.ValidationError as error:
-        text = str(error)
-        path = _PATH.search(text)
-        missing = _MISSING.search(text)
-        names = [path.group(1) if path else "", missing.group(1) if missing else ""]
-        param = ".".join(name for name in names if name) or None
-        rule = _PATH.sub("", text)
-        raise RequestError(f"[{param or 'body'}] {rule}.", param) from error
+        where = _find_infinity(json.loads(data)) if "out of range" in str(error) else None
+        raise _to_request_error(error, where) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"[body] must be valid UTF-8 JSON; {error}.") from error
     except RecursionError as error:
         raise RequestError("[body] is nested too deeply.") from error
 
 
+def to_struct(fields: Mapping[str, Any], kind: type[T]) -> tuple[T, list[str]]:
+    """Make a decoded JSON object a ``kind`` and name the fields that nobody knows.
+
+    Returns:
+        The request, and the unknown fields by path (``messages[].foo``).
+
+    Raises:
+        RequestError: A wrong type, or a refused field; ``param`` is its path.
+    """
+    known = _known_fields(kind)
+    ignored = find_ignored(fields, known.supported, known.refused)
+    try:
+        request = msgspec.convert(fields, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise _to_request_error(error) from error
+    for name, struct, refused in known.structs:
+        value = fields.get(name)
+        if refused and value is not None:
+            supported = frozenset(struct.__struct_fields__)
+            ignored += find_ignored(value, supported, refused, f"{name}.")
+        elif value is not None:
+            ignored += dict.fromkeys(_unknown(value, struct, name))
+    return request, ignored
+
+
+def decode_body(data: bytes, kind: type[T]) -> tuple[T, list[str]]:
+    """Decode a JSON object to a ``kind``; see :func:`decode_json` and :func:`to_struct`."""
+    return to_struct(decode_json(data), kind)
+
+
+def _to_request_error(error: msgspec.ValidationError, where: str | None = None) -> RequestError:
+    text = str(error)
+    path, missing = _PATH.search(text), _MISSING.search(text)
+    names = [path.group(1) if path else "", missing.group(1) if missing else ""]
+    param = where or ".".join(name for name in names if name) or None
+    return RequestError(f"[{param or 'body'}] {_PATH.sub('', text)}.", param)
+
+
+def _find_infinity(value: Any, path: str = "") -> str | None:
+    """Return where in a decoded body a number is that no float holds."""
+    if isinstance(value, dict):
+        items = ((f"{path}.{name}".lstrip("."), item) for name, item in value.items())
+    elif isinstance(value, list):
+        items = ((f"{path}[{index}]", item) for index, item in enumerate(value))
+    else:
+        return path if isinstance(value, float) and math.isinf(value) else None
+    return next((found for where, item in items if (found := _find_infinity(item, where))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownFields:
+    """What is known of the fields of one kind of request.
+
+    Attributes:
+        supported: Names that are used.
+        refused: Those that are not, with their neutral values.
+        structs: Fields that hold a struct, its kind, and its refused fields.
+    """
+
+    supported: frozenset[str]
+    refused: Mapping[str, tuple[Any, ...]]
+    structs: list[tuple[str, type[msgspec.Struct], dict[str, tuple[Any, ...]]]]
+
+
+@functools.cache
+def _known_fields(kind: type[msgspec.Struct]) -> _KnownFields:
+    refused: Mapping[str, tuple[Any, ...]] = getattr(kind, "refused", {})
+    structs = [
+        (
+            name,
+            struct,
+            {
+                path.removeprefix(f"{name}."): neutral
+                for path, neutral in refused.items()
+                if path.startswith(f"{name}.")
+            },
+        )
+        for name, struct in _structs_in(kind).items()
+    ]
+    return _KnownFields(frozenset(kind.__struct_fields__) - refused.keys(), refused, structs)
+
+
 def _unknown(value: Any, kind: type[msgspec.Struct], path: str) -> Iterator[str]:
-    """Yield the paths of fields inside ``value`` that ``kind`` and the structs in it have not."""
+    """Yield the paths of fields inside ``value`` that neither ``kind`` nor a struct in it knows."""
     if isinstance(value, list):
         for item in value:
             yield from _unknown(item, kind, f"{path}[]")

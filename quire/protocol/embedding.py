@@ -6,22 +6,30 @@ from typing import Literal
 
 import msgspec
 
-from quire.protocol.generation import CacheSalt, Priority, RequestId, Timeout
+from quire.protocol.generation import CacheSalt, Priority
 from quire.protocol.prompt_list import PromptField
+from quire.protocol.request_body import RequestBody
 
 
-class EmbeddingRequest(msgspec.Struct, kw_only=True):
+class EmbeddingRequest(RequestBody, kw_only=True):
     """The request; ``input`` is a text, a list of texts, token ids, or a list of such lists."""
 
+    refused = {
+        "messages": (),
+        "truncate_prompt_tokens": (),
+        "normalize": (True,),
+        "embed_dtype": ("float32",),
+        "endianness": ("native", "little"),
+        "use_activation": (True,),
+    }
+    sent_names = {"prompt": "input"}
+
     input: PromptField
-    model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     add_special_tokens: bool | None = None
     priority: Priority | None = None
     cache_salt: CacheSalt | None = None
-    request_id: RequestId | None = None
-    timeout: Timeout | None = None
 
 
 class Embedding(msgspec.Struct, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,11 +24,7 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-# In Python, `$` alone would let a newline pass.
-RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$(?!\n)")]
 CacheSalt = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-Timeout = Annotated[float, msgspec.Meta(gt=0)]
-StreamInterval = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 MAX_LOGIT_BIAS = 100.0
 
 
@@ -47,15 +43,8 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 
 class GenerationRequest(StructuredRequest, kw_only=True):
-    """Fields of both completion endpoints; None (JSON null or absent) means the default.
+    """Fields of both completion endpoints; None (JSON null or absent) means the default."""
 
-    Attributes:
-        sent_names: Names that the engine's errors use, and the fields that they mean.
-    """
-
-    sent_names: ClassVar[Mapping[str, str]] = {}
-
-    model: str | None = None
     n: Count | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -75,17 +64,12 @@ class GenerationRequest(StructuredRequest, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: Count | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stream_interval: StreamInterval | None = None
     add_special_tokens: bool | None = None
     priority: Priority | None = None
-    request_id: RequestId | None = None
-    rid: RequestId | None = None
     cache_salt: CacheSalt | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
-    timeout: Timeout | None = None
 
     def check(self) -> None:
         """Refuse combinations that no single field shows.
@@ -110,7 +94,11 @@ class GenerationRequest(StructuredRequest, kw_only=True):
                 )
 
     def sampling_params(
-        self, defaults: dict[str, Any], max_tokens: int | None, logprobs: int | None
+        self,
+        defaults: Mapping[str, Any],
+        max_tokens: int | None,
+        logprobs: int | None,
+        **settings: Any,
     ) -> SamplingParams:
         """Join the request with the model's own defaults; what the request sets wins.
 
@@ -118,6 +106,7 @@ class GenerationRequest(StructuredRequest, kw_only=True):
             defaults: ``EngineClient.default_sampling_params``.
             max_tokens: Output limit in tokens, None up to the context length.
             logprobs: Alternatives per output token, None for no log-probabilities.
+            **settings: What the server decides; it wins over what the request sets.
 
         Raises:
             InvalidSamplingParamsError: A value is out of range; ``param`` names the field.
@@ -132,7 +121,7 @@ class GenerationRequest(StructuredRequest, kw_only=True):
             keywords["structured_outputs"] = constraint
         keywords["max_tokens"] = max_tokens
         keywords["logprobs"] = logprobs
-        return SamplingParams(**keywords)
+        return SamplingParams(**(keywords | settings))
 
 
 class PromptTokensDetails(msgspec.Struct):

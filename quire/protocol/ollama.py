@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from quire.protocol.adapted import AdaptedRequest, refuse, shared_fields
 from quire.protocol.chat_completion import ChatCompletionRequest, Message
+from quire.protocol.compat import CompatRequest, refuse, shared_fields
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.generation import Count, Seed
 from quire.protocol.structured_outputs import StructuredOutputsField
@@ -38,7 +38,7 @@ class OllamaOptions(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
 
 
-class OllamaRequest(AdaptedRequest, kw_only=True):
+class OllamaRequest(CompatRequest, kw_only=True):
     """Fields of both routes."""
 
     refused = {

@@ -59,28 +59,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "xtc_probability": (0.0,),
 }
 
-REFUSED_CHAT = REFUSED | {"echo": (False,), "prompt_embeds": ()}
-REFUSED_COMPLETION = REFUSED | {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "include_reasoning": (True,),
-    "suffix": ("",),
-    "prompt_embeds": (),
-    "add_generation_prompt": (),
-    "continue_final_message": (False,),
-    "chat_template_kwargs": ({},),
-}
-
-REFUSED_EMBEDDING: dict[str, tuple[Any, ...]] = {
-    "messages": (),
-    "truncate_prompt_tokens": (),
-    "normalize": (True,),
-    "embed_dtype": ("float32",),
-    "endianness": ("native", "little"),
-    "use_activation": (True,),
-}
-
 #: Known fields that cannot change the output.
 HARMLESS = frozenset(
     {
@@ -107,7 +85,7 @@ _HINTS = {
 
 
 def find_ignored(
-    body: Mapping[str, msgspec.Raw],
+    body: Mapping[str, Any],
     supported: frozenset[str],
     refused: Mapping[str, tuple[Any, ...]],
     path: str = "",
@@ -115,7 +93,7 @@ def find_ignored(
     """Return the unknown fields of ``body`` in the order sent.
 
     Args:
-        body: The request's top-level fields, or those of an object in it, undecoded.
+        body: The request's top-level fields, or those of an object in it.
         supported: Fields of the request's struct.
         refused: Fields of tier 2 with their neutral values.
         path: Stands before the names that are returned and raised: ``parameters.``.
@@ -124,26 +102,21 @@ def find_ignored(
         RequestError: A refused field asks for something.
     """
     ignored = []
-    for name, raw in body.items():
+    for name, value in body.items():
         if name in supported or name in HARMLESS:
             continue
         if name == "best_of":
             # It once meant "generate more than n and choose"; only best_of == n can be honoured.
-            neutral: tuple[Any, ...] = (_decode(body.get("n")) or 1,)
+            neutral: tuple[Any, ...] = (body.get("n") or 1,)
         elif name in refused:
             neutral = refused[name]
         else:
             ignored.append(path + name)
             continue
-        value = _decode(raw)
         if value is not None and value not in neutral:
             hint = _HINTS.get(name, "Leave it out.")
-            shown = bytes(raw)[:80].decode(errors="replace")
+            shown = msgspec.json.encode(value)[:80].decode(errors="replace")
             raise RequestError(
                 f"[{path}{name}] is not supported by this server; got {shown}. {hint}", path + name
             )
     return ignored
-
-
-def _decode(raw: msgspec.Raw | None) -> Any:
-    return None if raw is None else msgspec.json.decode(raw)

@@ -22,26 +22,6 @@ from quire.protocol.tools import (
     ToolChoice,
 )
 
-#: Fields of this route that ask for what is not done here, with the values that ask for nothing.
-REFUSED_RESPONSES = REFUSED | {
-    "background": (False,),
-    "conversation": (),
-    "context_management": ([],),
-    "include": ([],),
-    "logprobs": (False,),
-    "max_tool_calls": (),
-    "max_tokens": (),
-    "messages": (),
-    "n": (1,),
-    "prompt": (),
-    "prompt_logprobs": (),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "reasoning": ({}, {"effort": None}, {"effort": None, "summary": None}),
-    "response_format": (),
-    "top_logprobs": (0,),
-    "truncation": ("disabled",),
-}
 _TEXT_PARTS = ("input_text", "output_text", "text")
 
 
@@ -81,6 +61,26 @@ class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class ResponsesRequest(GenerationRequest, kw_only=True):
     """The request; see docs/responses.md for each field."""
+
+    refused = REFUSED | {
+        "background": (False,),
+        "conversation": (),
+        "context_management": ([],),
+        "include": ([],),
+        "logprobs": (False,),
+        "max_tool_calls": (),
+        "max_tokens": (),
+        "messages": (),
+        "n": (1,),
+        "prompt": (),
+        "prompt_logprobs": (),
+        "return_token_ids": (False,),
+        "return_tokens_as_token_ids": (False,),
+        "reasoning": ({}, {"effort": None}, {"effort": None, "summary": None}),
+        "response_format": (),
+        "top_logprobs": (0,),
+        "truncation": ("disabled",),
+    }
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None

@@ -8,6 +8,7 @@ import msgspec
 
 from quire.core.errors import RequestError
 from quire.core.structured_outputs import StructuredOutputs
+from quire.protocol.request_body import StreamableBody
 
 #: Old names of vLLM, and the fields of :class:`StructuredOutputs` that they mean.
 ALIASES = {
@@ -16,6 +17,7 @@ ALIASES = {
     "guided_choice": "choice",
     "guided_grammar": "grammar",
 }
+FIELDS = ("response_format", "structured_outputs", *ALIASES)
 
 
 class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -44,7 +46,7 @@ class StructuredOutputsField(msgspec.Struct, kw_only=True, forbid_unknown_fields
     json_object: bool | None = None
 
 
-class StructuredRequest(msgspec.Struct, kw_only=True):
+class StructuredRequest(StreamableBody, kw_only=True):
     """The fields that ask for structured output; at most one may."""
 
     response_format: ResponseFormat | None = None
@@ -61,7 +63,7 @@ class StructuredRequest(msgspec.Struct, kw_only=True):
         Raises:
             RequestError: Several do.
         """
-        asking = [name for name in StructuredRequest.__struct_fields__ if self._asks(name)]
+        asking = [name for name in FIELDS if self._asks(name)]
         if len(asking) > 1:
             raise RequestError(
                 f"[{asking[1]}] at most one field may ask for structured output; got "

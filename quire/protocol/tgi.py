@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from quire.protocol.adapted import AdaptedRequest, refuse, shared_fields
+from quire.protocol.compat import CompatRequest, refuse, shared_fields
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.generation import Count, Seed
 from quire.protocol.structured_outputs import StructuredOutputsField
@@ -48,7 +48,7 @@ class TgiParameters(msgspec.Struct, kw_only=True):
     grammar: TgiGrammar | None = None
 
 
-class TgiRequest(AdaptedRequest, kw_only=True):
+class TgiRequest(CompatRequest, kw_only=True):
     """The request of both routes."""
 
     refused = {

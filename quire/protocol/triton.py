@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import RequestError
-from quire.protocol.adapted import AdaptedRequest, shared_fields
+from quire.protocol.compat import CompatRequest, shared_fields
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.generation import Count, Seed
 
@@ -59,7 +59,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 }
 
 
-class TritonRequest(AdaptedRequest, kw_only=True):
+class TritonRequest(CompatRequest, kw_only=True):
     """The request of both routes; the model is in the path, parameters may stand at the top."""
 
     refused = _REFUSED | {f"parameters.{name}": value for name, value in _REFUSED.items()}

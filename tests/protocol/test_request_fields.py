@@ -12,12 +12,13 @@ from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
 from quire.protocol.generation import GenerationRequest
-from quire.protocol.request_fields import HARMLESS, REFUSED_CHAT, REFUSED_COMPLETION
+from quire.protocol.request_fields import HARMLESS
 from quire.protocol.responses import ResponsesRequest
 
 DOCS = Path(__file__).parents[2] / "docs" / "server.md"
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 TEXT = {"prompt": "Hi"}
+REFUSED_CHAT, REFUSED_COMPLETION = ChatCompletionRequest.refused, CompletionRequest.refused
 KINDS = [
     pytest.param(ChatCompletionRequest, CHAT, REFUSED_CHAT, id="chat"),
     pytest.param(CompletionRequest, TEXT, REFUSED_COMPLETION, id="completion"),

@@ -106,7 +106,9 @@ class ScriptedEngine:
         self.clients.append(client)
         ending = "closed"
         try:
-            async for output in self._states(prompt["prompt_token_ids"], sampling_params):
+            async for output in self._states(
+                request_id, prompt["prompt_token_ids"], sampling_params
+            ):
                 ending = "finished" if output.finished else ending
                 yield output
         finally:
@@ -114,7 +116,7 @@ class ScriptedEngine:
             self.ended.append(ending)
 
     async def _states(
-        self, prompt: list[int], params: SamplingParams
+        self, request_id: str, prompt: list[int], params: SamplingParams
     ) -> AsyncGenerator[RequestOutput, None]:
         eos = self.tokenizer.eos_token_id
         token_ids = [*self.tokenizer.encode(self.text), eos]
@@ -131,7 +133,7 @@ class ScriptedEngine:
                 reason = "stop" if token_ids[count - 1] == eos else "length"
             shown = token_ids[:count]
             yield RequestOutput(
-                request_id="",
+                request_id=request_id,
                 prompt=None,
                 prompt_token_ids=prompt,
                 prompt_logprobs=None

@@ -33,8 +33,8 @@ def test_requests_and_tokens_are_bounded_apart():
     places += admission.admit([20])
     assert (admission.num_reqs, admission.num_tokens) == (3, 100)
     for place in places:
-        place.leave(served=True)
-        place.leave(served=True)
+        place.remove(served=True)
+        place.remove(served=True)
     assert (admission.num_reqs, admission.num_tokens) == (0, 0)
 
 
@@ -42,7 +42,7 @@ def test_an_idle_server_takes_even_what_is_too_large():
     admission = Admission(1, 10, Clock())
     (place, *_) = admission.admit([50, 50])
     assert admission.num_reqs == 2
-    place.leave(served=False)
+    place.remove(served=False)
 
 
 def test_retry_after_follows_the_measured_rate():
@@ -52,7 +52,7 @@ def test_retry_after_follows_the_measured_rate():
     for _ in range(20):  # two requests and 200 tokens a second
         clock.now += 0.5
         (place,) = admission.admit([100])
-        place.leave(served=True)
+        place.remove(served=True)
     admission.admit([0] * 4)
     # Eight requests too many at two a second.
     assert refused(admission, [0] * 8).headers["Retry-After"] == "4"
@@ -66,7 +66,7 @@ def refused_after(admission: Admission, clock: Clock) -> str:
     places = admission.admit([0] * 4)
     error = refused(admission, [0])
     for place in places:
-        place.leave(served=False)
+        place.remove(served=False)
     assert error.type == "server_overloaded"
     return error.headers["Retry-After"]
 

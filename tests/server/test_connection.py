@@ -11,7 +11,7 @@ import time
 import httpx2
 import pytest
 
-from quire.server.http.connection import run_until_disconnect
+from quire.server.http.connection import cancel_on_disconnect
 
 ABORTED = 'finished_reason="abort"'
 FOREVER = {"prompt": "Once", "max_tokens": 32000, "ignore_eos": True, "temperature": 0}
@@ -130,26 +130,37 @@ def test_a_client_that_leaves_while_it_sends_is_no_error(live, caplog):
 async def test_work_is_cancelled_and_awaited():
     ended = []
 
-    async def work():
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async with cancel_on_disconnect(receive):
         try:
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0)
             ended.append(True)
-
-    async def receive():
-        return {"type": "http.disconnect"}
-
-    await run_until_disconnect(receive, work())
     assert ended == [True]
 
 
 async def test_work_s_exception_is_passed_on():
-    async def work():
-        raise ValueError("wrong")
-
     async def receive():
         await asyncio.sleep(60)
 
     with pytest.raises(ValueError, match="wrong"):
-        await run_until_disconnect(receive, work())
+        async with cancel_on_disconnect(receive):
+            raise ValueError("wrong")
+
+
+async def test_a_cancel_from_elsewhere_is_passed_on():
+    async def receive():
+        await asyncio.sleep(60)
+
+    async def work():
+        async with cancel_on_disconnect(receive):
+            await asyncio.sleep(60)
+
+    working = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.completion import CompletionRequest
-from quire.protocol.request_fields import REFUSED_CHAT, REFUSED_COMPLETION
-from quire.protocol.responses import REFUSED_RESPONSES, ResponsesRequest
+from quire.protocol.responses import ResponsesRequest
 
 #: How long an answer is; values of their own, so that the test stays quick.
 LENGTHS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "n"}
@@ -30,9 +29,9 @@ VALUES = st.recursive(
 )
 
 
-def few(kind, refused):
+def few(kind):
     """Bodies with up to three fuzzed fields."""
-    names = sorted({*kind.__struct_fields__, *refused, "unknown"} - LENGTHS)
+    names = sorted({*kind.__struct_fields__, *kind.refused, "unknown"} - LENGTHS)
     return st.dictionaries(st.sampled_from(names), VALUES, max_size=3)
 
 
@@ -42,17 +41,17 @@ def few(kind, refused):
         (
             "/v1/completions",
             {"prompt": "Hi", "max_tokens": 2},
-            few(CompletionRequest, REFUSED_COMPLETION),
+            few(CompletionRequest),
         ),
         (
             "/v1/chat/completions",
             {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
-            few(ChatCompletionRequest, REFUSED_CHAT),
+            few(ChatCompletionRequest),
         ),
         (
             "/v1/responses",
             {"input": "Hi", "max_output_tokens": 2},
-            few(ResponsesRequest, REFUSED_RESPONSES),
+            few(ResponsesRequest),
         ),
     ],
 )

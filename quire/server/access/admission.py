@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from quire.server.http.errors import ApiError, shutting_down
 
-#: The service rate is measured over so long, and by at least so much time.
+#: The service rate is measured over this window, and over at least the second.
 WINDOW_SECONDS = 30.0
 MIN_WINDOW_SECONDS = 1.0
 MAX_RETRY_SECONDS = 120
@@ -17,27 +17,27 @@ MAX_RETRY_SECONDS = 120
 REASONS = ("queued_requests", "queued_tokens", "shutdown")
 
 
-class Place:
-    """A prompt's place in the queue, from its admission to its first token."""
+class QueueEntry:
+    """A prompt that waits, from its admission to its first token."""
 
     def __init__(self, admission: Admission, num_tokens: int) -> None:
         self._admission = admission
         self._num_tokens = num_tokens
-        self._taken = True
+        self._waits = True
 
-    def leave(self, *, served: bool) -> None:
-        """Give the place up; a second call does nothing.
+    def remove(self, *, served: bool) -> None:
+        """Take it out of the queue; a second call does nothing.
 
         Args:
             served: It has its first token, so it counts for the service rate.
         """
-        if self._taken:
-            self._taken = False
-            self._admission.leave(self._num_tokens, served)
+        if self._waits:
+            self._waits = False
+            self._admission.remove(self._num_tokens, served)
 
 
 class Admission:
-    """Counts prompts that wait for their first token and refuses those too many.
+    """Counts prompts that wait for their first token and refuses those beyond the limits.
 
     Args:
         max_reqs: Most prompts that wait.
@@ -66,7 +66,7 @@ class Admission:
         self.draining = False
         self.rejections = Counter(dict.fromkeys(REASONS, 0))
 
-    def admit(self, sizes: Sequence[int]) -> list[Place]:
+    def admit(self, sizes: Sequence[int]) -> list[QueueEntry]:
         """Take the prompts of a request, whose sizes are in tokens, all or none.
 
         Raises:
@@ -94,10 +94,10 @@ class Admission:
             self._first_time = self._clock()
         self.num_reqs += len(sizes)
         self.num_tokens += sum(sizes)
-        return [Place(self, size) for size in sizes]
+        return [QueueEntry(self, size) for size in sizes]
 
-    def leave(self, num_tokens: int, served: bool) -> None:
-        """Count a prompt out; see :meth:`Place.leave`."""
+    def remove(self, num_tokens: int, served: bool) -> None:
+        """Count a prompt out; see :meth:`QueueEntry.remove`."""
         self.num_reqs -= 1
         self.num_tokens -= num_tokens
         if served:
@@ -105,7 +105,7 @@ class Admission:
             self._drop_old()
 
     def retry_after(self, num_reqs: int, num_tokens: int) -> int:
-        """Return in how many seconds so many more prompts and tokens will have been served."""
+        """Return in how many seconds that many more prompts and tokens will have been served."""
         self._drop_old()
         if not self._served or self._first_time is None:
             return 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -22,13 +22,14 @@ from quire.protocol.ollama import (
     OllamaChatRequest,
     OllamaGenerateRequest,
 )
-from quire.server.compat.endpoint import AdaptedAnswer, AdaptedEndpoint
+from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.deltas import Delta
-from quire.server.generation.generate import Submission
 from quire.server.generation.service import Service
+from quire.server.generation.submission import ApiRequest, Submission
+from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES
 
@@ -37,7 +38,7 @@ _TAG = ":latest"
 _NANOSECONDS = 10**9
 
 
-class Ollama(AdaptedEndpoint[T]):
+class Ollama(CompatEndpoint[T]):
     """The ASGI app of either route.
 
     Args:
@@ -54,30 +55,27 @@ class Ollama(AdaptedEndpoint[T]):
         self.kind = kind
         self._param = param
 
-    async def read(self, request: Request) -> tuple[T, dict[str, str]]:
-        body, headers = await super().read(request)
-        name = body.model or ""
+    def resolve(self, body: T, path_params: Mapping[str, Any]) -> T:
+        body, name = super().resolve(body, path_params), body.model or ""
         if name not in self.service.model_names:
-            body.model = name.removesuffix(_TAG)
-        return body, headers
+            return msgspec.structs.replace(body, model=name.removesuffix(_TAG))
+        return body
 
-    async def prepare(
-        self, body: T, response_id: str, client: str
-    ) -> tuple[OllamaTexts, Submission]:
-        service = self.service
-        model = service.resolve_model(body.model)
+    async def prepare(self, request: ApiRequest[T]) -> tuple[OllamaTexts, Submission]:
+        service, body, model = self.service, request.body, request.model
         ours = body.our_request()
         if not isinstance(ours, ChatCompletionRequest):
-            submission, _ = await prepare_completion(service, ours, response_id, self._param)
+            completion = request.with_body(ours)
+            submission, _ = await prepare_completion(service, completion, self._param)
             return OllamaTexts(model, None, False), submission
         if body.think and service.formats.reasoning is None:
             raise ApiError(400, f"[think] the model {model} does not think.", param="think")
-        submission, reading, _ = await prepare_chat(service, ours, response_id, self._param)
+        submission, reading, _ = await prepare_chat(service, request.with_body(ours), self._param)
         in_message = isinstance(body, OllamaChatRequest)
         return OllamaTexts(model, reading.create_parser(), in_message), submission
 
 
-class OllamaTexts(AdaptedAnswer):
+class OllamaTexts(CompatAnswer):
     """Formats one answer.
 
     Args:
@@ -156,7 +154,7 @@ def routes(service: Service) -> list[Route]:
 
     async def list_models(request: Request) -> Response:
         modified = _stamp(service.created)
-        return _json(
+        return json_response(
             {
                 "models": [
                     {"name": name, "model": name, "modified_at": modified}
@@ -166,7 +164,7 @@ def routes(service: Service) -> list[Route]:
         )
 
     async def show_version(request: Request) -> Response:
-        return _json({"version": quire.__version__})
+        return json_response({"version": quire.__version__})
 
     generate = Ollama(service, OllamaGenerateRequest, "prompt")
     chat = Ollama(service, OllamaChatRequest, "messages")
@@ -176,7 +174,3 @@ def routes(service: Service) -> list[Route]:
         Route("/api/tags", list_models, methods=["GET"]),
         Route("/api/version", show_version, methods=["GET"]),
     ]
-
-
-def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

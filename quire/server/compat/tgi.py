@@ -17,31 +17,29 @@ from quire.protocol.tgi import (
     TgiRequest,
     TgiToken,
 )
-from quire.server.compat.endpoint import AdaptedAnswer, AdaptedEndpoint
+from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.deltas import Delta
-from quire.server.generation.generate import Submission
 from quire.server.generation.service import Service
+from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.sse import TGI_EVENTS
 from quire.server.openai.logprobs import LOWEST, Position, TokenNames
 from quire.text.tokenizer import Tokenizer
 
 
-class Tgi(AdaptedEndpoint[TgiRequest]):
+class Tgi(CompatEndpoint[TgiRequest]):
     """The ASGI app of either route."""
 
     kind = TgiRequest
     id_prefix = "tgi"
     form = TGI_EVENTS
 
-    async def prepare(
-        self, body: TgiRequest, response_id: str, client: str
-    ) -> tuple[TgiTexts, Submission]:
-        self.service.resolve_model(body.model)
+    async def prepare(self, request: ApiRequest[TgiRequest]) -> tuple[TgiTexts, Submission]:
+        completion = request.with_body(request.body.completion_request())
         submission, _ = await prepare_completion(
-            self.service, body.completion_request(), response_id, "inputs", DEFAULT_MAX_NEW_TOKENS
+            self.service, completion, "inputs", DEFAULT_MAX_NEW_TOKENS
         )
-        return TgiTexts(self.service.engine.tokenizer, body), submission
+        return TgiTexts(self.service.engine.tokenizer, request.body), submission
 
 
 class TokenPieces:
@@ -79,7 +77,7 @@ class TokenPieces:
         return tokens
 
 
-class TgiTexts(AdaptedAnswer):
+class TgiTexts(CompatAnswer):
     """Formats one answer.
 
     Args:

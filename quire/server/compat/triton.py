@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from starlette.requests import Request
+import msgspec
 from starlette.routing import Route
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.triton import TritonAnswer, TritonRequest
-from quire.server.compat.endpoint import AdaptedAnswer, AdaptedEndpoint
+from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.deltas import Delta
-from quire.server.generation.generate import Submission
 from quire.server.generation.service import Service
+from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.sse import PLAIN_EVENTS
 
 PREFIX = "/v2/models/"
@@ -21,30 +22,26 @@ PREFIX = "/v2/models/"
 VERSION = "1"
 
 
-class Triton(AdaptedEndpoint[TritonRequest]):
+class Triton(CompatEndpoint[TritonRequest]):
     """The ASGI app of either route."""
 
     kind = TritonRequest
     id_prefix = "triton"
     form = PLAIN_EVENTS
 
-    async def read(self, request: Request) -> tuple[TritonRequest, dict[str, str]]:
-        body, headers = await super().read(request)
-        body.model = request.path_params["model"]
-        return body, headers
+    def resolve(self, body: TritonRequest, path_params: Mapping[str, Any]) -> TritonRequest:
+        body = super().resolve(body, path_params)
+        return msgspec.structs.replace(body, model=path_params["model"])
 
-    async def prepare(
-        self, body: TritonRequest, response_id: str, client: str
-    ) -> tuple[TritonTexts, Submission]:
-        model = self.service.resolve_model(body.model)
-        submission, (text,) = await prepare_completion(
-            self.service, body.completion_request(), response_id, "text_input"
-        )
+    async def prepare(self, request: ApiRequest[TritonRequest]) -> tuple[TritonTexts, Submission]:
+        body = request.body
+        completion = request.with_body(body.completion_request())
+        submission, (text,) = await prepare_completion(self.service, completion, "text_input")
         echo = text if body.given().exclude_input_in_output is False else ""
-        return TritonTexts(model, body.id, echo), submission
+        return TritonTexts(request.model, body.id, echo), submission
 
 
-class TritonTexts(AdaptedAnswer):
+class TritonTexts(CompatAnswer):
     """Formats one answer.
 
     Args:

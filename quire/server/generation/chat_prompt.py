@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from quire.protocol.chat_completion import ChatCompletionRequest
-from quire.server.generation.generate import Submission, output_limit
 from quire.server.generation.prompts import Conversation, PromptLimit, encode_conversation
 from quire.server.generation.service import Service
-from quire.server.generation.tool_use import AnswerReading, ToolUse, read_as
+from quire.server.generation.submission import ApiRequest, Submission
+from quire.server.generation.tool_use import AnswerReading, ToolUse
 
 
 async def prepare_chat(
-    service: Service, body: ChatCompletionRequest, response_id: str, param: str
+    service: Service, request: ApiRequest[ChatCompletionRequest], param: str = "messages"
 ) -> tuple[Submission, AnswerReading, str]:
     """Check, render and tokenize a conversation.
 
     Args:
         service: The served model.
-        body: The request.
-        response_id: The engine's ids derive from it.
-        param: The request's field that holds the conversation, for errors.
+        request: The request.
+        param: The field that holds the conversation, for errors.
 
     Returns:
         What the engine is asked, how its answers are read, and the role of the answer.
@@ -26,6 +25,7 @@ async def prepare_chat(
     Raises:
         RequestError: The request is wrong.
     """
+    body = request.body
     body.check()
     exclude = service.options.exclude_tools_when_tool_choice_none
     tool_use = ToolUse.of(body, service.formats, exclude)
@@ -40,14 +40,14 @@ async def prepare_chat(
     tokenizer = service.engine.tokenizer
     longest = PromptLimit(service.engine.max_model_len, param)
     token_ids = await encode_conversation(tokenizer, conversation, longest)
-    limit = output_limit(service, body.output_limit, len(token_ids))
+    reading = AnswerReading.of(service.formats, tool_use, tokenizer, token_ids)
+    settings = reading.sampling_settings(tool_use, body.constraint(), tokenizer)
+    limit = service.output_limit(body.output_limit, len(token_ids))
     defaults = service.engine.default_sampling_params
-    params = body.sampling_params(defaults, limit, body.num_logprobs)
-    reading = read_as(service.formats, tool_use, tokenizer, token_ids, params)
     submission = Submission(
-        response_id=response_id,
+        request=request,
         prompts=[token_ids],
-        params=[params],
+        params=[body.sampling_params(defaults, limit, body.num_logprobs, **settings)],
         param=param,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,

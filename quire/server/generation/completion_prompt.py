@@ -6,15 +6,14 @@ from msgspec import UNSET
 
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.completion import DEFAULT_MAX_TOKENS, CompletionRequest
-from quire.server.generation.generate import Submission, output_limit
 from quire.server.generation.prompts import PromptLimit, encode_text
 from quire.server.generation.service import Service
+from quire.server.generation.submission import ApiRequest, Submission
 
 
 async def prepare_completion(
     service: Service,
-    body: CompletionRequest,
-    response_id: str,
+    request: ApiRequest[CompletionRequest],
     param: str = "prompt",
     default_max_tokens: int = DEFAULT_MAX_TOKENS,
 ) -> tuple[Submission, list[str]]:
@@ -22,9 +21,8 @@ async def prepare_completion(
 
     Args:
         service: The served model.
-        body: The request.
-        response_id: The engine's ids derive from it.
-        param: The request's field that holds the prompt, for errors.
+        request: The request.
+        param: The field that holds the prompt, for errors.
         default_max_tokens: Output limit where the request says nothing of one.
 
     Returns:
@@ -33,6 +31,7 @@ async def prepare_completion(
     Raises:
         RequestError: The request is wrong.
     """
+    body = request.body
     body.check()
     tokenizer = service.engine.tokenizer
     limit = PromptLimit(service.engine.max_model_len, param)
@@ -46,7 +45,7 @@ async def prepare_completion(
             prompts.append(prompt)
             texts.append(tokenizer.decode(prompt) if body.echo else "")
     submission = Submission(
-        response_id=response_id,
+        request=request,
         prompts=prompts,
         params=[_params(service, body, len(ids), default_max_tokens) for ids in prompts],
         param=param,
@@ -66,7 +65,7 @@ def _params(
     elif asked == 0:
         # With echo, for the prompt's log-probabilities; the engine makes at least one token.
         asked = 1
-    limit = output_limit(service, asked, num_prompt_tokens)
+    limit = service.output_limit(asked, num_prompt_tokens)
     defaults = dict(service.engine.default_sampling_params)
     if body.echo and body.logprobs is not None:
         defaults["prompt_logprobs"] = body.logprobs

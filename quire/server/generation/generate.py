@@ -6,83 +6,20 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from quire.core.client import SHARED
-from quire.core.errors import KV_CANARY, PromptTooLongError, RequestError
+from quire.core.errors import KV_CANARY
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import SamplingParams
-from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
+from quire.server.generation.submission import Submission
 from quire.server.http.errors import ApiError
 from quire.server.observability.request_observer import RequestObserver
-from quire.server.observability.request_record import Generation, RequestRecord
+from quire.server.observability.request_record import Generation
 
 #: ``(prompt index, output so far)`` of a request's prompts, as they grow.
 Outputs: TypeAlias = AsyncGenerator[tuple[int, RequestOutput], None]
 
 _submissions = itertools.count()
-
-
-@dataclass(slots=True, kw_only=True)
-class Submission:
-    """What an endpoint asks of the engine.
-
-    Attributes:
-        response_id: Id of the answer; the engine's ids derive from it.
-        prompts: Token ids of each prompt.
-        params: Sampling settings of each prompt.
-        param: Request field that holds the prompt, for errors.
-        priority: Lower runs first.
-        deadline: When it ends with ``timeout``, on the monotonic clock.
-        cache_salt: Only requests with the same salt share cached blocks.
-        api_key: Whose request it is, where keys are asked for.
-        record: Gets what becomes of each prompt.
-    """
-
-    response_id: str
-    prompts: list[list[int]]
-    params: list[SamplingParams]
-    param: str
-    priority: int = 0
-    cache_salt: str | None = None
-    deadline: float | None = None
-    record: RequestRecord | None = None
-    api_key: ApiKey | None = None
-
-
-def output_limit(service: Service, asked: int | None, num_prompt_tokens: int) -> int | None:
-    """Return the request's limit of output tokens, else the model's own as far as it fits."""
-    default: int | None = service.engine.default_sampling_params.get("max_tokens")
-    if asked is not None or default is None:
-        return asked
-    return min(default, max(1, service.engine.max_model_len - num_prompt_tokens))
-
-
-def check_submission(service: Service, submission: Submission) -> None:
-    """Refuse what would be ignored or only be found once other prompts of the request run.
-
-    Raises:
-        PromptTooLongError: With the counts, in the words that clients look for.
-        RequestError: A setting that this server does not honour.
-    """
-    if submission.priority and service.config.scheduler.scheduling_policy != "priority":
-        raise RequestError(
-            "[priority] needs a server started with --scheduling-policy priority; "
-            f"got {submission.priority}.",
-            "priority",
-        )
-    limit, param = service.engine.max_model_len, submission.param
-    for token_ids, params in zip(submission.prompts, submission.params, strict=True):
-        asked = 0 if params.pooling is not None else params.max_tokens or 1
-        if len(token_ids) + asked > limit:
-            raise PromptTooLongError(
-                f"This model's maximum context length is {limit} tokens. However, you requested "
-                f"{len(token_ids) + asked} tokens ({len(token_ids)} in the {param}, {asked} in "
-                f"the completion). Please reduce the length of the {param} or completion.",
-                param,
-            )
 
 
 async def generate(
@@ -98,65 +35,56 @@ async def generate(
             it stops (503).
         QuireError: What ``EngineClient.generate`` raises.
     """
+    submission.check(service)
+    request, prompts = submission.request, submission.prompts
+    if request.api_key is not None:
+        service.rate_limits.admit(request.api_key, sum(map(len, prompts)))
+    queued = service.admission.admit([len(prompt) for prompt in prompts])
     number = next(_submissions)
-    metrics, key = service.metrics, submission.api_key
-    if key is not None:
-        service.rate_limits.admit(key, sum(map(len, submission.prompts)))
-    places = service.admission.admit([len(prompt) for prompt in submission.prompts])
-    metrics.num_in_flight += 1
-    try:
-        streams = [
-            _observed(service, submission, index, f"{submission.response_id}-{number}-{index}")
-            for index in range(len(submission.prompts))
-        ]
-        outputs = _single(streams[0]) if len(streams) == 1 else _merged(streams)
-        async with aclosing(outputs):
-            async for index, output in outputs:
-                places[index].leave(served=True)
-                yield index, _checked(output, alone=len(streams) == 1)
-    finally:
-        metrics.num_in_flight -= 1
-        for place in places:
-            place.leave(served=False)
-
-
-async def _single(
-    stream: AsyncGenerator[RequestOutput, None],
-) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    async with aclosing(stream):
-        async for output in stream:
-            yield 0, output
-
-
-async def _observed(
-    service: Service, submission: Submission, index: int, request_id: str
-) -> AsyncGenerator[RequestOutput, None]:
-    """Pass one prompt's outputs on and write their times and counts to the metrics."""
-    params = submission.params[index]
-    outputs = service.engine.generate(
-        {"prompt_token_ids": submission.prompts[index]},
-        params,
-        request_id,
-        priority=submission.priority,
-        cache_salt=submission.cache_salt,
-        deadline=submission.deadline,
-        client=SHARED if submission.api_key is None else submission.api_key.client,
+    generations = [
+        Generation(f"{request.response_id}-{number}-{index}", params)
+        for index, params in enumerate(submission.params)
+    ]
+    request.record.begin_generations(
+        generations,
+        model=request.model,
+        api_key=None if request.api_key is None else request.client.client_id,
+        streamed=request.stream,
     )
-    generation = Generation(request_id, params)
-    if submission.record is not None:
-        submission.record.generations.append(generation)
-    observer = RequestObserver(service.metrics, generation)
+    observers = [RequestObserver(service.metrics, generation) for generation in generations]
+    indices = {generation.engine_id: index for index, generation in enumerate(generations)}
+    streams = [
+        service.engine.generate(
+            {"prompt_token_ids": prompt},
+            generation.params,
+            generation.engine_id,
+            priority=submission.priority,
+            cache_salt=submission.cache_salt,
+            deadline=request.deadline,
+            client=request.client,
+        )
+        for prompt, generation in zip(prompts, generations, strict=True)
+    ]
+    service.metrics.num_in_flight += 1
     try:
-        async with aclosing(outputs):
+        async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as outputs:
             async for output in outputs:
-                observer.observe(output)
-                yield output
+                index = indices[output.request_id]
+                observers[index].observe(output)
+                queued[index].remove(served=True)
+                _check(output, alone=len(streams) == 1)
+                yield index, output
     finally:
-        if submission.api_key is not None:
-            service.rate_limits.add_output(submission.api_key, generation.num_output_tokens)
+        service.metrics.num_in_flight -= 1
+        for entry in queued:
+            entry.remove(served=False)
+        if request.api_key is not None:
+            num_tokens = sum(generation.num_output_tokens for generation in generations)
+            service.rate_limits.add_output(request.api_key, num_tokens)
 
 
-def _checked(output: RequestOutput, alone: bool) -> RequestOutput:
+def _check(output: RequestOutput, alone: bool) -> None:
+    """Refuse an output that is not an answer; ``alone`` when it is the request's only one."""
     for completion in output.outputs:
         if completion.finish_reason == "error":
             corrupted = (output.error or "").startswith(KV_CANARY)
@@ -172,12 +100,11 @@ def _checked(output: RequestOutput, alone: bool) -> RequestOutput:
         expired = [c for c in output.outputs if c.finish_reason == "timeout"]
         if expired:
             raise ApiError(504, "The request's timeout passed before its first token.")
-    return output
 
 
 async def _merged(
     streams: list[AsyncGenerator[RequestOutput, None]],
-) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+) -> AsyncGenerator[RequestOutput, None]:
     """Yield from all streams as they grow; a slow reader gets the latest state of each."""
     latest: dict[int, RequestOutput] = {}
     changed = asyncio.Event()
@@ -197,7 +124,7 @@ async def _merged(
             changed.clear()
             ended = [task.done() for task in tasks]
             for index in sorted(latest):
-                yield index, latest.pop(index)
+                yield latest.pop(index)
             for task in tasks:
                 if task.done():
                     task.result()

@@ -13,10 +13,8 @@ from quire.server.generation.generate import Outputs
 FLUSH_SECONDS = 0.25
 
 
-async def paced(
-    outputs: Outputs, interval: int, flush_seconds: float | None = None
-) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """Yield of ``outputs`` the first, the last, and between them one every ``interval`` tokens.
+def paced(outputs: Outputs, interval: int, flush_seconds: float | None = None) -> Outputs:
+    """Return of ``outputs`` the first, the last, and between them one every ``interval`` tokens.
 
     What is held back when ``outputs`` fails is yielded before it fails here.
 
@@ -25,7 +23,14 @@ async def paced(
         interval: Tokens that a choice must have grown by.
         flush_seconds: Longest that a state is held back; None for :data:`FLUSH_SECONDS`.
     """
-    patience = FLUSH_SECONDS if flush_seconds is None else flush_seconds
+    if interval == 1:
+        return outputs
+    return _paced(outputs, interval, FLUSH_SECONDS if flush_seconds is None else flush_seconds)
+
+
+async def _paced(
+    outputs: Outputs, interval: int, flush_seconds: float
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     held: dict[int, RequestOutput] = {}
     sent: dict[int, list[int]] = {}
     loop = asyncio.get_running_loop()
@@ -56,7 +61,7 @@ async def paced(
                 if not held:
                     due = None
                 elif due is None:
-                    due = loop.time() + patience
+                    due = loop.time() + flush_seconds
         finally:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)

@@ -102,6 +102,13 @@ class Service:
             raise ApiError(404, f"The model `{name}` does not exist.", param="model")
         return name
 
+    def output_limit(self, asked: int | None, num_prompt_tokens: int) -> int | None:
+        """Return a request's limit of output tokens, else the model's own as far as it fits."""
+        default: int | None = self.engine.default_sampling_params.get("max_tokens")
+        if asked is not None or default is None:
+            return asked
+        return min(default, max(1, self.engine.max_model_len - num_prompt_tokens))
+
     def identity(self, response_id: str, kind: str, model: str) -> dict[str, Any]:
         """Return what an answer and each of its chunks says of itself; ``kind`` is ``object``."""
         return {

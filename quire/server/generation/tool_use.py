@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from quire.core.errors import RequestError
-from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.tools import NamedTool, Tool
@@ -69,7 +69,7 @@ class ToolUse:
     def constraint(
         self, asked: StructuredOutputs | None, tokenizer: Tokenizer
     ) -> StructuredOutputs | None:
-        """Return what the answer must look like, given what the request asked for beside tools.
+        """Return what the answer must look like, given what the request asked for besides tools.
 
         Raises:
             RequestError: The schema of a strict function cannot be enforced.
@@ -106,6 +106,39 @@ class AnswerReading:
     tool_parser: str | None
     is_open: bool
 
+    @classmethod
+    def of(
+        cls, formats: AnswerFormats, tool_use: ToolUse, tokenizer: Tokenizer, prompt: list[int]
+    ) -> AnswerReading:
+        """Return how the answers to ``prompt``, in token ids, are read."""
+        end = "" if formats.reasoning is None else tokenizer.decode(prompt[-TAIL_TOKENS:], False)
+        is_open = formats.reasoning is not None and formats.reasoning.begins_open(end)
+        return cls(formats, tool_use.parser, is_open)
+
+    def sampling_settings(
+        self, tool_use: ToolUse, asked: StructuredOutputs | None, tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        """Return the sampling settings that reading an answer needs.
+
+        Args:
+            tool_use: What may be called.
+            asked: What the request wants the answer to look like, besides tool calls.
+            tokenizer: Of the served model.
+
+        Raises:
+            RequestError: The schema of a strict function cannot be enforced.
+        """
+        constraint, form = tool_use.constraint(asked, tokenizer), self.formats.reasoning
+        if constraint is not None and form is not None:
+            start = "" if self.is_open else form.start
+            constraint = replace(constraint, reasoning_end=form.end, reasoning_start=start)
+        settings: dict[str, Any] = {"structured_outputs": constraint}
+        if self.tool_parser is not None:
+            ids = map(tokenizer.token_to_id, PARSERS[self.tool_parser].marks)
+            if any(token_id is not None and tokenizer.is_special(token_id) for token_id in ids):
+                settings["skip_special_tokens"] = False
+        return settings
+
     def create_parser(self) -> AnswerParser:
         """Return a parser for one answer."""
         return AnswerParser(self.formats.reasoning, self.is_open, self.tool_parser)
@@ -127,30 +160,3 @@ class AnswerReading:
             )
             for token_ids in answers
         )
-
-
-def read_as(
-    formats: AnswerFormats,
-    tool_use: ToolUse,
-    tokenizer: Tokenizer,
-    prompt: list[int],
-    params: SamplingParams,
-) -> AnswerReading:
-    """Return how answers to ``prompt`` are read, and set in ``params`` what that needs.
-
-    Raises:
-        RequestError: The schema of a strict function cannot be enforced.
-    """
-    constraint = tool_use.constraint(params.structured_outputs, tokenizer)
-    is_open, form = False, formats.reasoning
-    if form is not None:
-        is_open = form.begins_open(tokenizer.decode(prompt[-TAIL_TOKENS:], False))
-        if constraint is not None:
-            start = "" if is_open else form.start
-            constraint = replace(constraint, reasoning_end=form.end, reasoning_start=start)
-    params.structured_outputs = constraint
-    if tool_use.parser is not None:
-        ids = map(tokenizer.token_to_id, PARSERS[tool_use.parser].marks)
-        if any(token_id is not None and tokenizer.is_special(token_id) for token_id in ids):
-            params.skip_special_tokens = False
-    return AnswerReading(formats, tool_use.parser, is_open)

@@ -1,15 +1,19 @@
-"""Read a JSON body with a size limit, and say which of its fields were not understood."""
+"""JSON bodies: requests read with a size limit and decoded once, answers written."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
-from quire.protocol.decode import decode_body
+from quire.protocol.decode import decode_json, to_struct
 from quire.server.http.errors import ApiError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -18,17 +22,37 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_NAMED_FIELDS = 20
 
 
-async def read_request(request: Request, kind: type[T], strict: bool) -> tuple[T, dict[str, str]]:
-    """Return the decoded body, and the response headers that name unknown fields.
+@dataclass(frozen=True, slots=True)
+class JsonRequest:
+    """An HTTP request whose body has been read and decoded.
 
-    Args:
-        request: The HTTP request; its body is consumed.
-        kind: A struct of :mod:`quire.protocol`.
-        strict: Refuse unknown fields.
+    Attributes:
+        http: The request without its body.
+        send: Sends the answer.
+        fields: The body, a JSON object.
+    """
+
+    http: Request
+    send: Send
+    fields: dict[str, Any]
+
+    @classmethod
+    async def receive(cls, scope: Scope, receive: Receive, send: Send) -> JsonRequest:
+        """Read the body of an ASGI request; errors as of :func:`read_json`."""
+        http = Request(scope, receive)
+        return cls(http, send, await read_json(http))
+
+    async def answer(self, response: Response) -> None:
+        """Send a whole response."""
+        await response(self.http.scope, self.http.receive, self.send)
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """Return the decoded body.
 
     Raises:
         ApiError: 413 too large, 415 not JSON by its content type, or compressed.
-        RequestError: The content is wrong.
+        RequestError: It is not a JSON object.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # A web page may send a form or text to this machine without asking; JSON it may not.
@@ -43,9 +67,38 @@ async def read_request(request: Request, kind: type[T], strict: bool) -> tuple[T
             f"[content-encoding] a body must be sent as it is; got {coding[:40]!a}.",
             headers={"Accept-Encoding": "identity"},
         )
-    decoded, ignored = decode_body(await read_body(request), kind)
+    return decode_json(await _read_bytes(request))
+
+
+async def _read_bytes(request: Request) -> bytes:
+    too_large = ApiError(413, f"[body] must be at most {MAX_BODY_BYTES} bytes.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
+        raise too_large
+    chunks = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise too_large
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def read_fields(fields: Mapping[str, Any], kind: type[T], strict: bool) -> tuple[T, dict[str, str]]:
+    """Return the struct of a decoded body, and the response headers that name unknown fields.
+
+    Args:
+        fields: The body.
+        kind: A struct of :mod:`quire.protocol`.
+        strict: Refuse unknown fields.
+
+    Raises:
+        RequestError: The content is wrong.
+    """
+    body, ignored = to_struct(fields, kind)
     if not ignored:
-        return decoded, {}
+        return body, {}
     names = [quote(name, safe="[].") for name in ignored[:MAX_NAMED_FIELDS]]
     if strict:
         raise RequestError(
@@ -54,14 +107,14 @@ async def read_request(request: Request, kind: type[T], strict: bool) -> tuple[T
         )
     if len(ignored) > MAX_NAMED_FIELDS:
         names.append("...")
-    return decoded, {"X-Ignored-Params": ", ".join(name[:100] for name in names)}
+    return body, {"X-Ignored-Params": ", ".join(name[:100] for name in names)}
 
 
 def read_timeout(request: Request) -> float | None:
     """Return the seconds that the header ``X-Request-Timeout`` gives, or None without it.
 
     Raises:
-        ApiError: 400, it is no positive number.
+        ApiError: 400, it is not a positive number.
     """
     text = request.headers.get("x-request-timeout")
     if text is None:
@@ -75,21 +128,7 @@ def read_timeout(request: Request) -> float | None:
     return seconds
 
 
-async def read_body(request: Request) -> bytes:
-    """Return the bytes of a body.
-
-    Raises:
-        ApiError: 413, there are too many.
-    """
-    too_large = ApiError(413, f"[body] must be at most {MAX_BODY_BYTES} bytes.")
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-        raise too_large
-    chunks = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise too_large
-        chunks.append(chunk)
-    return b"".join(chunks)
+def json_response(value: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response of ``value``; bytes are JSON already."""
+    content = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    return Response(content, headers=headers, media_type="application/json")

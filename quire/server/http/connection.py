@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
 
-async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Run ``work``; cancel it as soon as the client disconnects.
+@asynccontextmanager
+async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the block as soon as the client disconnects; what follows it runs on.
 
     Cancelling reaches the engine's iterator, which aborts the request and frees its blocks. The
     request's body must have been read: nobody else may call ``receive`` meanwhile.
-
-    Raises:
-        Exception: Whatever ``work`` raises.
     """
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_wait_for_disconnect(receive))
+    task = asyncio.current_task()
+    assert task is not None
+    num_cancels = task.cancelling()
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()
+
+    watching = asyncio.create_task(watch())
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
+        yield
+    except BaseException:
+        # As asyncio.timeout does: a cancel that is not ours goes on.
+        if not gone or task.uncancel() > num_cancels:
+            raise
     finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)

@@ -86,12 +86,9 @@ def shutting_down() -> ApiError:
     return ApiError(503, message, headers={"Retry-After": "1"})
 
 
-def name_field(error: RequestError, engine_name: str, sent_name: str) -> None:
-    """Have an error about the engine's ``engine_name`` speak of the field that was sent."""
-    if error.param == engine_name:
-        error.param = sent_name
-        text = str(error).replace(f"[{engine_name}]", f"[{sent_name}]", 1)
-        error.args = (text, *error.args[1:])
+def renamed(error: RequestError, sent_name: str) -> RequestError:
+    """Return the error in the name that the field it is about was sent under."""
+    return type(error)(str(error).replace(f"[{error.param}]", f"[{sent_name}]", 1), sent_name)
 
 
 def to_api_error(error: BaseException) -> ApiError:

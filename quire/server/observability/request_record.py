@@ -100,6 +100,13 @@ class RequestRecord:
             num_bytes_in=int(length) if length.isdigit() else 0,
         )
 
+    def begin_generations(
+        self, generations: list[Generation], *, model: str, api_key: str | None, streamed: bool
+    ) -> None:
+        """Note what the engine is asked; the generations fill in what becomes of it."""
+        self.generations += generations
+        self.model, self.api_key, self.streamed = model, api_key, streamed
+
     def end(self, scope: Scope) -> None:
         """Note the time, and which route it was."""
         self.ended = time.monotonic()

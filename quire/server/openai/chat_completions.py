@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
 from quire.core.outputs import CompletionOutput, RequestOutput
@@ -18,8 +17,9 @@ from quire.protocol.chat_completion import (
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.deltas import Sent, Tally, json_text
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.generate import Outputs, Submission
+from quire.server.generation.generate import Outputs
 from quire.server.generation.service import Service
+from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.generation.tool_use import AnswerReading
 from quire.server.http.sse import ChunkWriter
 from quire.server.openai.chat_choice import ChoiceWriter, WrittenChoice
@@ -33,11 +33,10 @@ class ChatCompletions(GenerationEndpoint[ChatCompletionRequest]):
     id_prefix = "chatcmpl"
 
     async def prepare(
-        self, body: ChatCompletionRequest, response_id: str, client: str
+        self, request: ApiRequest[ChatCompletionRequest]
     ) -> tuple[ChatAnswer, Submission]:
-        model = self.service.resolve_model(body.model)
-        submission, reading, role = await prepare_chat(self.service, body, response_id, "messages")
-        return ChatAnswer(self.service, body, response_id, model, role, reading), submission
+        submission, reading, role = await prepare_chat(self.service, request)
+        return ChatAnswer(self.service, request, role, reading), submission
 
 
 class ChatAnswer:
@@ -45,9 +44,7 @@ class ChatAnswer:
 
     Args:
         service: The served model.
-        body: The request.
-        response_id: ``chatcmpl-...``.
-        model: The name the client used.
+        request: What is answered.
         role: Of the generated message.
         reading: How the text is split into reasoning, content and tool calls.
     """
@@ -55,40 +52,36 @@ class ChatAnswer:
     def __init__(
         self,
         service: Service,
-        body: ChatCompletionRequest,
-        response_id: str,
-        model: str,
+        request: ApiRequest[ChatCompletionRequest],
         role: str,
         reading: AnswerReading,
     ) -> None:
-        self._body = body
+        self._body = body = request.body
         self._role = role
         self._writer = ChoiceWriter(reading, body.include_reasoning is not False)
         self._tokenizer = service.engine.tokenizer
         self._usage = service.usage_options(body.stream_options)
-        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        kind = "chat.completion.chunk" if request.stream else "chat.completion"
         self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
-        self._identity = service.identity(response_id, kind, model)
+        self._identity = service.identity(request.response_id, kind, request.model)
         self._tally = Tally()
 
-    async def collect(self, outputs: Outputs) -> bytes:
-        """Wait for the end and return the whole answer as JSON."""
+    async def collect(self, outputs: Outputs) -> ChatCompletion:
+        """Wait for the end and return the whole answer."""
         async with aclosing(outputs):
             async for _, output in outputs:
                 final = output
         self._tally.count(0, final)
         self._count_reasoning(final)
         body = self._body
-        return msgspec.json.encode(
-            ChatCompletion(
-                **self._identity,
-                choices=[self._choice(completion) for completion in final.outputs],
-                usage=self._tally.usage(),
-                prompt_token_ids=final.prompt_token_ids if body.return_token_ids else UNSET,
-                prompt_logprobs=UNSET
-                if body.prompt_logprobs is None
-                else prompt_logprobs(self._names, final.prompt_logprobs or []),
-            )
+        return ChatCompletion(
+            **self._identity,
+            choices=[self._choice(completion) for completion in final.outputs],
+            usage=self._tally.usage(),
+            prompt_token_ids=final.prompt_token_ids if body.return_token_ids else UNSET,
+            prompt_logprobs=UNSET
+            if body.prompt_logprobs is None
+            else prompt_logprobs(self._names, final.prompt_logprobs or []),
         )
 
     def _choice(self, completion: CompletionOutput) -> ChatChoice:

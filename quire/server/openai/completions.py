@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.core.outputs import CompletionOutput, RequestOutput
@@ -20,8 +19,9 @@ from quire.protocol.completion import (
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.deltas import Delta, Sent, Tally, json_text
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.generate import Outputs, Submission
+from quire.server.generation.generate import Outputs
 from quire.server.generation.service import Service
+from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.sse import ChunkWriter
 from quire.server.openai.logprobs import CompletionLogprobWriter, TokenNames, prompt_logprobs
 
@@ -33,12 +33,10 @@ class Completions(GenerationEndpoint[CompletionRequest]):
     id_prefix = "cmpl"
 
     async def prepare(
-        self, body: CompletionRequest, response_id: str, client: str
+        self, request: ApiRequest[CompletionRequest]
     ) -> tuple[CompletionAnswer, Submission]:
-        service = self.service
-        model = service.resolve_model(body.model)
-        submission, texts = await prepare_completion(service, body, response_id)
-        return CompletionAnswer(service, body, response_id, model, texts), submission
+        submission, texts = await prepare_completion(self.service, request)
+        return CompletionAnswer(self.service, request, texts), submission
 
 
 @dataclass(slots=True)
@@ -63,25 +61,18 @@ class CompletionAnswer:
 
     Args:
         service: The served model.
-        body: The request.
-        response_id: ``cmpl-...``.
-        model: The name the client used.
+        request: What is answered.
         texts: The prompts as text, for the echo.
     """
 
     def __init__(
-        self,
-        service: Service,
-        body: CompletionRequest,
-        response_id: str,
-        model: str,
-        texts: list[str],
+        self, service: Service, request: ApiRequest[CompletionRequest], texts: list[str]
     ) -> None:
-        self._body = body
+        self._body = body = request.body
         self._n = body.n or 1
         self._usage = service.usage_options(body.stream_options)
         self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
-        self._identity = service.identity(response_id, "text_completion", model)
+        self._identity = service.identity(request.response_id, "text_completion", request.model)
         skip = body.skip_special_tokens is not False
         self._states = [
             ChoiceState(text, CompletionLogprobWriter(self._names, skip))
@@ -90,24 +81,22 @@ class CompletionAnswer:
         ]
         self._tally = Tally()
 
-    async def collect(self, outputs: Outputs) -> bytes:
-        """Wait for the end and return the whole answer as JSON."""
+    async def collect(self, outputs: Outputs) -> Completion:
+        """Wait for the end and return the whole answer."""
         finals: dict[int, RequestOutput] = {}
         async with aclosing(outputs):
             async for index, output in outputs:
                 finals[index] = output
         for index, output in finals.items():
             self._count(index, output)
-        return msgspec.json.encode(
-            Completion(
-                **self._identity,
-                choices=[
-                    self._choice(index, finals[index], completion)
-                    for index in sorted(finals)
-                    for completion in finals[index].outputs
-                ],
-                usage=self._tally.usage(),
-            )
+        return Completion(
+            **self._identity,
+            choices=[
+                self._choice(index, finals[index], completion)
+                for index in sorted(finals)
+                for completion in finals[index].outputs
+            ],
+            usage=self._tally.usage(),
         )
 
     def _choice(

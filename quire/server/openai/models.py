@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.protocol.model_list import ModelCard, ModelList
 from quire.server.generation.service import Service
+from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
 
 
@@ -24,20 +24,16 @@ def routes(service: Service) -> list[Route]:
         )
 
     async def list_models(request: Request) -> Response:
-        return _json(ModelList(data=[card(name) for name in service.model_names]))
+        return json_response(ModelList(data=[card(name) for name in service.model_names]))
 
     async def show_model(request: Request) -> Response:
         name = request.path_params["model"]
         if not name:
             raise ApiError(404, "There is no route /v1/models/.")
-        return _json(card(service.resolve_model(name)))
+        return json_response(card(service.resolve_model(name)))
 
     return [
         Route("/v1/models", list_models, methods=["GET"]),
         # A name may be a path or a hub id, so it may hold slashes.
         Route("/v1/models/{model:path}", show_model, methods=["GET"]),
     ]
-
-
-def _json(value: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -21,10 +21,12 @@ from quire.server.generation.answer_parser import AnswerParser
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.deltas import Sent, Tally
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.generate import Outputs, Submission
+from quire.server.generation.generate import Outputs
 from quire.server.generation.response_store import StoredResponse
 from quire.server.generation.service import Service
+from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.generation.tool_use import AnswerReading
+from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
 from quire.server.openai.response_items import Event, OutputItems
 
@@ -45,31 +47,27 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
     id_prefix = "resp"
 
     async def prepare(
-        self, body: ResponsesRequest, response_id: str, client: str
+        self, request: ApiRequest[ResponsesRequest]
     ) -> tuple[ResponseAnswer, Submission]:
-        service = self.service
-        model = service.resolve_model(body.model)
+        service, body = self.service, request.body
         if body.store and not service.responses.keeps:
             raise RequestError("[store] this server keeps no responses; got true.", "store")
-        messages = self._earlier(body, client) + body.messages()
+        messages = self._earlier(request) + body.messages()
         told = messages
         if body.instructions is not None:
             told = [Message(role="system", content=body.instructions), *messages]
         try:
-            chat = body.chat_request(told)
-            submission, reading, _ = await prepare_chat(service, chat, response_id, "input")
+            chat = request.with_body(body.chat_request(told))
+            submission, reading, _ = await prepare_chat(service, chat, "input")
         except RequestError as error:
             raise _renamed(error) from error
-        answer = ResponseAnswer(service, body, model, reading, messages, client)
-        answer.limit = submission.params[0].max_tokens
-        return answer, submission
+        return ResponseAnswer(service, request, reading, messages), submission
 
-    def _earlier(self, body: ResponsesRequest, client: str) -> list[Message]:
-        if body.previous_response_id is None:
+    def _earlier(self, request: ApiRequest[ResponsesRequest]) -> list[Message]:
+        response_id, client = request.body.previous_response_id, request.client.client_id
+        if response_id is None:
             return []
-        return find(
-            self.service, client, body.previous_response_id, "previous_response_id"
-        ).messages()
+        return find(self.service, client, response_id, "previous_response_id").messages()
 
 
 def _renamed(error: RequestError) -> RequestError:
@@ -101,38 +99,30 @@ class ResponseAnswer:
 
     Args:
         service: The served model.
-        body: The request.
-        model: The name the client used.
+        request: What is answered.
         reading: How the text is split into reasoning, content and tool calls.
         messages: The conversation that is answered, without instructions.
-        client: Whose answer it is.
-
-    Attributes:
-        limit: Most output tokens.
     """
 
     def __init__(
         self,
         service: Service,
-        body: ResponsesRequest,
-        model: str,
+        request: ApiRequest[ResponsesRequest],
         reading: AnswerReading,
         messages: list[Message],
-        client: str,
     ) -> None:
         self._service = service
-        self._body = body
+        self._body = body = request.body
         self._reading = reading
         self._messages = messages
-        self._client = client
+        self._client = request.client.client_id
         self._stored = body.store is not False and service.responses.keeps
         self._items = OutputItems(reading.tool_parser, body.include_reasoning is not False)
         self._tally = Tally()
-        self._response = _echo(body, model, self._stored)
-        self.limit: int | None = None
+        self._response = _echo(body, request.model, self._stored)
 
-    async def collect(self, outputs: Outputs) -> bytes:
-        """Wait for the end and return the whole answer as JSON."""
+    async def collect(self, outputs: Outputs) -> dict[str, Any]:
+        """Wait for the end and return the whole answer."""
         async with aclosing(outputs):
             async for _, output in outputs:
                 final = output
@@ -143,7 +133,7 @@ class ResponseAnswer:
             self._items.add(parser.read(piece, final=False))
         self._items.add(parser.read("", final=True))
         self._end(final, parser)
-        return msgspec.json.encode(self._response)
+        return self._response
 
     async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Yield the stream's events."""
@@ -259,14 +249,13 @@ def routes(service: Service) -> list[Route]:
         if request.query_params.get("stream", "false").lower() not in ("false", "0"):
             raise ApiError(400, "[stream] a kept response cannot be streamed.", param="stream")
         found = find(service, _client(request), request.path_params["id"], None)
-        return Response(found.body, media_type="application/json")
+        return json_response(found.body)
 
     async def delete(request: Request) -> Response:
         response_id = request.path_params["id"]
         find(service, _client(request), response_id, None)
         service.responses.delete(_client(request), response_id)
-        gone = {"id": response_id, "object": "response", "deleted": True}
-        return Response(msgspec.json.encode(gone), media_type="application/json")
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(request: Request) -> Response:
         find(service, _client(request), request.path_params["id"], None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,7 +17,7 @@ from quire.protocol.tokenization import (
 )
 from quire.server.generation.prompts import Conversation, encode_conversation, encode_text
 from quire.server.generation.service import Service
-from quire.server.http.body import read_request
+from quire.server.http.body import json_response, read_fields, read_json
 
 
 def routes(service: Service) -> list[Route]:
@@ -27,7 +26,7 @@ def routes(service: Service) -> list[Route]:
     strict = service.options.strict_params
 
     async def tokenize(request: Request) -> Response:
-        body, headers = await read_request(request, TokenizeRequest, strict)
+        body, headers = read_fields(await read_json(request), TokenizeRequest, strict)
         service.resolve_model(body.model)
         given = [body.prompt, body.messages, body.content]
         if sum(item is not None for item in given) != 1:
@@ -35,7 +34,7 @@ def routes(service: Service) -> list[Route]:
                 "[prompt] give either prompt or messages, or llama-server's content.", "prompt"
             )
         if body.content is not None:
-            return _json(await _content_tokens(service, body), headers)
+            return json_response(await _content_tokens(service, body), headers)
         token_ids = await _encode(service, body)
         answer = TokenizeResponse(
             count=len(token_ids), max_model_len=service.engine.max_model_len, tokens=token_ids
@@ -44,10 +43,10 @@ def routes(service: Service) -> list[Route]:
             answer.token_strs = [
                 token or "" for token in tokenizer.convert_ids_to_tokens(token_ids)
             ]
-        return _json(answer, headers)
+        return json_response(answer, headers)
 
     async def detokenize(request: Request) -> Response:
-        body, headers = await read_request(request, DetokenizeRequest, strict)
+        body, headers = read_fields(await read_json(request), DetokenizeRequest, strict)
         service.resolve_model(body.model)
         unknown = [i for i in body.tokens if i >= tokenizer.vocab_size]
         if unknown:
@@ -55,7 +54,7 @@ def routes(service: Service) -> list[Route]:
                 f"[tokens] ids must be below {tokenizer.vocab_size}; got {unknown[0]}.", "tokens"
             )
         text = tokenizer.decode(body.tokens, skip_special_tokens=False)
-        return _json(DetokenizeResponse(text, text), headers)
+        return json_response(DetokenizeResponse(text, text), headers)
 
     return [
         Route("/tokenize", tokenize, methods=["POST"]),
@@ -97,7 +96,3 @@ async def _encode(service: Service, body: TokenizeRequest) -> list[int]:
         body.tools,
     )
     return await encode_conversation(tokenizer, conversation)
-
-
-def _json(value: msgspec.Struct, headers: dict[str, str]) -> Response:
-    return Response(msgspec.json.encode(value), headers=headers, media_type="application/json")

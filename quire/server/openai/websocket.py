@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from contextlib import aclosing
 from typing import Any
@@ -13,10 +12,12 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from quire.core.errors import RequestError
-from quire.protocol.decode import decode_body
+from quire.protocol.decode import decode_json
 from quire.server.access.authentication import SUBPROTOCOL
-from quire.server.generation.endpoint import GenerationEndpoint, fields_named
+from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
+from quire.server.generation.generate import generate
+from quire.server.generation.pacing import paced
+from quire.server.http.body import read_fields
 from quire.server.http.errors import ApiError, shutting_down, to_api_error
 from quire.server.http.websocket_protocol import SHUTDOWN
 from quire.server.observability.request_record import RequestRecord
@@ -152,18 +153,13 @@ class _Connection:
         await self._send({"type": "websocket.close", "code": 1012, "reason": reason})
 
     async def _stream(self, data: bytes, record: RequestRecord) -> None:
-        endpoint, arrival = self._endpoint, time.monotonic()
-        body, ignored = decode_body(data, endpoint.kind)
-        if ignored and endpoint.service.options.strict_params:
-            raise RequestError(
-                f"[body] unknown fields are refused under --strict-params; got {ignored[0]}.",
-                ignored[0],
-            )
-        body.stream = True
-        deadline = None if body.timeout is None else arrival + body.timeout
-        key = self._scope.get("api_key")
-        with fields_named(body):
-            answer, outputs = await endpoint.open(body, record, key, deadline)
+        endpoint = self._endpoint
+        fields, strict = decode_json(data), endpoint.service.options.strict_params
+        body, _ = read_fields({**fields, "stream": True}, endpoint.kind, strict)
+        request = endpoint.accept(body, self._scope, body.timeout, record)
+        with errors_in_sent_names(body):
+            answer, submission = await endpoint.prepare(request)
+            outputs = paced(generate(endpoint.service, submission), request.stream_interval)
             async with aclosing(answer.events(outputs)) as events:
                 async for event in events:
                     record.num_bytes_out += len(event)

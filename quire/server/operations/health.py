@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 import quire
 from quire.server.generation.service import Service
+from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
 
 
@@ -40,7 +40,7 @@ def routes(service: Service) -> list[Route]:
 
     async def progress(request: Request) -> Response:
         now = service.engine.progress()
-        return _json(
+        return json_response(
             {
                 "last_step_age_seconds": now.last_step_age,
                 "pending": now.pending,
@@ -49,10 +49,10 @@ def routes(service: Service) -> list[Route]:
         )
 
     async def version(request: Request) -> Response:
-        return _json({"version": quire.__version__})
+        return json_response({"version": quire.__version__})
 
     async def load(request: Request) -> Response:
-        return _json({"server_load": service.metrics.num_in_flight})
+        return json_response({"server_load": service.metrics.num_in_flight})
 
     async def metrics(request: Request) -> Response:
         body, content_type = service.metrics.exposition()
@@ -68,7 +68,3 @@ def routes(service: Service) -> list[Route]:
         Route("/load", load, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]
-
-
-def _json(value: dict[str, object]) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

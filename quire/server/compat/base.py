@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
-from starlette.requests import Request
 
 from quire.core.errors import RequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.adapted import AdaptedRequest
+from quire.protocol.compat import CompatRequest
 from quire.server.generation.deltas import Delta, Sent
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.generate import Outputs
 from quire.server.generation.service import Service
 from quire.server.http.sse import StreamForm
 
-T = TypeVar("T", bound=AdaptedRequest)
+T = TypeVar("T", bound=CompatRequest)
 
 
-class AdaptedEndpoint(GenerationEndpoint[T]):
+class CompatEndpoint(GenerationEndpoint[T]):
     """An ASGI app for one route.
 
     Args:
@@ -34,23 +33,19 @@ class AdaptedEndpoint(GenerationEndpoint[T]):
         super().__init__(service)
         self._streams = streams
 
-    async def read(self, request: Request) -> tuple[T, dict[str, str]]:
-        body, headers = await super().read(request)
-        asked = body.asks_to_stream
-        if self._streams is not None:
-            if asked is not None and asked != self._streams:
-                other = "generate_stream" if asked else "generate"
-                raise RequestError(
-                    f"[stream] must be what the route does; got {str(asked).lower()}. "
-                    f"Use the route .../{other}.",
-                    "stream",
-                )
-            asked = self._streams
-        body.stream = bool(asked)
-        return body, headers
+    def resolve(self, body: T, path_params: Mapping[str, Any]) -> T:
+        asked, does = body.asks_to_stream, self._streams
+        if does is not None and asked not in (None, does):
+            other = "generate_stream" if asked else "generate"
+            raise RequestError(
+                f"[stream] must be what the route does; got {str(asked).lower()}. "
+                f"Use the route .../{other}.",
+                "stream",
+            )
+        return msgspec.structs.replace(body, stream=bool(asked if does is None else does))
 
 
-class AdaptedAnswer(ABC):
+class CompatAnswer(ABC):
     """Formats one text, whole or streamed.
 
     Attributes:
@@ -59,12 +54,12 @@ class AdaptedAnswer(ABC):
 
     form: ClassVar[StreamForm]
 
-    async def collect(self, outputs: Outputs) -> bytes:
-        """Wait for the end and return the whole answer as JSON."""
+    async def collect(self, outputs: Outputs) -> Any:
+        """Wait for the end and return the whole answer."""
         async with aclosing(outputs):
             async for _, output in outputs:
                 final = output
-        return msgspec.json.encode(self.whole(final, final.outputs[0]))
+        return self.whole(final, final.outputs[0])
 
     async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Yield all of the stream."""

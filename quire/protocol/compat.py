@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
 from quire.core.errors import RequestError
-from quire.protocol.generation import RequestId, StreamInterval, Timeout
+from quire.protocol.request_body import StreamableBody
 
 
-class AdaptedRequest(msgspec.Struct, kw_only=True):
-    """A request in another server's shape; ``timeout`` and the ids are ours, as everywhere.
-
-    Attributes:
-        refused: Fields, by path, that ask for what is not done here, with their neutral values.
-        sent_names: Fields of our own requests, and what they are called here.
-    """
-
-    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    sent_names: ClassVar[Mapping[str, str]] = {}
-
-    model: str | None = None
-    stream: bool | None = None
-    stream_interval: StreamInterval | None = None
-    request_id: RequestId | None = None
-    rid: RequestId | None = None
-    timeout: Timeout | None = None
+class CompatRequest(StreamableBody, kw_only=True):
+    """A request in another server's shape; ``timeout`` and the ids are ours, as everywhere."""
 
     @property
     def asks_to_stream(self) -> bool | None:
-        """What the body says of it; None when it says nothing."""
+        """Whether it asks for a stream; None when it says nothing."""
         return self.stream
 
 

@@ -1,0 +1,97 @@
+"""A request on its way to the engine: first as an API's endpoint has it, then as prompts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from quire.core.client import SHARED, Client
+from quire.core.errors import PromptTooLongError, RequestError
+from quire.core.sampling_params import SamplingParams
+from quire.protocol.request_body import RequestBody
+from quire.server.access.authentication import ApiKey
+from quire.server.generation.service import Service
+from quire.server.observability.request_record import RequestRecord
+
+T = TypeVar("T", bound=RequestBody)
+B = TypeVar("B", bound=RequestBody)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRequest(Generic[T]):
+    """A decoded request, and what is known of its sender.
+
+    Attributes:
+        body: What was sent.
+        model: The served name that it means.
+        response_id: Id of the answer; the engine's ids derive from it.
+        record: Gets what becomes of it.
+        api_key: The key that it came with, where keys are asked for.
+        deadline: When it ends with ``timeout``, on the monotonic clock.
+        stream: Whether the answer is a stream.
+        stream_interval: Tokens per event of the stream, at least.
+    """
+
+    body: T
+    model: str
+    response_id: str
+    record: RequestRecord
+    api_key: ApiKey | None = None
+    deadline: float | None = None
+    stream: bool = False
+    stream_interval: int = 1
+
+    def with_body(self, body: B) -> ApiRequest[B]:
+        """Return the request in another shape."""
+        return replace(self, body=body)  # type: ignore[arg-type, return-value]
+
+    @property
+    def client(self) -> Client:
+        """On whose behalf it runs."""
+        return SHARED if self.api_key is None else self.api_key.client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What an endpoint asks of the engine.
+
+    Attributes:
+        request: Whose it is.
+        prompts: Token ids of each prompt.
+        params: Sampling settings of each prompt.
+        param: Request field that holds the prompt, for errors.
+        priority: Lower runs first.
+        cache_salt: Only requests with the same salt share cached blocks.
+    """
+
+    request: ApiRequest[Any]
+    prompts: list[list[int]]
+    params: list[SamplingParams]
+    param: str
+    priority: int = 0
+    cache_salt: str | None = None
+
+    def check(self, service: Service) -> None:
+        """Refuse what would be ignored or only be found once other prompts of the request run.
+
+        Raises:
+            PromptTooLongError: With the counts, in the words that clients look for.
+            RequestError: A setting that this server does not honour.
+        """
+        if self.priority and service.config.scheduler.scheduling_policy != "priority":
+            raise RequestError(
+                "[priority] needs a server started with --scheduling-policy priority; "
+                f"got {self.priority}.",
+                "priority",
+            )
+        limit, param = service.engine.max_model_len, self.param
+        for token_ids, params in zip(self.prompts, self.params, strict=True):
+            asked = 0 if params.pooling is not None else params.max_tokens or 1
+            if len(token_ids) + asked > limit:
+                raise PromptTooLongError(
+                    f"This model's maximum context length is {limit} tokens. However, you "
+                    f"requested {len(token_ids) + asked} tokens ({len(token_ids)} in the {param}, "
+                    f"{asked} in the completion). Please reduce the length of the {param} or "
+                    "completion.",
+                    param,
+                )
