@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from quire.core.sampling_params import SamplingParams
+    from quire.core.sampling_params import RequestOutputKind, SamplingParams
     from quire.core.structured_outputs import StructuredOutputs
     from quire.llm import LLM, AsyncLLM
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputs", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputs",
+    "__version__",
+]
 
 _HOMES = {
     "LLM": "quire.llm",
     "AsyncLLM": "quire.llm",
+    "RequestOutputKind": "quire.core.sampling_params",
     "SamplingParams": "quire.core.sampling_params",
     "StructuredOutputs": "quire.core.structured_outputs",
 }

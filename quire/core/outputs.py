@@ -22,14 +22,14 @@ class Logprob(NamedTuple):
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One of a request's ``n`` sequences, complete or so far.
+    """One of a request's ``n`` sequences: complete, so far, or what is new of it.
 
     Attributes:
         index: 0 to n-1.
-        text: Everything generated so far, stop string removed.
-        token_ids: Everything generated so far; the end-of-sequence token is included.
+        text: What was generated, stop string removed.
+        token_ids: What was generated; the end-of-sequence token is included.
         logprobs: Per output token ``{token_id: Logprob}``, or None when not asked for.
-        cumulative_logprob: Sum over the sampled tokens, or None when not asked for.
+        cumulative_logprob: Sum over all tokens sampled so far, or None when not asked for.
         finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error``; None while
             running.
         stop_reason: The stop string or stop token id that ended it, None for end-of-sequence.
@@ -42,6 +42,15 @@ class CompletionOutput:
     cumulative_logprob: float | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+
+    def merge(self, newer: CompletionOutput) -> None:
+        """Append the delta that follows this one."""
+        self.text += newer.text
+        self.token_ids += newer.token_ids
+        if self.logprobs is not None and newer.logprobs is not None:
+            self.logprobs += newer.logprobs
+        self.cumulative_logprob = newer.cumulative_logprob
+        self.finish_reason, self.stop_reason = newer.finish_reason, newer.stop_reason
 
 
 @dataclass(slots=True)
@@ -57,14 +66,17 @@ class RequestMetrics:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A request's state after a step; the last one has ``finished`` set.
+    """A request's state after a step, or what is new of it; the last one has ``finished`` set.
+
+    Which of the two, ``SamplingParams.output_kind`` says. Deltas are the reader's own: nothing else
+    holds their lists, but for ``prompt_token_ids``, which all outputs of a request share.
 
     Attributes:
         request_id: The caller's id.
         prompt: The prompt as text, or None when it was given as token ids.
         prompt_token_ids: The prompt as the model saw it.
         prompt_logprobs: Per prompt token ``{token_id: Logprob}``, None for the first.
-        outputs: ``n`` sequences, ordered by index.
+        outputs: ``n`` sequences, ordered by index; of a delta, those that have something new.
         finished: No further output follows.
         num_cached_tokens: Prompt tokens that were found in the prefix cache.
         metrics: Times of the request.
@@ -82,3 +94,20 @@ class RequestOutput:
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     error: str | None = None
     embedding: bytes | None = None
+
+    def merge(self, newer: RequestOutput) -> None:
+        """Append the delta that follows this one: all deltas merged are the whole output."""
+        completions = {completion.index: completion for completion in self.outputs}
+        for completion in newer.outputs:
+            known = completions.get(completion.index)
+            if known is None:
+                self.outputs.append(completion)
+                self.outputs.sort(key=lambda one: one.index)
+            else:
+                known.merge(completion)
+        if self.prompt_logprobs is not None and newer.prompt_logprobs is not None:
+            self.prompt_logprobs += newer.prompt_logprobs
+        self.finished = newer.finished
+        self.num_cached_tokens = newer.num_cached_tokens
+        self.metrics = newer.metrics
+        self.error, self.embedding = newer.error, newer.embedding

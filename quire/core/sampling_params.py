@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from math import inf
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -40,6 +41,17 @@ _KINDS: tuple[tuple[type[Any], str, tuple[str, ...]], ...] = (
     ),
 )
 _OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
+
+
+class RequestOutputKind(Enum):
+    """What each of a request's outputs holds, as in vLLM."""
+
+    #: Everything generated so far.
+    CUMULATIVE = 0
+    #: What is new since the last output, of the sequences that have something new.
+    DELTA = 1
+    #: Everything, in a single output when the request has finished.
+    FINAL_ONLY = 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +91,7 @@ class SamplingParams:
         structured_outputs: What the text must look like. It then ends where the grammar does.
         pooling: ``mean`` or ``last``: no text; the hidden states of the prompt as one vector, the
             mean of all or that of the last token.
+        output_kind: What each :class:`~quire.core.outputs.RequestOutput` holds.
 
     Raises:
         InvalidSamplingParamsError: A value has the wrong type or is out of range; the error's
@@ -110,6 +123,7 @@ class SamplingParams:
     detokenize: bool = field(default=True)
     structured_outputs: StructuredOutputs | None = None
     pooling: str | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
         self._read_kinds()
@@ -171,6 +185,8 @@ class SamplingParams:
             _refuse("stop", "must not hold empty strings", self.stop)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             _refuse("allowed_token_ids", "must hold at least one token id", [])
+        if not isinstance(self.output_kind, RequestOutputKind):
+            _refuse("output_kind", "must be a RequestOutputKind", self.output_kind)
         if self.pooling is not None:
             self._check_pooling()
         if self.structured_outputs is not None:

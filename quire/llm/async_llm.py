@@ -84,7 +84,7 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's state after each step that changed it; see the protocol."""
         self.check_health()
-        stream = self._streams.open(request_id)
+        stream = self._streams.open(request_id, sampling_params.output_kind)
         finished = False
         try:
             request = await prepare_beside_loop(

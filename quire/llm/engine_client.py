@@ -72,8 +72,9 @@ class EngineClient(Protocol):
         deadline: float | None = None,
         client: Client = SHARED,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the request's state after each step that changed it; the last has ``finished``.
+        """Yield the request's output after each step that changed it; the last has ``finished``.
 
+        With ``sampling_params.output_kind`` DELTA they hold what the reader has not had yet.
         Clients that compete are served alike, by their weights.
         At ``deadline`` (monotonic clock, seconds) it ends with ``timeout``, wherever it stands.
         Closing the iterator early aborts the request and frees its blocks within one step.

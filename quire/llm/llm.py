@@ -10,7 +10,7 @@ from typing import Any
 from quire.core.config import EngineConfig
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import SamplingParams
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
 from quire.llm.progress import loading_bar, prompts_bar
@@ -86,9 +86,9 @@ class LLM:
             requests = [self.engine.fit_output(request) for request in requests]
         ids = [request.request_id for request in requests]
         finished: dict[str, RequestOutput] = {}
-        self.engine.only_final = True
         try:
             for request in requests:
+                request.params.output_kind = RequestOutputKind.FINAL_ONLY  # of a copy
                 self.engine.submit(request)
             with prompts_bar(len(requests), use_tqdm) as advance, collect_interrupts() as seen:
                 while self.engine.has_unfinished_requests() and not seen:
@@ -99,7 +99,6 @@ class LLM:
                 raise KeyboardInterrupt
             self.engine.check_alive()
         finally:
-            self.engine.only_final = False
             for request_id in set(ids) - set(finished):
                 self.engine.abort_request(request_id)
         return [finished[request_id] for request_id in ids]

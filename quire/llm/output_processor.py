@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-from quire.core.sampling_params import SamplingParams
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.core.step import TokenLogprobs
 from quire.engine.engine_output import EngineOutput
 from quire.llm.prompts import TokenizedPrompt
@@ -27,17 +27,25 @@ PromptLogprobList = list[dict[int, Logprob] | None]
 
 @dataclass(slots=True)
 class LiveSequence:
-    """One of a request's ``n`` sequences while it grows."""
+    """One of a request's ``n`` sequences while it grows.
+
+    Attributes:
+        output: What was generated; of deltas, since the last one.
+        num_tokens: Generated in all.
+        finished: Nothing more is added.
+    """
 
     output: CompletionOutput
     detokenizer: Detokenizer | None
     stop_strings: StopStrings | None
     metrics: RequestMetrics | None = None
+    num_tokens: int = 0
+    finished: bool = False
 
-    @property
-    def finished(self) -> bool:
-        """Whether nothing more is added."""
-        return self.output.finish_reason is not None
+    def end(self, reason: str, stop_reason: int | str | None = None) -> None:
+        """Add nothing more."""
+        self.output.finish_reason, self.output.stop_reason = reason, stop_reason
+        self.finished = True
 
 
 @dataclass(slots=True)
@@ -59,7 +67,7 @@ class ProcessedStep:
     """What a step means to callers.
 
     Attributes:
-        outputs: The state of each request that changed.
+        outputs: Of each request that changed, as its ``output_kind`` wants them.
         stopped: ``(request_id, index)`` of sequences that a stop string ended; the engine does not
             know yet.
         failed: Requests that ended because their text could not be made; the engine does not know
@@ -76,16 +84,12 @@ class OutputProcessor:
 
     Args:
         tokenizer: Of the served model.
-
-    Attributes:
-        only_final: Report requests once, when they finish.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._live: dict[str, LiveRequest] = {}
         self._seconds = 0.0
-        self.only_final = False
 
     def add(self, request_id: str, prompt: TokenizedPrompt, params: SamplingParams) -> None:
         """Expect outputs of a request that the engine has taken."""
@@ -97,19 +101,19 @@ class OutputProcessor:
             [None] if params.prompt_logprobs is not None else None,
         )
 
-    def process(self, news: Iterable[EngineOutput]) -> ProcessedStep:
-        """Take in a step's news."""
+    def process(self, engine_outputs: Iterable[EngineOutput]) -> ProcessedStep:
+        """Add what a step produced to the requests it belongs to."""
         start = time.perf_counter()
         step = ProcessedStep()
         changed: dict[str, LiveRequest] = {}
-        for item in news:
+        for item in engine_outputs:
             # A sequence that a stop string ended may have had more tokens on the way.
             request = self._live.get(item.request_id)
             if request is None or request.sequences[item.index].finished:
                 continue
             changed[item.request_id] = request
             try:
-                if self._take(request, item):
+                if self._apply(request, item):
                     step.stopped.append((item.request_id, item.index))
             except Exception as error:  # of this request alone: the others go on
                 log.exception("[text] request %s failed", item.request_id)
@@ -119,8 +123,8 @@ class OutputProcessor:
             finished = all(sequence.finished for sequence in request.sequences)
             if finished:
                 del self._live[request.request_id]
-            if finished or not self.only_final:
-                step.outputs.append(_snapshot(request, finished))
+            if finished or request.params.output_kind is not RequestOutputKind.FINAL_ONLY:
+                step.outputs.append(_output(request, finished))
         self._seconds += time.perf_counter() - start
         return step
 
@@ -148,7 +152,7 @@ class OutputProcessor:
         outputs = []
         for request in self._live.values():
             _end(request, reason, error)
-            outputs.append(_snapshot(request, finished=True))
+            outputs.append(_output(request, finished=True))
         self._live.clear()
         return outputs
 
@@ -158,7 +162,7 @@ class OutputProcessor:
         if request is None:
             return None
         _end(request, reason)
-        return _snapshot(request, finished=True)
+        return _output(request, finished=True)
 
     def _sequence(self, index: int, params: SamplingParams) -> LiveSequence:
         wants_logprobs = params.logprobs is not None
@@ -177,24 +181,21 @@ class OutputProcessor:
             stop_strings = StopStrings(params.stop, params.include_stop_str_in_output)
         return LiveSequence(output, detokenizer, stop_strings)
 
-    def _take(self, request: LiveRequest, item: EngineOutput) -> bool:
-        """Add a sequence's news; return whether a stop string ended it before the engine did."""
-        sequence, count = request.sequences[item.index], len(item.result.token_ids)
-        if sequence.stop_strings is None or count < 2:
-            return self._update(request, item)
-        # One by one: those behind the token that completes a stop string are not the sequence's.
-        for i in range(count - 1):
-            part = item.result.part(i, i + 1)
-            self._update(request, replace(item, result=part, finish_reason=None))
+    def _apply(self, request: LiveRequest, item: EngineOutput) -> bool:
+        """Add what a step produced; return whether a stop string ended it before the engine did."""
+        sequence = request.sequences[item.index]
+        # Those after the token that completes a stop string are not the sequence's.
+        for part in [item] if sequence.stop_strings is None else _split(item):
+            self._update(sequence, request, part)
             if sequence.finished:
-                return item.finish_reason is None
-        return self._update(request, replace(item, result=item.result.part(count - 1, count)))
+                break
+        return sequence.finished and item.finish_reason is None
 
-    def _update(self, request: LiveRequest, item: EngineOutput) -> bool:
-        """Add news; return whether a stop string ended the sequence before the engine did."""
-        sequence, params = request.sequences[item.index], request.params
-        output, result = sequence.output, item.result
+    def _update(self, sequence: LiveSequence, request: LiveRequest, item: EngineOutput) -> None:
+        """Add tokens, of which only the last may complete a stop string."""
+        params, output, result = request.params, sequence.output, item.result
         output.token_ids += result.token_ids
+        sequence.num_tokens += len(result.token_ids)
         sequence.metrics = item.metrics
         request.num_cached_tokens = max(request.num_cached_tokens, item.num_cached_tokens)
         if result.error is not None:
@@ -210,10 +211,9 @@ class OutputProcessor:
             )
         matched = self._add_text(sequence, item, params)
         if matched is not None:
-            output.finish_reason, output.stop_reason = "stop", matched
-            return item.finish_reason is None
-        output.finish_reason, output.stop_reason = item.finish_reason, item.stop_reason
-        return False
+            sequence.end("stop", matched)
+        elif item.finish_reason is not None:
+            sequence.end(item.finish_reason, item.stop_reason)
 
     def _add_text(
         self, sequence: LiveSequence, item: EngineOutput, params: SamplingParams
@@ -226,12 +226,12 @@ class OutputProcessor:
         if item.finish_reason == "stop" and not params.include_stop_str_in_output:
             shown = shown[:-1]  # the token that ended it is no part of the text
         # As in vLLM: what the first min_tokens tokens complete does not end it.
-        early = max(0, params.min_tokens - len(output.token_ids) + len(item.result.token_ids))
+        early = max(0, params.min_tokens - sequence.num_tokens + len(item.result.token_ids))
         detokenizer = sequence.detokenizer
         texts = [(detokenizer.add(shown[:early]), False)] if early else []
         texts.append((detokenizer.add(shown[early:]), True))
         if item.finish_reason is not None:
-            texts.append((detokenizer.flush(), len(output.token_ids) > params.min_tokens))
+            texts.append((detokenizer.flush(), sequence.num_tokens > params.min_tokens))
         if stop_strings is None:
             output.text += "".join(text for text, _ in texts)
             return None
@@ -256,28 +256,39 @@ class OutputProcessor:
         return found
 
 
+def _split(item: EngineOutput) -> list[EngineOutput]:
+    """Return one output per token, the ending with the last."""
+    count = len(item.result.token_ids)
+    if count < 2:
+        return [item]
+    parts = [
+        replace(item, result=item.result.part(i, i + 1), finish_reason=None) for i in range(count)
+    ]
+    parts[-1].finish_reason = item.finish_reason
+    return parts
+
+
 def _end(request: LiveRequest, reason: str, error: str | None = None) -> None:
     request.error = error
     for sequence in request.sequences:
-        sequence.output.finish_reason = sequence.output.finish_reason or reason
+        if not sequence.finished:
+            sequence.end(reason)
 
 
-def _snapshot(request: LiveRequest, finished: bool) -> RequestOutput:
-    """Copy what still grows, so that a caller may keep it."""
-    outputs = [
-        replace(
-            sequence.output,
-            token_ids=list(sequence.output.token_ids),
-            logprobs=None if sequence.output.logprobs is None else list(sequence.output.logprobs),
-        )
-        for sequence in request.sequences
-    ]
+def _output(request: LiveRequest, finished: bool) -> RequestOutput:
+    """Return what callers see of a request: theirs to keep."""
     prompt_logprobs = request.prompt_logprobs
+    if request.params.output_kind is RequestOutputKind.DELTA:
+        outputs = [_hand_over(s) for s in request.sequences if _has_grown(s.output)]
+        request.prompt_logprobs = None if prompt_logprobs is None else []
+    else:
+        outputs = [_copy(sequence.output) for sequence in request.sequences]
+        prompt_logprobs = None if prompt_logprobs is None else list(prompt_logprobs)
     return RequestOutput(
         request_id=request.request_id,
         prompt=request.prompt.text,
         prompt_token_ids=request.prompt.token_ids,
-        prompt_logprobs=None if prompt_logprobs is None else list(prompt_logprobs),
+        prompt_logprobs=prompt_logprobs,
         outputs=outputs,
         finished=finished,
         num_cached_tokens=request.num_cached_tokens,
@@ -285,6 +296,26 @@ def _snapshot(request: LiveRequest, finished: bool) -> RequestOutput:
         error=request.error,
         embedding=request.embedding,
     )
+
+
+def _has_grown(output: CompletionOutput) -> bool:
+    return bool(output.token_ids or output.text) or output.finish_reason is not None
+
+
+def _hand_over(sequence: LiveSequence) -> CompletionOutput:
+    """Return what is new of a sequence and begin the next delta."""
+    output = sequence.output
+    sequence.output = CompletionOutput(
+        output.index,
+        logprobs=None if output.logprobs is None else [],
+        cumulative_logprob=output.cumulative_logprob,
+    )
+    return output
+
+
+def _copy(output: CompletionOutput) -> CompletionOutput:
+    logprobs = None if output.logprobs is None else list(output.logprobs)
+    return replace(output, token_ids=list(output.token_ids), logprobs=logprobs)
 
 
 def _metrics(parts: list[RequestMetrics]) -> RequestMetrics:

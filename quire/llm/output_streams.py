@@ -9,13 +9,18 @@ from contextlib import suppress
 
 from quire.core.errors import QuireError, RequestError
 from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import RequestOutputKind
 
 
 class OutputStream:
-    """The newest output of one request, handed to an event loop.
+    """What a reader in an event loop has not read yet of one request; a single output.
 
-    Outputs are cumulative, so a reader that is slow loses none by skipping to the newest, and the
-    engine never waits for it.
+    A slow reader gets the newest output; of deltas, what they add up to. So it misses nothing, and
+    the engine never waits for it.
+
+    Args:
+        loop: The reader's.
+        deltas: Whether outputs are deltas.
 
     Attributes:
         loop: The reader's.
@@ -23,21 +28,25 @@ class OutputStream:
         answered: Whether an output has come.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, deltas: bool) -> None:
         self.loop = loop
+        self._deltas = deltas
         self.opened = time.monotonic()
         self.answered = False
-        self._newest: RequestOutput | None = None
+        self._unread: RequestOutput | None = None
         self._error: QuireError | None = None
         self._changed = asyncio.Event()
 
     def put(self, output: RequestOutput) -> None:
-        """Replace the newest output; in the loop's thread."""
-        self._newest = output
+        """Add an output to what is unread; in the loop's thread."""
+        if self._deltas and self._unread is not None:
+            self._unread.merge(output)
+        else:
+            self._unread = output
         self._changed.set()
 
     def fail(self, error: QuireError) -> None:
-        """Have the reader get an error behind the newest output; in the loop's thread."""
+        """Have the reader get an error after what is unread; in the loop's thread."""
         self._error = error
         self._changed.set()
 
@@ -48,11 +57,11 @@ class OutputStream:
             QuireError: There is none any more; see :meth:`fail`.
         """
         await self._changed.wait()
-        newest, self._newest = self._newest, None
+        output, self._unread = self._unread, None
         if self._error is None:
             self._changed.clear()
-        if newest is not None:
-            return newest
+        if output is not None:
+            return output
         assert self._error is not None
         raise self._error
 
@@ -73,8 +82,8 @@ class OutputStreams:
         """Return the live requests."""
         return list(self._streams)
 
-    def open(self, request_id: str) -> OutputStream:
-        """Add a stream that is read in the running loop.
+    def open(self, request_id: str, output_kind: RequestOutputKind) -> OutputStream:
+        """Add a stream of such outputs that is read in the running loop.
 
         Raises:
             RequestError: The id is in use.
@@ -85,7 +94,9 @@ class OutputStreams:
                 "Choose another.",
                 "request_id",
             )
-        stream = self._streams[request_id] = OutputStream(asyncio.get_running_loop())
+        deltas = output_kind is RequestOutputKind.DELTA
+        stream = OutputStream(asyncio.get_running_loop(), deltas)
+        self._streams[request_id] = stream
         return stream
 
     def close(self, request_id: str) -> None:

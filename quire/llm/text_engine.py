@@ -107,7 +107,7 @@ class TextEngine:
         self.submit(self.prepare(request_id, prompt, params, priority=priority))
 
     def step(self) -> list[RequestOutput]:
-        """Run one iteration; return the requests that changed (or finished, if only those).
+        """Run one iteration; return the outputs of requests that changed.
 
         A step that fails as a whole ends every request with finish reason ``error``; nothing is
         taken afterwards.
@@ -128,15 +128,6 @@ class TextEngine:
     def abort_request(self, request_id: str) -> list[RequestOutput]:
         """End a request with ``abort``, blocks freed; unknown or finished ids are no error."""
         return [] if self._dead else self._process(self.engine.abort_request(request_id))
-
-    @property
-    def only_final(self) -> bool:
-        """Whether :meth:`step` returns requests only when they finish."""
-        return self._outputs.only_final
-
-    @only_final.setter
-    def only_final(self, value: bool) -> None:
-        self._outputs.only_final = value
 
     def check_alive(self) -> None:
         """Return when the engine works.

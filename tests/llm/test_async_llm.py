@@ -6,13 +6,14 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from quire import LLM, AsyncLLM, SamplingParams, StructuredOutputs
+from quire import LLM, AsyncLLM, RequestOutputKind, SamplingParams, StructuredOutputs
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, PromptTooLongError, RequestError
 from quire.core.outputs import RequestOutput
@@ -131,6 +132,47 @@ async def test_a_slow_reader_holds_up_nobody_and_misses_nothing(engine: EngineCl
     states = [first, *[output async for output in slow]]
     assert states[-1].outputs == expected
     assert len(states) < 300  # what it did not read in time was overtaken
+
+
+async def test_deltas_add_up_however_slowly_they_are_read(engine: EngineClient) -> None:
+    """With several sequences, stop strings, log-probabilities and bytes that are no UTF-8."""
+    for number, options in enumerate(
+        ({}, {"n": 3, "stop": ["a", "b"], "logprobs": 2, "prompt_logprobs": 1})
+    ):
+        settings = {"seed": 4, "max_tokens": 300, "ignore_eos": True, **options}
+        expected = await last(engine, "abc", f"{number} whole", SamplingParams(**settings))
+        deltas = SamplingParams(**settings, output_kind=RequestOutputKind.DELTA)
+        for pause in (0.0, 0.01):
+            merged, num_ids, count = None, 0, 0
+            async for delta in engine.generate("abc", deltas, f"{number} {pause}"):
+                num_ids += sum(len(completion.token_ids) for completion in delta.outputs)
+                count += 1
+                if merged is None:
+                    merged = delta
+                else:
+                    merged.merge(delta)
+                await asyncio.sleep(pause)
+            assert merged is not None and merged.finished and count > 1
+            assert merged.outputs == expected.outputs
+            assert merged.prompt_logprobs == expected.prompt_logprobs
+            assert num_ids == sum(len(completion.token_ids) for completion in expected.outputs)
+
+
+async def test_final_only_is_one_output(engine: EngineClient) -> None:
+    params = replace(MEDIUM, output_kind=RequestOutputKind.FINAL_ONLY)
+    (output,) = [output async for output in engine.generate("abc", params, "1")]
+    assert output.finished and output.outputs == (await last(engine, "abc", "2", MEDIUM)).outputs
+
+
+async def test_a_deadline_loses_no_delta(engine: EngineClient) -> None:
+    """What was generated before the deadline is read before the ending, each token once."""
+    params = replace(LONG, output_kind=RequestOutputKind.DELTA)
+    stream = engine.generate("abc", params, "1", deadline=time.monotonic() + 0.1)
+    deltas = [delta async for delta in stream]
+    assert [delta.finished for delta in deltas] == [False] * (len(deltas) - 1) + [True]
+    ids = [i for delta in deltas for completion in delta.outputs for i in completion.token_ids]
+    expected = await last(engine, "abc", "2", LONG)
+    assert 0 < len(ids) < 1500 and ids == expected.outputs[0].token_ids[: len(ids)]
 
 
 async def test_refusals_touch_nobody(engine: EngineClient) -> None:

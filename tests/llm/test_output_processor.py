@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from quire import SamplingParams
+from quire import RequestOutputKind, SamplingParams
 from quire.core.outputs import Logprob, RequestMetrics, RequestOutput
 from quire.core.step import PromptLogprobs, SequenceResult, TokenLogprobs
 from quire.engine.engine_output import EngineOutput
@@ -205,8 +206,7 @@ def test_errors_carry_their_message(tokenizer: Tokenizer) -> None:
 
 
 def test_only_final_states_on_request(tokenizer: Tokenizer) -> None:
-    feed = Feed(tokenizer)
-    feed.processor.only_final = True
+    feed = Feed(tokenizer, output_kind=RequestOutputKind.FINAL_ONLY)
     assert feed.step(feed.ids("a")) is None
     state = feed.step(feed.ids("b"), finish_reason="length")
     assert state is not None and state.outputs[0].text == "ab"
@@ -234,3 +234,84 @@ def test_logprobs_and_prompt_logprobs_are_cut_with_tokens_of_one_step(tokenizer:
     assert [list(found) for found in output.logprobs or ()] == [[ids[0]], [ids[1]]]
     assert output.cumulative_logprob == -2.0
     assert state.prompt_logprobs is not None and len(state.prompt_logprobs) == 2
+
+
+TEXT = "é 😀 one STO two € STOP and what comes after"
+
+
+def random_steps(tokenizer: Tokenizer, seed: int) -> list[tuple[list[int], int, dict[str, Any]]]:
+    """Two sequences' steps of one to three tokens, with log-probabilities and a chunked prompt."""
+    random, ids = Random(seed), tokenizer.encode(TEXT)
+
+    def entry(token_id: int) -> TokenLogprobs:
+        return TokenLogprobs(token_id, -random.random(), 2, [(token_id + 1, -0.1)])
+
+    steps: list[tuple[list[int], int, dict[str, Any]]] = [
+        ([], 0, {"prompt_logprobs": PromptLogprobs(start, [entry(start), entry(start + 1)])})
+        for start in (1, 3)
+    ]
+    places = [0, 0]
+    while min(places) < len(ids):
+        index = random.randrange(2)
+        new = ids[places[index] : places[index] + random.randint(1, 3)]
+        if new:
+            places[index] += len(new)
+            ending = {"finish_reason": "length"} if places[index] == len(ids) else {}
+            steps.append((new, index, {"logprobs": [entry(i) for i in new], **ending}))
+    return steps
+
+
+@pytest.mark.parametrize("stop", [None, "STOP"])
+@pytest.mark.parametrize("seed", range(8))
+def test_deltas_hold_only_what_is_new_and_add_up(
+    tokenizer: Tokenizer, seed: int, stop: str | None
+) -> None:
+    """As counted in token ids, texts and log-probabilities: no output carries an earlier one's."""
+    params = {"n": 2, "logprobs": 1, "prompt_logprobs": 1, "stop": stop, "max_tokens": 100}
+    whole = Feed(tokenizer, **params)
+    feed = Feed(tokenizer, **params, output_kind=RequestOutputKind.DELTA)
+    merged: RequestOutput | None = None
+    state: RequestOutput | None = None
+    num_ids, text = 0, ""
+    for new, index, news in random_steps(tokenizer, seed):
+        state = whole.step(new, index, **news) or state
+        delta = feed.step(new, index, **news)
+        if delta is None:
+            continue
+        assert [completion.index for completion in delta.outputs] == ([index] if new else [])
+        for completion in delta.outputs:
+            assert len(completion.token_ids) == len(completion.logprobs or []) <= len(new)
+            num_ids += len(completion.token_ids)
+            text += completion.text
+        if merged is None:
+            merged = delta
+        else:
+            merged.merge(delta)
+        assert merged.prompt_logprobs == state.prompt_logprobs if state is not None else False
+    assert state is not None and state.finished
+    assert merged == state
+    assert num_ids == sum(len(completion.token_ids) for completion in state.outputs)
+    assert len(text) == sum(len(completion.text) for completion in state.outputs)
+    assert feed.stopped == whole.stopped
+
+
+def test_an_abort_ends_deltas_of_what_had_not_ended(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer, n=2, stop=["!"], output_kind=RequestOutputKind.DELTA)
+    feed.text("ab!", index=0)
+    feed.text("cd", index=1)
+    ending = feed.processor.end("r", "timeout")
+    assert ending is not None and ending.finished
+    assert [(o.index, o.text, o.token_ids, o.finish_reason) for o in ending.outputs] == [
+        (1, "", [], "timeout")
+    ]
+
+
+def test_deltas_share_the_prompt_and_nothing_else(tokenizer: Tokenizer) -> None:
+    feed = Feed(tokenizer, output_kind=RequestOutputKind.DELTA)
+    ids = feed.ids("ab")
+    first, second = feed.step(ids), feed.step(ids)
+    assert first is not None and second is not None
+    assert first.prompt_token_ids is second.prompt_token_ids
+    first.merge(second)
+    assert (first.outputs[0].text, second.outputs[0].text) == ("abab", "ab")
+    assert ids == feed.ids("ab")

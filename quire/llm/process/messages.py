@@ -123,7 +123,12 @@ _encode = msgspec.msgpack.Encoder().encode
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 from_engine = msgspec.msgpack.Decoder(FromEngine)
 
-_DEFAULTS = {field.name: getattr(SamplingParams(), field.name) for field in fields(SamplingParams)}
+#: What is of no use to the engine is left out.
+_DEFAULTS = {
+    field.name: getattr(SamplingParams(), field.name)
+    for field in fields(SamplingParams)
+    if field.name != "output_kind"
+}
 _LENGTH_BYTES = 4
 _READ_BYTES = 1 << 18
 

@@ -156,7 +156,7 @@ class EngineProxy:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's state after each step that changed it; see the protocol."""
         self._check_taking()
-        stream = self._streams.open(request_id)
+        stream = self._streams.open(request_id, sampling_params.output_kind)
         ended = False
         try:
             grammar, in_time = sampling_params.structured_outputs, True
@@ -289,8 +289,9 @@ class EngineProxy:
                 ending = self._outputs.end(request_id, "timeout")
                 if ending is not None:
                     self._abandon(request_id)
-        # Else it has just ended in another way, which is on its way here.
-        return await stream.get() if ending is None else ending
+                    self._streams.deliver([ending])
+        # This ending, or another that has just come before it.
+        return await stream.get()
 
     def _forget(self, request_id: str) -> None:
         """Have the engine drop a request that nobody reads any more."""
@@ -429,7 +430,7 @@ class EngineProxy:
                 self._send(StopSequence(request_id, index))
             for request_id in step.failed:
                 self._abandon(request_id)
-        self._streams.deliver(step.outputs)
+            self._streams.deliver(step.outputs)  # before any other ending that the lock permits
 
     def _take_loaded(self, child: EngineChild, message: Loaded) -> None:
         self.model_config = message.model_config
