@@ -179,10 +179,7 @@ class EngineProxy:
             else:
                 self._streams.deliver([self._expired(request)])
             while not ended:
-                if deadline is None:
-                    output = await stream.get()
-                else:
-                    output = await self._get_until(deadline, stream, request_id)
+                output = await self._get(deadline, stream, request_id)
                 ended = output.finished
                 yield output
         except QuireError:
@@ -275,10 +272,12 @@ class EngineProxy:
                 )
             )
 
-    async def _get_until(
-        self, deadline: float, stream: OutputStream, request_id: str
+    async def _get(
+        self, deadline: float | None, stream: OutputStream, request_id: str
     ) -> RequestOutput:
         """Return the next output; one that ends with ``timeout`` when the engine is too late."""
+        if deadline is None:
+            return await stream.get()
         # Also of a request that came too late: the engine is to say and count so.
         patience = max(0.0, deadline - time.monotonic()) + DEADLINE_GRACE_SECONDS
         try:
