@@ -43,6 +43,15 @@ def peaked(rows: int, vocab: int) -> np.ndarray:
     return logits.astype(np.float32)
 
 
+def long_tailed(rows: int, vocab: int) -> np.ndarray:
+    """Logits that fall with the logarithm of a token's rank, as words' do in open text."""
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((rows, vocab)) * 0.3
+    for row in logits:
+        row[rng.permutation(vocab)] -= 1.2 * np.log(np.arange(vocab) + 2.7)
+    return logits.astype(np.float32)
+
+
 def flat(rows: int, vocab: int) -> np.ndarray:
     """The worst case: half the vocabulary is in the nucleus."""
     return np.random.default_rng(0).standard_normal((rows, vocab)).astype(np.float32)
@@ -61,7 +70,8 @@ def cases(backend: CpuBackend, rows: int, vocab: int) -> dict[str, Callable[[], 
     )
     ids = np.zeros(rows, np.int32)
     calls: dict[str, Callable[[], object]] = {}
-    for kind, logits in (("peaked", peaked(rows, vocab)), ("flat", flat(rows, vocab))):
+    for kind, shape in (("peaked", peaked), ("long tail", long_tailed), ("flat", flat)):
+        logits = shape(rows, vocab)
         for name, values in settings.items():
             calls[f"{kind}: {name}"] = partial(backend.sample, logits.copy(), values)
         for num_top in (5, 20):

@@ -79,15 +79,6 @@ int32_t choose(const Row& row, float temperature, const Filter& filter, double n
       return weights;
     });
   };
-  Guess guess;
-  if (!ranked && !open && filter.min_p == 0.0f && guess_bounds(row, filter.top_p, guess)) {
-    const double total = weigh_around(row, guess), weight = filter.top_p * total;
-    if (confirm(guess, weight)) {
-      double kept;
-      const Cut cut = cut_guessed(row, guess, weight, total, kept);
-      return draw_kept(cut, kept);
-    }
-  }
   const int64_t token = choose_few(row, filter, number);
   if (token != undecided) return static_cast<int32_t>(token);
   if (!ranked && open) return draw_any(row, filter.min_p, number);

@@ -3,11 +3,10 @@
 // All three keep a prefix of the order (logit falling, id rising). Nearly always it is short: the
 // n-th largest of the blocks' lane bests is a bound that at least n tokens reach, few lanes have to
 // be looked at for them, and only they are sorted (choose_few). Long prefixes are found by
-// narrowing an interval of logits, a pass over the row for every fivefold (cut_prefix). For a long
-// nucleus a sample of the row saves most of these passes and changes no result (cut_guessed).
+// narrowing an interval of logits, a pass over the row for every fivefold (cut_prefix).
 #pragma once
 
-#include "cpu/sampling_nucleus.h"
+#include "cpu/sampling_interval.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -56,6 +55,11 @@ inline int64_t collect_and_weigh(const Row& row, float low, double& total) {
       return weight;
     });
   return count;
+}
+
+// How many lanes are looked at for a short prefix.
+inline int64_t few_wanted(const Row& row) {
+  return smaller<int64_t>(128, row.num_blocks() * F32::lanes / 4);
 }
 
 // Draw from the items, which are in order and all kept, with their weights.
@@ -168,10 +172,11 @@ inline Cut cut_items(const Row& row, int64_t n, const Interval& interval, Above 
   return cut;
 }
 
-// The shortest prefix of the tokens of some weight that has `count` of them or reaches `weight`.
-// It ends in `interval`, at whose ends are `over` and `upto`.
-inline Cut cut_prefix(const Row& row, double count, double weight, Interval interval, Above over,
-                      Above upto) {
+// The shortest prefix of the tokens of some weight that has `count` of them or reaches `weight`;
+// `total` is the weight of all.
+inline Cut cut_prefix(const Row& row, double count, double weight, double total) {
+  Interval interval = all_of(row);
+  Above over{0.0, 0.0}, upto{static_cast<double>(row.vocab), total};
   while (upto.count - over.count > few_inside && !interval.stuck) {
     Above found[num_bounds];
     measure_above(row, interval.bounds, found);
@@ -189,61 +194,41 @@ inline Cut cut_prefix(const Row& row, double count, double weight, Interval inte
   return cut_items(row, found, interval, over, count, weight);
 }
 
-// The same; `total` is the weight of all.
-inline Cut cut_prefix(const Row& row, double count, double weight, double total) {
-  return cut_prefix(row, count, weight, all_of(row), {0.0, 0.0},
-                    {static_cast<double>(row.vocab), total});
-}
-
-// For each vector of a block heavy(first id, weights, how many count), where all tokens weigh more
-// or less than logits in [low, high], those that weigh less set to 0; elsewhere mixed(first id,
-// logits, weights, how many count).
+// Weights of a block's tokens to `out`, 0 after the cut; their sum.
 //
-// Nearly everywhere the weights tell, which saves reading the logits.
-template <class Heavy, class Mixed>
-inline void each_by_weight(const Row& row, int64_t block, float low, float high, Heavy heavy,
-                           Mixed mixed) {
+// Nearly everywhere the weights tell what is kept, which saves reading the logits.
+inline double keep_block(const Row& row, int64_t block, const Cut& cut, float* out) {
   // Where a logit rises, rounding may let its weight fall, but by less than that.
   constexpr float apart = 0x1p-18f, tiny = 1e-42f;
   constexpr int64_t tokens_ahead = 512;
-  const F32 light = set1(weight_at(row, low) * (1.0f - apart) - tiny);
-  const F32 over = set1(weight_at(row, high) * (1.0f + apart) + tiny);
-  const auto visit = [&](int64_t i, int64_t n) {
+  const float at_cut = weight_at(row, cut.logit);
+  const F32 light = set1(at_cut * (1.0f - apart) - tiny);
+  const F32 heavy = set1(at_cut * (1.0f + apart) + tiny);
+  const F32 bound = set1(cut.logit);
+  F32 sums = zero();
+  const auto keep = [&](int64_t i, int64_t n) {
     const F32 weight = load_tail(row.weights + i, n);
-    const Mask surely = less(over, weight);
-    if (any(less(light, select(surely, set1(-1.0f), weight))))
-      mixed(i, load_tail(row.logits + i, n), weight, n);
-    else
-      heavy(i, select(surely, weight, zero()), n);
+    const Mask surely = less(heavy, weight);
+    F32 kept = select(surely, weight, zero());
+    if (any(less(light, select(surely, set1(-1.0f), weight)))) {
+      const F32 x = load_tail(row.logits + i, n);
+      float lanes[F32::lanes], equal[F32::lanes];
+      store(lanes, select(less(bound, x), weight, zero()));
+      store(equal, select(less(x, bound), zero(), weight));
+      // Equal logits stay up to the cut's id.
+      for (int64_t lane = 0; lane < n && i + lane <= cut.id; ++lane) lanes[lane] = equal[lane];
+      kept = load(lanes);
+    }
+    store_tail(out + i - block * block_tokens, kept, n);
+    sums = sums + kept;
   };
   const int64_t end = row.end_of(block);
   int64_t i = block * block_tokens;
   for (; end - i >= F32::lanes; i += F32::lanes) {
     __builtin_prefetch(row.weights + i + tokens_ahead);
-    visit(i, F32::lanes);
+    keep(i, F32::lanes);
   }
-  if (i < end) visit(i, end - i);
-}
-
-// Weights of a block's tokens to `out`, 0 behind the cut; their sum.
-inline double keep_block(const Row& row, int64_t block, const Cut& cut, float* out) {
-  F32 sums = zero();
-  out -= block * block_tokens;
-  const auto keep = [&](int64_t i, F32 weight, int64_t n) {
-    store_tail(out + i, weight, n);
-    sums = sums + weight;
-  };
-  each_by_weight(row, block, cut.logit, cut.logit, keep,
-                 [&](int64_t i, F32 x, F32 weight, int64_t n) {
-                   const F32 bound = set1(cut.logit);
-                   float lanes[F32::lanes], equal[F32::lanes];
-                   store(lanes, select(less(bound, x), weight, zero()));
-                   store(equal, select(less(x, bound), zero(), weight));
-                   // Equal logits stay up to the cut's id.
-                   for (int64_t lane = 0; lane < n && i + lane <= cut.id; ++lane)
-                     lanes[lane] = equal[lane];
-                   keep(i, load(lanes), n);
-                 });
+  if (i < end) keep(i, end - i);
   return sum(sums);
 }
 
@@ -254,53 +239,6 @@ inline double keep_all(const Row& row, const Cut& cut) {
   for (int64_t block = 0; block < row.num_blocks(); ++block)
     total += row.sums[block] = keep_block(row, block, cut, unkept);
   return total;
-}
-
-// cut_prefix of the shortest prefix that reaches `weight`, where the guess holds. What it keeps to
-// row.sums, the weight of all that to `kept`.
-inline Cut cut_guessed(const Row& row, const Guess& guess, double weight, double total,
-                       double& kept) {
-  const auto everything = static_cast<double>(row.vocab);
-  Interval interval = all_of(row);
-  const float lowest = interval.low;
-  if (!follow(row, guess, weight, interval)) {
-    const float ends[2] = {interval.high, interval.low};
-    Above found[2];
-    measure_above(row, ends, found);
-    const Above upto = interval.low > lowest ? found[1] : Above{everything, total};
-    const Cut cut = cut_prefix(row, everything, weight, interval, found[0], upto);
-    kept = keep_all(row, cut);
-    return cut;
-  }
-  const F32 low = set1(interval.low), high = set1(interval.high);
-  int64_t count = 0;
-  double over = 0.0;
-  for (int64_t block = 0; block < row.num_blocks(); ++block) {
-    F32 sums = zero();
-    each_by_weight(
-        row, block, interval.low, interval.high,
-        [&](int64_t, F32 weight, int64_t) { sums = sums + weight; },
-        [&](int64_t i, F32 x, F32 weight, int64_t n) {
-          const Mask above = less(high, x);
-          sums = sums + select(above, weight, zero());
-          count += take_items(row, i, n, bits(less(low, x)) & ~bits(above), row.items + count);
-        });
-    over += row.sums[block] = sum(sums);
-  }
-  const Cut cut = cut_items(row, count, interval, {0.0, over}, everything, weight);
-  // Blocks without a kept token of the interval have their sum already.
-  for (int64_t i = 0; i < count; ++i) {
-    const Scored& item = row.items[i];
-    if (item.score > cut.logit || (item.score == cut.logit && item.id <= cut.id))
-      row.sums[item.id / block_tokens] = -1.0;
-  }
-  float unkept[block_tokens];
-  kept = 0.0;
-  for (int64_t block = 0; block < row.num_blocks(); ++block) {
-    if (row.sums[block] < 0.0) row.sums[block] = keep_block(row, block, cut, unkept);
-    kept += row.sums[block];
-  }
-  return cut;
 }
 
 }  // namespace quire::QUIRE_ISA
