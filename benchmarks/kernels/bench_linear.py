@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.kernels import roofline
+from quire.kernels.backend import Weight
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.cpu.probe import MachineSpeed
@@ -60,15 +61,21 @@ class Case:
             self.seconds.append(clock() - start)
 
 
-def random_layer(inputs: int, outputs: int, dtype: str) -> CpuLinear:
-    """Make a layer of random weights; a large one repeats a smaller block."""
+def random_weights(inputs: int, outputs: int, dtype: str) -> list[Weight]:
+    """Return the matrices of a layer; a large one repeats a smaller block."""
     rows = min(outputs, 1024)
     block = np.random.default_rng(0).standard_normal((rows, inputs), dtype=np.float32)
     blocks = [block[: outputs - first] for first in range(0, outputs, rows)]
     tensors = [HostTensor("w", "float32", part) for part in blocks]
     if dtype in FLOATS:
-        return CpuLinear(tensors, [], dtype)
-    return CpuLinear([quantize(tensor, create_scheme(dtype)) for tensor in tensors], [], "float32")
+        return list(tensors)
+    return [quantize(tensor, create_scheme(dtype)) for tensor in tensors]
+
+
+def random_layer(inputs: int, outputs: int, dtype: str) -> CpuLinear:
+    """Make a layer of random weights."""
+    held = dtype if dtype in FLOATS else "float32"
+    return CpuLinear(random_weights(inputs, outputs, dtype), [], held)
 
 
 def rounded(x: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import results
-from benchmarks.kernels.bench_linear import FLOATS, random_layer
+from benchmarks.kernels.bench_linear import FLOATS, random_weights
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.linear import CpuLinear
@@ -37,9 +37,14 @@ class Layer:
 
     def __init__(self, backend: CpuBackend, shape: str, dtype: str) -> None:
         self.width, self.num_experts, self.middle, self.top_k = SHAPES[shape]
-        self.gate_up = [self._linear(self.width, 2 * self.middle, dtype) for _ in self._experts()]
-        self.down = [self._linear(self.middle, self.width, dtype) for _ in self._experts()]
-        self._grouped = backend.experts(self.gate_up, self.down, "silu")
+        gate_up = random_weights(self.width, 2 * self.middle, dtype)
+        down = random_weights(self.middle, self.width, dtype)
+        held = dtype if dtype in FLOATS else "float32"
+        self.gate_up = [CpuLinear(gate_up, [], held) for _ in range(self.num_experts)]
+        self.down = [CpuLinear(down, [], held) for _ in range(self.num_experts)]
+        self._grouped = backend.experts(
+            [gate_up] * self.num_experts, [down] * self.num_experts, "silu", dtype=held
+        )
         self._route = backend.route
 
     def routes(self, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -80,13 +85,6 @@ class Layer:
         out = np.empty_like(x)
         native.combine_experts(grouped, index, weights, rows, self.top_k, width, out)
         return out
-
-    def _experts(self) -> range:
-        return range(self.num_experts)
-
-    @staticmethod
-    def _linear(inputs: int, outputs: int, dtype: str) -> CpuLinear:
-        return random_layer(inputs, outputs, dtype)
 
 
 def measure(backend: CpuBackend, dtype: str, options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -53,6 +53,62 @@ class Parameter {
   const float* data_ = nullptr;
 };
 
+// One step's arrays and cache, checked once for all layers. Holds the arrays; they must not change.
+class AttentionPlan {
+ public:
+  AttentionPlan(int64_t num_tokens, nb::handle positions, nb::handle slot_mapping,
+                nb::handle block_tables, int64_t num_requests, int64_t max_blocks,
+                nb::handle query_start_loc, nb::handle seq_lens, nb::object cache)
+      : positions_(positions, num_tokens),
+        slots_(slot_mapping, num_tokens),
+        tables_(block_tables, num_requests * max_blocks),
+        starts_(query_start_loc, num_requests + 1),
+        lens_(seq_lens, num_requests),
+        owner_(std::move(cache)),
+        cache_(nb::cast<const KVCache&>(owner_)),
+        batch_{num_tokens, num_requests, max_blocks, positions_, slots_, tables_, starts_, lens_},
+        inside_(check()) {}
+
+  const AttentionBatch& batch() const { return batch_; }
+  const KVCache& cache() const { return cache_; }
+  int64_t num_tokens() const { return batch_.num_tokens; }
+  // All positions are below.
+  int64_t num_positions() const { return num_positions_; }
+  // Whether everything points into the cache.
+  bool inside() const { return inside_; }
+
+ private:
+  bool check() {
+    const int64_t num_slots = cache_.num_blocks() * cache_.block_size();
+    for (int64_t i = 0; i < batch_.num_tokens; ++i) {
+      if (batch_.positions[i] < 0) return false;
+      num_positions_ = std::max<int64_t>(num_positions_, batch_.positions[i] + int64_t{1});
+      if (batch_.slot_mapping[i] < -1 || batch_.slot_mapping[i] >= num_slots) return false;
+    }
+    const int32_t* starts = batch_.query_start_loc;
+    if (starts[0] != 0 || starts[batch_.num_requests] != batch_.num_tokens) return false;
+    for (int64_t i = 0; i < batch_.num_requests; ++i) {
+      const int64_t queries = starts[i + 1] - starts[i], length = batch_.seq_lens[i];
+      const int64_t blocks = (length + cache_.block_size() - 1) / cache_.block_size();
+      if (queries < 0 || queries > length || blocks > batch_.max_blocks) return false;
+      const int32_t* table = batch_.block_tables + i * batch_.max_blocks;
+      if (!std::all_of(table, table + blocks,
+                       [&](int32_t id) { return id >= 0 && id < cache_.num_blocks(); }))
+        return false;
+    }
+    return true;
+  }
+
+  Input<int32_t> positions_;
+  Input<int64_t> slots_;
+  Input<int32_t> tables_, starts_, lens_;
+  nb::object owner_;
+  const KVCache& cache_;
+  AttentionBatch batch_;
+  int64_t num_positions_ = 0;
+  bool inside_;
+};
+
 class PagedAttention {
  public:
   PagedAttention(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, float scale,
@@ -66,55 +122,25 @@ class PagedAttention {
                cosines_,  sines_,       half,     max_positions, q_norm_,
                k_norm_,   norm_eps} {}
 
-  // False, and nothing done, when the batch points outside the cache or the tables.
-  bool run(nb::handle qkv, int64_t num_tokens, nb::handle positions, nb::handle slot_mapping,
-           nb::handle block_tables, int64_t num_requests, int64_t max_blocks,
-           nb::handle query_start_loc, nb::handle seq_lens, const KVCache& cache, int64_t layer,
-           nb::handle out) const {
+  // False, and nothing done, when the step points outside the tables or the cache is another's.
+  bool run(nb::handle qkv, const AttentionPlan& plan, int64_t layer, nb::handle out) const {
     const int64_t out_width = layer_.num_heads * layer_.head_dim;
     const int64_t width = out_width + 2 * layer_.num_kv_heads * layer_.head_dim;
-    const Output<float> rows(qkv, num_tokens * width);
-    const Output<float> result(out, num_tokens * out_width);
-    const Input<int32_t> at(positions, num_tokens);
-    const Input<int64_t> slots(slot_mapping, num_tokens);
-    const Input<int32_t> tables(block_tables, num_requests * max_blocks);
-    const Input<int32_t> starts(query_start_loc, num_requests + 1);
-    const Input<int32_t> lens(seq_lens, num_requests);
-    const AttentionBatch batch{num_tokens, num_requests, max_blocks, at,
-                               slots,      tables,       starts,     lens};
-    if (layer < 0 || layer >= cache.num_layers() || cache.head_dim() != layer_.head_dim ||
-        cache.num_kv_heads() != layer_.num_kv_heads || !inside(batch, cache))
+    const Output<float> rows(qkv, plan.num_tokens() * width);
+    const Output<float> result(out, plan.num_tokens() * out_width);
+    const KVCache& cache = plan.cache();
+    if (!plan.inside() || layer < 0 || layer >= cache.num_layers() ||
+        cache.head_dim() != layer_.head_dim || cache.num_kv_heads() != layer_.num_kv_heads ||
+        (layer_.cosines && plan.num_positions() > layer_.max_positions))
       return false;
     const KVBlocks blocks = cache.layer(layer);
-    const GilRelease release(num_tokens * width * 64);
-    kernels().rope_and_cache(layer_, blocks, batch, rows);
-    kernels().paged_attention(layer_, blocks, batch, rows, result);
+    const GilRelease release(plan.num_tokens() * width * 64);
+    kernels().rope_and_cache(layer_, blocks, plan.batch(), rows);
+    kernels().paged_attention(layer_, blocks, plan.batch(), rows, result);
     return true;
   }
 
  private:
-  bool inside(const AttentionBatch& batch, const KVCache& cache) const {
-    const int64_t num_slots = cache.num_blocks() * cache.block_size();
-    for (int64_t i = 0; i < batch.num_tokens; ++i) {
-      const bool rotates = layer_.cosines != nullptr;
-      if (batch.positions[i] < 0 || (rotates && batch.positions[i] >= layer_.max_positions))
-        return false;
-      if (batch.slot_mapping[i] < -1 || batch.slot_mapping[i] >= num_slots) return false;
-    }
-    const int32_t* starts = batch.query_start_loc;
-    if (starts[0] != 0 || starts[batch.num_requests] != batch.num_tokens) return false;
-    for (int64_t i = 0; i < batch.num_requests; ++i) {
-      const int64_t queries = starts[i + 1] - starts[i], length = batch.seq_lens[i];
-      const int64_t blocks = (length + cache.block_size() - 1) / cache.block_size();
-      if (queries < 0 || queries > length || blocks > batch.max_blocks) return false;
-      const int32_t* table = batch.block_tables + i * batch.max_blocks;
-      if (!std::all_of(table, table + blocks,
-                       [&](int32_t id) { return id >= 0 && id < cache.num_blocks(); }))
-        return false;
-    }
-    return true;
-  }
-
   Parameter cosines_, sines_, q_norm_, k_norm_;
   AttentionLayer layer_;
 };
@@ -139,6 +165,11 @@ void bind_attention(nb::module_& m) {
       .def_prop_ro("scales", [](nb::handle_t<KVCache> self) {
         return view(nb::cast<const KVCache&>(self).scales(), self);
       });
+  nb::class_<AttentionPlan>(m, "AttentionPlan")
+      .def(nb::init<int64_t, nb::handle, nb::handle, nb::handle, int64_t, int64_t, nb::handle,
+                    nb::handle, nb::object>())
+      .def_prop_ro("inside", &AttentionPlan::inside)
+      .def_prop_ro("num_tokens", &AttentionPlan::num_tokens);
   nb::class_<PagedAttention>(m, "PagedAttention")
       .def(nb::init<int64_t, int64_t, int64_t, float, int64_t, int64_t, int64_t, nb::object,
                     nb::object, nb::object, nb::object, float>(),

@@ -76,26 +76,34 @@ def check_cache(spec: AttentionSpec, cache: KVCacheSpec) -> None:
         )
 
 
-def check(spec: AttentionSpec, qkv: Array, batch: ForwardBatch, out: Array) -> None:
-    """Refuse arrays that do not match the spec or each other.
+def check_batch(batch: ForwardBatch) -> None:
+    """Refuse a step whose arrays do not fit together.
 
     Raises:
         UnsupportedInputError: As said.
     """
-    num_tokens, width = qkv.shape
-    heads = spec.num_heads + 2 * spec.num_kv_heads
-    if width != heads * spec.head_dim or out.shape != (num_tokens, spec.num_heads * spec.head_dim):
-        raise UnsupportedInputError(
-            f"[attention] qkv must be (T, {heads * spec.head_dim}) and out "
-            f"(T, {spec.num_heads * spec.head_dim}); got {tuple(qkv.shape)} and {tuple(out.shape)}."
-        )
-    requests = batch.seq_lens.shape[0]
-    tokens = (batch.positions.shape[0], batch.slot_mapping.shape[0])
+    num_tokens, requests = batch.positions.shape[0], batch.seq_lens.shape[0]
+    slots = batch.slot_mapping.shape[0]
     starts = (batch.query_start_loc.shape[0], batch.block_tables.shape[0])
-    if tokens != (num_tokens, num_tokens) or starts != (requests + 1, requests):
+    if slots != num_tokens or starts != (requests + 1, requests):
         raise UnsupportedInputError(
             f"[attention] batch must describe {num_tokens} tokens of {requests} requests; got "
-            f"{tokens} positions and slots, {starts} query starts and block tables."
+            f"{slots} slots, {starts} query starts and block tables."
+        )
+
+
+def check(spec: AttentionSpec, qkv: Array, num_tokens: int, out: Array) -> None:
+    """Refuse rows that do not match the spec and the step.
+
+    Raises:
+        UnsupportedInputError: As said.
+    """
+    heads = spec.num_heads + 2 * spec.num_kv_heads
+    wanted = (num_tokens, heads * spec.head_dim), (num_tokens, spec.num_heads * spec.head_dim)
+    if (qkv.shape, out.shape) != wanted:
+        raise UnsupportedInputError(
+            f"[attention] qkv and out must be {wanted[0]} and {wanted[1]} for a step of "
+            f"{num_tokens} tokens; got {tuple(qkv.shape)} and {tuple(out.shape)}."
         )
 
 

@@ -4,19 +4,19 @@ This module owns the protocol; ``registry.py`` chooses an implementation. Each o
 definition is in ``kernels/<op>.py``, its meaning in ``kernels/reference``.
 
 T tokens, B requests, N query heads, K KV heads, H head dim, D model dim, V vocabulary.
-Activations are float32 everywhere; indices int32, slots int64.
+Activations are of the backend's ``activation_dtype``, logits float32, indices int32, slots int64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.forward_batch import Array as Array
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_matrix import PackedLayout, PackedMatrix, PackedPart
 from quire.kernels.quantized_tensor import QuantizedTensor
@@ -29,8 +29,16 @@ Weight = HostTensor | QuantizedTensor | BlockMatrix | PackedMatrix
 Arrays = TypeVar("Arrays")
 
 
+#: What an attention op prepared for a step; only the backend that made it looks inside.
+AttentionPlan = Any
+
+
 class Linear(Protocol):
-    """``y = x @ weight.T + bias`` with weights packed once."""
+    """``y = x @ weight.T + bias`` with weights packed once.
+
+    Any linear of a model may be wrapped by another object of this protocol. It is told which rows
+    of which step it is given, so that what it adds may depend on the request a row belongs to.
+    """
 
     in_features: int
     out_features: int
@@ -38,15 +46,21 @@ class Linear(Protocol):
     #: What was packed; empty where weights are kept as they are.
     packed: Sequence[PackedPart]
 
-    def __call__(self, x: Array, out: Array | None = None) -> Array:
-        """Multiply (T, in_features) float32 to (T, out_features) float32.
+    def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
+        """Multiply (T, in_features) to (T, out_features).
 
-        Each row's result depends on that row alone, bit for bit, whatever T and the threads.
+        Each row's result depends on that row alone, bit for bit, whatever T and the threads; a
+        plain linear does not look at ``rows``.
+
+        Args:
+            x: (T, in_features).
+            out: (T, out_features), written and returned; allocated when None.
+            rows: What the rows of ``x`` are in the step; None outside of one.
         """
         ...
 
-    def lookup(self, ids: Array, out: Array | None = None) -> Array:
-        """Return weight rows ``ids`` (T,) as (T, in_features) float32: a tied embedding."""
+    def lookup(self, ids: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
+        """Return weight rows ``ids`` (T,) as (T, in_features): an embedding."""
         ...
 
 
@@ -87,7 +101,17 @@ class AttentionSpec:
 class Attention(Protocol):
     """Rotate, store and attend for one layer, through block tables."""
 
-    def __call__(self, qkv: Array, batch: ForwardBatch, kv_cache: KVCache, out: Array) -> Array:
+    def plan(self, batch: ForwardBatch, kv_cache: KVCache) -> AttentionPlan:
+        """Check a step and prepare it, once for all layers whose specs differ in ``layer`` alone.
+
+        The arrays of ``batch`` must not change as long as the plan is used.
+
+        Raises:
+            UnsupportedInputError: The batch does not fit together, or points outside the cache.
+        """
+        ...
+
+    def run(self, qkv: Array, plan: AttentionPlan, out: Array) -> Array:
         """Write this step's K and V to the cache, then attend.
 
         Query ``t`` at position ``p`` sees cached positions ``max(0, p - window + 1) .. p``. Each
@@ -95,10 +119,9 @@ class Attention(Protocol):
         on the batch, on how the prompt was cut into steps, or on the number of threads.
 
         Args:
-            qkv: (T, (N + 2 K) H) float32: queries, keys, values; overwritten by the rotation.
-            batch: The step.
-            kv_cache: Where K and V are.
-            out: (T, N H) float32, written.
+            qkv: (T, (N + 2 K) H): queries, keys, values; overwritten by the rotation.
+            plan: Of the step.
+            out: (T, N H), written.
 
         Returns:
             ``out``.
@@ -151,6 +174,8 @@ class Backend(Protocol):
     """One per device, made once at load. See ``kernels/<op>.py`` for each op's definition."""
 
     name: str
+    #: Of the activations between ops: ``float32``, ``float16`` or ``bfloat16``.
+    activation_dtype: str
     #: Of packed weights that may be kept in files; None where nothing is packed.
     packed_layout: PackedLayout | None
 
@@ -190,7 +215,7 @@ class Backend(Protocol):
         weights: Sequence[Weight],
         biases: Sequence[HostTensor] = (),
         *,
-        dtype: str,
+        dtype: str | None,
         exact_activations: bool = False,
     ) -> Linear:
         """Pack (out_i, in) matrices, stacked along the outputs.
@@ -198,7 +223,8 @@ class Backend(Protocol):
         Args:
             weights: Floats are held as ``dtype``, quantized ones as they are.
             biases: (out_i,), kept in float32.
-            dtype: ``float32``, ``float16`` or ``bfloat16``.
+            dtype: ``float32``, ``float16`` or ``bfloat16``; None for the type they are stored in
+                (float32 where that is not one).
             exact_activations: Do not round activations to 8 bits where weights are quantized.
         """
         ...
@@ -261,9 +287,23 @@ class Backend(Protocol):
         ...
 
     def experts(
-        self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str
+        self,
+        gate_up: Iterable[Sequence[Weight]],
+        down: Iterable[Sequence[Weight]],
+        activation: str,
+        *,
+        dtype: str | None,
+        exact_activations: bool = False,
     ) -> Experts:
-        """Make one layer's mixture of experts from already packed linears."""
+        """Pack one layer's mixture of experts.
+
+        Args:
+            gate_up: For each expert, matrices that stack to (2 M, D); each expert's are packed
+                before the next one's are asked for.
+            down: The same, (D, M).
+            activation: ``silu``, ``gelu`` or ``gelu_tanh``.
+            dtype, exact_activations: As for :meth:`linear`.
+        """
         ...
 
     # -- sampling ----------------------------------------------------------------------------
@@ -287,7 +327,15 @@ class Backend(Protocol):
 
 
 class Experts(Protocol):
-    """Expert MLPs of one layer."""
+    """Expert MLPs of one layer.
+
+    Attributes:
+        nbytes: Memory of the packed weights.
+        packed: What was packed: of each expert's gate and up, then of each one's down.
+    """
+
+    nbytes: int
+    packed: Sequence[Sequence[PackedPart]]
 
     def __call__(self, x: Array, ids: Array, weights: Array, out: Array) -> Array:
         """``out[t] = sum_j weights[t, j] * mlp[ids[t, j]](x[t])``, summed in the order of j."""

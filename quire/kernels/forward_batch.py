@@ -34,3 +34,16 @@ class ForwardBatch:
     query_start_loc: Array
     seq_lens: Array
     logits_indices: Array
+
+
+@dataclass(slots=True)
+class BatchRows:
+    """Which rows of a step an array of activations holds.
+
+    Attributes:
+        batch: The step.
+        indices: Rows of the batch (int32) in the array's order; None for all T in theirs.
+    """
+
+    batch: ForwardBatch
+    indices: Array | None = None

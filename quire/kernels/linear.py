@@ -22,6 +22,12 @@ from quire.kernels.backend import Array, Weight
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
 
 
+def held_dtype(weights: Sequence[Weight], dtype: str | None) -> str:
+    """Return the type floats are held in: ``dtype``, or the one they are stored in when None."""
+    stored = {weight.dtype for weight in weights if isinstance(weight, HostTensor)}
+    return dtype or (stored.pop() if len(stored) == 1 else "float32")
+
+
 def check_weights(
     weights: Sequence[Weight], biases: Sequence[HostTensor], dtype: str
 ) -> tuple[int, int]:

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.kernels.backend import Array, Attention, KVCache, Linear
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.backend import Attention, Linear
 from quire.layers.mlp import FeedForward
 from quire.layers.norm import Norm
-from quire.layers.workspace import Rows
+from quire.layers.workspace import Activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,8 @@ class DecoderLayer:
         mlp_norm: Before the feed-forward part.
         feed_forward: Dense or mixture of experts.
         next_norm: The next layer's first norm, or the model's last.
+        plan: Index into ``Activations.plans``; layers whose attention differs in nothing but
+            the layer share a plan.
     """
 
     qkv: Linear
@@ -39,16 +40,16 @@ class DecoderLayer:
     mlp_norm: Norm
     feed_forward: FeedForward
     next_norm: Norm
+    plan: int
 
-    def attend(self, rows: Rows, batch: ForwardBatch, kv_cache: KVCache) -> Array:
-        """Mix each row with the cached positions before it: ``rows.normed`` to (T, N H)."""
-        self.qkv(rows.normed, rows.qkv)
-        return self.attention(rows.qkv, batch, kv_cache, rows.attended)
+    def attend(self, step: Activations) -> None:
+        """Mix each row with the cached positions before it: ``normed`` to ``attended``."""
+        self.qkv(step.normed, step.qkv, step.rows)
+        self.attention.run(step.qkv, step.plans[self.plan], step.attended)
 
-    def feed(self, attended: Array, residual: Array, rows: Rows) -> Array:
-        """Add attention and feed-forward part to ``residual``; return its norm, ``rows.normed``."""
-        normed = rows.normed
-        self.output(attended, normed)
+    def feed(self, step: Activations) -> None:
+        """Add attention and feed-forward part to ``residual``; its norm goes to ``normed``."""
+        normed, residual = step.normed, step.residual
+        self.output(step.attended, normed, step.rows)
         self.mlp_norm.add(normed, residual, normed)
-        change = self.feed_forward(normed, rows)
-        return self.next_norm.add(change, residual, normed)
+        self.next_norm.add(self.feed_forward(step), residual, normed)

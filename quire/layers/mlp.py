@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from quire.kernels.backend import Array, Backend, Linear
-from quire.layers.workspace import Rows
+from quire.layers.workspace import Activations
 
 
 class FeedForward(Protocol):
     """What a layer does to each row after attention."""
 
-    def __call__(self, x: Array, rows: Rows) -> Array:
-        """Return the result for ``x`` (T, D), which may overwrite it, as (T, D) in ``rows``."""
+    def __call__(self, step: Activations) -> Array:
+        """Return the result for ``step.normed``, which may be overwritten, as (T, D)."""
         ...
 
 
@@ -23,11 +23,11 @@ class GatedMLP:
         self._gated_activation, self._activation = backend.gated_activation, activation
         self._gate_up, self._down = gate_up, down
 
-    def __call__(self, x: Array, rows: Rows) -> Array:
-        """Compute in ``rows``; the result replaces ``x``."""
-        self._gate_up(x, rows.up)
-        self._gated_activation(rows.up, self._activation, rows.activated)
-        return self._down(rows.activated, x)
+    def __call__(self, step: Activations) -> Array:
+        """Replace ``step.normed`` by the result."""
+        self._gate_up(step.normed, step.up, step.rows)
+        self._gated_activation(step.up, self._activation, step.activated)
+        return self._down(step.activated, step.normed, step.rows)
 
 
 class MLP:
@@ -37,8 +37,8 @@ class MLP:
         self._activate, self._activation = backend.activation, activation
         self._up, self._down = up, down
 
-    def __call__(self, x: Array, rows: Rows) -> Array:
-        """Compute in ``rows``; the result replaces ``x``."""
-        self._up(x, rows.up)
-        self._activate(rows.up, self._activation, rows.up)
-        return self._down(rows.up, x)
+    def __call__(self, step: Activations) -> Array:
+        """Replace ``step.normed`` by the result."""
+        self._up(step.normed, step.up, step.rows)
+        self._activate(step.up, self._activation, step.up)
+        return self._down(step.up, step.normed, step.rows)

@@ -1,10 +1,10 @@
-"""Mixture of experts: a router picks a few MLPs for each row and mixes what they say."""
+"""Mixture of experts: a router picks a few MLPs for each row, whose outputs are mixed."""
 
 from __future__ import annotations
 
 from quire.core.model_config import MoEConfig
 from quire.kernels.backend import Array, Backend, Experts, Linear
-from quire.layers.workspace import Rows
+from quire.layers.workspace import Activations
 
 
 class MixtureOfExperts:
@@ -17,8 +17,8 @@ class MixtureOfExperts:
         self._top_k, self._renormalize = config.top_k, config.renormalize
         self._router, self._experts = router, experts
 
-    def __call__(self, x: Array, rows: Rows) -> Array:
-        """Compute in ``rows``; ``x`` stays."""
-        self._router(x, rows.routed)
-        ids, weights = self._route(rows.routed, self._top_k, self._renormalize)
-        return self._experts(x, ids, weights, rows.mixed)
+    def __call__(self, step: Activations) -> Array:
+        """Return the result in ``step.mixed``; ``step.normed`` stays."""
+        self._router(step.normed, step.routed, step.rows)
+        ids, weights = self._route(step.routed, self._top_k, self._renormalize)
+        return self._experts(step.normed, ids, weights, step.mixed)

@@ -5,17 +5,22 @@ T tokens of the step, D model dim, N query heads, K KV heads, H head dim, M widt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
-from quire.kernels.backend import Array, Backend
+from quire.kernels.backend import Array, AttentionPlan, Backend
+from quire.kernels.forward_batch import BatchRows, ForwardBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The activations of T rows; float32. Fields that share memory are never alive together.
+@dataclass(slots=True)
+class Activations:
+    """What layers work on: the step and its T rows. Fields that share memory never live together.
 
     Attributes:
+        rows: The step, and which of its rows these are.
+        plans: What attention prepared for the step, by :attr:`DecoderLayer.plan`.
         residual: (T, D).
         normed: (T, D): a norm's output, and the output of the projection that follows it.
         qkv: (T, (N + 2 K) H).
@@ -24,10 +29,10 @@ class Rows:
         activated: (T, M); shares memory with ``attended``.
         routed: (T, experts) of a mixture of experts; shares memory with ``qkv``.
         mixed: (T, D), its output; shares memory with ``attended``.
-        last_attended: (T, N H), rows picked from ``attended``; shares memory with ``qkv``.
-        last_residual: (T, D), rows picked from ``residual``.
     """
 
+    rows: BatchRows
+    plans: Sequence[AttentionPlan]
     residual: Array
     normed: Array
     qkv: Array
@@ -36,15 +41,13 @@ class Rows:
     activated: Array
     routed: Array
     mixed: Array
-    last_attended: Array
-    last_residual: Array
 
 
 class Workspace:
-    """Buffers for up to ``max_tokens`` rows.
+    """Buffers for up to ``max_tokens`` rows, used by one step at a time.
 
     Args:
-        backend: Where to allocate.
+        backend: Where to allocate, and of which type.
         config: Widths.
         max_tokens: Most rows of a step.
     """
@@ -53,44 +56,59 @@ class Workspace:
         self.max_tokens = max_tokens
         self._config = config
         wide, narrow = _widths(config)
-        self._residual, self._normed, self._last = (
-            backend.empty((max_tokens * config.hidden_size,)) for _ in range(3)
+        widths = (*(config.hidden_size,) * 3, wide, narrow)
+        self._residual, self._normed, self._picked, self._wide, self._narrow = (
+            backend.empty((max_tokens * width,), backend.activation_dtype) for width in widths
         )
-        self._wide, self._narrow = (backend.empty((max_tokens * w,)) for w in (wide, narrow))
-        self._views: dict[int, Rows] = {}
+        self._views: dict[int, tuple[Array, ...]] = {}
+        self._picked_views: dict[int, tuple[Array, ...]] = {}
 
-    def rows(self, num_rows: int) -> Rows:
-        """Return the first ``num_rows`` rows of every buffer."""
-        rows = self._views.get(num_rows)
-        if rows is None:
+    def all_rows(self, batch: ForwardBatch, plans: Sequence[AttentionPlan]) -> Activations:
+        """Return the activations of all rows of a step."""
+        num_rows = batch.input_ids.shape[0]
+        views = self._views.get(num_rows)
+        if views is None:
             assert num_rows <= self.max_tokens, (num_rows, self.max_tokens)
-            rows = self._views[num_rows] = self._cut(num_rows)
-        return rows
+            views = self._cut(num_rows, self._residual, self._narrow)
+            self._views[num_rows] = views
+        return Activations(BatchRows(batch), plans, *views)
 
-    def _cut(self, num_rows: int) -> Rows:
+    def wanted_rows(self, batch: ForwardBatch) -> Activations:
+        """Return the activations of the rows ``batch.logits_indices``, past the last attention.
+
+        Their ``residual`` and ``attended`` are apart from those of all rows, to be picked from
+        them; ``attended`` shares memory with ``qkv``.
+        """
+        num_rows = batch.logits_indices.shape[0]
+        views = self._picked_views.get(num_rows)
+        if views is None:
+            assert num_rows <= self.max_tokens, (num_rows, self.max_tokens)
+            views = self._cut(num_rows, self._picked, self._wide)
+            self._picked_views[num_rows] = views
+        return Activations(BatchRows(batch, batch.logits_indices), (), *views)
+
+    def _cut(self, num_rows: int, residual: Array, attended: Array) -> tuple[Array, ...]:
+        """Return the first rows of every buffer, in the order of the fields."""
         config = self._config
-
-        def cut(buffer: Array, width: int) -> Array:
-            return buffer[: num_rows * width].reshape(num_rows, width)
-
         query_width = config.num_heads * config.head_dim
-        return Rows(
-            residual=cut(self._residual, config.hidden_size),
-            normed=cut(self._normed, config.hidden_size),
-            qkv=cut(self._wide, query_width + 2 * config.num_kv_heads * config.head_dim),
-            attended=cut(self._narrow, query_width),
-            up=cut(self._wide, _up_width(config)),
-            activated=cut(self._narrow, _activated_width(config)),
-            routed=cut(self._wide, config.moe.num_experts if config.moe else 0),
-            mixed=cut(self._narrow, config.hidden_size if config.moe else 0),
-            last_attended=cut(self._wide, query_width),
-            last_residual=cut(self._last, config.hidden_size),
+        qkv_width = query_width + 2 * config.num_kv_heads * config.head_dim
+        cuts = (
+            (residual, config.hidden_size),
+            (self._normed, config.hidden_size),
+            (self._wide, qkv_width),
+            (attended, query_width),
+            (self._wide, _up_width(config)),
+            (self._narrow, _activated_width(config)),
+            (self._wide, config.moe.num_experts if config.moe else 0),
+            (self._narrow, config.hidden_size if config.moe else 0),
         )
+        return tuple(buffer[: num_rows * width].reshape(num_rows, width) for buffer, width in cuts)
 
 
-def workspace_bytes(config: ModelConfig, max_tokens: int) -> int:
-    """Return the bytes a :class:`Workspace` takes."""
-    return 4 * max_tokens * (3 * config.hidden_size + sum(_widths(config)))
+def workspace_bytes(config: ModelConfig, max_tokens: int, dtype: str) -> int:
+    """Return the bytes a :class:`Workspace` takes, its activations held as ``dtype``."""
+    elements = max_tokens * (3 * config.hidden_size + sum(_widths(config)))
+    return DTYPE_BYTES[dtype] * elements
 
 
 def _widths(config: ModelConfig) -> tuple[int, int]:
@@ -102,7 +120,7 @@ def _widths(config: ModelConfig) -> tuple[int, int]:
 
 
 def _up_width(config: ModelConfig) -> int:
-    # Experts have scratch of their own, and only a gated MLP needs room beside its input.
+    # Experts have scratch of their own, and only a gated MLP needs room besides its input.
     if config.moe:
         return 0
     return config.intermediate_size * (2 if config.gated_mlp else 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.norm import Norm
 from quire.layers.workspace import Workspace
@@ -37,6 +37,27 @@ class DecoderParts:
     weight_bytes: int
 
 
+@dataclass(slots=True)
+class HiddenStates:
+    """What the final norm made of some rows of a step.
+
+    Attributes:
+        states: (L, D), of the backend's ``activation_dtype``.
+        rows: Which rows they are; ``indices`` are never None.
+    """
+
+    states: Array
+    rows: BatchRows
+
+    def __len__(self) -> int:
+        return int(self.states.shape[0])
+
+    def __getitem__(self, part: slice) -> HiddenStates:
+        """Return some of the rows, as views."""
+        assert self.rows.indices is not None
+        return HiddenStates(self.states[part], BatchRows(self.rows.batch, self.rows.indices[part]))
+
+
 class Decoder:
     """A loaded model.
 
@@ -54,6 +75,8 @@ class Decoder:
         self.max_model_len = max_model_len
         self.weight_bytes = parts.weight_bytes
         self._parts = parts
+        planned = {layer.plan: layer.attention for layer in parts.layers}
+        self._attentions = [planned[index] for index in range(len(planned))]
         self._workspace: Workspace | None = None
         self._logits: Array | None = None
 
@@ -68,43 +91,46 @@ class Decoder:
         if max_logits_rows:
             self._logits = self.backend.empty((max_logits_rows, self.config.vocab_size))
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HiddenStates:
         """Compute a step and store its K and V.
 
         Returns:
-            (L, D) float32, the rows ``batch.logits_indices`` after the final norm. The array
-            belongs to the decoder: the next step overwrites it.
+            Those of the rows ``batch.logits_indices``. The array belongs to the decoder: the next
+            step overwrites it.
         """
-        num_tokens, num_wanted = batch.input_ids.shape[0], batch.logits_indices.shape[0]
+        num_rows = max(batch.input_ids.shape[0], batch.logits_indices.shape[0])
         workspace = self._workspace
-        if workspace is None or workspace.max_tokens < max(num_tokens, num_wanted):
-            self.reserve(max(num_tokens, num_wanted))
+        if workspace is None or workspace.max_tokens < num_rows:
+            self.reserve(num_rows)
             workspace = self._workspace
             assert workspace is not None
-        parts, rows, wanted = self._parts, workspace.rows(num_tokens), workspace.rows(num_wanted)
-        residual = parts.embedding.lookup(batch.input_ids, rows.residual)
+        parts = self._parts
+        plans = [attention.plan(batch, kv_cache) for attention in self._attentions]
+        step = workspace.all_rows(batch, plans)
+        parts.embedding.lookup(batch.input_ids, step.residual, step.rows)
         if parts.positions is not None:
-            self.backend.add_rows(residual, parts.positions, batch.positions)
-        parts.first_norm(residual, rows.normed)
+            self.backend.add_rows(step.residual, parts.positions, batch.positions)
+        parts.first_norm(step.residual, step.normed)
         for layer in parts.layers[:-1]:
-            layer.feed(layer.attend(rows, batch, kv_cache), residual, rows)
+            layer.attend(step)
+            layer.feed(step)
         last = parts.layers[-1]
-        attended = last.attend(rows, batch, kv_cache)
-        if num_wanted == 0:
-            return wanted.normed
+        last.attend(step)
         # Past the last attention, rows are on their own: only the wanted ones go on.
-        gather, indices = self.backend.gather_rows, batch.logits_indices
-        attended = gather(attended, indices, wanted.last_attended)
-        residual = gather(residual, indices, wanted.last_residual)
-        return last.feed(attended, residual, wanted)
+        wanted, indices = workspace.wanted_rows(batch), batch.logits_indices
+        if indices.shape[0]:
+            self.backend.gather_rows(step.attended, indices, wanted.attended)
+            self.backend.gather_rows(step.residual, indices, wanted.residual)
+            last.feed(wanted)
+        return HiddenStates(wanted.normed, wanted.rows)
 
-    def logits(self, hidden: Array) -> Array:
-        """Multiply ``hidden`` (L, D) with the head.
+    def logits(self, hidden: HiddenStates) -> Array:
+        """Multiply ``hidden`` with the head.
 
         Returns:
             (L, V) float32. The array belongs to the decoder: the next call overwrites it.
         """
-        num_rows = hidden.shape[0]
+        num_rows = len(hidden)
         if self._logits is None or self._logits.shape[0] < num_rows:
             self._logits = self.backend.empty((num_rows, self.config.vocab_size))
-        return self._parts.head(hidden, self._logits[:num_rows])
+        return self._parts.head(hidden.states, self._logits[:num_rows], hidden.rows)

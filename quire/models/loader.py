@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from quire.core.model_config import ModelConfig, MoEConfig
 from quire.kernels.backend import Array, AttentionSpec, Backend, Linear, Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.packed_matrix import PackedPart
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
@@ -76,8 +77,10 @@ def load_model(
     plan = plan or QuantizationPlan()
     plan.check_overrides(_modules(weights))
     cache = open_packed_cache(packed_cache, Path(path), backend, f"{config} {plan.held}")
-    builder = _Builder(backend, checkpoint, weights, plan, cache, on_progress)
-    builder.keeps_types = checkpoint.mixes_types and config.dtype == stored.dtype
+    # Floats of several types are held as they are stored, unless a type was asked for.
+    keeps_types = checkpoint.mixes_types and config.dtype == stored.dtype
+    held = None if keeps_types else config.dtype
+    builder = _Builder(backend, checkpoint, weights, plan, cache, on_progress, held)
     with cache or nullcontext():
         parts = builder.decoder_parts(max_model_len)
         builder.report()
@@ -135,17 +138,19 @@ class _Builder:
         plan: QuantizationPlan,
         cache: PackedCache | None,
         on_progress: Progress | None,
+        dtype: str | None,
     ) -> None:
         self.backend = backend
         self.checkpoint = checkpoint
         self.weights = weights
         self.weight_bytes = 0
-        #: Floats are held as they are stored, whatever the model's dtype.
-        self.keeps_types = False
+        self._dtype = dtype
         self._plan = plan
+        self._exact = plan.exact_activations
         self._cache = cache
         self._quantized: Counter[QuantizedForm] = Counter()
         self._kept: list[str] = []
+        self._attention_plans: dict[AttentionSpec, int] = {}
         self._on_progress = on_progress
         self._done_bytes = 0
         self._total_bytes = sum(checkpoint.entry(name).nbytes for name in weights.shapes())
@@ -166,23 +171,25 @@ class _Builder:
 
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> Linear:
         """Pack matrices and biases into one linear, quantized if there is a scheme."""
-        names = [name for name, _ in weights.shapes()]
         biases = []
         if weights.bias:
             biases = [_floats(self.checkpoint.tensor(f"{m}.bias")) for m in weights.modules]
         matrices = self._matrices(weights, scheme)
         linear = self.backend.linear(
-            matrices,
-            biases,
-            dtype=self._dtype(matrices),
-            exact_activations=self._plan.exact_activations,
+            matrices, biases, dtype=self._dtype, exact_activations=self._exact
         )
-        if self._cache is not None and not self._cache.is_complete:
-            self._cache.add(weights.modules[0], linear.packed)
-        self.weight_bytes += linear.nbytes
-        for name in names:
-            self._finish(name)
+        self._made(linear.nbytes, [(weights, linear.packed)])
+        self._finish(*(name for name, _ in weights.shapes()))
         return linear
+
+    def _made(
+        self, nbytes: int, packed: Iterable[tuple[LinearWeights, Sequence[PackedPart]]]
+    ) -> None:
+        """Count what was packed and keep it for the next start."""
+        self.weight_bytes += nbytes
+        if self._cache is not None and not self._cache.is_complete:
+            for weights, parts in packed:
+                self._cache.add(weights.modules[0], parts)
 
     def _matrices(self, weights: LinearWeights, scheme: Scheme | None) -> Sequence[Weight]:
         """Return the matrices of a linear, quantized if there is a scheme, packed if they were."""
@@ -205,13 +212,6 @@ class _Builder:
             self._kept.append(name)
         else:
             self._quantized[form] += 1
-
-    def _dtype(self, matrices: Sequence[Weight]) -> str:
-        """Return what the floats among them are held as."""
-        stored = {matrix.dtype for matrix in matrices if isinstance(matrix, HostTensor)}
-        if not self.keeps_types or not stored:
-            return self.weights.config.dtype
-        return stored.pop() if len(stored) == 1 else "float32"
 
     def report(self) -> None:
         """Say what is quantized, and how, and what is not.
@@ -289,6 +289,8 @@ class _Builder:
             scale=config.head_dim**-0.5,
             sliding_window=config.sliding_window if windowed else None,
         )
+        # Layers whose attention differs in nothing but the layer share a plan.
+        plan = self._attention_plans.setdefault(replace(spec, layer=0), len(self._attention_plans))
         return DecoderLayer(
             qkv=self.linear(weights.qkv(layer), self._plan.layers),
             attention=self.backend.attention(
@@ -300,6 +302,7 @@ class _Builder:
             next_norm=self.norm(
                 weights.final_norm() if last else weights.attention_norm(layer + 1)
             ),
+            plan=plan,
         )
 
     def _feed_forward(self, config: ModelConfig, layer: int) -> FeedForward:
@@ -313,13 +316,25 @@ class _Builder:
         return make(self.backend, up, down, config.activation)
 
     def _experts(self, config: MoEConfig, activation: str, layer: int) -> MixtureOfExperts:
-        experts = range(config.num_experts)
-        weights, scheme = self.weights, self._plan.layers
-        gate_up = [self.linear(weights.gate_up(layer, expert), scheme) for expert in experts]
-        down = [self.linear(weights.down(layer, expert), scheme) for expert in experts]
-        router = self.linear(weights.router(layer), None)
-        mixture = self.backend.experts(gate_up, down, activation)
-        return MixtureOfExperts(self.backend, config, router, mixture)
+        numbers = range(config.num_experts)
+        gate_up = [self.weights.gate_up(layer, expert) for expert in numbers]
+        down = [self.weights.down(layer, expert) for expert in numbers]
+        experts = self.backend.experts(
+            self._matrices_in_turn(gate_up),
+            self._matrices_in_turn(down),
+            activation,
+            dtype=self._dtype,
+            exact_activations=self._exact,
+        )
+        self._made(experts.nbytes, zip((*gate_up, *down), experts.packed, strict=False))
+        router = self.linear(self.weights.router(layer), None)
+        return MixtureOfExperts(self.backend, config, router, experts)
+
+    def _matrices_in_turn(self, linears: Iterable[LinearWeights]) -> Iterator[Sequence[Weight]]:
+        """Yield the matrices of each linear; when the next is asked for, the last is packed."""
+        for weights in linears:
+            yield self._matrices(weights, self._plan.layers)
+            self._finish(*(name for name, _ in weights.shapes()))
 
     def _rope(self, config: ModelConfig, max_model_len: int) -> tuple[Array, Array] | None:
         if config.rope is None:
@@ -328,9 +343,10 @@ class _Builder:
         self.weight_bytes += cos.nbytes + sin.nbytes
         return self.backend.from_numpy(cos), self.backend.from_numpy(sin)
 
-    def _finish(self, name: str) -> None:
-        self.checkpoint.release(name)
-        self._done_bytes += self.checkpoint.entry(name).nbytes
+    def _finish(self, *names: str) -> None:
+        for name in names:
+            self.checkpoint.release(name)
+            self._done_bytes += self.checkpoint.entry(name).nbytes
         if self._on_progress is not None:
             self._on_progress(self._done_bytes, self._total_bytes)
 

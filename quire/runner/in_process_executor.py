@@ -66,6 +66,7 @@ class InProcessExecutor:
         machine = machine or read_machine()
         model_config = read_model_config(folder)
         self.resolved = resolved = resolve(config, machine, model_config)
+        backend = create_backend(resolved.device, threads=resolved.threads)
         # Weights that cannot fit are refused before they fill the memory.
         expected = expected_weight_bytes(
             folder,
@@ -75,8 +76,8 @@ class InProcessExecutor:
             resolved.max_model_len,
         )
         device_bytes = max(machine.free_bytes, resolved.memory_bytes)
-        draw_up_ledger(resolved, _demand(model_config, resolved, expected), device_bytes)
-        backend = create_backend(resolved.device, threads=resolved.threads)
+        demand = _demand(model_config, resolved, expected, backend.activation_dtype)
+        draw_up_ledger(resolved, demand, device_bytes)
         model = load_model(
             folder,
             backend,
@@ -88,7 +89,7 @@ class InProcessExecutor:
         )
         eos = _possible((*model.config.eos_token_ids, *eos_token_ids), model.config.vocab_size)
         self.model_config = replace(model.config, eos_token_ids=eos)
-        demand = _demand(model.config, resolved, model.weight_bytes)
+        demand = _demand(model.config, resolved, model.weight_bytes, backend.activation_dtype)
         self.ledger: Ledger = draw_up_ledger(resolved, demand, device_bytes)
         for line in (*resolved.choices, *self.ledger.choices, *self.ledger.lines()):
             log.info("%s", line)
@@ -155,7 +156,9 @@ def _logits_rows(resolved: ResolvedConfig) -> int:
     return max(resolved.config.scheduler.max_num_seqs, LOGITS_CHUNK_ROWS)
 
 
-def _demand(config: ModelConfig, resolved: ResolvedConfig, weight_bytes: int) -> MemoryDemand:
+def _demand(
+    config: ModelConfig, resolved: ResolvedConfig, weight_bytes: int, activation_dtype: str
+) -> MemoryDemand:
     """Return what the model needs at the largest step."""
     options = resolved.config.scheduler
     spec = KVCacheSpec(
@@ -167,7 +170,7 @@ def _demand(config: ModelConfig, resolved: ResolvedConfig, weight_bytes: int) ->
     )
     # Besides the step's logits there are copies of a chunk for sampling and for log-probabilities.
     logits_rows = _logits_rows(resolved) + 2 * LOGITS_CHUNK_ROWS
-    scratch = workspace_bytes(config, options.max_num_batched_tokens)
+    scratch = workspace_bytes(config, options.max_num_batched_tokens, activation_dtype)
     scratch += 4 * logits_rows * config.vocab_size
     scratch += table_bytes(options.max_num_seqs, resolved.max_model_len, spec)
     return MemoryDemand(

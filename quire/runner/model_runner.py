@@ -21,7 +21,7 @@ from quire.core.step import (
 from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import Array, Backend, KVCache
 from quire.layers.sampler import Sampler
-from quire.models.decoder import Decoder
+from quire.models.decoder import Decoder, HiddenStates
 from quire.runner.input_batch import InputBatch
 from quire.runner.kv_canary import KVCanary
 from quire.runner.pooling import PoolingState
@@ -224,19 +224,19 @@ class ModelRunner:
         return parts
 
     def _read_part(
-        self, part: PromptPart, plan: SchedulerOutput, rows: Array, result: SequenceResult
+        self, part: PromptPart, plan: SchedulerOutput, rows: HiddenStates, result: SequenceResult
     ) -> None:
         """Make of a prompt's states what its request asks for."""
         if part.request_id not in self._pooling:
             result.prompt_logprobs = self._prompt_logprobs(part, rows)
             return
-        states = self._backend.to_numpy(rows)
+        states = self._backend.to_numpy(rows.states)
         try:
             result.embedding = self._pooling.add(plan.scheduled[part.index], states)
         except FloatingPointError as error:
             result.error = str(error)
 
-    def _prompt_logprobs(self, part: PromptPart, hidden: Array) -> PromptLogprobs:
+    def _prompt_logprobs(self, part: PromptPart, hidden: HiddenStates) -> PromptLogprobs:
         tokens = self._table.tokens(self._table.rows[part.request_id])
         targets = tokens[part.start + 1 : part.start + 1 + part.count]
         num_top = self._params[part.request_id].prompt_logprobs or 0

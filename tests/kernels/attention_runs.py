@@ -17,6 +17,11 @@ from tests.kernels.torch_copies import tensors
 Parts = Sequence[tuple[int, int, int]]
 
 
+def attend(attention: Any, qkv: Any, batch: Any, cache: Any, out: Any) -> Any:
+    """Plan a step and run one layer of it."""
+    return attention.run(qkv, attention.plan(batch, cache), out)
+
+
 def random_qkv(case: Case, lens: Sequence[int]) -> list[np.ndarray]:
     """Return (length, width) rows for each request."""
     rng = np.random.default_rng(7)
@@ -38,7 +43,7 @@ def run_cpu(case: Case, tables: Tables, qkv: list[np.ndarray], steps: Sequence[P
         case,
         qkv,
         steps,
-        lambda rows, parts, out: attention(rows, tables.step(parts), cache, out),
+        lambda rows, parts, out: attend(attention, rows, tables.step(parts), cache, out),
     )
 
 
@@ -52,8 +57,12 @@ def run_reference(
         case,
         qkv,
         steps,
-        lambda rows, parts, out: attention(
-            torch.from_numpy(rows), tensors(tables.step(parts)), cache, torch.from_numpy(out)
+        lambda rows, parts, out: attend(
+            attention,
+            torch.from_numpy(rows),
+            tensors(tables.step(parts)),
+            cache,
+            torch.from_numpy(out),
         ),
     )
 
@@ -82,9 +91,10 @@ def read_a_copied_block(case: Case) -> tuple[CpuKVCache, Tables, list[np.ndarray
     attention = CpuAttention(case.spec, **case.parameters())
     cache = CpuKVCache(case.cache_spec, tables.num_blocks)
     width = case.num_heads * case.head_dim
-    attention(qkv[:5].copy(), tables.step([(0, 0, 5)]), cache, np.empty((5, width), np.float32))
+    out = np.empty((5, width), np.float32)
+    attend(attention, qkv[:5].copy(), tables.step([(0, 0, 5)]), cache, out)
     cache.copy_blocks(list(zip(*tables.tables.tolist(), strict=True)))
     outs = [np.empty((1, width), np.float32) for _ in range(2)]
     for row, out in enumerate(outs):
-        attention(qkv[5:].copy(), tables.step([(row, 5, 6)]), cache, out)
+        attend(attention, qkv[5:].copy(), tables.step([(row, 5, 6)]), cache, out)
     return cache, tables, outs

@@ -13,6 +13,7 @@ from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from tests.kernels.attention_cases import SHAPES, Case, Tables
 from tests.kernels.attention_runs import (
     Parts,
+    attend,
     random_qkv,
     read_a_copied_block,
     rows_of,
@@ -71,7 +72,7 @@ def test_qkv_holds_the_rotated_rows(isa: str) -> None:
     cache = CpuKVCache(case.cache_spec, tables.num_blocks)
     rows = rows_of(qkv, [(0, 0, 9)])
     attention = CpuAttention(case.spec, **case.parameters())
-    attention(rows, tables.step([(0, 0, 9)]), cache, np.empty((9, 160), np.float32))
+    attend(attention, rows, tables.step([(0, 0, 9)]), cache, np.empty((9, 160), np.float32))
     heads = rows.reshape(9, 8, 40)
     before = qkv[0].reshape(9, 8, 40)
     cosines, sines = case.parameters()["rope"]
@@ -147,7 +148,7 @@ def test_an_empty_step_and_requests_without_queries(isa: str) -> None:
     attention = CpuAttention(case.spec, **case.parameters())
     out = np.empty((0, 128), np.float32)
     for parts in ([], [(0, 4, 4), (1, 5, 5)]):
-        attention(np.empty((0, case.width), np.float32), tables.step(parts), cache, out)
+        attend(attention, np.empty((0, case.width), np.float32), tables.step(parts), cache, out)
 
 
 def test_slot_minus_one_writes_nothing(isa: str) -> None:
@@ -157,7 +158,7 @@ def test_slot_minus_one_writes_nothing(isa: str) -> None:
     attention = CpuAttention(case.spec, **case.parameters())
     batch = tables.step([(0, 0, 3)])
     batch.slot_mapping[:] = -1
-    attention(qkv[0], batch, cache, np.empty((3, 128), np.float32))
+    attend(attention, qkv[0], batch, cache, np.empty((3, 128), np.float32))
     assert not cache.native.memory.any()
 
 
@@ -208,7 +209,7 @@ def test_a_batch_that_points_outside_is_refused(change: object) -> None:
     cache = CpuKVCache(case.cache_spec, tables.num_blocks)
     attention = CpuAttention(case.spec, **case.parameters())
     with pytest.raises(UnsupportedInputError, match="inside the cache"):
-        attention(qkv[0], batch, cache, np.empty((3, 128), np.float32))
+        attend(attention, qkv[0], batch, cache, np.empty((3, 128), np.float32))
 
 
 def test_wrong_shapes_and_caches_are_refused() -> None:
@@ -217,14 +218,16 @@ def test_wrong_shapes_and_caches_are_refused() -> None:
     batch, out = tables.step([(0, 0, 3)]), np.empty((3, 128), np.float32)
     attention = CpuAttention(case.spec, **case.parameters())
     cache = CpuKVCache(case.cache_spec, tables.num_blocks)
-    with pytest.raises(UnsupportedInputError, match="qkv must be"):
-        attention(qkv[0][:, :-1].copy(), batch, cache, out)
-    with pytest.raises(UnsupportedInputError, match="describe 2 tokens"):
-        attention(qkv[0][:2].copy(), batch, cache, out[:2])
+    with pytest.raises(UnsupportedInputError, match="qkv and out must be"):
+        attend(attention, qkv[0][:, :-1].copy(), batch, cache, out)
+    with pytest.raises(UnsupportedInputError, match="step of 3 tokens"):
+        attend(attention, qkv[0][:2].copy(), batch, cache, out[:2])
     with pytest.raises(ValueError, match="contiguous"):
-        attention(np.concatenate([qkv[0]] * 2, axis=1)[:, : case.width], batch, cache, out)
+        attend(attention, np.concatenate([qkv[0]] * 2, axis=1)[:, : case.width], batch, cache, out)
+    with pytest.raises(UnsupportedInputError, match="describe 3 tokens"):
+        attention.plan(replace(batch, slot_mapping=batch.slot_mapping[:2]), cache)
     other = CpuKVCache(replace(case, head_dim=16).cache_spec, tables.num_blocks)
     with pytest.raises(UnsupportedInputError, match="needs a cache"):
-        attention(qkv[0], batch, other, out)
+        attend(attention, qkv[0], batch, other, out)
     with pytest.raises(UnsupportedInputError, match="multiple of num_kv_heads"):
         CpuAttention(replace(case, num_heads=3).spec, None, None, 0.0)

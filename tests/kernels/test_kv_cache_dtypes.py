@@ -11,7 +11,13 @@ import torch
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.reference.kv_cache import ReferenceKVCache, quantize_int8
 from tests.kernels.attention_cases import Case, Tables
-from tests.kernels.attention_runs import random_qkv, read_a_copied_block, run_cpu, run_reference
+from tests.kernels.attention_runs import (
+    attend,
+    random_qkv,
+    read_a_copied_block,
+    run_cpu,
+    run_reference,
+)
 
 NARROW = ["fp8_e4m3", "int8"]
 LENS = [1, 17, 256, 300]
@@ -35,7 +41,7 @@ def step_alone(case: Case, cache: CpuKVCache, value: np.ndarray, *, write: bool)
         np.float32
     )
     out = np.empty((1, case.head_dim), np.float32)
-    CpuAttention(case.spec, **case.parameters())(qkv, batch, cache, out)
+    attend(CpuAttention(case.spec, **case.parameters()), qkv, batch, cache, out)
     return out[0]
 
 
@@ -98,7 +104,7 @@ def test_int8_codes_and_scales_equal_the_references(isa: str, head_dim: int) -> 
     cache = CpuKVCache(case.cache_spec, 4)
     batch = Tables(case, [48]).step([(0, 0, 48)])
     out = np.empty((48, head_dim), np.float32)
-    CpuAttention(case.spec, **case.parameters())(rows, batch, cache, out)
+    attend(CpuAttention(case.spec, **case.parameters()), rows, batch, cache, out)
     blocks = cache.native.memory.view(np.int8).reshape(2, 4, 2, -1)[1]
     keys = blocks[:, 0].reshape(4, head_dim, 16).transpose(0, 2, 1)
     values = blocks[:, 1].reshape(4, 16, head_dim)

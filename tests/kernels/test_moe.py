@@ -32,11 +32,7 @@ def experts(num_experts: int) -> tuple[CpuExperts, ReferenceExperts]:
 
     gate_up, down = matrices(2 * MIDDLE, WIDTH), matrices(WIDTH, MIDDLE)
     made = [
-        backend.experts(
-            [backend.linear([w], dtype="float32") for w in gate_up],
-            [backend.linear([w], dtype="float32") for w in down],
-            "silu",
-        )
+        backend.experts([[w] for w in gate_up], [[w] for w in down], "silu", dtype="float32")
         for backend in (CPU, REFERENCE)
     ]
     return made[0], made[1]
@@ -102,14 +98,15 @@ def test_all_experts_at_once_equal_each_alone(isa: str, threads: int, kind: str,
     """Bit for bit, with matrices large enough to be cut into pieces, and an expert without rows."""
     width, middle, num_experts = 96, 1024, 5
     dtype = kind if kind in ("bfloat16", "float16") else "float32"
-    gate_up = [
-        CPU.linear(stack(kind, 2 * middle, width, i), dtype=dtype) for i in range(num_experts)
-    ]
-    down = [CPU.linear(stack(kind, width, middle, 50 + i), dtype=dtype) for i in range(num_experts)]
+    weights = [stack(kind, 2 * middle, width, i) for i in range(num_experts)]
+    down_weights = [stack(kind, width, middle, 50 + i) for i in range(num_experts)]
+    gate_up = [CPU.linear(matrices, dtype=dtype) for matrices in weights]
+    down = [CPU.linear(matrices, dtype=dtype) for matrices in down_weights]
     random = np.random.default_rng(rows)
     x = random.standard_normal((rows, width), dtype=np.float32)
     ids = random.integers(0, num_experts - 1, (rows, 1)).astype(np.int32)
-    ours = CPU.experts(gate_up, down, "silu")
+    ours = CPU.experts(weights, down_weights, "silu", dtype=dtype)
+    assert ours.nbytes == sum(linear.nbytes for linear in (*gate_up, *down))
     got = ours(x, ids, np.ones((rows, 1), np.float32), np.empty_like(x))
     for row in range(rows):
         expert, one = ids[row, 0], x[row : row + 1]
@@ -129,8 +126,5 @@ def test_wrong_routes_are_refused() -> None:
     with pytest.raises(UnsupportedInputError, match=r"top_k must be in 1\.\.E"):
         CPU.route(np.zeros((1, 4), np.float32), 5, True)
     with pytest.raises(UnsupportedInputError, match="every expert must map"):
-        CPU.experts(
-            [CPU.linear([HostTensor("w", "float32", x)], dtype="float32")] * 2,
-            [CPU.linear([HostTensor("w", "float32", x)], dtype="float32")] * 2,
-            "silu",
-        )
+        matrices = [[HostTensor("w", "float32", x)]] * 2
+        CPU.experts(matrices, matrices, "silu", dtype="float32")

@@ -108,7 +108,7 @@ def test_attention_equals_torch_dense_attention(num_kv_heads, window):
             logits_indices=torch.zeros(0),
         )
         step_out = torch.empty(len(rows), heads * dim)
-        out[rows] = attention(qkv[rows].clone(), batch, cache, step_out)
+        out[rows] = attention.run(qkv[rows].clone(), attention.plan(batch, cache), step_out)
     for start, length in ((0, 11), (11, 7)):
         q, k, v = (
             qkv[start : start + length]
@@ -148,7 +148,7 @@ def test_rotation_keeps_scores_a_function_of_distance():
             torch.tensor([2], dtype=torch.int32),
             torch.zeros(0),
         )
-        attention(qkv, batch, cache, torch.empty(2, 8))
+        attention.run(qkv, attention.plan(batch, cache), torch.empty(2, 8))
         scores.append(float(qkv[1, :8] @ qkv[0, 8:16]))
         assert torch.equal(qkv[1, 6:8], q[6:])
     assert scores[0] == pytest.approx(scores[1], rel=1e-5)

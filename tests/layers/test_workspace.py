@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from quire.core.model_config import ModelConfig, MoEConfig
+from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.layers.workspace import Workspace, workspace_bytes
 
@@ -31,10 +32,11 @@ class CountingBackend:
 
     def __init__(self):
         self.backend = create_backend("reference", threads=1)
+        self.activation_dtype = "float32"
         self.given = []
 
-    def empty(self, shape):
-        self.given.append(self.backend.empty(shape))
+    def empty(self, shape, dtype):
+        self.given.append(self.backend.empty(shape, dtype))
         return self.given[-1]
 
 
@@ -46,29 +48,53 @@ def config(request):
 def test_allocates_the_bytes_it_says(config):
     backend = CountingBackend()
     Workspace(backend, config, 6)
-    assert sum(array.nbytes for array in backend.given) == workspace_bytes(config, 6)
+    assert sum(array.nbytes for array in backend.given) == workspace_bytes(config, 6, "float32")
+
+
+def step_of(num_tokens, num_wanted):
+    """A batch of which the workspace asks the two lengths."""
+    ids, wanted = np.zeros(num_tokens), np.arange(num_wanted)
+    return ForwardBatch(ids, ids, ids, ids, ids, ids, logits_indices=wanted)
 
 
 def test_views_are_made_once_and_keep_to_their_rows(config):
     workspace = Workspace(CountingBackend(), config, 6)
-    rows = workspace.rows(4)
-    assert workspace.rows(4) is rows
-    assert rows.residual.shape == rows.normed.shape == rows.last_residual.shape == (4, 12)
-    assert rows.qkv.shape == (4, 40)
-    assert rows.attended.shape == rows.last_attended.shape == (4, 20)
+    batch = step_of(4, 4)
+    step, wanted = workspace.all_rows(batch, ["plan"]), workspace.wanted_rows(batch)
+    assert workspace.all_rows(batch, []).qkv is step.qkv
+    assert workspace.wanted_rows(batch).residual is wanted.residual
+    assert step.residual.shape == step.normed.shape == wanted.residual.shape == (4, 12)
+    assert step.qkv.shape == (4, 40)
+    assert step.attended.shape == wanted.attended.shape == (4, 20)
+    assert step.plans == ["plan"]
+    assert step.rows.batch is wanted.rows.batch is batch
+    assert step.rows.indices is None
+    assert wanted.rows.indices is batch.logits_indices
+
+
+def test_activations_have_the_type_of_the_backend(config):
+    backend = CountingBackend()
+    backend.activation_dtype = "float16"
+    step = Workspace(backend, config, 6).all_rows(step_of(4, 0), [])
+    assert {str(view.dtype) for view in (step.residual, step.qkv, step.up)} == {"torch.float16"}
+    given = sum(array.nbytes for array in backend.given)
+    assert (
+        given == workspace_bytes(config, 6, "float16") == workspace_bytes(config, 6, "float32") / 2
+    )
 
 
 def test_what_is_alive_together_shares_no_memory(config):
     workspace = Workspace(CountingBackend(), config, 6)
-    rows, last = workspace.rows(6), workspace.rows(3)
+    batch = step_of(6, 3)
+    step, last = workspace.all_rows(batch, []), workspace.wanted_rows(batch)
     together = [
-        (rows.residual, rows.normed, rows.qkv, rows.attended),
-        (rows.residual, rows.normed, rows.up, rows.activated),
-        (rows.residual, rows.normed, rows.routed, rows.mixed),
-        (rows.residual, rows.attended, last.last_attended, last.last_residual),
-        (last.last_attended, last.last_residual, last.normed),
-        (last.last_residual, last.normed, last.up, last.activated),
-        (last.last_residual, last.normed, last.routed, last.mixed),
+        (step.residual, step.normed, step.qkv, step.attended),
+        (step.residual, step.normed, step.up, step.activated),
+        (step.residual, step.normed, step.routed, step.mixed),
+        (step.residual, step.attended, last.attended, last.residual),
+        (last.attended, last.residual, last.normed),
+        (last.residual, last.normed, last.up, last.activated),
+        (last.residual, last.normed, last.routed, last.mixed),
     ]
     for group in together:
         arrays = [array.numpy() for array in group]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -74,16 +75,14 @@ class CpuAttention:
             norm_eps,
         )
 
-    def __call__(
-        self, qkv: np.ndarray, batch: ForwardBatch, kv_cache: KVCache, out: np.ndarray
-    ) -> np.ndarray:
-        """Write this step's K and V to the cache, then attend."""
+    def plan(self, batch: ForwardBatch, kv_cache: KVCache) -> Any:
+        """Check a step and hold the addresses of its arrays; the cache decides, not the layer."""
         assert isinstance(kv_cache, CpuKVCache)
-        attention.check(self.spec, qkv, batch, out)
+        attention.check_batch(batch)
+        attention.check_cache(self.spec, kv_cache.spec)
         num_requests, max_blocks = batch.block_tables.shape
-        done = self._native.run(
-            qkv,
-            qkv.shape[0],
+        plan = native.AttentionPlan(
+            batch.positions.shape[0],
             batch.positions,
             batch.slot_mapping,
             batch.block_tables,
@@ -92,10 +91,14 @@ class CpuAttention:
             batch.query_start_loc,
             batch.seq_lens,
             kv_cache.native,
-            self.spec.layer,
-            out,
         )
-        if not done:
-            attention.check_cache(self.spec, kv_cache.spec)
+        if not plan.inside:
+            raise attention.refuse_batch()
+        return plan
+
+    def run(self, qkv: np.ndarray, plan: Any, out: np.ndarray) -> np.ndarray:
+        """Write this step's K and V to the cache, then attend."""
+        attention.check(self.spec, qkv, plan.num_tokens, out)
+        if not self._native.run(qkv, plan, self.spec.layer, out):
             raise attention.refuse_batch()
         return out

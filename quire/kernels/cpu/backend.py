@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from quire.kernels import moe as moe_op
 from quire.kernels import norm, sampling
 from quire.kernels import rows as rows_op
 from quire.kernels.activation import ACTIVATIONS
-from quire.kernels.backend import Arrays, AttentionSpec, Linear, SamplingBatch, Weight
+from quire.kernels.backend import Arrays, AttentionSpec, SamplingBatch, Weight
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.linear import CpuLinear
@@ -35,6 +35,7 @@ class CpuBackend:
     """
 
     name = "cpu"
+    activation_dtype = "float32"
     packed_layout: PackedLayout | None = PackedLayout(native.packed_layout_version, native.checksum)
 
     def __init__(self, threads: int) -> None:
@@ -66,7 +67,7 @@ class CpuBackend:
         weights: Sequence[Weight],
         biases: Sequence[HostTensor] = (),
         *,
-        dtype: str,
+        dtype: str | None,
         exact_activations: bool = False,
     ) -> CpuLinear:
         return CpuLinear(weights, biases, dtype, exact_activations)
@@ -138,9 +139,18 @@ class CpuBackend:
         return ids, weights
 
     def experts(
-        self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str
+        self,
+        gate_up: Iterable[Sequence[Weight]],
+        down: Iterable[Sequence[Weight]],
+        activation: str,
+        *,
+        dtype: str | None,
+        exact_activations: bool = False,
     ) -> CpuExperts:
-        return CpuExperts(gate_up, down, activation)
+        def pack(weights: Iterable[Sequence[Weight]]) -> list[CpuLinear]:
+            return [CpuLinear(matrices, [], dtype, exact_activations) for matrices in weights]
+
+        return CpuExperts(pack(gate_up), pack(down), activation)
 
     def sample(self, logits: Floats, batch: SamplingBatch) -> Ints:
         sampling.check(logits, batch)

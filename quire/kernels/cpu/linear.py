@@ -13,8 +13,9 @@ from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.cpu.native import DTYPE_CODES, native
+from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.linear import check_input, check_weights
+from quire.kernels.linear import check_input, check_weights, held_dtype
 from quire.kernels.packed_matrix import PackedMatrix, PackedPart
 from quire.kernels.quantized_tensor import (
     QuantizedForm,
@@ -66,7 +67,7 @@ class CpuLinear:
         self,
         weights: Sequence[Weight],
         biases: Sequence[HostTensor],
-        dtype: str,
+        dtype: str | None,
         exact_activations: bool = False,
     ) -> None:
         """Pack the matrices, reading each source once.
@@ -74,13 +75,14 @@ class CpuLinear:
         Args:
             weights: Floats are held as ``dtype``, quantized ones as they are.
             biases: Stacked like the weights.
-            dtype: ``float32``, ``float16`` or ``bfloat16``.
+            dtype: ``float32``, ``float16`` or ``bfloat16``; None for the type they are stored in.
             exact_activations: Multiply quantized weights with float32 activations instead of
                 activations rounded to 8 bits.
 
         Raises:
             UnsupportedInputError: See :func:`quire.kernels.linear.check_weights`.
         """
+        dtype = held_dtype(weights, dtype)
         self.in_features, self.out_features = check_weights(weights, biases, dtype)
         #: Packed matrices with their first columns.
         self._parts: list[tuple[Any, int]] = []
@@ -98,7 +100,9 @@ class CpuLinear:
                 part.set_bias(bias[column:])
         self.nbytes: int = sum(part.nbytes for part, _ in self._parts)
 
-    def __call__(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    def __call__(
+        self, x: np.ndarray, out: np.ndarray | None = None, rows: BatchRows | None = None
+    ) -> np.ndarray:
         """Multiply (T, in_features) float32 to (T, out_features) float32, contiguous both."""
         check_input(x, self.in_features)
         if out is None:
@@ -112,7 +116,9 @@ class CpuLinear:
         """Packed matrices of the native module with their first columns, in their order."""
         return self._parts
 
-    def lookup(self, ids: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    def lookup(
+        self, ids: np.ndarray, out: np.ndarray | None = None, rows: BatchRows | None = None
+    ) -> np.ndarray:
         """Return weight rows ``ids`` (T,) int32 as (T, in_features) float32.
 
         Raises:

@@ -8,24 +8,29 @@ import numpy as np
 
 from quire.kernels import moe
 from quire.kernels.activation import ACTIVATIONS
-from quire.kernels.backend import Linear
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
+from quire.kernels.packed_matrix import PackedPart
 
 
 class CpuExperts:
     """Expert MLPs of one layer; see ``kernels/moe.py`` for the maths."""
 
-    def __init__(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str) -> None:
+    def __init__(
+        self, gate_up: Sequence[CpuLinear], down: Sequence[CpuLinear], activation: str
+    ) -> None:
         moe.check_experts(gate_up, down, activation)
         self._num_experts = len(down)
         self._middle = down[0].in_features
+        linears = (*gate_up, *down)
+        self.nbytes = sum(linear.nbytes for linear in linears)
+        self.packed: Sequence[Sequence[PackedPart]] = [linear.packed for linear in linears]
         self._stack = native.Experts(
             gate_up[0].in_features,
             self._middle,
             ACTIVATIONS.index(activation),
-            [_parts(linear) for linear in gate_up],
-            [_parts(linear) for linear in down],
+            [linear.parts for linear in gate_up],
+            [linear.parts for linear in down],
         )
 
     def __call__(
@@ -42,8 +47,3 @@ class CpuExperts:
         if not self._stack.run(x, ids, weights, num_rows, top_k, *buffers, out):
             raise moe.refuse_expert(self._num_experts)
         return out
-
-
-def _parts(linear: Linear) -> list[tuple[object, int]]:
-    assert isinstance(linear, CpuLinear), type(linear)
-    return linear.parts

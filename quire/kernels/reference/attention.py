@@ -30,14 +30,20 @@ class ReferenceAttention:
         self.qk_norm = qk_norm
         self.norm_eps = norm_eps
 
-    def __call__(
-        self, qkv: torch.Tensor, batch: ForwardBatch, kv_cache: KVCache, out: torch.Tensor
+    def plan(self, batch: ForwardBatch, kv_cache: KVCache) -> tuple[ForwardBatch, ReferenceKVCache]:
+        """Check a step."""
+        assert isinstance(kv_cache, ReferenceKVCache)
+        attention.check_batch(batch)
+        attention.check_cache(self.spec, kv_cache.spec)
+        return batch, kv_cache
+
+    def run(
+        self, qkv: torch.Tensor, plan: tuple[ForwardBatch, ReferenceKVCache], out: torch.Tensor
     ) -> torch.Tensor:
         """Write this step's K and V to the cache, then attend."""
-        assert isinstance(kv_cache, ReferenceKVCache)
+        batch, kv_cache = plan
         spec = self.spec
-        attention.check(spec, qkv, batch, out)
-        attention.check_cache(spec, kv_cache.spec)
+        attention.check(spec, qkv, len(batch.positions), out)
         heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
         q, k, v = heads.tensor_split([spec.num_heads, spec.num_heads + spec.num_kv_heads], dim=1)
         for x, index in ((q, 0), (k, 1)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from quire.kernels import moe as moe_op
 from quire.kernels import norm as norm_op
 from quire.kernels import rows as rows_op
 from quire.kernels import sampling as sampling_op
-from quire.kernels.backend import Arrays, AttentionSpec, Linear, SamplingBatch, Weight
+from quire.kernels.backend import Arrays, AttentionSpec, SamplingBatch, Weight
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_matrix import PackedLayout
 from quire.kernels.reference import moe, norm, sampling
@@ -31,6 +31,7 @@ class ReferenceBackend:
     """Arrays are torch tensors on the CPU. See ``kernels/backend.py`` for the methods."""
 
     name = "reference"
+    activation_dtype = "float32"
     packed_layout: PackedLayout | None = None
 
     def kernel_names(self) -> dict[str, str]:
@@ -61,7 +62,7 @@ class ReferenceBackend:
         weights: Sequence[Weight],
         biases: Sequence[HostTensor] = (),
         *,
-        dtype: str,
+        dtype: str | None,
         exact_activations: bool = True,
     ) -> ReferenceLinear:
         return ReferenceLinear(weights, biases, dtype)
@@ -119,9 +120,18 @@ class ReferenceBackend:
         return moe.route(logits, top_k, renormalize)
 
     def experts(
-        self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str
+        self,
+        gate_up: Iterable[Sequence[Weight]],
+        down: Iterable[Sequence[Weight]],
+        activation: str,
+        *,
+        dtype: str | None,
+        exact_activations: bool = False,
     ) -> moe.ReferenceExperts:
-        return moe.ReferenceExperts(gate_up, down, activation)
+        def pack(weights: Iterable[Sequence[Weight]]) -> list[ReferenceLinear]:
+            return [ReferenceLinear(matrices, [], dtype) for matrices in weights]
+
+        return moe.ReferenceExperts(pack(gate_up), pack(down), activation)
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         sampling_op.check(logits, batch)

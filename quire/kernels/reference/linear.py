@@ -8,7 +8,9 @@ import torch
 
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Weight
+from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.linear import held_dtype
 from quire.kernels.packed_matrix import PackedMatrix, PackedPart
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -17,7 +19,10 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 class ReferenceLinear:
     """Floats rounded to their dtype, quantized weights as they are, multiplied in float32."""
 
-    def __init__(self, weights: Sequence[Weight], biases: Sequence[HostTensor], dtype: str) -> None:
+    def __init__(
+        self, weights: Sequence[Weight], biases: Sequence[HostTensor], dtype: str | None
+    ) -> None:
+        dtype = held_dtype(weights, dtype)
         if dtype not in DTYPES:
             raise UnsupportedInputError(
                 f"[linear] dtype must be one of {', '.join(DTYPES)}; got {dtype}."
@@ -36,7 +41,9 @@ class ReferenceLinear:
                 f"got {tuple(self.bias.shape)}."
             )
 
-    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, out: torch.Tensor | None = None, rows: BatchRows | None = None
+    ) -> torch.Tensor:
         """Multiply row by row: a matrix product of several rows may round differently."""
         if out is None:
             out = torch.empty(x.shape[0], self.out_features)
@@ -45,10 +52,12 @@ class ReferenceLinear:
             result.copy_(weight @ row + self.bias)
         return out
 
-    def lookup(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def lookup(
+        self, ids: torch.Tensor, out: torch.Tensor | None = None, rows: BatchRows | None = None
+    ) -> torch.Tensor:
         """Return weight rows ``ids`` as float32."""
-        rows = self.weight[ids.long()].float()
-        return rows if out is None else out.copy_(rows)
+        found = self.weight[ids.long()].float()
+        return found if out is None else out.copy_(found)
 
 
 def _values(weight: Weight, dtype: torch.dtype) -> torch.Tensor:

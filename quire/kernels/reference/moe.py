@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from quire.kernels import moe
-from quire.kernels.backend import Linear
+from quire.kernels.packed_matrix import PackedPart
 from quire.kernels.reference.activation import gated
+from quire.kernels.reference.linear import ReferenceLinear
 
 
 def route(logits: torch.Tensor, top_k: int, renormalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -23,11 +24,18 @@ def route(logits: torch.Tensor, top_k: int, renormalize: bool) -> tuple[torch.Te
 class ReferenceExperts:
     """Expert MLPs of one layer, one token and one expert at a time."""
 
-    def __init__(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str) -> None:
+    def __init__(
+        self,
+        gate_up: Sequence[ReferenceLinear],
+        down: Sequence[ReferenceLinear],
+        activation: str,
+    ) -> None:
         moe.check_experts(gate_up, down, activation)
         self.gate_up = gate_up
         self.down = down
         self.activation = activation
+        self.nbytes = sum(linear.nbytes for linear in (*gate_up, *down))
+        self.packed: Sequence[Sequence[PackedPart]] = ()
 
     def __call__(
         self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
