@@ -5,26 +5,16 @@ from __future__ import annotations
 import json
 from random import Random
 
-from tools.quire_tiny.facts import world
+from tools.quire_tiny.data import load
+from tools.quire_tiny.facts import table
 from tools.quire_tiny.question import Question
 
-NAMES = (
-    "Anna",
-    "Ben",
-    "Clara",
-    "David",
-    "Emma",
-    "Tom",
-    "Lucy",
-    "Max",
-    "Nina",
-    "Paul",
-    "Sara",
-    "Leo",
-)
-CITIES = ("Paris", "London", "Rome", "Berlin", "Madrid", "Oslo", "Vienna", "Tokyo", "Cairo", "Lima")
-COLOURS = ("red", "blue", "green", "yellow", "black", "white", "orange", "purple", "pink", "brown")
-FRUITS = ("apple", "banana", "cherry", "grape", "lemon", "melon", "orange", "peach", "pear", "plum")
+_WORDS = load("json_and_code")
+NAMES: list[str] = _WORDS["names"]
+CITIES: list[str] = _WORDS["cities"]
+COLOURS: list[str] = _WORDS["colours"]
+FRUITS: list[str] = _WORDS["fruits"]
+FUNCTIONS: list[list[str]] = _WORDS["functions"]
 OBJECT = (
     "Write a JSON object with {words}.",
     "Give me a JSON object with {words}.",
@@ -50,42 +40,6 @@ ASK_CODE = (
     "Give me a Python function that {what}.",
     "Please write Python code that {what}.",
     "How do I write a Python function that {what}?",
-)
-FUNCTIONS = (
-    ("adds two numbers", "add", "a, b", "a + b"),
-    ("subtracts two numbers", "subtract", "a, b", "a - b"),
-    ("multiplies two numbers", "multiply", "a, b", "a * b"),
-    ("divides two numbers", "divide", "a, b", "a / b"),
-    ("squares a number", "square", "x", "x * x"),
-    ("doubles a number", "double", "x", "2 * x"),
-    ("halves a number", "half", "x", "x / 2"),
-    ("negates a number", "negate", "x", "-x"),
-    ("returns the absolute value of a number", "absolute", "x", "abs(x)"),
-    ("returns the larger of two numbers", "larger", "a, b", "max(a, b)"),
-    ("returns the smaller of two numbers", "smaller", "a, b", "min(a, b)"),
-    ("checks whether a number is even", "is_even", "n", "n % 2 == 0"),
-    ("checks whether a number is odd", "is_odd", "n", "n % 2 == 1"),
-    ("checks whether a number is positive", "is_positive", "x", "x > 0"),
-    ("reverses a string", "reverse", "text", "text[::-1]"),
-    ("counts the words of a text", "count_words", "text", "len(text.split())"),
-    ("returns the length of a string", "length", "text", "len(text)"),
-    ("makes a text upper case", "upper", "text", "text.upper()"),
-    ("makes a text lower case", "lower", "text", "text.lower()"),
-    ("greets a person", "greet", "name", '"Hello, " + name'),
-    ("sums a list", "total", "values", "sum(values)"),
-    ("returns the first item of a list", "first", "items", "items[0]"),
-    ("returns the last item of a list", "last", "items", "items[-1]"),
-    ("sorts a list", "sort", "items", "sorted(items)"),
-    ("reverses a list", "reverse", "items", "items[::-1]"),
-    ("returns the largest item of a list", "largest", "items", "max(items)"),
-    ("returns the average of a list", "average", "values", "sum(values) / len(values)"),
-    ("checks whether a word is a palindrome", "is_palindrome", "word", "word == word[::-1]"),
-    ("counts a letter in a word", "count_letter", "word, letter", "word.count(letter)"),
-    ("joins words with spaces", "join", "words", '" ".join(words)'),
-    ("returns the area of a rectangle", "area", "width, height", "width * height"),
-    ("converts metres to centimetres", "to_centimetres", "metres", "100 * metres"),
-    ("converts hours to minutes", "to_minutes", "hours", "60 * hours"),
-    ("converts Celsius to Fahrenheit", "to_fahrenheit", "celsius", "celsius * 9 / 5 + 32"),
 )
 
 
@@ -113,7 +67,7 @@ def object_(rng: Random) -> Question:
 
 def list_(rng: Random) -> Question:
     """Draw a request for a list of given items."""
-    source = rng.choice((COLOURS, FRUITS, CITIES, NAMES, tuple(range(1, 100))))
+    source = rng.choice((COLOURS, FRUITS, CITIES, NAMES, range(1, 100)))
     items = rng.sample(source, rng.randint(2, 4))
     text = json.dumps(items)
     prompt = rng.choice(LIST).format(words=listed([str(i) for i in items]))
@@ -124,7 +78,7 @@ def country_json(rng: Random) -> Question:
     """Draw a request for a fact about a country as JSON."""
     i = rng.randrange(4)
     name = ("capital", "continent", "language", "currency")[i]
-    column = world.columns()[i]
+    column = table("countries", i)
     country = rng.choice(list(column))
     text = json.dumps({"country": country.removeprefix("the "), name: column[country]})
     forms = (f"Give me the {name} of {country} as JSON.", f"Write the {name} of {country} as JSON.")

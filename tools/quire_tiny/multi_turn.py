@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from tools.quire_tiny.facts import world
+from tools.quire_tiny.facts import phrasings, table
 from tools.quire_tiny.question import Chat, Message, Question, is_held_out, turn
 
 Draw = Callable[[Random], Question]
 COLUMNS = ("capital", "continent", "language", "currency")
-FIRST = (world.CAPITAL, world.CONTINENT, world.LANGUAGE, world.CURRENCY)
+FIRST = tuple(phrasings(column) for column in COLUMNS)
 ANSWERS = (
     "The capital of {k} is {v}.",
     "{K} is in {v}.",
@@ -153,7 +153,7 @@ def statement(column: int, country: str, value: str) -> str:
 
 def follow_up(rng: Random, draw: Draw) -> Chat:
     """Ask about a country, then about other countries or other columns, in few words."""
-    columns = world.columns()
+    columns = [table("countries", i) for i in range(4)]
     column, country = rng.randrange(4), rng.choice(list(columns[0]))
     # The opening is a question about a fact, so its held-out phrasings stay out of here as well.
     keys = [f"{COLUMNS[column]}/{country}/{i}" for i in range(len(FIRST[column]))]

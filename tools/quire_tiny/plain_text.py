@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tools.quire_tiny import stories
-from tools.quire_tiny.facts import culture, nature, world
+from tools.quire_tiny.facts import table
 from tools.quire_tiny.question import is_held_out
 
 Document = tuple[str, str]
@@ -18,7 +18,7 @@ def capitalised(text: str) -> str:
 
 def country(rng: Random) -> Document:
     """Describe a country; the order of the sentences decides the split."""
-    capital, continent, language, currency = world.columns()
+    capital, continent, language, currency = (table("countries", i) for i in range(4))
     k = rng.choice(list(capital))
     sentences = [
         f"{capitalised(k)} is a country in {continent[k]}.",
@@ -28,7 +28,7 @@ def country(rng: Random) -> Document:
     ]
     rest = sentences[1:]
     rng.shuffle(rest)
-    cities = [city for city, land in world.CITIES.items() if land == k]
+    cities = [city for city, land in table("cities").items() if land == k]
     if cities:
         rest.append(f"{rng.choice(cities)} is a city in {k}.")
     text = " ".join([sentences[0], *rest])
@@ -37,7 +37,7 @@ def country(rng: Random) -> Document:
 
 def element(rng: Random) -> Document:
     """Describe two or three chemical elements."""
-    symbols, numbers = nature.elements()
+    symbols, numbers = table("elements", 0), table("elements", 1)
     chosen = rng.sample(list(symbols), rng.randint(2, 3))
     text = " ".join(
         f"{capitalised(k)} is a chemical element. The symbol of {k} is {symbols[k]}. "
@@ -49,34 +49,37 @@ def element(rng: Random) -> Document:
 
 def animals(rng: Random) -> Document:
     """Describe two or three animals."""
-    chosen = rng.sample(sorted(nature.CLASSES), rng.randint(2, 3))
+    classes, legs, sounds = table("classes"), table("legs"), table("sounds")
+    babies, food = table("babies"), table("food")
+    chosen = rng.sample(sorted(classes), rng.randint(2, 3))
     parts = []
     for k in chosen:
-        parts.append(f"{capitalised(k)} is {nature.CLASSES[k]}.")
-        if k in nature.LEGS:
-            parts.append(f"{capitalised(k)} has {nature.LEGS[k]} legs.")
-        if k in nature.SOUNDS:
-            parts.append(f"{capitalised(k)} {nature.SOUNDS[k]}.")
-        if k in nature.BABIES:
-            parts.append(f"The young of {k} is called {nature.BABIES[k]}.")
-        if k in nature.FOOD:
-            parts.append(f"{capitalised(k)} eats {nature.FOOD[k]}.")
+        parts.append(f"{capitalised(k)} is {classes[k]}.")
+        if k in legs:
+            parts.append(f"{capitalised(k)} has {legs[k]} legs.")
+        if k in sounds:
+            parts.append(f"{capitalised(k)} {sounds[k]}.")
+        if k in babies:
+            parts.append(f"The young of {k} is called {babies[k]}.")
+        if k in food:
+            parts.append(f"{capitalised(k)} eats {food[k]}.")
     return " ".join(parts), f"animals/{chosen}"
 
 
 def works(rng: Random) -> Document:
     """Say who wrote, painted, composed, invented and discovered a few things."""
     tables = (
-        (culture.BOOKS, "was written by"),
-        (culture.PAINTINGS, "was painted by"),
-        (culture.MUSIC, "was composed by"),
-        (culture.INVENTIONS, "was invented by"),
+        ("books", "was written by"),
+        ("paintings", "was painted by"),
+        ("music", "was composed by"),
+        ("inventions", "was invented by"),
     )
     parts, chosen = [], []
-    for table, verb in rng.sample(tables, 3):
-        k = rng.choice(sorted(table))
+    for name, verb in rng.sample(tables, 3):
+        maker = table(name)
+        k = rng.choice(sorted(maker))
         chosen.append(k)
-        parts.append(f"{capitalised(k)} {verb} {table[k]}.")
+        parts.append(f"{capitalised(k)} {verb} {maker[k]}.")
     return " ".join(parts), f"works/{chosen}"
 
 

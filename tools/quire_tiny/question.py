@@ -96,21 +96,3 @@ def pick(rng: Random, items: list[Question], held_out: bool) -> Question:
         question = rng.choice(items)
         if question.held_out == held_out:
             return question
-
-
-def facts_from(
-    kind: str, table: dict[str, str], prompts: tuple[str, ...], answer: str
-) -> list[Fact]:
-    """Make one fact per row; templates use ``{k}`` and ``{v}``, capitalised ``{K}`` and ``{V}``."""
-    made = []
-    for k, v in table.items():
-        words = {"k": k, "v": v, "K": k[:1].upper() + k[1:], "V": v[:1].upper() + v[1:]}
-        asked = tuple(p.format(**words) for p in prompts)
-        made.append(Fact(kind, k, asked, answer.format(**words), words["V"]))
-    return made
-
-
-def rows(text: str) -> dict[str, str]:
-    """Read a ``key: value`` table, several to a line, separated by semicolons."""
-    pairs = (entry.split(":", 1) for entry in text.replace("\n", ";").split(";") if ":" in entry)
-    return {k.strip(): v.strip() for k, v in pairs}

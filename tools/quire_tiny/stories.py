@@ -5,79 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from tools.quire_tiny.data import load
 from tools.quire_tiny.question import Question
 
-ANIMALS = (
-    *("fox", "rabbit", "bear", "mouse", "owl", "cat", "dog", "frog", "wolf", "duck", "turtle"),
-    *("horse", "hedgehog", "squirrel", "bird", "sheep", "goat", "lion", "elephant", "dragon"),
-    *("penguin", "whale", "bee", "crow", "robot", "princess", "wizard", "pirate", "farmer"),
-)
-NAMES = (
-    *("Finn", "Lily", "Oscar", "Mia", "Rufus", "Bella", "Otto", "Ruby", "Hugo", "Nora", "Felix"),
-    *("Ella", "Milo", "Ivy", "Toby", "Luna", "Sam", "Poppy", "Jack", "Rosa", "Theo", "Daisy"),
-)
-TRAITS = ("little", "brave", "curious", "shy", "clever", "lonely", "kind", "old", "young", "hungry")
-PLACES = {
-    "forest": ("in a deep green forest", "between the tall trees"),
-    "sea": ("by the wide blue sea", "along the sandy beach"),
-    "mountain": ("high on a snowy mountain", "over the cold rocks"),
-    "village": ("in a small quiet village", "down the narrow street"),
-    "river": ("beside a slow river", "across the old bridge"),
-    "castle": ("in an old stone castle", "up the dark stairs"),
-    "farm": ("on a sunny farm", "through the yellow field"),
-    "garden": ("in a garden full of flowers", "under the apple trees"),
-    "desert": ("in a hot and empty desert", "over the golden dunes"),
-    "island": ("on a lonely island", "around the green bay"),
-}
-WISHES = (
-    ("a golden key", "opened a box full of music"),
-    ("a red balloon", "lifted gently into the sky"),
-    ("a warm blanket", "kept out the cold of the night"),
-    ("the biggest apple", "tasted as sweet as honey"),
-    ("a silver bell", "rang clear as water"),
-    ("a lost star", "shone brighter than a lamp"),
-    ("an old map", "showed the way to a secret lake"),
-    ("a magic seed", "grew into a tree in one night"),
-    ("a small lantern", "made the darkness friendly"),
-    ("a blue stone", "glowed when it was touched"),
-    ("a paper boat", "sailed all the way to the sea"),
-    ("a wooden flute", "made everyone want to dance"),
-)
-TROUBLES = (
-    ("a storm came, and the rain fell hard", "the rain"),
-    ("the path was blocked by a fallen tree", "the fallen tree"),
-    ("night fell, and it was too dark to see", "the dark"),
-    ("a thick fog hid everything", "the fog"),
-    ("a deep hole lay in the way", "the hole"),
-    ("a cold wind began to blow", "the wind"),
-    ("a grumpy troll wanted a riddle solved", "the troll"),
-    ("the snow was too deep to walk in", "the snow"),
-)
-HELPS = (
-    "Do not be afraid",
-    "Two can do more than one",
-    "Follow me",
-    "I know another way",
-    "Let us try it together",
-    "Rest a little, then try again",
-)
-FEELINGS = ("happy", "proud", "glad", "thankful", "full of joy")
-ENDINGS = (
-    "From that day on they were best friends.",
-    "And they lived happily ever after.",
-    "That night they slept well and dreamed of new adventures.",
-    "They shared it with everyone, and nobody was sad any more.",
-    "And whenever it rained, they told each other this story again.",
-    "Since then the two have never been apart.",
-)
-ASK = (
-    "Tell me a short story about {a}.",
-    "Tell me a story about {a}.",
-    "Write a short story about {a}.",
-    "I would like to hear a story about {a}.",
-    "Can you tell me a story about {a}?",
-    "Please write a story about {a}.",
-)
+_DATA = load("stories")
 
 
 @dataclass(frozen=True)
@@ -88,8 +19,8 @@ class Cast:
     name: str
     trait: str
     place: str
-    wish: tuple[str, str]
-    trouble: tuple[str, str]
+    wish: list[str]
+    trouble: list[str]
     friend: str
     friend_name: str
 
@@ -101,16 +32,16 @@ def article(word: str) -> str:
 
 def cast(rng: Random, hero: str | None = None) -> Cast:
     """Draw the choices of a story, about ``hero`` when given."""
-    hero = hero or rng.choice(ANIMALS)
-    friend = rng.choice([a for a in ANIMALS if a != hero])
-    name, friend_name = rng.sample(NAMES, 2)
+    hero = hero or rng.choice(_DATA["heroes"])
+    friend = rng.choice([a for a in _DATA["heroes"] if a != hero])
+    name, friend_name = rng.sample(_DATA["names"], 2)
     return Cast(
         hero,
         name,
-        rng.choice(TRAITS),
-        rng.choice(list(PLACES)),
-        rng.choice(WISHES),
-        rng.choice(TROUBLES),
+        rng.choice(_DATA["traits"]),
+        rng.choice(list(_DATA["places"])),
+        rng.choice(_DATA["wishes"]),
+        rng.choice(_DATA["troubles"]),
         friend,
         friend_name,
     )
@@ -118,52 +49,29 @@ def cast(rng: Random, hero: str | None = None) -> Cast:
 
 def tell(rng: Random, c: Cast) -> str:
     """Tell the story of a cast in five to eight sentences."""
-    where, through = PLACES[c.place]
-    thing, effect = c.wish
-    opening = rng.choice(
-        (
-            f"Once upon a time, {article(c.trait)} {c.hero} named {c.name} lived {where}.",
-            f"Once there was {article(c.trait)} {c.hero} named {c.name} who lived {where}.",
-            f"Long ago, {where}, there lived {article(c.trait)} {c.hero} named {c.name}.",
-        )
-    )
-    wish = rng.choice(
-        (
-            f"{c.name} wanted {thing} more than anything else.",
-            f"Every day {c.name} dreamed of {thing}.",
-            f"One morning {c.name} set out to find {thing}.",
-        )
-    )
-    walk = rng.choice(
-        (
-            f"{c.name} walked {through}, but {c.trouble[0]}.",
-            f"So {c.name} went {through}. Soon {c.trouble[0]}.",
-        )
-    )
-    meet = rng.choice(
-        (
-            f"Then {article(c.friend)} named {c.friend_name} came by.",
-            f"There {c.name} met {article(c.friend)} named {c.friend_name}.",
-        )
-    )
-    say = f'"{rng.choice(HELPS)}," said {c.friend_name}.'
-    act = rng.choice(
-        (
-            f"Together they were stronger than {c.trouble[1]}.",
-            f"With the help of {c.friend_name}, {c.trouble[1]} was no trouble at all.",
-        )
-    )
-    found = rng.choice(
-        (
-            f"Behind a stone they found {thing}, and it {effect}.",
-            f"In the end they found {thing}. It {effect}.",
-        )
-    )
-    feel = f"{c.name} was {rng.choice(FEELINGS)}."
-    parts = [opening, wish, walk, meet, say, act, found]
+    where, through = _DATA["places"][c.place]
+    words = {
+        "name": c.name,
+        "hero": c.hero,
+        "a_trait": article(c.trait),
+        "a_friend": article(c.friend),
+        "friend_name": c.friend_name,
+        "where": where,
+        "through": through,
+    }
+    words["thing"], words["effect"] = c.wish
+    words["trouble"], words["the_trouble"] = c.trouble
+
+    def draw_sentence(kind: str) -> str:
+        return rng.choice(_DATA["sentences"][kind]).format(**words)
+
+    parts = [draw_sentence(kind) for kind in ("opening", "wish", "walk", "meet")]
+    parts.append(f'"{rng.choice(_DATA["helps"])}," said {c.friend_name}.')
+    parts += [draw_sentence("act"), draw_sentence("found")]
+    feel = f"{c.name} was {rng.choice(_DATA['feelings'])}."
     if rng.random() < 0.5:
         parts.append(feel)
-    return " ".join([*parts, rng.choice(ENDINGS)])
+    return " ".join([*parts, draw_sentence("ending")])
 
 
 def key_of(c: Cast) -> str:
@@ -173,7 +81,7 @@ def key_of(c: Cast) -> str:
 
 def draw(rng: Random) -> Question:
     """Draw a request for a story and one story that answers it."""
-    hero = rng.choice(ANIMALS)
+    hero = rng.choice(_DATA["heroes"])
     c = cast(rng, hero)
-    prompt = rng.choice(ASK).format(a=article(hero))
+    prompt = rng.choice(_DATA["ask"]).format(a=article(hero))
     return Question("story", key_of(c), prompt, tell(rng, c))

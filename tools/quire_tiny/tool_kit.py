@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from tools.quire_tiny import arithmetic, json_and_code, multi_turn
-from tools.quire_tiny.facts import world
+from tools.quire_tiny.facts import table
 from tools.quire_tiny.question import is_held_out
 
 CITIES = (
@@ -24,7 +24,7 @@ ITEMS = (
     "chair, table, lamp, book, bag, hat, coat, cup, knife, pen, bike, phone, watch, ring, "
     "cheese, bread, cake, desk, bed, sofa, clock, mirror, camera, guitar, ball, kite, shirt, "
     "car, boat, plate"
-).split(", ") + list(json_and_code.FRUITS)
+).split(", ") + json_and_code.FRUITS
 SKIES = "sunny, rainy, cloudy, windy, foggy, snowy, hot, cold, mild, stormy".split(", ")
 THINGS = "keys, lamp, car, book, phone, cake, bike, dog, cat, window, door, bag".split(", ")
 
@@ -164,7 +164,7 @@ def schema(rng: Random, tool: Tool) -> dict[str, Any]:
 
 def city(rng: Random) -> str:
     """Draw a capital or another large city."""
-    return rng.choice(list(world.columns()[0].values()) if rng.random() < 0.75 else CITIES)
+    return rng.choice(list(table("countries", 0).values()) if rng.random() < 0.75 else CITIES)
 
 
 def sum_call(rng: Random, tool: Tool) -> Call:

@@ -4,31 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+from tools.quire_tiny.data import load
 from tools.quire_tiny.question import Question
 
-# (from, to, factor): one ``from`` is ``factor`` of ``to``.
-FACTORS = (
-    ("kilometres", "metres", 1000),
-    ("metres", "centimetres", 100),
-    ("centimetres", "millimetres", 10),
-    ("kilograms", "grams", 1000),
-    ("tonnes", "kilograms", 1000),
-    ("litres", "millilitres", 1000),
-    ("hours", "minutes", 60),
-    ("minutes", "seconds", 60),
-    ("days", "hours", 24),
-    ("weeks", "days", 7),
-    ("years", "months", 12),
-    ("decades", "years", 10),
-    ("centuries", "years", 100),
-    ("feet", "inches", 12),
-    ("yards", "feet", 3),
-    ("dollars", "cents", 100),
-    ("euros", "cents", 100),
-    ("bytes", "bits", 8),
-    ("dozens", "pieces", 12),
-)
-LIMIT = {60: 12, 24: 10, 7: 20, 12: 12, 8: 16, 3: 30}
+_DATA = load("units")
+
 ASK = (
     "Convert {n} {a} to {b}.",
     "How many {b} are {n} {a}?",
@@ -38,18 +18,17 @@ ASK = (
     "{n} {a} in {b}",
     "Express {n} {a} in {b}.",
 )
-ONE = {"feet": "foot", "centuries": "century", "inches": "inch"}
 
 
 def amount(n: int, unit: str) -> str:
     """Return ``n`` and the unit, singular for one."""
-    return f"{n} {ONE.get(unit, unit[:-1])}" if n == 1 else f"{n} {unit}"
+    return f"{n} {_DATA['singular'].get(unit, unit[:-1])}" if n == 1 else f"{n} {unit}"
 
 
 def draw(rng: Random) -> Question:
     """Draw one conversion, to the smaller unit or back."""
-    large, small, factor = rng.choice(FACTORS)
-    n = rng.randint(1, LIMIT.get(factor, 99))
+    large, small, factor = rng.choice(_DATA["factors"])
+    n = rng.randint(1, _DATA["limits"].get(str(factor), 99))
     a, b, value, result = large, small, n, n * factor
     if rng.random() < 0.4:
         a, b, value, result = small, large, n * factor, n
