@@ -88,7 +88,7 @@ class Record:
 
     Attributes:
         due: When it should have been sent.
-        sent: When it was: behind the wait for a place under ``--max-concurrency``.
+        sent: When it was: after the wait for a place under ``--max-concurrency``.
         times: Arrival of each chunk with output.
         text: Of the answer.
         num_prompt_tokens, num_output_tokens: By the server's usage; without one the length that was

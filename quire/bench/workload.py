@@ -53,8 +53,8 @@ def make_jobs(options: BenchOptions, tokenizer: Tokenizer | None) -> list[Job]:
     """Make the requests of a run; the same options give the same requests.
 
     Args:
-        tokenizer: Given: prompts are texts with exactly so many tokens. None: token ids for the
-            completions API, texts of about so many words for the chat API.
+        tokenizer: Given: prompts are texts with exactly that many tokens. None: token ids for the
+            completions API, texts of about that many words for the chat API.
 
     Raises:
         ConfigError: The trace cannot be read.

@@ -37,7 +37,7 @@ def bench_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BenchCommand(click.Command):
-    """A command without arguments: words behind a repeatable flag are further values of it.
+    """A command without arguments: words after a repeatable flag are further values of it.
 
     ``--goodput ttft:500 tpot:50`` is how vLLM's command takes them.
     """

@@ -72,7 +72,7 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
     ])  # fmt: skip
 
 
-@calc.command(short_help="Show how many sequences fit beside the weights.")
+@calc.command(short_help="Show how many sequences fit next to the weights.")
 @click.argument("model")
 @click.option("--memory", type=COUNT, required=True, help="Of the device (80GiB).")
 @click.option("--weights", type=COUNT, required=True, help="Of the weights (16GiB).")
@@ -86,7 +86,7 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
 def concurrency(
     model: str, memory: int, weights: int, fraction: float, tokens: int, dtype: str, as_json: bool
 ) -> None:
-    """Show how many sequences of --tokens tokens fit beside the weights."""
+    """Show how many sequences of --tokens tokens fit next to the weights."""
     spec = _spec(model, dtype)
     kv_bytes = max(0, budget_from_total(memory, fraction) - weights)
     count = num_sequences(kv_bytes, spec, tokens)

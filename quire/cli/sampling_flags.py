@@ -18,7 +18,7 @@ FLAGS: dict[str, tuple[click.ParamType[Any], str]] = {
     ),
     "temperature": (click.FLOAT, "0 always takes the most likely token"),
     "top_p": (click.FLOAT, "draw from the most likely tokens of this total probability"),
-    "top_k": (click.INT, "draw from so many tokens; 0: all"),
+    "top_k": (click.INT, "draw from this many of the most likely tokens; 0: all"),
     "min_p": (click.FLOAT, "least probability, relative to the most likely token"),
     "repetition_penalty": (click.FLOAT, "above 1, tokens that occurred get less likely"),
     "stop": (click.STRING, "text that ends the answer; may be repeated"),

@@ -89,7 +89,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
         if options.log_format == "json":
             log.info("%s", line)
         else:
-            with suppress(OSError):  # a full disk behind stderr is no reason not to serve
+            with suppress(OSError):  # stderr on a full disk is no reason not to serve
                 click.echo(line, err=True)
 
     run_server(service, listener, announce)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-#: Element types of K and V. ``int8`` has a scale beside each token's head, in bfloat16.
+#: Element types of K and V. ``int8`` has a scale for each token's head, in bfloat16.
 KV_DTYPE_BYTES = {**DTYPE_BYTES, "fp8_e4m3": 1, "int8": 1}
 SCALE_BYTES = 2
 
@@ -35,7 +35,7 @@ class KVCacheSpec:
 
     @property
     def token_scale_bytes(self) -> int:
-        """Bytes of a token's scales, which lie beside the blocks: 0 unless ``int8``."""
+        """Bytes of a token's scales, which are kept apart from the blocks: 0 unless ``int8``."""
         scales = 2 * self.num_layers * self.num_kv_heads if self.dtype == "int8" else 0
         return SCALE_BYTES * scales
 

@@ -15,7 +15,7 @@ from quire.core.structured_outputs import StructuredOutputs
 MAX_N = 128
 POOLINGS = ("mean", "last")
 
-#: Type of the fields, in words and by name.
+#: Type of the fields, as text and by name.
 _KINDS: tuple[tuple[type[Any], str, tuple[str, ...]], ...] = (
     (
         Integral,
@@ -79,9 +79,9 @@ class SamplingParams:
             those of ``bad_words``.
         ignore_eos: Go on after an end-of-sequence token.
         max_tokens: Output limit in tokens; None means up to the context length.
-        min_tokens: No end-of-sequence or stop before so many tokens.
+        min_tokens: No end-of-sequence or stop before that many tokens.
         logprobs: Alternatives reported per output token; None reports nothing, -1 the whole
-            vocabulary. The sampled token is always reported beside them.
+            vocabulary. The sampled token is always reported as well.
         prompt_logprobs: The same for prompt tokens.
         logit_bias: Added to the logits of the given token ids; minus infinity forbids one.
         allowed_token_ids: When given, no other token is generated.
@@ -195,16 +195,16 @@ class SamplingParams:
             # Both would go on where the grammar leaves nothing to go on with.
             for name in ("ignore_eos", "min_tokens"):
                 if getattr(self, name):
-                    _refuse(name, "must be unset beside structured_outputs", getattr(self, name))
+                    _refuse(name, "must be unset with structured_outputs", getattr(self, name))
 
     def _check_pooling(self) -> None:
         if self.pooling not in POOLINGS:
             _refuse("pooling", f"must be {' or '.join(POOLINGS)}", self.pooling)
         if self.n != 1:
-            _refuse("n", "must be 1 beside pooling", self.n)
+            _refuse("n", "must be 1 with pooling", self.n)
         for name in ("logprobs", "prompt_logprobs", "structured_outputs"):
             if getattr(self, name) is not None:
-                _refuse(name, "must be unset beside pooling", getattr(self, name))
+                _refuse(name, "must be unset with pooling", getattr(self, name))
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import EngineProgress, Prompt
 from quire.llm.output_streams import OutputStreams
 from quire.llm.progress import loading_bar
-from quire.llm.request_reader import prepare_beside_loop
+from quire.llm.request_reader import prepare_off_loop
 from quire.llm.text_engine import TextEngine
 from quire.text.tokenizer import Tokenizer
 
@@ -87,7 +87,7 @@ class AsyncLLM:
         stream = self._streams.open(request_id, sampling_params.output_kind)
         finished = False
         try:
-            request = await prepare_beside_loop(
+            request = await prepare_off_loop(
                 self._engine.prepare,
                 request_id,
                 prompt,

@@ -19,8 +19,8 @@ from quire.llm.params import ParamsLimits, complete_params
 from quire.llm.prompts import TokenizedPrompt, tokenize_prompt
 from quire.models.gguf_file import forget_gguf
 from quire.models.hub import resolve_model
-from quire.text.beside_loop import INLINE_CHARACTERS, run_by_size
 from quire.text.grammar import GrammarCompiler
+from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -37,7 +37,7 @@ class PreparedRequest:
     client: Client = SHARED
 
 
-async def prepare_beside_loop(
+async def prepare_off_loop(
     prepare: Callable[..., PreparedRequest],
     request_id: str,
     prompt: Prompt,

@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from quire.core.errors import ConfigError, RequestError
 
-# Put behind the text of a message to be continued. The space shows whether the template trims.
+# Put after the text of a message to be continued. The space shows whether the template trims.
 _END_MARK = "\x02end of the final message\x02 "
 
 

@@ -43,7 +43,7 @@ class SequenceMatcher:
         self.num_taken = 0
 
     def allowed(self, new_ids: list[int]) -> bytes:
-        """Follow tokens behind :attr:`num_taken` and return which may come next, a bit per id."""
+        """Follow tokens after :attr:`num_taken` and return which may come next, a bit per id."""
         if self._mask is None or new_ids:
             self._matcher.consume_tokens(new_ids)
             self.num_taken += len(new_ids)

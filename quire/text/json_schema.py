@@ -114,7 +114,7 @@ def _by_name(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | 
 
 def _pattern_properties(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
     if part.get("properties"):
-        return "beside properties, names that both describe cannot be enforced"
+        return "with properties, names that both describe cannot be enforced"
     return _by_name(value, part, schema)
 
 
@@ -139,7 +139,7 @@ def _limit(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | No
 
 def _multiple_of(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
     if part.get("type") != "integer":
-        return 'it can be enforced beside "type": "integer" only'
+        return 'it can be enforced with "type": "integer" only'
     whole = isinstance(value, int) and not isinstance(value, bool)
     good = whole and 1 <= value <= MAX_MULTIPLE_OF
     return None if good else f"it must be a whole number from 1 to {MAX_MULTIPLE_OF}"
@@ -147,7 +147,7 @@ def _multiple_of(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> st
 
 def _pattern(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
     if "format" in part:
-        return "it cannot be enforced beside format"
+        return "it cannot be enforced with format"
     return None if isinstance(value, str) else "it must be a regular expression"
 
 

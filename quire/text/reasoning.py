@@ -45,7 +45,7 @@ FORMATS = {
 def detect_reasoning(templates: Iterable[str]) -> str | None:
     """Return the name of the format that a model's templates write; None when there is none.
 
-    The careful one: text is reasoning only behind a mark, in the prompt or in the answer.
+    The careful one: text is reasoning only after a mark, in the prompt or in the answer.
     """
     return "qwen3" if any(END in source for source in templates) else None
 

@@ -92,7 +92,7 @@ class Tokenizer:
         return self.pieces[token_id]
 
     def token_text(self, token_id: int) -> str:
-        """Return one token as text, for display beside its log-probability."""
+        """Return one token as text, for display next to its log-probability."""
         return self.pieces[token_id].decode(errors="replace")
 
     def is_special(self, token_id: int) -> bool:

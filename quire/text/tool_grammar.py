@@ -171,7 +171,7 @@ def _enforceable(function: Function, index: int, enforce: bool) -> dict[str, Any
     """Return the schema that the arguments follow."""
     if not (enforce or function.strict):
         return ANY_ARGUMENTS
-    # Null, where a schema allows it beside an object, would be no call.
+    # Null, where a schema allows it as well as an object, would be no call.
     schema = {"additionalProperties": False, **function.parameters, "type": "object"}
     if not schema.get("properties") and "$ref" not in schema and len(schema) == 2:
         schema["properties"] = {}

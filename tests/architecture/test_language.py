@@ -14,7 +14,11 @@ CLEAN = [
     "ARCHITECTURE.md",
     "CMakeLists.txt",
     "CONTRIBUTING.md",
+    "quire/bench",
+    "quire/cli",
+    "quire/core",
     "quire/quantization",
+    "quire/text",
     "scripts",
 ]
 #: Where a word is text that the model learns, or data under test, or the list itself.
@@ -39,7 +43,9 @@ def sources(part: str) -> list[Path]:
     return [
         p
         for p in found
-        if p.suffix in SUFFIXES and not any(str(p.relative_to(ROOT)).startswith(e) for e in EXEMPT)
+        if p.is_file()
+        and p.suffix in SUFFIXES
+        and not any(str(p.relative_to(ROOT)).startswith(e) for e in EXEMPT)
     ]
 
 

@@ -45,7 +45,7 @@ from quire.llm.process.messages import (
     ToEngine,
     params_keywords,
 )
-from quire.llm.request_reader import PreparedRequest, RequestReader, prepare_beside_loop
+from quire.llm.request_reader import PreparedRequest, RequestReader, prepare_off_loop
 from quire.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
@@ -164,7 +164,7 @@ class EngineProxy:
                 in_time = await self._grammars.check(grammar, deadline)
             if not in_time:
                 sampling_params = replace(sampling_params, structured_outputs=None)
-            request = await prepare_beside_loop(
+            request = await prepare_off_loop(
                 self._reader.prepare,
                 request_id,
                 prompt,

@@ -9,8 +9,8 @@ from typing import Any
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.protocol.chat_completion import Message
 from quire.protocol.tools import Tool
-from quire.text.beside_loop import INLINE_CHARACTERS, run_by_size
 from quire.text.chat_template import no_template_error
+from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
 from quire.text.tokenizer import Tokenizer
 
 #: Fields of their own, so they may not come in by the back door.

@@ -47,7 +47,7 @@ class CallReader:
         return self.given and self._closed
 
     def feed(self, text: str, start: int = 0) -> tuple[int, list[CallDelta]]:
-        """Read ``text`` from ``start``; return the position behind the last character taken."""
+        """Read ``text`` from ``start``; return the position after the last character taken."""
         position, deltas = start, list[CallDelta]()
         while position < len(text) and not self.done and not self.error:
             end = self._read(text, position, deltas)

@@ -34,7 +34,7 @@ class Parsed:
     calls: list[CallDelta] = field(default_factory=list)
 
     def join(self, more: Parsed) -> None:
-        """Add what came behind."""
+        """Add what came next."""
         self.content += more.content
         self.calls += more.calls
 
@@ -43,7 +43,7 @@ class ToolParser(Protocol):
     """Reads one answer. The joined results do not depend on how the text is cut.
 
     Text that only looks like a call is content, unchanged. A call is given away once its name and
-    the opening brace of its arguments were read; what is wrong behind that is passed on as the
+    the opening brace of its arguments were read; what is wrong after that is passed on as the
     model wrote it and named in ``errors``.
     """
 

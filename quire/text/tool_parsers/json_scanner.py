@@ -44,7 +44,7 @@ class JsonScanner:
         self.error = ""
 
     def feed(self, text: str, start: int = 0) -> int:
-        """Read ``text`` from ``start``; return the position behind what belongs to the value."""
+        """Read ``text`` from ``start``; return the position after what belongs to the value."""
         for position in range(start, len(text)):
             if not self._take(text[position]):
                 return position

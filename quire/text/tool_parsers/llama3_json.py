@@ -11,7 +11,7 @@ PYTHON_TAG = "<|python_tag|>"
 class Llama3JsonParser(StateParser):
     """See :class:`quire.text.tool_parsers.interface.ToolParser`.
 
-    Calls begin with the answer or behind ``<|python_tag|>``; JSON elsewhere is content.
+    Calls begin with the answer or after ``<|python_tag|>``; JSON elsewhere is content.
     """
 
     marks = (PYTHON_TAG,)

@@ -66,7 +66,7 @@ class MistralParser(StateParser):
         return True
 
     def in_bare_arguments(self, parsed: Parsed) -> bool:
-        """Read the object behind a name."""
+        """Read the object after a name."""
         end = self._scanner.feed(self.buffer)
         if end:
             parsed.calls.append(CallDelta(self.num_calls - 1, None, self.buffer[:end]))

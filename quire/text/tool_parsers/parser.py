@@ -71,7 +71,7 @@ class StateParser:
         return parsed
 
     def begin_call(self, pending: str, consumed: int) -> None:
-        """Read a call behind ``consumed`` characters; ``pending`` is shown if it is none."""
+        """Read a call after ``consumed`` characters; ``pending`` is shown if it is none."""
         self.pending = pending
         self.buffer = self.buffer[consumed:]
         self.reader = CallReader(self.num_calls, self.needs_arguments)

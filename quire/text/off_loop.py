@@ -13,7 +13,7 @@ INLINE_CHARACTERS = 4096
 
 
 async def run_by_size(num_characters: int, work: Callable[[], T]) -> T:
-    """Return what ``work`` on so many characters returns."""
+    """Return what ``work`` on that many characters returns."""
     if num_characters < INLINE_CHARACTERS:
         return work()
     return await asyncio.to_thread(work)
