@@ -44,7 +44,7 @@ def decode_json(data: bytes) -> dict[str, Any]:
 
 
 def to_struct(fields: Mapping[str, Any], kind: type[T]) -> tuple[T, list[str]]:
-    """Make a decoded JSON object a ``kind`` and name the fields that nobody knows.
+    """Make a decoded JSON object a ``kind`` and name the fields that it does not know.
 
     Returns:
         The request, and the unknown fields by path (``messages[].foo``).

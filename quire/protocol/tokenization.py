@@ -43,7 +43,7 @@ class TokenizeResponse(msgspec.Struct, kw_only=True):
 
 
 class Piece(msgspec.Struct, kw_only=True):
-    """A token: its id, and its text, or its bytes when these are no whole characters."""
+    """A token: its id, and its text, or its bytes when they are not whole characters."""
 
     id: int
     piece: str | list[int]

@@ -38,7 +38,7 @@ class Tool(msgspec.Struct, kw_only=True):
         return {"type": "function", "function": function}
 
     def check_parameters(self, index: int) -> None:
-        """Refuse a schema whose values are no objects: arguments are one.
+        """Refuse a schema whose values are not objects: arguments are one.
 
         Raises:
             RequestError: ``param`` names the place, this being tool ``index``.

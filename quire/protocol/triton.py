@@ -91,14 +91,14 @@ class TritonRequest(CompatRequest, kw_only=True):
         asked = self.parameters or TritonParameters()
         joined = TritonParameters()
         for name in TritonParameters.__struct_fields__:
-            inside, beside = getattr(asked, name), getattr(self, name)
-            if None not in (inside, beside) and inside != beside:
+            inside, outside = getattr(asked, name), getattr(self, name)
+            if None not in (inside, outside) and inside != outside:
                 raise RequestError(
-                    f"[parameters.{name}] must be what {name} beside it is; got {inside!r:.80} and "
-                    f"{beside!r:.80}. Send one of them.",
+                    f"[parameters.{name}] must equal {name} outside of parameters; got "
+                    f"{inside!r:.80} and {outside!r:.80}. Send one of them.",
                     f"parameters.{name}",
                 )
-            setattr(joined, name, beside if inside is None else inside)
+            setattr(joined, name, outside if inside is None else inside)
         return joined
 
     @property

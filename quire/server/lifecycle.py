@@ -24,9 +24,9 @@ from quire.server.http.websocket_protocol import WebSocketProtocol
 from quire.server.options import ServerOptions
 
 KEEP_ALIVE_SECONDS = 60
-#: What aborted requests get to hear of it before their connections are cut.
-FAREWELL_SECONDS = 5
-#: How often the end of the last request is looked for.
+#: Time for aborted requests to send their error before connections are cut.
+SHUTDOWN_GRACE_SECONDS = 5
+#: Between two looks whether the last request has ended.
 POLL_SECONDS = 0.02
 
 
@@ -34,13 +34,13 @@ def bind(options: ServerOptions) -> socket.socket:
     """Take the address before anything is loaded; until the server listens nobody can connect.
 
     Raises:
-        ConfigError: It is taken, or not ours to take, or a file for TLS is not what it should be.
+        ConfigError: It is taken or not permitted, or a file for TLS is not what it should be.
     """
     _check_tls(options)
     try:
         if options.uds is not None:
-            _clear(options.uds)
-        return _bound(options)
+            _remove_stale_socket(options.uds)
+        return _create_listener(options)
     except OSError as error:
         name = options.uds or f"{options.host}:{options.port}"
         raise ConfigError(
@@ -71,7 +71,7 @@ def _no_password() -> NoReturn:
     raise ValueError("a key with a password")  # instead of asking the terminal for it
 
 
-def _bound(options: ServerOptions) -> socket.socket:
+def _create_listener(options: ServerOptions) -> socket.socket:
     if options.uds is not None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         target: Any = options.uds
@@ -87,7 +87,7 @@ def _bound(options: ServerOptions) -> socket.socket:
     return listener
 
 
-def _clear(path: str) -> None:
+def _remove_stale_socket(path: str) -> None:
     """Remove a socket whose server has died."""
     if not os.path.exists(path):
         return
@@ -116,7 +116,8 @@ class Server(uvicorn.Server):
 
     On SIGTERM or SIGINT it refuses new requests, lets running ones finish for
     ``shutdown_timeout`` seconds, then stops the engine, which ends the rest with an error they
-    can read. It listens until then: who comes meanwhile hears why, and when to come again.
+    can read. It listens until then: a client that comes meanwhile gets a 503 with a time to try
+    again.
 
     Args:
         service: What is served; its engine is shut down at the end.
@@ -165,7 +166,7 @@ class Server(uvicorn.Server):
                     connection.shutdown()
             while self._service.metrics.num_in_flight and not (ending.done() or self.force_exit):
                 await asyncio.sleep(POLL_SECONDS)
-            rest = max(0.0, end - time.monotonic()) + FAREWELL_SECONDS
+            rest = max(0.0, end - time.monotonic()) + SHUTDOWN_GRACE_SECONDS
             self.config.timeout_graceful_shutdown = math.ceil(rest)
             await super().shutdown(sockets)
         finally:

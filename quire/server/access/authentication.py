@@ -234,7 +234,7 @@ class RequireKey:
         for key in found:
             if needed in key.scopes:
                 return key
-        raise ApiError(403, f"This API key has not the scope `{needed}` that the path needs.")
+        raise ApiError(403, f"This API key does not have the scope `{needed}` that the path needs.")
 
 
 def _given(scope: Scope) -> bytes:

@@ -1,4 +1,4 @@
-"""What each API key may ask for in a minute, in requests and tokens; capacity is not its matter."""
+"""What each API key may ask for in a minute, in requests and tokens."""
 
 from __future__ import annotations
 

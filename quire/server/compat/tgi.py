@@ -61,7 +61,7 @@ class TokenPieces:
         """Return the next tokens; ``text`` is the whole text when they are the last.
 
         The pieces of all tokens that are not special make up the text. So the last token gets what
-        is left of it: a character that is not complete, and nothing behind a stop string.
+        is left of it: a character that is not complete, and nothing after a stop string.
         """
         tokens = []
         for place, (token_id, position) in enumerate(zip(token_ids, positions, strict=True)):

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
 from quire.protocol.generation import GenerationRequest
-from quire.protocol.request_body import RequestBody, StreamableBody
+from quire.protocol.request_body import RequestBody
 from quire.server.generation.generate import Outputs, generate
 from quire.server.generation.pacing import paced
 from quire.server.generation.service import Service
@@ -20,7 +20,6 @@ from quire.server.http.body import JsonRequest, json_response, read_fields, read
 from quire.server.http.connection import cancel_on_disconnect
 from quire.server.http.errors import renamed
 from quire.server.http.sse import OPENAI_EVENTS, StreamForm, send_events
-from quire.server.observability.request_record import RequestRecord
 
 T = TypeVar("T", bound=RequestBody)
 
@@ -61,8 +60,11 @@ class GenerationEndpoint(ABC, Generic[T]):
         """Answer a request whose body has been read."""
         http, options = received.http, self.service.options
         body, headers = read_fields(received.fields, self.kind, options.strict_params)
-        timeout = body.timeout or read_timeout(http)
-        request = self.accept(self.resolve(body, http.path_params), http.scope, timeout)
+        body = self.resolve(body, http.path_params)
+        timeout, record = body.timeout or read_timeout(http), http.scope["record"]
+        request = ApiRequest.accept(
+            self.service, self.id_prefix, body, record, http.scope.get("api_key"), timeout
+        )
         with errors_in_sent_names(request.body):
             async with cancel_on_disconnect(http.receive):
                 answer, submission = await self.prepare(request)
@@ -77,46 +79,6 @@ class GenerationEndpoint(ABC, Generic[T]):
     def resolve(self, body: T, path_params: Mapping[str, Any]) -> T:
         """Return ``body`` with what the route says besides."""
         return body
-
-    def accept(
-        self,
-        body: T,
-        scope: Scope,
-        timeout: float | None,
-        record: RequestRecord | None = None,
-    ) -> ApiRequest[T]:
-        """Join a body with what is known of its sender.
-
-        Args:
-            body: The request.
-            scope: Of the HTTP request, or of the WebSocket that it came over.
-            timeout: Seconds that it may take.
-            record: Gets what is learned of it; None for the scope's own.
-
-        Raises:
-            RequestError: This server does not stream.
-            ApiError: 404, it names a model that is not served.
-        """
-        options = self.service.options
-        record = scope["record"] if record is None else record
-        streamable = body if isinstance(body, StreamableBody) else StreamableBody()
-        if streamable.stream and not options.decoupled:
-            raise RequestError(
-                "[stream] this server answers in one piece (decoupled: false); got a request that "
-                "streams. Send stream: false, or start the server without --no-decoupled.",
-                "stream",
-            )
-        request_id = body.request_id or streamable.rid or record.request_id
-        return ApiRequest(
-            body=body,
-            model=self.service.resolve_model(body.model),
-            response_id=f"{self.id_prefix}-{request_id}",
-            record=record,
-            api_key=scope.get("api_key"),
-            deadline=None if timeout is None else record.started + timeout,
-            stream=bool(streamable.stream),
-            stream_interval=streamable.stream_interval or options.stream_interval,
-        )
 
     @abstractmethod
     async def prepare(self, request: ApiRequest[T]) -> tuple[Answer, Submission]:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from quire.core.outputs import RequestOutput
 from quire.server.generation.generate import Outputs
 
-#: What is held back for so long is sent however little it is.
+#: What is held back for this long is sent, however little it is.
 FLUSH_SECONDS = 0.25
 
 

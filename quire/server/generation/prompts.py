@@ -13,13 +13,13 @@ from quire.text.chat_template import no_template_error
 from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
 from quire.text.tokenizer import Tokenizer
 
-#: Fields of their own, so they may not come in by the back door.
+#: Variables of the template that are fields of the request.
 RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final_message")
 
 
 #: A text longer than this per token of the limit is first judged by its beginning.
 CHARACTERS_PER_TOKEN = 8
-#: By so many tokens, and more than the template adds, a beginning and the whole may be cut apart.
+#: More than the tokens by which a beginning may differ from the whole, cut there and templated.
 CUT_TOKENS = 64
 
 
@@ -64,7 +64,7 @@ class Conversation:
         continue_final_message: Leave the last message open instead.
         add_special_tokens: Add what the tokenizer adds to plain text; templates write it out.
         kwargs: More variables of the template.
-        tools: What the model is told that it may call.
+        tools: Tools that the prompt shows to the model.
     """
 
     messages: Sequence[Message]

@@ -38,7 +38,7 @@ class Service:
         admission: Bounds the queue.
         rate_limits: Bound each key.
         tracing: Sends traces, where a collector is named.
-        sinks: Are told of each request that has ended.
+        sinks: Get the record of each request that has ended.
         metrics: What ``/metrics`` shows.
         responses: Answers kept for later turns.
         formats: How the model's tool calls and reasoning are read.

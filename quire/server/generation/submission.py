@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from quire.core.client import SHARED, Client
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.core.sampling_params import SamplingParams
-from quire.protocol.request_body import RequestBody
+from quire.protocol.request_body import RequestBody, StreamableBody
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
 from quire.server.observability.request_record import RequestRecord
@@ -40,6 +40,49 @@ class ApiRequest(Generic[T]):
     deadline: float | None = None
     stream: bool = False
     stream_interval: int = 1
+
+    @classmethod
+    def accept(
+        cls,
+        service: Service,
+        id_prefix: str,
+        body: T,
+        record: RequestRecord,
+        api_key: ApiKey | None,
+        timeout: float | None,
+    ) -> ApiRequest[T]:
+        """Join a body with what is known of its sender.
+
+        Args:
+            service: The served model.
+            id_prefix: First part of the answer's id.
+            body: What was sent.
+            record: Of the request.
+            api_key: The key that it came with.
+            timeout: Seconds that it may take.
+
+        Raises:
+            RequestError: This server does not stream.
+            ApiError: 404, the body names a model that is not served.
+        """
+        streamable = body if isinstance(body, StreamableBody) else StreamableBody()
+        if streamable.stream and not service.options.decoupled:
+            raise RequestError(
+                "[stream] this server answers in one piece (decoupled: false); got a request that "
+                "streams. Send stream: false, or start the server without --no-decoupled.",
+                "stream",
+            )
+        request_id = body.request_id or streamable.rid or record.request_id
+        return cls(
+            body=body,
+            model=service.resolve_model(body.model),
+            response_id=f"{id_prefix}-{request_id}",
+            record=record,
+            api_key=api_key,
+            deadline=None if timeout is None else record.started + timeout,
+            stream=bool(streamable.stream),
+            stream_interval=streamable.stream_interval or service.options.stream_interval,
+        )
 
     def with_body(self, body: B) -> ApiRequest[B]:
         """Return the request in another shape."""

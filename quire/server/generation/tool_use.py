@@ -42,7 +42,7 @@ class ToolUse:
         """Read a request; ``exclude`` is ``--exclude-tools-when-tool-choice-none``.
 
         Raises:
-            RequestError: The model cannot be told of tools, or could not be understood.
+            RequestError: The prompt cannot show tools, or the model's calls cannot be recognised.
         """
         allowed = body.allowed_tools
         if not allowed:

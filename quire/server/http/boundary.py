@@ -45,12 +45,12 @@ class Boundary:
             nonlocal started
             started = True
             if message["type"] == "http.response.start":
-                record.status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+                record.start_answer(message["status"])
+                message = _named(message, request_id)
             else:
-                record.num_bytes_out += len(message.get("body", b""))
+                record.count_sent(len(message.get("body", b"")))
                 if not message.get("more_body"):
-                    # Before the client can act on the answer, and look for it in the metrics.
+                    # Before the client can act on the answer and look for it in the metrics.
                     self._end(record, scope)
             return send(message)
 
@@ -64,10 +64,10 @@ class Boundary:
                 raise ApiError(400, "[x-request-id] must be 1 to 128 visible ASCII characters.")
             await self.app(scope, receive, named_send)
         except ClientDisconnect:
-            return  # Nobody is left to be told.
+            return  # The client is gone.
         except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic of a Rust library is no Exception
+        except BaseException as error:  # a panic of a Rust library is not an Exception
             if started:
                 raise
             if isinstance(error, HTTPException) and error.status_code == 404:
@@ -84,6 +84,11 @@ class Boundary:
                 sink(record)
 
 
+def _named(message: Message, request_id: bytes) -> Message:
+    """Return the head of an answer with the request's id."""
+    return {**message, "headers": [*message["headers"], (b"x-request-id", request_id)]}
+
+
 def _refusing_send(scope: Scope, receive: Receive, send: Send) -> Send:
     """Return a ``send`` of a WebSocket that makes a close before it is accepted an answer."""
     accepted = False
@@ -96,8 +101,7 @@ def _refusing_send(scope: Scope, receive: Receive, send: Send) -> Send:
             await error.response()(scope, receive, refusing_send)
             return
         if kind == "websocket.http.response.start":
-            request_id = uuid.uuid4().hex.encode()
-            message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            message = _named(message, uuid.uuid4().hex.encode())
         accepted = accepted or kind == "websocket.accept"
         await send(message)
 

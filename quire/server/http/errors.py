@@ -92,7 +92,7 @@ def renamed(error: RequestError, sent_name: str) -> RequestError:
 
 
 def to_api_error(error: BaseException) -> ApiError:
-    """Map any exception; one we did not raise on purpose is logged and told nothing of."""
+    """Map any exception; one that was not raised on purpose is logged, its text not sent."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, PromptTooLongError):

@@ -21,9 +21,9 @@ MAX_HEADERS = 200
 MAX_HEAD_BYTES = 64 * 1024
 #: From connecting, or from a head's first byte, to its end.
 HEAD_SECONDS = 30.0
-#: Of a body, at least so much comes in each such time (about Apache's 500 bytes a second).
+#: At least this many bytes of a body come in this time (about Apache's 500 bytes a second).
 BODY_SECONDS, BODY_BYTES = 30.0, 15_000
-#: What a refused client gets to read why.
+#: Time for a refused client to read why.
 LINGER_SECONDS = 2.0
 
 
@@ -57,7 +57,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._refused:
             return
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._await(HEAD_SECONDS, self._head_is_late)  # be it only line ends before a head
+            self._await(HEAD_SECONDS, self._head_is_late)  # even for line ends alone
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(_head_too_large())
             return
@@ -127,7 +127,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _head_is_late(self) -> None:
         if self._in_head:
             self._refuse(ApiError(408, f"[headers] must end within {HEAD_SECONDS:g} s."))
-        else:  # a connection without a request: nobody asked
+        else:  # a connection without a request: nothing to answer
             self.transport.close()
 
     def _body_is_late(self) -> None:
@@ -156,7 +156,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.write(head.encode() + b"\r\n" + body)
         self._refused = True
         if self.transport.can_write_eof():
-            # Closing on bytes that nobody has read would reset the connection, answer and all.
+            # Closing with bytes unread would reset the connection, and the answer would be lost.
             self.transport.write_eof()
             self.loop.call_later(LINGER_SECONDS, self.transport.close)
         else:

@@ -17,7 +17,7 @@ from quire.server.http.errors import to_api_error
 DONE = b"data: [DONE]\n\n"
 #: An early failure gets its own status; a long wait must not look like a dead server.
 HEADERS_WITHIN_SECONDS = 1.0
-#: A comment: proxies see life, clients see nothing.
+#: A comment: proxies see that the connection lives, clients skip it.
 HEARTBEAT = b": keep-alive\n\n"
 #: The HTML standard's advice for comments against proxies that drop silent connections.
 KEEP_ALIVE_SECONDS = 15.0
@@ -30,20 +30,20 @@ class StreamForm:
 
     Attributes:
         media_type: Of the response.
-        before, behind: Surround the JSON of each value.
+        before, after: Surround the JSON of each value.
         end: Follows the last.
         comments: Whether clients skip comments.
     """
 
     media_type: str
     before: bytes
-    behind: bytes
+    after: bytes
     end: bytes = b""
     comments: bool = True
 
     def event(self, value: bytes) -> bytes:
         """Return the event of a JSON text."""
-        return self.before + value + self.behind
+        return self.before + value + self.after
 
 
 _EVENTS = "text/event-stream; charset=utf-8"
@@ -69,7 +69,7 @@ async def send_events(
         send: Of the ASGI call.
         events: Whole events.
         headers: More headers of the response.
-        keep_alive: Seconds of silence behind which a comment is sent; 0 sends none.
+        keep_alive: Seconds of silence after which a comment is sent; 0 sends none.
         form: Of the events.
 
     Raises:

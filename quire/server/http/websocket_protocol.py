@@ -1,7 +1,7 @@
 """A WebSocket's connection: the app may finish what runs on it, and refusals have OpenAI's body.
 
 uvicorn's own protocol closes it at once when the server ends, with the answer half sent, refuses
-without a word, and logs the query.
+without a body, and logs the query.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quire.server.http.errors import ApiError
 
 #: Received by the app when the server has begun to end. It is to close the connection soon.
 SHUTDOWN = "quire.shutdown"
-#: For the client's half of the closing handshake, which a client that is gone never sends.
+#: For the client's half of the closing handshake; a client that is gone never sends it.
 CLOSE_SECONDS = 2.0
 
 
@@ -57,7 +57,7 @@ class WebSocketProtocol(WSProtocol):
         self.transport.close()
 
     def handle_connect(self, event: events.Request) -> None:
-        """Hand the upgrade to the app, without its query: nobody asks for it, and it is logged."""
+        """Hand the upgrade to the app, without its query, which is not used and would be logged."""
         super().handle_connect(replace(event, target=event.target.partition("?")[0]))
 
     def shutdown(self) -> None:

@@ -20,7 +20,7 @@ from quire.server.observability.exposition import families
 from quire.server.observability.http_metrics import HttpMetrics
 from quire.server.options import ServerOptions
 
-#: Throughput is an average over so many seconds.
+#: Throughput is an average over this window.
 WINDOW_SECONDS = 10
 
 

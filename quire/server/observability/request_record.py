@@ -85,11 +85,13 @@ class RequestRecord:
         return self.ended - self.started
 
     @classmethod
-    def begin(cls, scope: Scope, request_id: str) -> RequestRecord:
-        """Start the record of an ASGI request."""
+    def begin(cls, scope: Scope, request_id: str, num_bytes_in: int | None = None) -> RequestRecord:
+        """Start the record of an ASGI request; its head gives the body's size if nothing does."""
         headers = dict(scope["headers"])
         client = scope.get("client")
-        length = headers.get(b"content-length", b"")
+        if num_bytes_in is None:
+            length = headers.get(b"content-length", b"")
+            num_bytes_in = int(length) if length.isdigit() else 0
         return cls(
             request_id,
             scope.get("method", "WEBSOCKET"),
@@ -97,7 +99,7 @@ class RequestRecord:
             client[0] if client else None,
             _text(headers.get(b"traceparent")),
             _text(headers.get(b"tracestate")),
-            num_bytes_in=int(length) if length.isdigit() else 0,
+            num_bytes_in=num_bytes_in,
         )
 
     def begin_generations(
@@ -107,6 +109,14 @@ class RequestRecord:
         self.generations += generations
         self.model, self.api_key, self.streamed = model, api_key, streamed
 
+    def start_answer(self, status: int) -> None:
+        """Note the answer's status."""
+        self.status = status
+
+    def count_sent(self, num_bytes: int) -> None:
+        """Count bytes of the answer's body."""
+        self.num_bytes_out += num_bytes
+
     def end(self, scope: Scope) -> None:
         """Note the time, and which route it was."""
         self.ended = time.monotonic()
@@ -114,7 +124,7 @@ class RequestRecord:
         self.handler = getattr(route, "path", "none")
 
 
-#: Told of each request when it has ended.
+#: Called with the record of each request when it has ended.
 Sink: TypeAlias = Callable[[RequestRecord], None]
 
 

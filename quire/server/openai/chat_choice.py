@@ -63,7 +63,7 @@ class WrittenChoice:
         )
 
     def deltas(self, text: str, final: bool) -> list[bytes]:
-        """Return the deltas for the next piece of text as JSON; behind calls an empty one ends."""
+        """Return the next piece of text as deltas in JSON; after calls an empty one is last."""
         if self._parser.plain:
             return [b'{"content":%b}' % json_text(text)] if text else []
         parsed = self._parser.read(text, final)

@@ -32,7 +32,7 @@ class TokenNames:
     def name(self, token_id: int) -> str:
         r"""Return a token's text; bytes that are part of a character are written ``\xe2``."""
         text = self.tokenizer.token_bytes(token_id).decode(errors="backslashreplace")
-        # A model may have ids that its tokenizer has not; they stand for no text.
+        # A model may have ids that its tokenizer lacks; they stand for no text.
         return f"token_id:{token_id}" if self._as_token_ids or not text else text
 
 

@@ -1,4 +1,4 @@
-"""The output items of a response as they grow, and the events that tell of them."""
+"""The output items of a response as they grow, and the events that report them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OutputItems:
         self.items: list[Item] = []
 
     def add(self, parsed: ParsedAnswer) -> list[Event]:
-        """Take what was parsed and return the events that tell of it."""
+        """Take what was parsed and return the events that report it."""
         events: list[Event] = []
         self._reasoning += parsed.reasoning
         if parsed.reasoning and self._include_reasoning:
@@ -106,17 +106,25 @@ class OutputItems:
             self._texts[kind] = index
             events = [
                 added,
-                {"type": "response.content_part.added", **self._place(index), "part": dict(part)},
+                {
+                    "type": "response.content_part.added",
+                    **self._at(index),
+                    "part": dict(part),
+                },
             ]
         index = self._texts[kind]
         self.items[index]["content"][0]["text"] += text
         if text:
             name = "output_text" if kind == "message" else "reasoning_text"
-            delta: Event = {"type": f"response.{name}.delta", **self._place(index), "delta": text}
+            delta: Event = {
+                "type": f"response.{name}.delta",
+                **self._at(index),
+                "delta": text,
+            }
             events.append({**delta, "logprobs": []} if kind == "message" else delta)
         return events
 
-    def _place(self, index: int) -> dict[str, Any]:
+    def _at(self, index: int) -> dict[str, Any]:
         return {"output_index": index, "item_id": self.items[index]["id"], "content_index": 0}
 
     def _call(self, call: CallDelta) -> list[Event]:
@@ -155,7 +163,7 @@ class OutputItems:
                 "item_id": item["id"], "name": item["name"], "arguments": item["arguments"],
             }  # fmt: skip
             return [arguments, done]
-        part, place = dict(item["content"][0]), self._place(index)
+        part, place = dict(item["content"][0]), self._at(index)
         text: Event = {"type": f"response.{part['type']}.done", **place, "text": part["text"]}
         if item["type"] == "message":
             text["logprobs"] = []

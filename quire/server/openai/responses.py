@@ -53,11 +53,11 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         if body.store and not service.responses.keeps:
             raise RequestError("[store] this server keeps no responses; got true.", "store")
         messages = self._earlier(request) + body.messages()
-        told = messages
+        shown = messages
         if body.instructions is not None:
-            told = [Message(role="system", content=body.instructions), *messages]
+            shown = [Message(role="system", content=body.instructions), *messages]
         try:
-            chat = request.with_body(body.chat_request(told))
+            chat = request.with_body(body.chat_request(shown))
             submission, reading, _ = await prepare_chat(service, chat, "input")
         except RequestError as error:
             raise _renamed(error) from error

@@ -17,6 +17,7 @@ from quire.server.access.authentication import SUBPROTOCOL
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
 from quire.server.generation.generate import generate
 from quire.server.generation.pacing import paced
+from quire.server.generation.submission import ApiRequest
 from quire.server.http.body import read_fields
 from quire.server.http.errors import ApiError, shutting_down, to_api_error
 from quire.server.http.websocket_protocol import SHUTDOWN
@@ -30,7 +31,7 @@ _DATA = b"data: "
 class WebSocketStream:
     """The ASGI app of an endpoint's WebSocket.
 
-    The client sends the endpoint's JSON body; what server-sent events would carry behind ``data:``
+    The client sends the endpoint's JSON body; what server-sent events would carry after ``data:``
     comes back as text messages, ``[DONE]`` last. Then it may send the next. ``{"type": "ping"}`` is
     answered at any time, ``{"type": "cancel"}`` ends what runs, and so does closing the connection.
     When the server ends, what runs goes on to its ``[DONE]``, as a stream of server-sent events
@@ -43,7 +44,7 @@ class WebSocketStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         assert (await receive())["type"] == "websocket.connect"
-        if not self._is_welcome(Headers(scope=scope)):
+        if not self._allows_origin(Headers(scope=scope)):
             error = ApiError(403, "[origin] pages of this origin may not call (--allowed-origins).")
             await error.response()(scope, receive, send)
             return
@@ -57,14 +58,14 @@ class WebSocketStream:
                 if message["type"] == SHUTDOWN:
                     await connection.drain()
                 else:
-                    await connection.take(message)
+                    await connection.handle(message)
         except OSError:
-            return  # Nobody is left to be told.
+            return  # The client is gone.
         finally:
             await connection.cancel()
 
-    def _is_welcome(self, headers: Headers) -> bool:
-        """Return whether the page that calls may: a browser asks for no leave for WebSockets."""
+    def _allows_origin(self, headers: Headers) -> bool:
+        """Return whether the calling page may: browsers do not check WebSockets by CORS."""
         origin = headers.get("origin")
         if origin is None:
             return True
@@ -77,7 +78,7 @@ class _Connection:
     """One client's requests, one after another.
 
     Attributes:
-        closed: The client has been told that nothing more comes.
+        closed: The close frame has been sent.
     """
 
     def __init__(self, endpoint: GenerationEndpoint[Any], scope: Scope, send: Send) -> None:
@@ -89,8 +90,8 @@ class _Connection:
         self._working: asyncio.Task[None] | None = None
         self.closed = False
 
-    async def take(self, message: Message) -> None:
-        """Act on what the client sent."""
+    async def handle(self, message: Message) -> None:
+        """Act on a message of the client."""
         data = message.get("bytes") or (message.get("text") or "").encode()
         kind = _type_of(data)
         if kind == "ping":
@@ -123,16 +124,15 @@ class _Connection:
 
     async def _answer(self, data: bytes) -> None:
         service = self._endpoint.service
-        record = RequestRecord.begin(self._scope, uuid.uuid4().hex)
-        record.num_bytes_in = len(data)
+        record = RequestRecord.begin(self._scope, uuid.uuid4().hex, len(data))
         try:
             await self._stream(data, record)
-            record.status = 200
+            record.start_answer(200)
         except OSError:
             return
         except Exception as error:
             refused = to_api_error(error)
-            record.status = refused.status
+            record.start_answer(refused.status)
             await self._write(refused.body().decode())
         finally:
             record.end(self._scope)
@@ -156,14 +156,15 @@ class _Connection:
         endpoint = self._endpoint
         fields, strict = decode_json(data), endpoint.service.options.strict_params
         body, _ = read_fields({**fields, "stream": True}, endpoint.kind, strict)
-        request = endpoint.accept(body, self._scope, body.timeout, record)
+        key, prefix = self._scope.get("api_key"), endpoint.id_prefix
+        request = ApiRequest.accept(endpoint.service, prefix, body, record, key, body.timeout)
         with errors_in_sent_names(body):
             answer, submission = await endpoint.prepare(request)
             outputs = paced(generate(endpoint.service, submission), request.stream_interval)
             async with aclosing(answer.events(outputs)) as events:
                 async for event in events:
-                    record.num_bytes_out += len(event)
-                    # Several events may come at once, each behind its own `data:`.
+                    record.count_sent(len(event))
+                    # Several events may come at once, each after its own `data:`.
                     for part in event.split(b"\n\n"):
                         if part:
                             await self._write(part.removeprefix(_DATA).decode())
@@ -180,7 +181,7 @@ def _subprotocol(scope: Scope) -> str | None:
 
 
 def _type_of(data: bytes) -> str | None:
-    """Return the ``type`` of a control message; None for requests and for what is no JSON."""
+    """Return the ``type`` of a control message; None for requests and for what is not JSON."""
     if len(data) > 64:
         return None
     try:

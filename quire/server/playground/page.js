@@ -184,7 +184,7 @@ function foot(message) {
     const whole = (number, digits = 0) =>
       number.toLocaleString("en", { maximumFractionDigits: digits });
     const add = (text, properties = {}) => line.append(element("span", properties, text));
-    if (rate) add(`${whole(rate, rate < 10 ? 1 : 0)} tokens/s`, { title: "Behind the first chunk, if there are more" });
+    if (rate) add(`${whole(rate, rate < 10 ? 1 : 0)} tokens/s`, { title: "After the first chunk, if there are more" });
     if (firstMs) add(`first token ${whole(firstMs, firstMs < 10 ? 1 : 0)} ms`);
     if (usage) {
       const cached = usage.prompt_tokens_details?.cached_tokens;
