@@ -45,7 +45,10 @@ class CompletionOutput:
 
     def merge(self, newer: CompletionOutput) -> None:
         """Append the delta that follows this one."""
-        self.text += newer.text
+        # While nothing else holds the text, CPython appends in place: no copy of it per delta.
+        text, self.text = self.text, ""
+        text += newer.text
+        self.text = text
         self.token_ids += newer.token_ids
         if self.logprobs is not None and newer.logprobs is not None:
             self.logprobs += newer.logprobs

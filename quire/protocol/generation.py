@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.core.errors import RequestError
-from quire.core.sampling_params import SamplingParams
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.protocol.structured_outputs import StructuredRequest
 
 #: Fields that go to :class:`SamplingParams` under their own name.
@@ -102,6 +102,8 @@ class GenerationRequest(StructuredRequest, kw_only=True):
     ) -> SamplingParams:
         """Join the request with the model's own defaults; what the request sets wins.
 
+        The engine is to yield deltas: what an answer costs per step does not grow with its length.
+
         Args:
             defaults: ``EngineClient.default_sampling_params``.
             max_tokens: Output limit in tokens, None up to the context length.
@@ -121,6 +123,7 @@ class GenerationRequest(StructuredRequest, kw_only=True):
             keywords["structured_outputs"] = constraint
         keywords["max_tokens"] = max_tokens
         keywords["logprobs"] = logprobs
+        keywords["output_kind"] = RequestOutputKind.DELTA
         return SamplingParams(**(keywords | settings))
 
 

@@ -20,7 +20,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-from quire.core.sampling_params import SamplingParams
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm import AsyncLLM
 from quire.llm.engine_client import EngineProgress
 from quire.server.generation.service import Service
@@ -100,7 +100,7 @@ class ScriptedEngine:
         deadline: float | None = None,
         client: Client = SHARED,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Yield one state per token."""
+        """Yield a delta per token."""
         self.open_requests.add(request_id)
         self.params.append(sampling_params)
         self.clients.append(client)
@@ -121,7 +121,9 @@ class ScriptedEngine:
         eos = self.tokenizer.eos_token_id
         token_ids = [*self.tokenizer.encode(self.text), eos]
         limit = min(params.max_tokens or len(token_ids), len(token_ids))
+        detokenizer = self.tokenizer.create_detokenizer(continues=True)
         now = time.monotonic()
+        assert params.output_kind is RequestOutputKind.DELTA
         for count in range(1, limit + 1):
             await self._follow_script(count - 1)
             reason = None
@@ -131,22 +133,23 @@ class ScriptedEngine:
                 reason = "error"
             elif count == limit:
                 reason = "stop" if token_ids[count - 1] == eos else "length"
-            shown = token_ids[:count]
+            new = token_ids[count - 1 : count]
+            text = detokenizer.add(new) + ("" if reason is None else detokenizer.flush())
+            prompt_logprobs = None
+            if params.prompt_logprobs is not None:
+                first = [None, *map(self._logprobs, prompt[1:])]
+                prompt_logprobs = first if count == 1 else []
             yield RequestOutput(
                 request_id=request_id,
                 prompt=None,
                 prompt_token_ids=prompt,
-                prompt_logprobs=None
-                if params.prompt_logprobs is None
-                else [None, *map(self._logprobs, prompt[1:])],
+                prompt_logprobs=prompt_logprobs,
                 outputs=[
                     CompletionOutput(
                         index=index,
-                        text=self._text(shown, reason is not None),
-                        token_ids=shown,
-                        logprobs=None
-                        if params.logprobs is None
-                        else list(map(self._logprobs, shown)),
+                        text=text,
+                        token_ids=list(new),
+                        logprobs=None if params.logprobs is None else [*map(self._logprobs, new)],
                         finish_reason=reason,
                     )
                     for index in range(params.n)
@@ -158,10 +161,6 @@ class ScriptedEngine:
             )
             if reason is not None:
                 return
-
-    def _text(self, token_ids: list[int], final: bool) -> str:
-        detokenizer = self.tokenizer.create_detokenizer(continues=True)
-        return detokenizer.add(token_ids) + (detokenizer.flush() if final else "")
 
     def _logprobs(self, token_id: int) -> dict[int, Logprob]:
         return {token_id: Logprob(-0.5, 2), (token_id + 1) % 256: Logprob(-0.25, 1)}

@@ -1,10 +1,11 @@
-"""Fewer events of a stream: which states pass, how long one is held, and the same text at last."""
+"""Fewer events of a stream: when deltas pass, how long one is held, and the same text at last."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import json
+from collections import Counter
 
 import pytest
 
@@ -15,7 +16,7 @@ from quire.server.generation.pacing import paced
 NEVER = 1e6
 
 
-def state(num_tokens, finished=False, others=()):
+def delta(num_tokens=1, finished=False, others=()):
     sizes = (num_tokens, *others)
     return RequestOutput(
         request_id="",
@@ -30,21 +31,22 @@ def state(num_tokens, finished=False, others=()):
     )
 
 
-async def play(states, error=None):
-    for item in states:
+async def play(deltas, error=None):
+    for item in deltas:
         yield item
     if error is not None:
         raise error
 
 
-def passed(states, interval, error=None, flush_seconds=NEVER):
-    """Return how many tokens each prompt's states had that passed, and what was raised."""
+def passed(deltas, interval, error=None, flush_seconds=NEVER):
+    """Return how many tokens each prompt had had whenever one passed, and what was raised."""
 
     async def run():
-        found, raised = [], None
+        found, raised, totals = [], None, Counter()
         try:
-            async for index, output in paced(play(states, error), interval, flush_seconds):
-                found.append((index, len(output.outputs[0].token_ids)))
+            async for index, output in paced(play(deltas, error), interval, flush_seconds):
+                totals[index] += len(output.outputs[0].token_ids)
+                found.append((index, totals[index]))
         except RuntimeError as caught:
             raised = caught
         return found, raised
@@ -53,24 +55,26 @@ def passed(states, interval, error=None, flush_seconds=NEVER):
 
 
 def test_a_hundred_tokens_are_twenty_events_and_the_first():
-    states = [(0, state(count, count == 100)) for count in range(1, 101)]
-    found, _ = passed(states, 5)
+    def deltas():
+        return [(0, delta(finished=count == 100)) for count in range(1, 101)]
+
+    found, _ = passed(deltas(), 5)
     assert found == [(0, count) for count in (*range(1, 100, 5), 100)] and len(found) == 21
-    assert passed(states, 1)[0] == [(0, count) for count in range(1, 101)]
-    assert passed(states, 1000)[0] == [(0, 1), (0, 100)]
+    assert passed(deltas(), 1)[0] == [(0, count) for count in range(1, 101)]
+    assert passed(deltas(), 1000)[0] == [(0, 1), (0, 100)]
 
 
 def test_each_prompt_and_each_choice_is_counted_for_itself():
-    states = [(i, state(count, count == 4)) for count in range(1, 5) for i in (0, 1)]
-    assert passed(states, 3)[0] == [(0, 1), (1, 1), (0, 4), (1, 4)]
-    states = [(0, state(1, others=[count])) for count in (1, 2, 3, 4)]
-    states.append((0, state(1, True, others=[5])))
-    assert len(passed(states, 3)[0]) == 3, "the second choice grew"
+    deltas = [(i, delta(finished=count == 4)) for count in range(1, 5) for i in (0, 1)]
+    assert passed(deltas, 3)[0] == [(0, 1), (1, 1), (0, 4), (1, 4)]
+    deltas = [(0, delta(others=[1])), *((0, delta(0, others=[1])) for _ in range(3))]
+    deltas.append((0, delta(0, True, others=[1])))
+    assert len(passed(deltas, 3)[0]) == 3, "the second choice grew"
 
 
 def test_what_is_held_back_comes_before_an_error():
     error = RuntimeError("broken")
-    found, raised = passed([(0, state(1)), (0, state(2)), (1, state(1)), (0, state(3))], 9, error)
+    found, raised = passed([(index, delta()) for index in (0, 0, 1, 0)], 9, error)
     assert found == [(0, 1), (1, 1), (0, 3)] and raised is error
 
 
@@ -79,10 +83,10 @@ def test_what_is_held_back_for_long_is_sent():
         released = asyncio.Event()
 
         async def outputs():
-            yield 0, state(1)
-            yield 0, state(2)
+            yield 0, delta()
+            yield 0, delta(2)
             await released.wait()
-            yield 0, state(3, True)
+            yield 0, delta(3, True)
 
         found = []
         async for _, output in paced(outputs(), 100, 0.01):
@@ -99,7 +103,7 @@ def test_closing_it_closes_the_source():
 
     async def outputs():
         try:
-            yield 0, state(1)
+            yield 0, delta()
             await asyncio.sleep(NEVER)
         finally:
             closed.append(True)

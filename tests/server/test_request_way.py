@@ -21,7 +21,7 @@ STOPS = [
     "GenerationEndpoint.respond",
     "ChatCompletions.prepare",
     "prepare_chat",
-    "ChatAnswer.collect",
+    "collect",
     "generate",
 ]
 #: A form's own constructor is no stop.

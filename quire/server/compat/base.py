@@ -12,9 +12,8 @@ import msgspec
 from quire.core.errors import RequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.compat import CompatRequest
-from quire.server.generation.deltas import Delta, Sent
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.generate import Outputs
+from quire.server.generation.outputs import Outputs
 from quire.server.generation.service import Service
 from quire.server.http.sse import StreamForm
 
@@ -54,35 +53,22 @@ class CompatAnswer(ABC):
 
     form: ClassVar[StreamForm]
 
-    async def collect(self, outputs: Outputs) -> Any:
-        """Wait for the end and return the whole answer."""
-        async with aclosing(outputs):
-            async for _, output in outputs:
-                final = output
-        return self.whole(final, final.outputs[0])
-
     async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Yield all of the stream."""
-        sent = Sent()
         async with aclosing(outputs):
             async for _, output in outputs:
-                completion = output.outputs[0]
-                if sent.finished:
-                    continue
-                delta = sent.take(completion)
                 parts = [
                     self.form.event(msgspec.json.encode(piece))
-                    for piece in self.pieces(delta, output, completion)
+                    for completion in output.outputs
+                    for piece in self.pieces(output, completion)
                 ]
                 if parts:
                     yield b"".join(parts)
 
     @abstractmethod
-    def whole(self, output: RequestOutput, completion: CompletionOutput) -> Any:
-        """Return the whole answer of a finished output."""
+    def whole(self, outputs: list[RequestOutput]) -> Any:
+        """Return the whole answer."""
 
     @abstractmethod
-    def pieces(
-        self, delta: Delta, output: RequestOutput, completion: CompletionOutput
-    ) -> Iterable[Any]:
-        """Return the events for what is new, the last ones when the output is finished."""
+    def pieces(self, output: RequestOutput, completion: CompletionOutput) -> Iterable[Any]:
+        """Return the events for a delta, the last ones when the output is finished."""

@@ -26,7 +26,6 @@ from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.completion_prompt import prepare_completion
-from quire.server.generation.deltas import Delta
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import json_response
@@ -91,24 +90,25 @@ class OllamaTexts(CompatAnswer):
         self._parser = parser
         self._in_message = in_message
         self._arrival = time.monotonic()
+        self._num_tokens = 0
 
-    def whole(self, output: RequestOutput, completion: CompletionOutput) -> OllamaAnswer:
-        answer = self._answer(self._read(completion.text, True))
-        self._end(answer, output, completion)
-        return answer
+    def whole(self, outputs: list[RequestOutput]) -> OllamaAnswer:
+        (output,) = outputs
+        (completion,) = output.outputs
+        self._num_tokens += len(completion.token_ids)
+        answer = self._answer(self._parse(completion.text, True))
+        return msgspec.structs.replace(answer, **self._ending(output, completion))
 
-    def pieces(
-        self, delta: Delta, output: RequestOutput, completion: CompletionOutput
-    ) -> Iterator[OllamaAnswer]:
-        parsed = self._read(delta.text, output.finished)
+    def pieces(self, output: RequestOutput, completion: CompletionOutput) -> Iterator[OllamaAnswer]:
+        self._num_tokens += len(completion.token_ids)
+        parsed = self._parse(completion.text, output.finished)
         if parsed.content or parsed.reasoning:
             yield self._answer(parsed)
         if output.finished:
             last = self._answer(ParsedAnswer())
-            self._end(last, output, completion)
-            yield last
+            yield msgspec.structs.replace(last, **self._ending(output, completion))
 
-    def _read(self, text: str, final: bool) -> ParsedAnswer:
+    def _parse(self, text: str, final: bool) -> ParsedAnswer:
         if self._parser is None:
             return ParsedAnswer(content=text)
         return self._parser.read(text, final)
@@ -124,21 +124,22 @@ class OllamaTexts(CompatAnswer):
             answer.response, answer.thinking = parsed.content, thinking
         return answer
 
-    def _end(
-        self, answer: OllamaAnswer, output: RequestOutput, completion: CompletionOutput
-    ) -> None:
-        answer.done = True
-        answer.done_reason = completion.finish_reason or "stop"
-        answer.total_duration = _nanoseconds(time.monotonic() - self._arrival)
-        answer.load_duration = 0
-        answer.prompt_eval_count = len(output.prompt_token_ids)
-        answer.eval_count = len(completion.token_ids)
-        times = output.metrics
-        answer.prompt_eval_duration = answer.eval_duration = 0
-        if times is not None and times.first_token_time:
-            started, first = times.first_scheduled_time, times.first_token_time
-            answer.prompt_eval_duration = _nanoseconds(first - started)
-            answer.eval_duration = _nanoseconds(times.last_token_time - first)
+    def _ending(self, output: RequestOutput, completion: CompletionOutput) -> dict[str, Any]:
+        """Return the fields that only the end has."""
+        times, prompt_seconds, eval_seconds = output.metrics, 0.0, 0.0
+        if times.first_token_time:
+            prompt_seconds = times.first_token_time - times.first_scheduled_time
+            eval_seconds = times.last_token_time - times.first_token_time
+        return {
+            "done": True,
+            "done_reason": completion.finish_reason or "stop",
+            "total_duration": _nanoseconds(time.monotonic() - self._arrival),
+            "load_duration": 0,
+            "prompt_eval_count": len(output.prompt_token_ids),
+            "prompt_eval_duration": _nanoseconds(prompt_seconds),
+            "eval_count": self._num_tokens,
+            "eval_duration": _nanoseconds(eval_seconds),
+        }
 
 
 def _nanoseconds(seconds: float) -> int:

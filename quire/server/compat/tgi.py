@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.routing import Route
 
 from quire.core.outputs import CompletionOutput, RequestOutput
@@ -19,11 +20,10 @@ from quire.protocol.tgi import (
 )
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.generation.completion_prompt import prepare_completion
-from quire.server.generation.deltas import Delta
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.sse import TGI_EVENTS
-from quire.server.openai.logprobs import LOWEST, Position, TokenNames
+from quire.server.openai.logprobs import LOWEST, TokenNames
 from quire.text.tokenizer import Tokenizer
 
 
@@ -55,20 +55,18 @@ class TokenPieces:
         self._detokenizer = tokenizer.create_detokenizer(continues=True)
         self._num_characters = 0
 
-    def take(
-        self, token_ids: Sequence[int], positions: Sequence[Position], text: str | None
-    ) -> list[TgiToken]:
-        """Return the next tokens; ``text`` is the whole text when they are the last.
+    def split(self, completion: CompletionOutput, text: str | None) -> list[TgiToken]:
+        """Return the tokens of a delta; ``text`` is the whole text when they are the last.
 
         The pieces of all tokens that are not special make up the text. So the last token gets what
         is left of it: a character that is not complete, and nothing after a stop string.
         """
-        tokens = []
-        for place, (token_id, position) in enumerate(zip(token_ids, positions, strict=True)):
+        tokens: list[TgiToken] = []
+        positions = completion.logprobs or []
+        for token_id, position in zip(completion.token_ids, positions, strict=True):
             piece = self._detokenizer.add([token_id])
-            if text is not None:
-                is_last = place == len(token_ids) - 1
-                piece = text[self._num_characters :] if is_last else piece
+            if text is not None and len(tokens) == len(positions) - 1:
+                piece = text[self._num_characters :]
             self._num_characters += len(piece)
             special = self._tokenizer.is_special(token_id)
             logprob = max(position[token_id].logprob, LOWEST)
@@ -92,38 +90,40 @@ class TgiTexts(CompatAnswer):
         self._asked = body.parameters or TgiParameters()
         self._echo = body.inputs if self._asked.return_full_text else ""
         self._tokens = TokenPieces(tokenizer)
+        self._texts: list[str] = []
         self._index = 0
 
-    def whole(self, output: RequestOutput, completion: CompletionOutput) -> TgiAnswer:
-        answer = TgiAnswer(generated_text=self._echo + completion.text)
+    def whole(self, outputs: list[RequestOutput]) -> TgiAnswer:
+        (output,) = outputs
+        (completion,) = output.outputs
+        text = completion.text
+        details: TgiDetails | UnsetType = UNSET
         if self._asked.details:
-            details = self._details(completion)
-            details.tokens = self._tokens.take(
-                completion.token_ids, completion.logprobs or [], completion.text
-            )
-            details.prefill = self._prefill(output)
-            answer.details = details
-        return answer
+            tokens = self._tokens.split(completion, text)
+            prefill = self._prefill(output)
+            details = self._details(completion, len(tokens), tokens=tokens, prefill=prefill)
+        return TgiAnswer(generated_text=self._echo + text, details=details)
 
-    def pieces(
-        self, delta: Delta, output: RequestOutput, completion: CompletionOutput
-    ) -> Iterator[TgiEvent]:
-        text = completion.text if output.finished else None
-        for token in self._tokens.take(delta.token_ids, delta.logprobs, text):
+    def pieces(self, output: RequestOutput, completion: CompletionOutput) -> Iterator[TgiEvent]:
+        self._texts.append(completion.text)
+        text = "".join(self._texts) if output.finished else None
+        tokens = self._tokens.split(completion, text)
+        for number, token in enumerate(tokens, start=1):
             self._index += 1
             event = TgiEvent(index=self._index, token=token)
-            if output.finished and self._index == len(completion.token_ids):
-                event.generated_text = self._echo + completion.text
-                event.details = self._details(completion) if self._asked.details else None
-                if event.details is not None:
-                    event.details.input_length = len(output.prompt_token_ids)
+            if text is not None and number == len(tokens):
+                event.generated_text = self._echo + text
+                if self._asked.details:
+                    length = len(output.prompt_token_ids)
+                    event.details = self._details(completion, self._index, input_length=length)
             yield event
 
-    def _details(self, completion: CompletionOutput) -> TgiDetails:
+    def _details(self, completion: CompletionOutput, num_tokens: int, **fields: Any) -> TgiDetails:
         return TgiDetails(
             finish_reason=_finish_reason(completion),
-            generated_tokens=len(completion.token_ids),
+            generated_tokens=num_tokens,
             seed=self._asked.seed,
+            **fields,
         )
 
     def _prefill(self, output: RequestOutput) -> list[TgiToken]:

@@ -12,7 +12,6 @@ from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.triton import TritonAnswer, TritonRequest
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.generation.completion_prompt import prepare_completion
-from quire.server.generation.deltas import Delta
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.sse import PLAIN_EVENTS
@@ -57,14 +56,12 @@ class TritonTexts(CompatAnswer):
         self._request_id = request_id
         self._echo = echo
 
-    def whole(self, output: RequestOutput, completion: CompletionOutput) -> TritonAnswer:
-        return self._answer(completion.text)
+    def whole(self, outputs: list[RequestOutput]) -> TritonAnswer:
+        return self._answer(outputs[0].outputs[0].text)
 
-    def pieces(
-        self, delta: Delta, output: RequestOutput, completion: CompletionOutput
-    ) -> Iterator[TritonAnswer]:
-        if delta.text or (self._echo and output.finished):
-            yield self._answer(delta.text)
+    def pieces(self, output: RequestOutput, completion: CompletionOutput) -> Iterator[TritonAnswer]:
+        if completion.text or (self._echo and output.finished):
+            yield self._answer(completion.text)
             self._echo = ""
 
     def _answer(self, text: str) -> TritonAnswer:

@@ -10,9 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
+from quire.core.outputs import RequestOutput
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody
-from quire.server.generation.generate import Outputs, generate
+from quire.server.generation.generate import generate
+from quire.server.generation.outputs import Outputs, collect
 from quire.server.generation.pacing import paced
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
@@ -27,8 +29,8 @@ T = TypeVar("T", bound=RequestBody)
 class Answer(Protocol):
     """Formats the engine's outputs for one request."""
 
-    async def collect(self, outputs: Outputs) -> Any:
-        """Wait for the end and return the whole answer, a value for JSON."""
+    def whole(self, outputs: list[RequestOutput]) -> Any:
+        """Return the whole answer to prompts with these outputs, a value for JSON."""
         ...
 
     def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
@@ -74,7 +76,8 @@ class GenerationEndpoint(ABC, Generic[T]):
                     interval = options.sse_keep_alive_interval
                     await send_events(received.send, events, headers, interval, self.form)
                 else:
-                    await received.answer(json_response(await answer.collect(outputs), headers))
+                    whole = answer.whole(await collect(outputs))
+                    await received.answer(json_response(whole, headers))
 
     def resolve(self, body: T, path_params: Mapping[str, Any]) -> T:
         """Return ``body`` with what the route says besides."""

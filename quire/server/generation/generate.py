@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TypeAlias
 
 from quire.core.errors import KV_CANARY
 from quire.core.outputs import RequestOutput
@@ -16,16 +15,13 @@ from quire.server.http.errors import ApiError
 from quire.server.observability.request_observer import RequestObserver
 from quire.server.observability.request_record import Generation
 
-#: ``(prompt index, output so far)`` of a request's prompts, as they grow.
-Outputs: TypeAlias = AsyncGenerator[tuple[int, RequestOutput], None]
-
 _submissions = itertools.count()
 
 
 async def generate(
     service: Service, submission: Submission
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """Yield ``(prompt index, output so far)`` whenever a prompt's output grew.
+    """Yield ``(prompt index, delta)`` whenever a prompt's output grew.
 
     Closing it aborts what still runs.
 
@@ -72,7 +68,7 @@ async def generate(
                 index = indices[output.request_id]
                 observers[index].observe(output)
                 queued[index].remove(served=True)
-                _check(output, alone=len(streams) == 1)
+                _check(output, generations)
                 yield index, output
     finally:
         service.metrics.num_in_flight -= 1
@@ -83,8 +79,8 @@ async def generate(
             service.rate_limits.add_output(request.api_key, num_tokens)
 
 
-def _check(output: RequestOutput, alone: bool) -> None:
-    """Refuse an output that is not an answer; ``alone`` when it is the request's only one."""
+def _check(output: RequestOutput, generations: list[Generation]) -> None:
+    """Refuse an output that is not an answer."""
     for completion in output.outputs:
         if completion.finish_reason == "error":
             corrupted = (output.error or "").startswith(KV_CANARY)
@@ -95,24 +91,25 @@ def _check(output: RequestOutput, alone: bool) -> None:
             )
         if completion.finish_reason == "abort":
             raise ApiError(503, "The server is shutting down; this request was ended.")
-    produced = any(completion.token_ids for completion in output.outputs)
-    if alone and output.finished and not produced:
-        expired = [c for c in output.outputs if c.finish_reason == "timeout"]
-        if expired:
-            raise ApiError(504, "The request's timeout passed before its first token.")
+    only = generations[0] if len(generations) == 1 and output.finished else None
+    if only is not None and not only.num_output_tokens and "timeout" in only.finish_reasons:
+        raise ApiError(504, "The request's timeout passed before its first token.")
 
 
 async def _merged(
     streams: list[AsyncGenerator[RequestOutput, None]],
 ) -> AsyncGenerator[RequestOutput, None]:
-    """Yield from all streams as they grow; a slow reader gets the latest state of each."""
-    latest: dict[int, RequestOutput] = {}
+    """Yield from all streams as they grow; a slow reader gets what each has grown by, at once."""
+    unread: dict[int, RequestOutput] = {}
     changed = asyncio.Event()
 
     async def follow(index: int, stream: AsyncGenerator[RequestOutput, None]) -> None:
         async with aclosing(stream):
             async for output in stream:
-                latest[index] = output
+                if index in unread:
+                    unread[index].merge(output)
+                else:
+                    unread[index] = output
                 changed.set()
 
     tasks = [asyncio.create_task(follow(i, stream)) for i, stream in enumerate(streams)]
@@ -123,8 +120,8 @@ async def _merged(
             await changed.wait()
             changed.clear()
             ended = [task.done() for task in tasks]
-            for index in sorted(latest):
-                yield latest.pop(index)
+            for index in sorted(unread):
+                yield unread.pop(index)
             for task in tasks:
                 if task.done():
                     task.result()

@@ -7,21 +7,21 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from quire.core.outputs import RequestOutput
-from quire.server.generation.generate import Outputs
+from quire.server.generation.outputs import Outputs
 
 #: What is held back for this long is sent, however little it is.
 FLUSH_SECONDS = 0.25
 
 
 def paced(outputs: Outputs, interval: int, flush_seconds: float | None = None) -> Outputs:
-    """Return of ``outputs`` the first, the last, and between them one every ``interval`` tokens.
+    """Return ``outputs`` with deltas merged between the first and the last, to ``interval`` tokens.
 
-    What is held back when ``outputs`` fails is yielded before it fails here.
+    What is held back when ``outputs`` fails is yielded before the error.
 
     Args:
-        outputs: States of a request's prompts as they grow; each holds all before it.
+        outputs: Deltas of a request's prompts.
         interval: Tokens that a choice must have grown by.
-        flush_seconds: Longest that a state is held back; None for :data:`FLUSH_SECONDS`.
+        flush_seconds: Longest that a delta is held back; None for :data:`FLUSH_SECONDS`.
     """
     if interval == 1:
         return outputs
@@ -32,7 +32,7 @@ async def _paced(
     outputs: Outputs, interval: int, flush_seconds: float
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     held: dict[int, RequestOutput] = {}
-    sent: dict[int, list[int]] = {}
+    begun: set[int] = set()
     loop = asyncio.get_running_loop()
     async with aclosing(outputs):
         coming = asyncio.ensure_future(anext(outputs, None))
@@ -48,12 +48,15 @@ async def _paced(
                 if item is not None:
                     index, output = item
                     coming = asyncio.ensure_future(anext(outputs, None))
-                    held[index] = output
-                    ready = [index] if _is_enough(output, sent.get(index), interval) else []
+                    if index in held:
+                        held[index].merge(output)
+                    else:
+                        held[index] = output
+                    enough = index not in begun or _is_enough(held[index], interval)
+                    ready = [index] if enough else []
                 for index in ready:
-                    output = held.pop(index)
-                    sent[index] = _sizes(output)
-                    yield index, output
+                    begun.add(index)
+                    yield index, held.pop(index)
                 if error is not None:
                     raise error
                 if done and item is None:
@@ -67,11 +70,5 @@ async def _paced(
             await asyncio.gather(coming, return_exceptions=True)
 
 
-def _sizes(output: RequestOutput) -> list[int]:
-    return [len(completion.token_ids) for completion in output.outputs]
-
-
-def _is_enough(output: RequestOutput, before: list[int] | None, interval: int) -> bool:
-    if output.finished or before is None:
-        return True
-    return any(now - old >= interval for now, old in zip(_sizes(output), before, strict=True))
+def _is_enough(delta: RequestOutput, interval: int) -> bool:
+    return delta.finished or any(len(one.token_ids) >= interval for one in delta.outputs)

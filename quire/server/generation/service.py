@@ -16,7 +16,7 @@ from quire.server.access.admission import Admission
 from quire.server.access.authentication import ApiKey
 from quire.server.access.rate_limit import RateLimits
 from quire.server.generation.answer_parser import AnswerFormats
-from quire.server.generation.deltas import UsageOptions
+from quire.server.generation.outputs import UsageOptions
 from quire.server.generation.response_store import ResponseStore
 from quire.server.http.errors import ApiError
 from quire.server.observability.metrics import ServerMetrics

@@ -23,25 +23,34 @@ class Generation:
     Attributes:
         engine_id: The engine's id of it.
         params: Its sampling settings.
-        output: The newest state; None before the first.
+        output: The newest delta; None before the first.
+        num_tokens: Output tokens of each sequence.
+        finish_reasons: One per sequence; ``abort`` until it ends, and so when its client leaves or
+            an error ends the request.
     """
 
     engine_id: str
     params: SamplingParams
     output: RequestOutput | None = None
+    num_tokens: list[int] = field(init=False)
+    finish_reasons: list[str] = field(init=False)
 
-    @property
-    def finish_reasons(self) -> list[str]:
-        """One per sequence; ``abort`` when its client left or an error ended the request."""
-        if self.output is None:
-            return ["abort"] * self.params.n
-        return [completion.finish_reason or "abort" for completion in self.output.outputs]
+    def __post_init__(self) -> None:
+        self.num_tokens = [0] * self.params.n
+        self.finish_reasons = ["abort"] * self.params.n
+
+    def add(self, output: RequestOutput) -> None:
+        """Count a delta."""
+        self.output = output
+        for completion in output.outputs:
+            self.num_tokens[completion.index] += len(completion.token_ids)
+            if completion.finish_reason is not None:
+                self.finish_reasons[completion.index] = completion.finish_reason
 
     @property
     def num_output_tokens(self) -> int:
         """Of all its sequences."""
-        outputs = () if self.output is None else self.output.outputs
-        return sum(len(completion.token_ids) for completion in outputs)
+        return sum(self.num_tokens)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from msgspec import UNSET
 from quire.protocol.chat_completion import AnswerMessage
 from quire.protocol.tools import CalledFunction, ToolCall
 from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer, call_id
-from quire.server.generation.deltas import json_text
 from quire.server.generation.tool_use import AnswerReading
 from quire.text.tool_parsers.interface import CallDelta
 
@@ -65,7 +64,7 @@ class WrittenChoice:
     def deltas(self, text: str, final: bool) -> list[bytes]:
         """Return the next piece of text as deltas in JSON; after calls an empty one is last."""
         if self._parser.plain:
-            return [b'{"content":%b}' % json_text(text)] if text else []
+            return [b'{"content":%b}' % msgspec.json.encode(text)] if text else []
         parsed = self._parser.read(text, final)
         written = list(self._written(parsed))
         if final and parsed.calls:
@@ -75,10 +74,10 @@ class WrittenChoice:
     def _written(self, parsed: ParsedAnswer) -> list[bytes]:
         written = []
         if parsed.reasoning and self._include_reasoning:
-            part = json_text(parsed.reasoning)
+            part = msgspec.json.encode(parsed.reasoning)
             written.append(b'{"reasoning":%b,"reasoning_content":%b}' % (part, part))
         if parsed.content:
-            written.append(b'{"content":%b}' % json_text(parsed.content))
+            written.append(b'{"content":%b}' % msgspec.json.encode(parsed.content))
         for call in parsed.calls:
             written += self._call(call)
         return written

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from quire.core.outputs import CompletionOutput, RequestOutput
@@ -15,9 +16,8 @@ from quire.protocol.chat_completion import (
     ChatCompletionRequest,
 )
 from quire.server.generation.chat_prompt import prepare_chat
-from quire.server.generation.deltas import Sent, Tally, json_text
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.generate import Outputs
+from quire.server.generation.outputs import Outputs, Tally
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.generation.tool_use import AnswerReading
@@ -66,13 +66,11 @@ class ChatAnswer:
         self._identity = service.identity(request.response_id, kind, request.model)
         self._tally = Tally()
 
-    async def collect(self, outputs: Outputs) -> ChatCompletion:
-        """Wait for the end and return the whole answer."""
-        async with aclosing(outputs):
-            async for _, output in outputs:
-                final = output
-        self._tally.count(0, final)
-        self._count_reasoning(final)
+    def whole(self, outputs: list[RequestOutput]) -> ChatCompletion:
+        """Return the whole answer."""
+        (final,) = outputs
+        self._tally.add(0, final)
+        self._count_reasoning([completion.token_ids for completion in final.outputs])
         body = self._body
         return ChatCompletion(
             **self._identity,
@@ -97,10 +95,10 @@ class ChatAnswer:
             tool_call_errors=choice.errors or UNSET,
         )
 
-    def _count_reasoning(self, output: RequestOutput) -> None:
+    def _count_reasoning(self, answers: list[list[int]]) -> None:
         skip = self._body.skip_special_tokens is not False
         self._tally.reasoning_tokens = self._writer.reading.count_reasoning_tokens(
-            self._tokenizer, skip, [completion.token_ids for completion in output.outputs]
+            self._tokenizer, skip, answers
         )
 
     def _logprobs(self, token_ids: list[int], positions: list[Any]) -> Any:
@@ -112,54 +110,50 @@ class ChatAnswer:
     async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Yield the stream's events up to the usage; the caller ends it."""
         writer = ChunkWriter(self._identity, "delta")
-        sent: list[Sent] = []
-        choices: list[WrittenChoice] = []
+        choices = [self._writer.begin() for _ in range(self._body.n or 1)]
+        answers: list[list[int]] = [[] for _ in choices]
+        begun = False
         async with aclosing(outputs):
             async for _, output in outputs:
-                self._tally.count(0, output)
+                self._tally.add(0, output)
                 parts = []
-                if not sent:
-                    sent = [Sent() for _ in output.outputs]
-                    choices = [self._writer.begin() for _ in output.outputs]
-                    parts += self._first_chunks(writer, output)
+                if not begun:
+                    begun = True
+                    parts += self._first_chunks(writer, output, len(choices))
                 for completion in output.outputs:
-                    index = completion.index
-                    parts += self._next_chunks(writer, sent[index], choices[index], completion)
+                    answers[completion.index] += completion.token_ids
+                    parts += self._next_chunks(writer, choices[completion.index], completion)
                 if parts:
                     yield b"".join(parts)
-                if output.finished:
-                    self._count_reasoning(output)
+        self._count_reasoning(answers)
         if self._usage.at_end:
             yield writer.last(self._tally.usage())
 
-    def _first_chunks(self, writer: ChunkWriter, output: RequestOutput) -> list[bytes]:
-        delta = b'{"role":%b,"content":""}' % json_text(self._role)
+    def _first_chunks(
+        self, writer: ChunkWriter, output: RequestOutput, num_choices: int
+    ) -> list[bytes]:
+        delta = b'{"role":%b,"content":""}' % msgspec.json.encode(self._role)
         top_level = self._usage_field()
         if self._body.return_token_ids:
             top_level = {"prompt_token_ids": output.prompt_token_ids, **(top_level or {})}
-        return [
-            writer.chunk(completion.index, delta, top_level=top_level)
-            for completion in output.outputs
-        ]
+        return [writer.chunk(i, delta, top_level=top_level) for i in range(num_choices)]
 
     def _next_chunks(
-        self, writer: ChunkWriter, sent: Sent, choice: WrittenChoice, completion: CompletionOutput
+        self, writer: ChunkWriter, choice: WrittenChoice, completion: CompletionOutput
     ) -> list[bytes]:
-        if sent.finished:
-            return []
-        delta = sent.take(completion)
-        contents = choice.deltas(delta.text, sent.finished)
-        wanted = delta.token_ids and (self._body.logprobs or self._body.return_token_ids)
-        if not (contents or wanted or sent.finished):
+        finished, token_ids = completion.finish_reason is not None, completion.token_ids
+        contents = choice.deltas(completion.text, finished)
+        wanted = token_ids and (self._body.logprobs or self._body.return_token_ids)
+        if not (contents or wanted or finished):
             return []
         extra: dict[str, Any] = {}
         if self._body.return_token_ids:
-            extra["token_ids"] = delta.token_ids
+            extra["token_ids"] = token_ids
         chunks = []
-        logprobs = self._logprobs(delta.token_ids, delta.logprobs)
+        logprobs = self._logprobs(token_ids, completion.logprobs or [])
         for number, content in enumerate(contents or [b"{}"], start=1):
             reason = None
-            if sent.finished and number >= len(contents):
+            if finished and number >= len(contents):
                 reason = choice.finish_reason(completion.finish_reason)
                 extra["stop_reason"] = completion.stop_reason
                 if choice.errors:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+import msgspec
+from msgspec import UNSET
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.completion import (
@@ -17,13 +18,17 @@ from quire.protocol.completion import (
     CompletionRequest,
 )
 from quire.server.generation.completion_prompt import prepare_completion
-from quire.server.generation.deltas import Delta, Sent, Tally, json_text
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.generate import Outputs
+from quire.server.generation.outputs import Outputs, Tally
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.sse import ChunkWriter
-from quire.server.openai.logprobs import CompletionLogprobWriter, TokenNames, prompt_logprobs
+from quire.server.openai.logprobs import (
+    CompletionLogprobWriter,
+    Position,
+    TokenNames,
+    prompt_logprobs,
+)
 
 
 class Completions(GenerationEndpoint[CompletionRequest]):
@@ -41,18 +46,16 @@ class Completions(GenerationEndpoint[CompletionRequest]):
 
 @dataclass(slots=True)
 class ChoiceState:
-    """One choice under way.
+    """One choice that is not complete.
 
     Attributes:
         prompt_text: Sent first when the prompt is echoed.
-        sent: What the client has.
         writer: Of its log-probabilities.
-        started: Whether the echo is out.
+        started: Whether the echo has been sent.
     """
 
     prompt_text: str
     writer: CompletionLogprobWriter
-    sent: Sent = field(default_factory=Sent)
     started: bool = False
 
 
@@ -79,22 +82,18 @@ class CompletionAnswer:
             for text in texts
             for _ in range(self._n)
         ]
+        self._prompt_logprobs: list[list[Position | None]] = [[] for _ in texts]
         self._tally = Tally()
 
-    async def collect(self, outputs: Outputs) -> Completion:
-        """Wait for the end and return the whole answer."""
-        finals: dict[int, RequestOutput] = {}
-        async with aclosing(outputs):
-            async for index, output in outputs:
-                finals[index] = output
-        for index, output in finals.items():
-            self._count(index, output)
+    def whole(self, outputs: list[RequestOutput]) -> Completion:
+        """Return the whole answer."""
+        whole = [self._add(*item) for item in enumerate(outputs)]
         return Completion(
             **self._identity,
             choices=[
-                self._choice(index, finals[index], completion)
-                for index in sorted(finals)
-                for completion in finals[index].outputs
+                self._choice(index, output, completion)
+                for index, output in enumerate(whole)
+                for completion in output.outputs
             ],
             usage=self._tally.usage(),
         )
@@ -102,90 +101,88 @@ class CompletionAnswer:
     def _choice(
         self, prompt_index: int, output: RequestOutput, completion: CompletionOutput
     ) -> CompletionChoice:
-        body, index = self._body, prompt_index * self._n + completion.index
-        delta, logprobs = self._take(self._states[index], output, completion)
+        body = self._body
+        text, logprobs = self._format(prompt_index, output, completion)
         return CompletionChoice(
-            index=index,
-            text=delta.text,
+            index=prompt_index * self._n + completion.index,
+            text=text,
             logprobs=logprobs,
-            finish_reason=self._finish_reason(completion),
+            finish_reason=completion.finish_reason,
             stop_reason=completion.stop_reason,
-            token_ids=delta.token_ids if body.return_token_ids else UNSET,
+            token_ids=completion.token_ids if body.return_token_ids else UNSET,
             prompt_token_ids=output.prompt_token_ids if body.return_token_ids else UNSET,
-            prompt_logprobs=self._prompt_logprobs(output),
+            prompt_logprobs=UNSET
+            if body.prompt_logprobs is None
+            else prompt_logprobs(self._names, self._prompt_logprobs[prompt_index]),
         )
 
-    def _prompt_logprobs(self, output: RequestOutput) -> Any | UnsetType:
-        if self._body.prompt_logprobs is None:
-            return UNSET
-        return prompt_logprobs(self._names, output.prompt_logprobs or [])
-
-    def _take(
-        self, state: ChoiceState, output: RequestOutput, completion: CompletionOutput
-    ) -> tuple[Delta, CompletionLogprobs | None]:
-        """Return the news of a choice with their log-probabilities, the echo in front."""
-        body = self._body
-        delta = state.sent.take(completion)
-        if body.max_tokens == 0:
-            delta = Delta("", [], [])
-        token_ids, positions = delta.token_ids, delta.logprobs
-        if body.echo and not state.started:
-            delta.text = state.prompt_text + delta.text
-            token_ids = output.prompt_token_ids + token_ids
-            positions = [*(output.prompt_logprobs or []), *positions]
-        state.started = True
-        if body.logprobs is None:
-            return delta, None
-        return delta, state.writer.write(token_ids, positions)
-
-    def _count(self, prompt_index: int, output: RequestOutput) -> None:
-        self._tally.count(prompt_index, output)
+    def _add(self, prompt_index: int, output: RequestOutput) -> RequestOutput:
+        """Count a delta; return it, or without its token when none was asked for."""
+        self._prompt_logprobs[prompt_index] += output.prompt_logprobs or []
         if self._body.max_tokens == 0:
-            self._tally.completion_tokens[prompt_index] = 0
+            nothing = [
+                CompletionOutput(completion.index, finish_reason="length")
+                for completion in output.outputs
+            ]
+            output = replace(output, outputs=nothing)
+        self._tally.add(prompt_index, output)
+        return output
 
-    def _finish_reason(self, completion: CompletionOutput) -> str | None:
-        return "length" if self._body.max_tokens == 0 else completion.finish_reason
+    def _format(
+        self, prompt_index: int, output: RequestOutput, completion: CompletionOutput
+    ) -> tuple[str, CompletionLogprobs | None]:
+        """Return a delta's text and log-probabilities, the first time with the echo in front."""
+        body, state = self._body, self._states[prompt_index * self._n + completion.index]
+        text, token_ids = completion.text, completion.token_ids
+        positions: list[Position | None] = [*(completion.logprobs or [])]
+        if body.echo and not state.started:
+            text = state.prompt_text + text
+            token_ids = output.prompt_token_ids + token_ids
+            positions = self._prompt_logprobs[prompt_index] + positions
+        state.started = True
+        return text, None if body.logprobs is None else state.writer.write(token_ids, positions)
 
     async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Yield the stream's events up to the usage; the caller ends it."""
         writer = ChunkWriter(self._identity, "text")
         async with aclosing(outputs):
-            async for prompt_index, output in outputs:
-                self._count(prompt_index, output)
-                parts = []
-                for completion in output.outputs:
-                    index = prompt_index * self._n + completion.index
-                    chunk = self._next_chunk(writer, index, output, completion)
-                    if chunk is not None:
-                        parts.append(chunk)
-                if parts:
-                    yield b"".join(parts)
+            async for prompt_index, delta in outputs:
+                output = self._add(prompt_index, delta)
+                chunks = [
+                    self._next_chunk(writer, prompt_index, output, completion)
+                    for completion in output.outputs
+                ]
+                if any(chunks):
+                    yield b"".join(chunks)
         if self._usage.at_end:
             yield writer.last(self._tally.usage())
 
     def _next_chunk(
-        self, writer: ChunkWriter, index: int, output: RequestOutput, completion: CompletionOutput
-    ) -> bytes | None:
-        body, state = self._body, self._states[index]
-        if state.sent.finished:
-            return None
-        first = not state.started
-        delta, logprobs = self._take(state, output, completion)
-        wanted = delta.token_ids and (body.logprobs is not None or body.return_token_ids)
-        if not (delta.text or wanted or state.sent.finished):
-            return None
+        self,
+        writer: ChunkWriter,
+        prompt_index: int,
+        output: RequestOutput,
+        completion: CompletionOutput,
+    ) -> bytes:
+        """Return the event of a delta; nothing when there is nothing to send."""
+        body, index = self._body, prompt_index * self._n + completion.index
+        first, finished = not self._states[index].started, completion.finish_reason is not None
+        text, logprobs = self._format(prompt_index, output, completion)
+        wanted = completion.token_ids and (body.logprobs is not None or body.return_token_ids)
+        if not (text or wanted or finished):
+            return b""
         extra: dict[str, Any] = {}
-        if state.sent.finished:
+        if finished:
             extra["stop_reason"] = completion.stop_reason
         if body.return_token_ids:
-            extra["token_ids"] = delta.token_ids
+            extra["token_ids"] = completion.token_ids
             if first:
                 extra["prompt_token_ids"] = output.prompt_token_ids
         return writer.chunk(
             index,
-            json_text(delta.text),
+            msgspec.json.encode(text),
             logprobs=logprobs,
-            finish_reason=self._finish_reason(completion),
+            finish_reason=completion.finish_reason,
             extra=extra,
             top_level={"usage": self._tally.usage()} if self._usage.on_every_chunk else None,
         )

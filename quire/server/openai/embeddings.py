@@ -6,11 +6,10 @@ import time
 from array import array
 from base64 import b64encode
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import SamplingParams
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.protocol.embedding import (
     Embedding,
     EmbeddingRequest,
@@ -19,7 +18,7 @@ from quire.protocol.embedding import (
 )
 from quire.protocol.prompt_list import read_prompts
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.generate import Outputs
+from quire.server.generation.outputs import Outputs
 from quire.server.generation.prompts import PromptLimit, encode_text
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
@@ -50,7 +49,12 @@ class Embeddings(GenerationEndpoint[EmbeddingRequest]):
             else item
             for item in read_prompts(body.input, "input")
         ]
-        params = SamplingParams(pooling=service.options.pooling, max_tokens=None, detokenize=False)
+        params = SamplingParams(
+            pooling=service.options.pooling,
+            max_tokens=None,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
         submission = Submission(
             request=request,
             prompts=prompts,
@@ -72,23 +76,19 @@ class EmbeddingAnswer:
     def __init__(self, request: ApiRequest[EmbeddingRequest]) -> None:
         self._request = request
 
-    async def collect(self, outputs: Outputs) -> EmbeddingResponse:
-        """Wait for the end and return the whole answer."""
-        found: dict[int, RequestOutput] = {}
-        async with aclosing(outputs):
-            async for index, output in outputs:
-                found[index] = output
-                if output.finished and output.embedding is None:
-                    raise ApiError(504, "The request's timeout passed before its end.")
+    def whole(self, outputs: list[RequestOutput]) -> EmbeddingResponse:
+        """Return the whole answer."""
+        if any(output.embedding is None for output in outputs):
+            raise ApiError(504, "The request's timeout passed before its end.")
         base64 = self._request.body.encoding_format == "base64"
-        num_tokens = sum(len(output.prompt_token_ids) for output in found.values())
+        num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
         return EmbeddingResponse(
             id=self._request.response_id,
             created=int(time.time()),
             model=self._request.model,
             data=[
-                Embedding(index=index, embedding=_encode(found[index].embedding or b"", base64))
-                for index in sorted(found)
+                Embedding(index=index, embedding=_encode(output.embedding or b"", base64))
+                for index, output in enumerate(outputs)
             ],
             usage=EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
         )

@@ -19,9 +19,8 @@ from quire.protocol.chat_completion import Message
 from quire.protocol.responses import ResponsesRequest
 from quire.server.generation.answer_parser import AnswerParser
 from quire.server.generation.chat_prompt import prepare_chat
-from quire.server.generation.deltas import Sent, Tally
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.generate import Outputs
+from quire.server.generation.outputs import Outputs, Tally
 from quire.server.generation.response_store import StoredResponse
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
@@ -119,29 +118,31 @@ class ResponseAnswer:
         self._stored = body.store is not False and service.responses.keeps
         self._items = OutputItems(reading.tool_parser, body.include_reasoning is not False)
         self._tally = Tally()
+        self._token_ids: list[int] = []
         self._response = _echo(body, request.model, self._stored)
 
-    async def collect(self, outputs: Outputs) -> dict[str, Any]:
-        """Wait for the end and return the whole answer."""
-        async with aclosing(outputs):
-            async for _, output in outputs:
-                final = output
+    def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]:
+        """Return the whole answer."""
+        (final,) = outputs
+        self._tally.add(0, final)
+        self._token_ids = final.outputs[0].token_ids
         parser = self._reading.create_parser()
         text = final.outputs[0].text
         # Items stand in the order in which a stream would begin them.
         for piece in [text] if parser.plain else text:
             self._items.add(parser.read(piece, final=False))
         self._items.add(parser.read("", final=True))
-        self._end(final, parser)
+        self._end(final.outputs[0], parser)
         return self._response
 
     async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Yield the stream's events."""
         writer = _EventWriter()
-        parser, sent = self._reading.create_parser(), Sent()
+        parser = self._reading.create_parser()
         begun = False
         async with aclosing(outputs):
             async for _, output in outputs:
+                self._tally.add(0, output)
                 parts = []
                 if not begun:
                     begun = True
@@ -149,18 +150,19 @@ class ResponseAnswer:
                         writer.event({"type": f"response.{name}", "response": self._response})
                         for name in ("created", "in_progress")
                     ]
-                delta = sent.take(output.outputs[0])
-                parts += map(writer.event, self._items.add(parser.read(delta.text, sent.finished)))
+                for completion in output.outputs:
+                    self._token_ids += completion.token_ids
+                    parsed = parser.read(completion.text, output.finished)
+                    parts += map(writer.event, self._items.add(parsed))
                 if output.finished:
-                    parts += map(writer.event, self._end(output, parser))
+                    parts += map(writer.event, self._end(output.outputs[0], parser))
                     kind = f"response.{self._response['status']}"
                     parts.append(writer.event({"type": kind, "response": self._response}))
                 if parts:
                     yield b"".join(parts)
 
-    def _end(self, output: RequestOutput, parser: AnswerParser) -> list[Event]:
+    def _end(self, completion: CompletionOutput, parser: AnswerParser) -> list[Event]:
         """Complete the response; return the events that end its items."""
-        completion = output.outputs[0]
         complete = completion.finish_reason == "stop"
         events = self._items.finish(complete, parser.broken)
         self._response["output"] = self._items.items
@@ -169,7 +171,7 @@ class ResponseAnswer:
             self._response["completed_at"] = int(time.time())
         else:
             self._response["incomplete_details"] = {"reason": _reason(completion)}
-        self._response["usage"] = self._usage(output)
+        self._response["usage"] = self._usage()
         if self._stored:
             body = msgspec.json.encode(self._response)
             conversation = [*self._messages, self._items.message()]
@@ -177,17 +179,16 @@ class ResponseAnswer:
             self._service.responses.put(self._client, self._response["id"], stored)
         return events
 
-    def _usage(self, output: RequestOutput) -> dict[str, Any]:
-        self._tally.count(0, output)
+    def _usage(self) -> dict[str, Any]:
         counts = self._tally.usage()
         reasoning = self._reading.count_reasoning_tokens(
             self._service.engine.tokenizer,
             self._body.skip_special_tokens is not False,
-            [output.outputs[0].token_ids],
+            [self._token_ids],
         )
         return {
             "input_tokens": counts.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": output.num_cached_tokens},
+            "input_tokens_details": counts.prompt_tokens_details,
             "output_tokens": counts.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": reasoning or 0},
             "total_tokens": counts.total_tokens,
