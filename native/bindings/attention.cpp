@@ -1,8 +1,12 @@
 // Python: the KV cache and one layer's attention as objects.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "bindings/binding.h"
 #include "runtime/kv_cache.h"
@@ -56,10 +60,12 @@ class Parameter {
 // One step's arrays and cache, checked once for all layers. Holds the arrays; they must not change.
 class AttentionPlan {
  public:
-  AttentionPlan(int64_t num_tokens, nb::handle positions, nb::handle slot_mapping,
-                nb::handle block_tables, int64_t num_requests, int64_t max_blocks,
-                nb::handle query_start_loc, nb::handle seq_lens, nb::object cache)
-      : positions_(positions, num_tokens),
+  AttentionPlan(int64_t num_tokens, int64_t num_sections, nb::handle positions,
+                nb::handle slot_mapping, nb::handle block_tables, int64_t num_requests,
+                int64_t max_blocks, nb::handle query_start_loc, nb::handle seq_lens,
+                nb::object cache)
+      : num_sections_(num_sections),
+        positions_(positions, num_sections * num_tokens),
         slots_(slot_mapping, num_tokens),
         tables_(block_tables, num_requests * max_blocks),
         starts_(query_start_loc, num_requests + 1),
@@ -72,6 +78,7 @@ class AttentionPlan {
   const AttentionBatch& batch() const { return batch_; }
   const KVCache& cache() const { return cache_; }
   int64_t num_tokens() const { return batch_.num_tokens; }
+  int64_t num_sections() const { return num_sections_; }
   // All positions are below.
   int64_t num_positions() const { return num_positions_; }
   // Whether everything points into the cache.
@@ -80,9 +87,11 @@ class AttentionPlan {
  private:
   bool check() {
     const int64_t num_slots = cache_.num_blocks() * cache_.block_size();
-    for (int64_t i = 0; i < batch_.num_tokens; ++i) {
+    for (int64_t i = 0; i < num_sections_ * batch_.num_tokens; ++i) {
       if (batch_.positions[i] < 0) return false;
       num_positions_ = std::max<int64_t>(num_positions_, batch_.positions[i] + int64_t{1});
+    }
+    for (int64_t i = 0; i < batch_.num_tokens; ++i) {
       if (batch_.slot_mapping[i] < -1 || batch_.slot_mapping[i] >= num_slots) return false;
     }
     const int32_t* starts = batch_.query_start_loc;
@@ -99,6 +108,7 @@ class AttentionPlan {
     return true;
   }
 
+  int64_t num_sections_;
   Input<int32_t> positions_;
   Input<int64_t> slots_;
   Input<int32_t> tables_, starts_, lens_;
@@ -113,14 +123,31 @@ class PagedAttention {
  public:
   PagedAttention(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, float scale,
                  int64_t window, int64_t max_positions, int64_t half, nb::object cosines,
-                 nb::object sines, nb::object q_norm, nb::object k_norm, float norm_eps)
+                 nb::object sines, std::vector<int64_t> sections, nb::object q_norm,
+                 nb::object k_norm, float norm_eps)
       : cosines_(std::move(cosines), max_positions * half),
         sines_(std::move(sines), max_positions * half),
+        sections_(std::move(sections)),
         q_norm_(std::move(q_norm), head_dim),
         k_norm_(std::move(k_norm), head_dim),
-        layer_{num_heads, num_kv_heads, head_dim, scale,         window > 0 ? window : everything,
-               cosines_,  sines_,       half,     max_positions, q_norm_,
-               k_norm_,   norm_eps} {}
+        layer_{num_heads,
+               num_kv_heads,
+               head_dim,
+               scale,
+               window > 0 ? window : everything,
+               cosines_,
+               sines_,
+               half,
+               max_positions,
+               sections_.data(),
+               static_cast<int64_t>(sections_.size()),
+               q_norm_,
+               k_norm_,
+               norm_eps} {
+    if (std::accumulate(sections_.begin(), sections_.end(), int64_t{0}) != half ||
+        std::any_of(sections_.begin(), sections_.end(), [](int64_t n) { return n < 0; }))
+      throw std::invalid_argument("[attention] sections must sum to the rotary pairs.");
+  }
 
   // False, and nothing done, when the step points outside the tables or the cache is another's.
   bool run(nb::handle qkv, const AttentionPlan& plan, int64_t layer, nb::handle out) const {
@@ -129,8 +156,9 @@ class PagedAttention {
     const Output<float> rows(qkv, plan.num_tokens() * width);
     const Output<float> result(out, plan.num_tokens() * out_width);
     const KVCache& cache = plan.cache();
-    if (!plan.inside() || layer < 0 || layer >= cache.num_layers() ||
-        cache.head_dim() != layer_.head_dim || cache.num_kv_heads() != layer_.num_kv_heads ||
+    if (!plan.inside() || plan.num_sections() != layer_.num_sections || layer < 0 ||
+        layer >= cache.num_layers() || cache.head_dim() != layer_.head_dim ||
+        cache.num_kv_heads() != layer_.num_kv_heads ||
         (layer_.cosines && plan.num_positions() > layer_.max_positions))
       return false;
     const KVBlocks blocks = cache.layer(layer);
@@ -141,7 +169,9 @@ class PagedAttention {
   }
 
  private:
-  Parameter cosines_, sines_, q_norm_, k_norm_;
+  Parameter cosines_, sines_;
+  std::vector<int64_t> sections_;
+  Parameter q_norm_, k_norm_;
   AttentionLayer layer_;
 };
 
@@ -166,15 +196,16 @@ void bind_attention(nb::module_& m) {
         return view(nb::cast<const KVCache&>(self).scales(), self);
       });
   nb::class_<AttentionPlan>(m, "AttentionPlan")
-      .def(nb::init<int64_t, nb::handle, nb::handle, nb::handle, int64_t, int64_t, nb::handle,
-                    nb::handle, nb::object>())
+      .def(nb::init<int64_t, int64_t, nb::handle, nb::handle, nb::handle, int64_t, int64_t,
+                    nb::handle, nb::handle, nb::object>())
       .def_prop_ro("inside", &AttentionPlan::inside)
       .def_prop_ro("num_tokens", &AttentionPlan::num_tokens);
   nb::class_<PagedAttention>(m, "PagedAttention")
       .def(nb::init<int64_t, int64_t, int64_t, float, int64_t, int64_t, int64_t, nb::object,
-                    nb::object, nb::object, nb::object, float>(),
+                    nb::object, std::vector<int64_t>, nb::object, nb::object, float>(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg())
+           nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg().none(),
+           nb::arg())
       .def("run", &PagedAttention::run);
 }
 

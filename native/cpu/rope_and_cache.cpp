@@ -21,14 +21,26 @@ void normalize(float* x, const float* weight, int64_t n, float eps) {
     store_tail(x + i, load_tail(x + i, n - i) * factor * load_tail(weight + i, n - i), n - i);
 }
 
-// (x[i], x[i + half]) by the angle whose cosine and sine are given.
-void rotate(float* x, const float* cosines, const float* sines, int64_t half) {
-  for (int64_t i = 0; i < half; i += F32::lanes) {
-    const int64_t n = half - i;
+// `count` pairs (x[i], x[i + half]) by the angles whose cosines and sines are given.
+void rotate(float* x, const float* cosines, const float* sines, int64_t count, int64_t half) {
+  for (int64_t i = 0; i < count; i += F32::lanes) {
+    const int64_t n = count - i;
     const F32 first = load_tail(x + i, n), second = load_tail(x + half + i, n);
     const F32 cosine = load_tail(cosines + i, n), sine = load_tail(sines + i, n);
     store_tail(x + i, first * cosine - second * sine, n);
     store_tail(x + half + i, second * cosine + first * sine, n);
+  }
+}
+
+// One head of a token, each section by its own position.
+void rotate_head(const AttentionLayer& layer, const AttentionBatch& batch, int64_t token,
+                 float* x) {
+  int64_t first = 0;
+  for (int64_t section = 0; section < layer.num_sections; ++section) {
+    const int64_t position = batch.positions[section * batch.num_tokens + token];
+    const int64_t angle = position * layer.half + first, count = layer.sections[section];
+    rotate(x + first, layer.cosines + angle, layer.sines + angle, count, layer.half);
+    first += count;
   }
 }
 
@@ -118,12 +130,11 @@ void rope_and_cache(const AttentionLayer& layer, const KVBlocks& blocks,
     const int64_t end = smaller(batch.num_tokens, (chunk + 1) * step);
     for (int64_t token = chunk * step; token < end; ++token) {
       float* row = qkv + token * row_elements;
-      const int64_t angle = batch.positions[token] * layer.half;
       for (int64_t head = 0; head < heads; ++head) {
         float* x = row + head * layer.head_dim;
         const float* weight = head < layer.num_heads ? layer.q_norm : layer.k_norm;
         if (weight) normalize(x, weight, layer.head_dim, layer.norm_eps);
-        if (layer.cosines) rotate(x, layer.cosines + angle, layer.sines + angle, layer.half);
+        if (layer.cosines) rotate_head(layer, batch, token, x);
       }
       const int64_t slot = batch.slot_mapping[token];
       if (slot < 0) continue;

@@ -18,6 +18,8 @@ struct AttentionLayer {
   int64_t window;                // latest positions seen, the own one included
   const float *cosines, *sines;  // (max_positions, half) or null
   int64_t half, max_positions;
+  const int64_t* sections;  // (num_sections,): how many pairs turn by each position; sum half
+  int64_t num_sections;
   const float *q_norm, *k_norm;  // (H,) or null
   float norm_eps;
 };
@@ -33,7 +35,7 @@ struct KVBlocks {
 
 struct AttentionBatch {
   int64_t num_tokens, num_requests, max_blocks;
-  const int32_t* positions;        // (T,)
+  const int32_t* positions;        // (sections, T)
   const int64_t* slot_mapping;     // (T,)
   const int32_t* block_tables;     // (B, max_blocks)
   const int32_t* query_start_loc;  // (B + 1,)

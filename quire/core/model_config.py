@@ -16,11 +16,14 @@ class RopeConfig:
         scaling: ``None`` or the checkpoint's scaling parameters with key ``rope_type``
             (``linear``, ``dynamic``, ``yarn``, ``llama3``; ``factors``, by which each frequency
             is divided).
+        sections: How many pairs of elements turn by each of a token's several positions, such as
+            time, height and width of an image; empty where a token has one.
     """
 
     theta: float
     rotary_dim: int
     scaling: dict[str, Any] | None = None
+    sections: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

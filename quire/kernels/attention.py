@@ -7,7 +7,8 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
 
 1. with ``qk_norm``: each head of q and k is RMS-normalised and scaled;
 2. with ``rope``: ``(x[i], x[i + R/2])`` turns by the angle of ``(p, i)``, for ``i < R/2``;
-   elements from R (the rotary dim) on stay as they are;
+   elements from R (the rotary dim) on stay as they are; with ``rope_sections`` p is row s of
+   ``positions`` for the pairs of section s;
 3. k and v are rounded to the cache's dtype and stored in slot ``slot_mapping[t]`` (-1: nowhere):
    ``fp8_e4m3`` to nearest even, saturating at 448, NaN kept; ``int8`` as
    ``round(x / scale)`` beside ``scale = max|x| / 127`` of the head's H elements, rounded up to
@@ -16,7 +17,7 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
    ``max(0, p - window + 1) .. p``, K and V read back from the cache, in float32.
 
 ``p = seq_len - query_len + i`` for the i-th query of its request; ``positions`` holds the
-same and is what step 2 uses. Slots that were never written are never read.
+same, or its sections, and is what step 2 uses. Slots that were never written are never read.
 
 Source: Vaswani et al. 2017; Su et al. 2021 (RoPE); Kwon et al. 2023 (paged attention); Milakov and
 Gimelshein 2018 (online softmax).
@@ -54,6 +55,12 @@ def check_spec(
                 f"[attention] rope tables must both be (positions, <= {spec.head_dim // 2}); "
                 f"got {shapes}."
             )
+    half = rope[0].shape[1] if rope else 0
+    if spec.rope_sections and (sum(spec.rope_sections) != half or min(spec.rope_sections) < 0):
+        raise UnsupportedInputError(
+            f"[attention] rope_sections must sum to the {half} rotary pairs; got "
+            f"{spec.rope_sections}."
+        )
     if qk_norm is not None and any(tuple(w.shape) != (spec.head_dim,) for w in qk_norm):
         raise UnsupportedInputError(
             f"[attention] qk_norm weights must have shape ({spec.head_dim},); "
@@ -76,19 +83,21 @@ def check_cache(spec: AttentionSpec, cache: KVCacheSpec) -> None:
         )
 
 
-def check_batch(batch: ForwardBatch) -> None:
-    """Refuse a step whose arrays do not fit together.
+def check_batch(spec: AttentionSpec, batch: ForwardBatch) -> None:
+    """Refuse a step whose arrays do not fit together, or do not have the spec's sections.
 
     Raises:
         UnsupportedInputError: As said.
     """
-    num_tokens, requests = batch.positions.shape[0], batch.seq_lens.shape[0]
-    slots = batch.slot_mapping.shape[0]
+    num_tokens, requests = batch.slot_mapping.shape[0], batch.seq_lens.shape[0]
+    sections = spec.rope_sections
+    wanted = (len(sections), num_tokens) if sections else (num_tokens,)
+    positions = tuple(batch.positions.shape)
     starts = (batch.query_start_loc.shape[0], batch.block_tables.shape[0])
-    if slots != num_tokens or starts != (requests + 1, requests):
+    if positions != wanted or starts != (requests + 1, requests):
         raise UnsupportedInputError(
-            f"[attention] batch must describe {num_tokens} tokens of {requests} requests; got "
-            f"{slots} slots, {starts} query starts and block tables."
+            f"[attention] batch must have positions {wanted} and describe {requests} requests; "
+            f"got {positions}, and {starts} query starts and block tables."
         )
 
 

@@ -88,6 +88,8 @@ class AttentionSpec:
         num_heads, num_kv_heads, head_dim: N, K, H.
         scale: Multiplies the scores.
         sliding_window: A query sees this many latest positions, itself included; None for all.
+        rope_sections: How many rotary pairs turn by each row of the step's positions (S, T), in
+            order; empty where positions are (T,).
     """
 
     layer: int
@@ -96,6 +98,7 @@ class AttentionSpec:
     head_dim: int
     scale: float
     sliding_window: int | None = None
+    rope_sections: tuple[int, ...] = ()
 
 
 class Attention(Protocol):
@@ -277,6 +280,10 @@ class Backend(Protocol):
 
     def gather_rows(self, x: Array, rows: Array, out: Array) -> Array:
         """``out[i] = x[rows[i]]``."""
+        ...
+
+    def scatter_rows(self, x: Array, rows: Array, out: Array) -> Array:
+        """``out[rows[i]] = x[i]``; the other rows stay."""
         ...
 
     def route(self, logits: Array, top_k: int, renormalize: bool) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
 """One step as arrays: the ragged batch that layers and ops read; nothing about requests.
 
-T tokens of the step, B requests, L rows whose logits are wanted.
+T tokens of the step, B requests, L rows whose logits are wanted, D model dim.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ class ForwardBatch:
 
     Attributes:
         input_ids: (T,) int32.
-        positions: (T,) int32, absolute position of each token.
+        positions: (T,) int32, absolute position of each token; (S, T) for a model whose rotary
+            embedding has S sections.
         slot_mapping: (T,) int64, where each token's KV goes; -1 writes nowhere.
         block_tables: (B, max_blocks) int32, padded with 0.
         query_start_loc: (B + 1,) int32, prefix sums of query lengths.
         seq_lens: (B,) int32, context plus query.
         logits_indices: (L,) int32, rows whose logits are wanted.
+        embedding_rows: (E,) int32, rows whose embedding is given instead of looked up, or None.
+            Their ``input_ids`` are any of the vocabulary.
+        embeddings: (E, D) of the backend's ``activation_dtype``, or None.
     """
 
     input_ids: Array
@@ -34,6 +38,8 @@ class ForwardBatch:
     query_start_loc: Array
     seq_lens: Array
     logits_indices: Array
+    embedding_rows: Array | None = None
+    embeddings: Array | None = None
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 ``add_rows``: ``x[t] += table[rows[t]]`` in place, for x (T, D) and table (P, D) float32.
 ``gather_rows``: ``out[i] = x[rows[i]]`` for x (T, D), rows (L,) int32 and out (L, D).
+``scatter_rows``: ``out[rows[i]] = x[i]`` for x (L, D), rows (L,) int32 and out (T, D).
 """
 
 from __future__ import annotations

@@ -108,6 +108,8 @@ class Decoder:
         plans = [attention.plan(batch, kv_cache) for attention in self._attentions]
         step = workspace.all_rows(batch, plans)
         parts.embedding.lookup(batch.input_ids, step.residual, step.rows)
+        if batch.embedding_rows is not None:
+            self.backend.scatter_rows(batch.embeddings, batch.embedding_rows, step.residual)
         if parts.positions is not None:
             self.backend.add_rows(step.residual, parts.positions, batch.positions)
         parts.first_norm(step.residual, step.normed)

@@ -288,6 +288,7 @@ class _Builder:
             head_dim=config.head_dim,
             scale=config.head_dim**-0.5,
             sliding_window=config.sliding_window if windowed else None,
+            rope_sections=config.rope.sections if config.rope else (),
         )
         # Layers whose attention differs in nothing but the layer share a plan.
         plan = self._attention_plans.setdefault(replace(spec, layer=0), len(self._attention_plans))

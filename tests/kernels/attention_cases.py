@@ -18,6 +18,7 @@ class Case:
 
     Attributes:
         rotary_dim: 0 for no rotation.
+        sections: Rotary pairs of each row of positions; empty for one position a token.
         qk_norm: Whether query and key heads are normalised.
     """
 
@@ -26,6 +27,7 @@ class Case:
     head_dim: int = 32
     window: int | None = None
     rotary_dim: int = 0
+    sections: tuple[int, ...] = ()
     qk_norm: bool = False
     block_size: int = 16
     dtype: str = "float32"
@@ -43,6 +45,7 @@ class Case:
             head_dim=self.head_dim,
             scale=self.head_dim**-0.5,
             sliding_window=self.window,
+            rope_sections=self.sections,
         )
 
     @property

@@ -10,6 +10,8 @@ import torch
 
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
+from quire.kernels.reference.attention import ReferenceAttention
+from quire.kernels.reference.kv_cache import ReferenceKVCache
 from tests.kernels.attention_cases import SHAPES, Case, Tables
 from tests.kernels.attention_runs import (
     Parts,
@@ -20,6 +22,7 @@ from tests.kernels.attention_runs import (
     run_cpu,
     run_reference,
 )
+from tests.kernels.torch_copies import tensors
 
 torch.set_num_threads(1)
 
@@ -224,10 +227,78 @@ def test_wrong_shapes_and_caches_are_refused() -> None:
         attend(attention, qkv[0][:2].copy(), batch, cache, out[:2])
     with pytest.raises(ValueError, match="contiguous"):
         attend(attention, np.concatenate([qkv[0]] * 2, axis=1)[:, : case.width], batch, cache, out)
-    with pytest.raises(UnsupportedInputError, match="describe 3 tokens"):
+    with pytest.raises(UnsupportedInputError, match=r"positions \(2,\)"):
         attention.plan(replace(batch, slot_mapping=batch.slot_mapping[:2]), cache)
     other = CpuKVCache(replace(case, head_dim=16).cache_spec, tables.num_blocks)
     with pytest.raises(UnsupportedInputError, match="needs a cache"):
         attend(attention, qkv[0], batch, other, out)
     with pytest.raises(UnsupportedInputError, match="multiple of num_kv_heads"):
         CpuAttention(replace(case, num_heads=3).spec, None, None, 0.0)
+
+
+SECTIONED = Case(head_dim=40, rotary_dim=32, sections=(4, 7, 5), qk_norm=True)
+
+
+def run_sections(case: Case, positions: np.ndarray) -> list[np.ndarray]:
+    """Two requests' rows after the rotation and their outputs, on both backends."""
+    lens = [9, 6]
+    tables, qkv = Tables(case, lens), random_qkv(case, lens)
+    parts = [(0, 0, 9), (1, 0, 6)]
+    batch = replace(tables.step(parts), positions=positions)
+    width = case.num_heads * case.head_dim
+    ours, out = rows_of(qkv, parts), np.empty((15, width), np.float32)
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    attend(CpuAttention(case.spec, **case.parameters()), ours, batch, cache, out)
+    theirs, want = tensors(rows_of(qkv, parts)), torch.empty(15, width)
+    oracle = ReferenceAttention(case.spec, **tensors(case.parameters()))
+    reference_cache = ReferenceKVCache(case.cache_spec, tables.num_blocks)
+    attend(oracle, theirs, tensors(batch), reference_cache, want)
+    return [ours, out, theirs.numpy(), want.numpy()]
+
+
+def test_equal_sections_give_the_bits_of_one_position(isa: str) -> None:
+    positions = np.concatenate([np.arange(9), np.arange(6)]).astype(np.int32)
+    plain = run_sections(replace(SECTIONED, sections=()), positions)
+    sectioned = run_sections(SECTIONED, np.stack([positions] * 3))
+    for got, want in zip(sectioned, plain, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_each_section_turns_by_its_own_position(isa: str) -> None:
+    """Against the reference, and the reference against the formula of Qwen2-VL."""
+    positions = np.random.default_rng(0).integers(0, 300, (3, 15)).astype(np.int32)
+    ours, out, theirs, want = run_sections(SECTIONED, positions)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    np.testing.assert_allclose(out, want, atol=1e-5)
+    plain = replace(SECTIONED, qk_norm=False)
+    rotated = torch.from_numpy(run_sections(plain, positions)[2]).view(15, 8, 40)[:, :6, :32]
+    before = torch.from_numpy(rows_of(random_qkv(plain, [9, 6]), [(0, 0, 9), (1, 0, 6)]))
+    q = before.view(15, 8, 40)[:, :6, :32]
+    # transformers' apply_multimodal_rotary_pos_emb, for (tokens, heads, rotary dim).
+    cos, sin = (
+        torch.cat([torch.from_numpy(table)[torch.from_numpy(positions).long()]] * 2, -1)
+        for table in plain.parameters()["rope"]
+    )
+    cos, sin = (
+        torch.cat([part[i % 3] for i, part in enumerate(x.split(plain.sections * 2, -1))], -1)
+        for x in (cos, sin)
+    )
+    cos, sin = cos[:, None], sin[:, None]
+    half_turned = torch.cat([-q[..., 16:], q[..., :16]], -1)
+    torch.testing.assert_close(rotated, q * cos + half_turned * sin)
+
+
+def test_sections_must_fit() -> None:
+    tables = Tables(SECTIONED, [3])
+    cache = CpuKVCache(SECTIONED.cache_spec, tables.num_blocks)
+    attention = CpuAttention(SECTIONED.spec, **SECTIONED.parameters())
+    with pytest.raises(UnsupportedInputError, match=r"positions \(3, 3\)"):
+        attention.plan(tables.step([(0, 0, 3)]), cache)
+    for sections in ((4, 7), (20, -4), (16, 1)):
+        with pytest.raises(UnsupportedInputError, match="sum to the 16 rotary pairs"):
+            CpuAttention(replace(SECTIONED, sections=sections).spec, **SECTIONED.parameters())
+    batch = tables.step([(0, 0, 3)])
+    batch.positions = np.stack([batch.positions, batch.positions, batch.positions + 4094])
+    with pytest.raises(UnsupportedInputError, match="rope tables"):
+        rows = np.empty((3, SECTIONED.width), np.float32)
+        attend(attention, rows, batch, cache, np.empty((3, 160), np.float32))

@@ -20,6 +20,11 @@ def test_rows_are_gathered_and_added(isa: str, columns: int, rows: list[int]) ->
     index = np.array(rows, np.int32)
     out = BACKEND.gather_rows(table, index, np.empty_like(x))
     np.testing.assert_array_equal(out, table[index])
+    scattered = BACKEND.scatter_rows(x, index, table.copy())
+    want = table.copy()
+    for row, values in zip(rows, x, strict=True):
+        want[row] = values
+    np.testing.assert_array_equal(scattered, want)
     want = x + table[index]
     np.testing.assert_array_equal(BACKEND.add_rows(x, table, index), want)
 
@@ -32,6 +37,8 @@ def test_rows_outside_are_refused_and_nothing_is_written(row: int) -> None:
         BACKEND.gather_rows(table, index, x)
     with pytest.raises(UnsupportedInputError, match=r"rows must be in \[0, 5\)"):
         BACKEND.add_rows(x, table, index)
+    with pytest.raises(UnsupportedInputError, match=r"rows must be in \[0, 2\)"):
+        BACKEND.scatter_rows(table[:2], np.array([0, row], np.int32), x)
     assert not x.any()
 
 

@@ -71,6 +71,7 @@ class CpuAttention:
             half,
             cosines,
             sines,
+            self.spec.rope_sections or (half,),
             *(qk_norm or (None, None)),
             norm_eps,
         )
@@ -78,11 +79,12 @@ class CpuAttention:
     def plan(self, batch: ForwardBatch, kv_cache: KVCache) -> Any:
         """Check a step and hold the addresses of its arrays; the cache decides, not the layer."""
         assert isinstance(kv_cache, CpuKVCache)
-        attention.check_batch(batch)
+        attention.check_batch(self.spec, batch)
         attention.check_cache(self.spec, kv_cache.spec)
         num_requests, max_blocks = batch.block_tables.shape
         plan = native.AttentionPlan(
-            batch.positions.shape[0],
+            batch.slot_mapping.shape[0],
+            len(self.spec.rope_sections) or 1,
             batch.positions,
             batch.slot_mapping,
             batch.block_tables,

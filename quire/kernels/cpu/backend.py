@@ -130,6 +130,13 @@ class CpuBackend:
             raise rows_op.refuse_row("gather_rows", len(x))
         return out
 
+    def scatter_rows(self, x: Floats, rows: Ints, out: Floats) -> Floats:
+        rows_op.check("scatter_rows", out, rows, x)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(out):
+            raise rows_op.refuse_row("scatter_rows", len(out))
+        out[rows] = x
+        return out
+
     def route(self, logits: Floats, top_k: int, renormalize: bool) -> tuple[Ints, Floats]:
         moe_op.check_route(logits, top_k)
         num_rows, num_experts = logits.shape

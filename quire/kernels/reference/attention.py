@@ -33,7 +33,7 @@ class ReferenceAttention:
     def plan(self, batch: ForwardBatch, kv_cache: KVCache) -> tuple[ForwardBatch, ReferenceKVCache]:
         """Check a step."""
         assert isinstance(kv_cache, ReferenceKVCache)
-        attention.check_batch(batch)
+        attention.check_batch(self.spec, batch)
         attention.check_cache(self.spec, kv_cache.spec)
         return batch, kv_cache
 
@@ -43,14 +43,14 @@ class ReferenceAttention:
         """Write this step's K and V to the cache, then attend."""
         batch, kv_cache = plan
         spec = self.spec
-        attention.check(spec, qkv, len(batch.positions), out)
+        attention.check(spec, qkv, len(batch.slot_mapping), out)
         heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
         q, k, v = heads.tensor_split([spec.num_heads, spec.num_heads + spec.num_kv_heads], dim=1)
         for x, index in ((q, 0), (k, 1)):
             if self.qk_norm is not None:
                 x.copy_(rms_norm(x, self.qk_norm[index], self.norm_eps))
             if self.rope is not None:
-                rotate(x, batch.positions.long(), *self.rope)
+                rotate(x, batch.positions.long(), *self.rope, spec.rope_sections)
         written = batch.slot_mapping >= 0
         kv_cache.write(spec.layer, batch.slot_mapping[written], k[written], v[written])
         starts = batch.query_start_loc.tolist()
@@ -68,11 +68,18 @@ class ReferenceAttention:
 
 
 def rotate(
-    x: torch.Tensor, positions: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor
+    x: torch.Tensor,
+    positions: torch.Tensor,
+    cosines: torch.Tensor,
+    sines: torch.Tensor,
+    sections: tuple[int, ...] = (),
 ) -> None:
     """Turn the pairs ``(x[i], x[i + R/2])`` of each head of (T, heads, H) in place."""
     half = cosines.shape[1]
-    cos, sin = cosines[positions, None], sines[positions, None]
+    # The position of each token and pair, (T, R/2).
+    counts = torch.tensor(sections or (half,))
+    at = positions.view(len(counts), -1).repeat_interleave(counts, dim=0).T
+    cos, sin = (table[at, torch.arange(half)][:, None] for table in (cosines, sines))
     first, second = x[..., :half].clone(), x[..., half : 2 * half].clone()
     x[..., :half] = first * cos - second * sin
     x[..., half : 2 * half] = second * cos + first * sin

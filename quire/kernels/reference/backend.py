@@ -115,6 +115,11 @@ class ReferenceBackend:
         rows_op.check("gather_rows", x, rows, out)
         return out.copy_(_rows("gather_rows", x, rows))
 
+    def scatter_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> Tensor:
+        rows_op.check("scatter_rows", out, rows, x)
+        _rows("scatter_rows", out, rows)
+        return out.index_copy_(0, rows.long(), x)
+
     def route(self, logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
         moe_op.check_route(logits, top_k)
         return moe.route(logits, top_k, renormalize)
