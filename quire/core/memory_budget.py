@@ -1,16 +1,13 @@
 """How memory is divided: bytes in, number of KV blocks out; it measures and allocates nothing.
 
-Three ways to say how much memory there is for the KV cache:
-
-- a fraction of the device's memory, for weights, scratch *and* KV (:func:`budget_from_total`);
-- a fraction of what is free, for KV alone when weights and scratch are already there
-  (:func:`kv_bytes_from_free`), or for everything when nothing is loaded yet;
-- absolute bytes.
+There are three ways to say how much memory there is for the KV cache: a fraction of all memory or
+of what is free, for weights, scratch *and* KV; or absolute bytes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BYTES, KVCacheSpec
@@ -22,16 +19,33 @@ NOTHING_FITS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class KVPool:
+    """A KV cache besides the one that requests' block tables count in.
+
+    Attributes:
+        spec: Its blocks.
+        num_blocks: Blocks of its own; None for one to each block of the first cache, with the same
+            id (a draft model's KV).
+        place: ``device``, or ``host`` where the machine's memory is another one.
+    """
+
+    spec: KVCacheSpec
+    num_blocks: int | None = None
+    place: Literal["device", "host"] = "device"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryDemand:
     """What an engine needs.
 
     Attributes:
-        weight_bytes: Weights as they lie in memory.
+        weight_bytes: Weights as they lie in memory, of all models.
         weight_dtype: Their element type.
         scratch_bytes: Activations, logits and other buffers at the largest step.
         spec: The KV cache's blocks.
         max_model_len: Tokens of the longest request, which must fit alone.
+        pools: Further KV caches.
     """
 
     weight_bytes: int
@@ -39,68 +53,89 @@ class MemoryDemand:
     scratch_bytes: int
     spec: KVCacheSpec
     max_model_len: int
+    pools: tuple[KVPool, ...] = ()
+
+    def __post_init__(self) -> None:
+        for pool in self.pools:
+            if pool.num_blocks is None:
+                assert pool.place == "device", f"shared block ids on the {pool.place}"
+                assert pool.spec.block_size == self.spec.block_size, (pool.spec, self.spec)
+
+    def with_model(self, other: MemoryDemand) -> MemoryDemand:
+        """Return the demand of both models, whose requests have one block table for both."""
+        return replace(
+            self,
+            weight_bytes=self.weight_bytes + other.weight_bytes,
+            scratch_bytes=self.scratch_bytes + other.scratch_bytes,
+            pools=(*self.pools, KVPool(other.spec), *other.pools),
+        )
+
+    @property
+    def specs(self) -> tuple[KVCacheSpec, ...]:
+        """What one block id names: a block of each of these."""
+        return (self.spec, *(pool.spec for pool in self.pools if pool.num_blocks is None))
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of what one block id names, without scales."""
+        return sum(spec.block_bytes for spec in self.specs)
+
+    @property
+    def allocated_block_bytes(self) -> int:
+        """Bytes of what one block id names, scales included."""
+        return sum(spec.allocated_block_bytes for spec in self.specs)
+
+    def pool_bytes(self, place: str) -> int:
+        """Return the bytes of the pools with a number of blocks of their own in one place."""
+        own = (pool for pool in self.pools if pool.num_blocks is not None and pool.place == place)
+        return sum((pool.num_blocks or 0) * pool.spec.allocated_block_bytes for pool in own)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes on the device before the first block."""
+        return self.weight_bytes + self.scratch_bytes + self.pool_bytes("device")
 
     @property
     def least_bytes(self) -> int:
         """Bytes with which one request of full length runs; the null block is one block more."""
         num_blocks = self.spec.num_blocks(self.max_model_len) + 1
-        return self.weight_bytes + self.scratch_bytes + num_blocks * self.spec.allocated_block_bytes
+        return self.fixed_bytes + num_blocks * self.allocated_block_bytes
 
     def longest_fitting(self, budget_bytes: int) -> int:
         """Return the most tokens of a request that runs in ``budget_bytes``; 0 or less if none."""
-        available = budget_bytes - self.weight_bytes - self.scratch_bytes
-        return (available // self.spec.allocated_block_bytes - 1) * self.spec.block_size
+        available = budget_bytes - self.fixed_bytes
+        return (available // self.allocated_block_bytes - 1) * self.spec.block_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MemoryBudget:
     """A device's memory, divided.
 
     Attributes:
+        demand: What was needed.
         device_bytes: All there is.
-        weight_bytes, scratch_bytes: As demanded.
-        kv_bytes: ``num_blocks`` blocks and their scales.
         num_blocks: KV blocks, the null block included.
-        spec: The blocks.
     """
 
+    demand: MemoryDemand
     device_bytes: int
-    weight_bytes: int
-    scratch_bytes: int
-    kv_bytes: int
     num_blocks: int
-    spec: KVCacheSpec
 
-    @classmethod
-    def with_blocks(cls, demand: MemoryDemand, device_bytes: int, num_blocks: int) -> MemoryBudget:
-        """Return the division of a device that holds ``demand`` and ``num_blocks`` blocks."""
-        return cls(
-            device_bytes=device_bytes,
-            weight_bytes=demand.weight_bytes,
-            scratch_bytes=demand.scratch_bytes,
-            kv_bytes=num_blocks * demand.spec.allocated_block_bytes,
-            num_blocks=num_blocks,
-            spec=demand.spec,
-        )
+    @property
+    def kv_bytes(self) -> int:
+        """All KV caches on the device, with their scales."""
+        shared = self.num_blocks * self.demand.allocated_block_bytes
+        return shared + self.demand.pool_bytes("device")
 
     @property
     def headroom_bytes(self) -> int:
         """What the engine leaves to others."""
-        return self.device_bytes - self.weight_bytes - self.scratch_bytes - self.kv_bytes
-
-    def percentages(self) -> dict[str, float]:
-        """Return each part's share of the device; they sum to 100."""
-        parts = {
-            "weights": self.weight_bytes,
-            "kv_cache": self.kv_bytes,
-            "scratch": self.scratch_bytes,
-            "headroom": self.headroom_bytes,
-        }
-        return {name: 100.0 * size / self.device_bytes for name, size in parts.items()}
+        demand = self.demand
+        return self.device_bytes - demand.weight_bytes - demand.scratch_bytes - self.kv_bytes
 
     def num_sequences(self, num_tokens: int) -> int:
         """Return how many requests of ``num_tokens`` tokens each fit at once."""
-        return (self.num_blocks - 1) // self.spec.num_blocks(num_tokens)
+        return (self.num_blocks - 1) // self.demand.spec.num_blocks(num_tokens)
 
 
 def budget_from_total(total_bytes: int, fraction: float) -> int:
@@ -108,18 +143,17 @@ def budget_from_total(total_bytes: int, fraction: float) -> int:
     return int(total_bytes * fraction)
 
 
-def kv_bytes_from_free(free_bytes: int, fraction: float) -> int:
-    """Return the bytes for KV of what weights and scratch leave (``free_gpu_memory_fraction``)."""
-    return int(free_bytes * fraction)
-
-
 def num_sequences(kv_bytes: int, spec: KVCacheSpec, num_tokens: int) -> int:
     """Return how many requests of ``num_tokens`` tokens each fit in ``kv_bytes``, with scales."""
     return kv_bytes // (spec.num_blocks(num_tokens) * spec.allocated_block_bytes)
 
 
-def plan_memory(
-    demand: MemoryDemand, device_bytes: int, budget_bytes: int, kv_bytes: int | None = None
+def divide_memory(
+    demand: MemoryDemand,
+    device_bytes: int,
+    budget_bytes: int,
+    kv_bytes: int | None = None,
+    host_bytes: int = 0,
 ) -> MemoryBudget:
     """Divide a budget: what weights and scratch leave becomes KV blocks.
 
@@ -131,18 +165,24 @@ def plan_memory(
         budget_bytes: What the engine may use of it.
         kv_bytes: Bytes for KV blocks alone, when given; with the blocks' scales, which come on top
             (int8), they must lie within the budget.
+        host_bytes: What the engine may use of another memory, that of the host.
 
     Raises:
-        ConfigError: A request of full length does not fit; the message names three settings
-            with which it would, as far as the device has the memory.
+        ConfigError: The pools on the host do not fit. Or a request of full length does not; the
+            message names three settings with which it would, as far as the device has the memory.
     """
-    available = budget_bytes - demand.weight_bytes - demand.scratch_bytes
-    block_bytes = demand.spec.allocated_block_bytes
+    if demand.pool_bytes("host") > host_bytes:
+        raise ConfigError(
+            f"[config] KV caches on the host must fit in {format_bytes(host_bytes)}; got "
+            f"{format_bytes(demand.pool_bytes('host'))}. Lower their size."
+        )
+    available = budget_bytes - demand.fixed_bytes
+    block_bytes = demand.allocated_block_bytes
     if kv_bytes is not None:
-        block_bytes = demand.spec.block_bytes
-        scale_bytes = kv_bytes // block_bytes * demand.spec.block_scale_bytes
+        block_bytes = demand.block_bytes
+        scale_bytes = kv_bytes // block_bytes * (demand.allocated_block_bytes - block_bytes)
         if kv_bytes + scale_bytes > available:
-            most = max(available, 0) * block_bytes // demand.spec.allocated_block_bytes
+            most = max(available, 0) * block_bytes // demand.allocated_block_bytes
             raise ConfigError(
                 "[config] --kv-cache-memory-bytes must be at most "
                 f"{format_bytes(most)}, what weights and scratch leave of "
@@ -153,7 +193,7 @@ def plan_memory(
     num_blocks = max(available, 0) // block_bytes
     needed = demand.spec.num_blocks(demand.max_model_len) + 1
     if num_blocks < needed:
-        allowed = demand.weight_bytes + demand.scratch_bytes + available
+        allowed = demand.fixed_bytes + available
         options = _fitting_settings(demand, allowed, device_bytes, kv_bytes is not None)
         advice = f"Any of these would fit: {'; '.join(options)}." if options else NOTHING_FITS
         raise ConfigError(
@@ -163,7 +203,7 @@ def plan_memory(
             f"{format_bytes(demand.scratch_bytes)}), needed "
             f"{format_bytes(needed * block_bytes)}. {advice}"
         )
-    return MemoryBudget.with_blocks(demand, device_bytes, num_blocks)
+    return MemoryBudget(demand, device_bytes, num_blocks)
 
 
 def _fitting_settings(
@@ -197,7 +237,7 @@ def _fitting_settings(
         if needed > device_bytes:
             continue
         if kv_given:
-            needed -= demand.weight_bytes + demand.scratch_bytes
+            needed -= demand.fixed_bytes
         memory = f"{'--kv-cache-memory-bytes' if kv_given else '--memory'} {_mib_up(needed)}"
         settings.append(memory if divisor == 1 else f"--max-model-len {length} {memory}")
     return settings

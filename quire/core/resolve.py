@@ -1,6 +1,6 @@
 """From settings with ``auto`` and ``None`` to values, as one pure function that says what it chose.
 
-How many KV blocks there are is decided later, from measured weights, by the memory ledger.
+How many KV blocks there are is decided later, from measured weights, by the memory plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ResolvedConfig:
         device: ``cpu`` or ``reference``.
         threads: Compute threads.
         dtype, kv_cache_dtype: Element types of weights and of K and V (a key of KV_DTYPE_BYTES).
-        max_model_len: Most tokens of a request; the ledger may lower it if it was not given.
+        max_model_len: Most tokens of a request; the memory plan may lower it if it was not given.
         memory_bytes: Most bytes for weights, scratch and KV together.
         choices: One line for each value that was chosen rather than given.
     """

@@ -282,7 +282,7 @@ class Engine:
         if not plan.scheduled:
             return StepOutput()
         try:
-            return self.executor.execute(plan)
+            return self.executor.submit(plan).result()
         except BaseException as error:
             # What the step left in the cache is unknown, so nothing of it can be used again.
             self._dead = f"[engine] a step failed: {type(error).__name__}: {error}. Start it again."

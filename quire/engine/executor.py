@@ -9,6 +9,18 @@ from quire.core.metrics import Samples
 from quire.core.step import SchedulerOutput, StepOutput
 
 
+class StepHandle(Protocol):
+    """A step under way."""
+
+    def result(self) -> StepOutput:
+        """Wait for the step and return what it brought.
+
+        Raises:
+            Exception: The step as a whole failed; nothing of it was kept.
+        """
+        ...
+
+
 class Executor(Protocol):
     """Runs plans on a model that is already loaded.
 
@@ -20,11 +32,10 @@ class Executor(Protocol):
     kv_cache_spec: KVCacheSpec
     num_blocks: int
 
-    def execute(self, plan: SchedulerOutput) -> StepOutput:
-        """Compute one step and sample.
+    def submit(self, plan: SchedulerOutput) -> StepHandle:
+        """Compute one step and sample, in the order of submission; errors are the handle's.
 
-        Raises:
-            Exception: The step as a whole failed; nothing of it was kept.
+        It may be under way when this returns, so that the next plan is made meanwhile.
         """
         ...
 

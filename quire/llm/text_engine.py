@@ -21,7 +21,7 @@ from quire.llm.engine_client import Prompt
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.request_reader import PreparedRequest, RequestReader
 from quire.models.loader import Progress
-from quire.runner.in_process_executor import InProcessExecutor
+from quire.runner.in_process_executor import load_executor
 from quire.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
@@ -49,14 +49,14 @@ class TextEngine:
         self._reader = reader = RequestReader(config.model)
         self.tokenizer: Tokenizer = reader.tokenizer
         self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
-        self.executor = InProcessExecutor(
+        self.executor = load_executor(
             reader.folder,
             config,
             eos_token_ids=reader.eos_token_ids,
             on_progress=on_progress,
             create_grammars=reader.loaded,
         )
-        self.max_model_len = self.executor.ledger.max_model_len
+        self.max_model_len = self.executor.memory.max_model_len
         self.config = replace(config, model=replace(config.model, max_model_len=self.max_model_len))
         self.model_config: ModelConfig = self.executor.model_config
         self.engine = Engine(self.executor, self.config, self.model_config)

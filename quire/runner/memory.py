@@ -1,6 +1,6 @@
-"""The memory ledger: what weights, scratch and KV blocks take of this machine, and what then fits.
+"""The memory plan: what weights, scratch and KV blocks take of this machine, and what then fits.
 
-The arithmetic is :mod:`quire.core.memory_budget`; here are the inputs and the words.
+The arithmetic is :mod:`quire.core.memory_budget`; here are the inputs and the lines for people.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.core.memory_budget import MemoryBudget, MemoryDemand, format_bytes, plan_memory
+from quire.core.memory_budget import MemoryBudget, MemoryDemand, divide_memory, format_bytes
+from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
+from quire.layers.workspace import workspace_bytes
+from quire.runner.model_runner import LOGITS_CHUNK_ROWS
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class MemoryPlan:
     """The memory of one engine.
 
     Attributes:
@@ -29,26 +32,61 @@ class Ledger:
 
     def lines(self) -> list[str]:
         """Say where the memory goes and how many sequences of which length fit."""
-        budget, spec = self.budget, self.budget.spec
+        budget, demand = self.budget, self.budget.demand
+        spec = demand.spec
         lengths = [self.max_model_len]
         while len(lengths) < 4 and lengths[-1] >= 4 * spec.block_size:
             lengths.append(lengths[-1] // 4)
         fits = ", ".join(f"{budget.num_sequences(n):,} of {n:,} tokens" for n in lengths)
-        parts = (budget.weight_bytes, budget.scratch_bytes, budget.kv_bytes)
+        parts = (demand.weight_bytes, demand.scratch_bytes, budget.kv_bytes)
         weights, scratch, kv, total = map(format_bytes, (*parts, sum(parts)))
         headroom, device = map(format_bytes, (budget.headroom_bytes, budget.device_bytes))
-        scale_bytes = budget.num_blocks * spec.block_scale_bytes
+        token_bytes = sum(spec.token_bytes for spec in demand.specs)
+        scale_bytes = budget.num_blocks * (demand.allocated_block_bytes - demand.block_bytes)
         scales = f", scales {format_bytes(scale_bytes)} in all" if scale_bytes else ""
+        host_bytes = demand.pool_bytes("host")
+        host = f"; KV {format_bytes(host_bytes)} on the host" if host_bytes else ""
         return [
             f"memory: weights {weights} + scratch {scratch} + KV {kv} = {total}; "
-            f"headroom {headroom} of {device}",
+            f"headroom {headroom} of {device}{host}",
             f"KV cache: {budget.num_blocks - 1:,} blocks of {spec.block_size} tokens in "
-            f"{spec.dtype}, {format_bytes(spec.token_bytes)} a token{scales}; "
+            f"{spec.dtype}, {format_bytes(token_bytes)} a token{scales}; "
             f"sequences at once: {fits}",
         ]
 
 
-def draw_up_ledger(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: int) -> Ledger:
+def model_demand(
+    config: ModelConfig, resolved: ResolvedConfig, weight_bytes: int, activation_dtype: str
+) -> MemoryDemand:
+    """Return what a model needs at the largest step."""
+    options = resolved.config.scheduler
+    spec = KVCacheSpec(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=resolved.config.cache.block_size,
+        dtype=resolved.kv_cache_dtype,
+    )
+    # Besides the step's logits there are copies of a chunk for sampling and for log-probabilities.
+    rows = logits_rows(resolved) + 2 * LOGITS_CHUNK_ROWS
+    scratch = workspace_bytes(config, options.max_num_batched_tokens, activation_dtype)
+    scratch += 4 * rows * config.vocab_size
+    scratch += _table_bytes(options.max_num_seqs, resolved.max_model_len, spec)
+    return MemoryDemand(
+        weight_bytes=weight_bytes,
+        weight_dtype=resolved.dtype,
+        scratch_bytes=scratch,
+        spec=spec,
+        max_model_len=resolved.max_model_len,
+    )
+
+
+def logits_rows(resolved: ResolvedConfig) -> int:
+    """Return the most rows of logits that are computed at once."""
+    return max(resolved.config.scheduler.max_num_seqs, LOGITS_CHUNK_ROWS)
+
+
+def plan_memory(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: int) -> MemoryPlan:
     """Divide the memory that ``resolved`` grants.
 
     Blocks beyond what ``max_num_seqs`` requests of full length can hold are not allocated. A
@@ -70,42 +108,42 @@ def draw_up_ledger(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes:
     if resolved.config.model.max_model_len is None:
         room = demand.longest_fitting(budget_bytes)
         if cache.kv_cache_memory_bytes is not None:
-            blocks = cache.kv_cache_memory_bytes // spec.block_bytes - 1
+            blocks = cache.kv_cache_memory_bytes // demand.block_bytes - 1
             room = min(room, blocks * spec.block_size)
         if spec.block_size <= room < max_model_len:
             max_model_len = room
             choices.append(f"max_model_len = {room}: what fits of the model's")
             demand = replace(demand, max_model_len=room)
-    budget = plan_memory(demand, device_bytes, budget_bytes, cache.kv_cache_memory_bytes)
+    budget = divide_memory(demand, device_bytes, budget_bytes, cache.kv_cache_memory_bytes)
     useful = resolved.config.scheduler.max_num_seqs * spec.num_blocks(max_model_len) + 1
     if useful < budget.num_blocks and cache.kv_cache_memory_bytes is None:
-        budget = MemoryBudget.with_blocks(demand, device_bytes, useful)
-    return Ledger(budget, max_model_len, tuple(choices))
+        budget = MemoryBudget(demand, device_bytes, useful)
+    return MemoryPlan(budget, max_model_len, tuple(choices))
 
 
-def table_bytes(max_num_seqs: int, max_model_len: int, spec: KVCacheSpec) -> int:
+def _table_bytes(max_num_seqs: int, max_model_len: int, spec: KVCacheSpec) -> int:
     """Bytes of the token ids and block tables of ``max_num_seqs`` requests of full length."""
     return 4 * max_num_seqs * (max_model_len + spec.num_blocks(max_model_len))
 
 
 def _fixed_blocks(
     num_blocks: int, resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: int
-) -> Ledger:
+) -> MemoryPlan:
     if num_blocks < 2:
         raise ConfigError(
             "[config] --num-gpu-blocks-override must be at least 2, the null block included; got "
             f"{num_blocks}."
         )
-    kv_bytes = num_blocks * demand.spec.allocated_block_bytes
-    room = device_bytes - demand.weight_bytes - demand.scratch_bytes
+    kv_bytes = num_blocks * demand.allocated_block_bytes
+    room = device_bytes - demand.fixed_bytes
     if kv_bytes > room:
         raise ConfigError(
             f"[config] --num-gpu-blocks-override must fit in {format_bytes(max(room, 0))}, what "
             f"weights and scratch leave of the machine; got {num_blocks} blocks of "
-            f"{format_bytes(demand.spec.allocated_block_bytes)}. Lower it."
+            f"{format_bytes(demand.allocated_block_bytes)}. Lower it."
         )
-    budget = MemoryBudget.with_blocks(demand, device_bytes, num_blocks)
+    budget = MemoryBudget(demand, device_bytes, num_blocks)
     fits = (num_blocks - 1) * demand.spec.block_size
     if resolved.config.model.max_model_len is not None or fits >= resolved.max_model_len:
-        return Ledger(budget, resolved.max_model_len, ())
-    return Ledger(budget, fits, (f"max_model_len = {fits}: what the given blocks hold",))
+        return MemoryPlan(budget, resolved.max_model_len, ())
+    return MemoryPlan(budget, fits, (f"max_model_len = {fits}: what the given blocks hold",))

@@ -90,7 +90,7 @@ class ModelRunner:
         self._model = model
         self._backend = backend
         self._kv_cache = kv_cache
-        self._canary = canary
+        self.canary = canary
         self._input = InputBatch(
             backend,
             num_rows=options.max_num_seqs,
@@ -112,7 +112,7 @@ class ModelRunner:
         output = StepOutput()
         if not plan.scheduled:
             return output
-        corrupted = {} if self._canary is None else self._canary.verify(plan)
+        corrupted = {} if self.canary is None else self.canary.verify(plan)
         prompt_parts = self._prompt_parts(plan) if self._prompt_logprobs_ids else []
         if self._pooling:
             prompt_parts += self._pooled_parts(plan)
@@ -130,8 +130,8 @@ class ModelRunner:
             start = time.perf_counter()
             self._sample(self._draws(plan), logits, output)
             output.sample_seconds = time.perf_counter() - start
-        if self._canary is not None:
-            self._canary.seal(plan)
+        if self.canary is not None:
+            self.canary.seal(plan)
             for request_id, error in corrupted.items():
                 output.result(request_id).error = error
         return output

@@ -98,6 +98,13 @@ class Held:
     block_ids: list[int]
 
 
+@dataclass
+class Handle:
+    """A step that is computed when its result is asked for."""
+
+    result: Callable[[], StepOutput]
+
+
 class PagedExecutor:
     """A two-layer "transformer" of hashes whose KV lives in slots, read through block tables.
 
@@ -118,6 +125,9 @@ class PagedExecutor:
         self.fail: Callable[[SchedulerOutput], dict[str, str]] | None = None
         self.on_step: Callable[[SchedulerOutput], object] = lambda plan: None
         self.on_result: Callable[[StepOutput], object] = lambda result: None
+
+    def submit(self, plan: SchedulerOutput) -> Handle:
+        return Handle(lambda: self.execute(plan))
 
     def execute(self, plan: SchedulerOutput) -> StepOutput:
         self.plans.append(plan)

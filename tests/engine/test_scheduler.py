@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.core.memory_budget import MemoryDemand, plan_memory
+from quire.core.memory_budget import MemoryDemand, divide_memory
 
 
 def tokens_of(plan: Any) -> dict[str, int]:
@@ -324,7 +324,7 @@ def test_predicted_concurrency_is_what_runs(start):
     demand = MemoryDemand(
         weight_bytes=10_000, weight_dtype="float32", scratch_bytes=0, spec=spec, max_model_len=128
     )
-    budget = plan_memory(demand, 10**6, 60_000)
+    budget = divide_memory(demand, 10**6, 60_000)
     predicted = budget.num_sequences(128)
     assert predicted == 24
     for surplus in (0, 1):

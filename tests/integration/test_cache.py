@@ -170,7 +170,7 @@ def test_allocated_bytes_are_the_formula(create_llm: Callable[..., LLM]) -> None
     runner = llm.engine.executor._runner
     assert runner is not None
     # K and V, 3 layers, 2 KV heads of 16 elements in float32, 33 blocks of 16 tokens.
-    assert llm.engine.executor.ledger.budget.kv_bytes == 2 * 3 * 2 * 16 * 4 * 33 * 16
+    assert llm.engine.executor.memory.budget.kv_bytes == 2 * 3 * 2 * 16 * 4 * 33 * 16
     nbytes = getattr(runner._kv_cache, "nbytes", None)
     if nbytes is not None:
         assert nbytes == 2 * 3 * 2 * 16 * 4 * 33 * 16
@@ -207,7 +207,7 @@ def test_a_context_that_was_not_asked_for_is_lowered_to_what_fits(
 ) -> None:
     llm = create_llm(memory=2 * 2**20, max_num_batched_tokens=256)
     assert 16 <= llm.engine.max_model_len < 2048
-    assert any("what fits" in line for line in llm.engine.executor.ledger.choices)
+    assert any("what fits" in line for line in llm.engine.executor.memory.choices)
     longest = [[1] * (llm.engine.max_model_len - 1)]
     assert len(llm.generate(longest, SamplingParams(max_tokens=1))[0].outputs[0].token_ids) == 1
 

@@ -47,8 +47,8 @@ def test_the_same_bytes_hold_twice_the_blocks(create_llm: Callable[..., LLM], dt
     narrow = create_llm(kv_cache_dtype=dtype, kv_cache_memory_bytes=6 * MIB)
     assert num_blocks(narrow) == 2 * num_blocks(wide)
     executor = narrow.engine.engine.executor
-    budget = executor.ledger.budget
-    assert budget.kv_bytes == budget.num_blocks * budget.spec.allocated_block_bytes
+    budget = executor.memory.budget
+    assert budget.kv_bytes == budget.num_blocks * budget.demand.spec.allocated_block_bytes
     assert budget.kv_bytes == executor._runner._kv_cache.nbytes
 
 
@@ -61,9 +61,9 @@ def test_fp8_doubles_what_fits_beside_the_weights(create_llm: Callable[..., LLM]
 def test_int8_leaves_room_for_its_scales(create_llm: Callable[..., LLM]) -> None:
     """Blocks of exactly the budget are refused when their scales would not fit beside them."""
     llm = create_llm(kv_cache_dtype="int8", memory=48 * MIB, max_num_seqs=4096)
-    budget = llm.engine.engine.executor.ledger.budget
-    assert budget.weight_bytes + budget.scratch_bytes + budget.kv_bytes <= 48 * MIB
-    left = 48 * MIB - budget.weight_bytes - budget.scratch_bytes
+    budget = llm.engine.engine.executor.memory.budget
+    assert budget.demand.fixed_bytes + budget.kv_bytes <= 48 * MIB
+    left = 48 * MIB - budget.demand.fixed_bytes
     with pytest.raises(ConfigError, match="--kv-cache-memory-bytes must be at most"):
         create_llm(
             kv_cache_dtype="int8", memory=48 * MIB, max_num_seqs=4096, kv_cache_memory_bytes=left

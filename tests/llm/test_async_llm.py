@@ -245,7 +245,7 @@ async def test_a_failed_step_ends_streams_and_health_checks_see_it(
     engine._engine.executor.shutdown()
     final = [output async for output in stream][-1]
     assert final.outputs[0].finish_reason == "error"
-    assert "execute after shutdown" in (final.error or "")
+    assert "submit after shutdown" in (final.error or "")
     with pytest.raises(EngineDeadError):
         engine.check_health()
     with pytest.raises(EngineDeadError):

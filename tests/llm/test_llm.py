@@ -179,9 +179,9 @@ class Interrupting:
     def __init__(self, executor: Any) -> None:
         self._executor = executor
 
-    def execute(self, plan: Any) -> Any:
+    def submit(self, plan: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
-        return self._executor.execute(plan)
+        return self._executor.submit(plan)
 
     def stats(self) -> Any:
         return self._executor.stats()
@@ -202,7 +202,7 @@ def test_an_interrupt_waits_for_the_step_and_leaves_a_working_engine(llm: LLM) -
 def test_a_failed_step_ends_everything_and_says_so(create_llm: Callable[..., LLM]) -> None:
     llm = create_llm()
     llm.engine.executor.shutdown()  # the next step finds no model
-    with pytest.raises(EngineDeadError, match="execute after shutdown"):
+    with pytest.raises(EngineDeadError, match="submit after shutdown"):
         llm.generate(["a", "b"], GREEDY)
     with pytest.raises(EngineDeadError):
         llm.generate("c", GREEDY)

@@ -1,4 +1,4 @@
-"""The ledger: what is allocated, what is lowered, what is refused, and the words for it."""
+"""The memory plan: what is allocated, what is lowered, what is refused, and the lines for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.machine import Machine
 from quire.core.memory_budget import MemoryDemand
 from quire.core.resolve import resolve
-from quire.runner.memory import Ledger, draw_up_ledger
+from quire.runner.memory import MemoryPlan, plan_memory
 from tests.tiny_model import TINY_MODEL
 
 MIB = 2**20
@@ -21,7 +21,7 @@ MACHINE = Machine(num_cores=1, total_bytes=200 * MIB, free_bytes=100 * MIB)
 SPEC = KVCacheSpec(num_layers=4, num_kv_heads=2, head_dim=64, block_size=16, dtype="float32")
 
 
-def ledger(**settings: Any) -> Ledger:
+def plan(**settings: Any) -> MemoryPlan:
     resolved = resolve(EngineConfig.from_keywords(**settings), MACHINE, TINY_MODEL)
     demand = MemoryDemand(
         weight_bytes=20 * MIB,
@@ -30,54 +30,54 @@ def ledger(**settings: Any) -> Ledger:
         spec=SPEC,
         max_model_len=resolved.max_model_len,
     )
-    return draw_up_ledger(resolved, demand, MACHINE.free_bytes)
+    return plan_memory(resolved, demand, MACHINE.free_bytes)
 
 
 def test_the_fraction_is_of_what_is_free() -> None:
-    found = ledger(gpu_memory_utilization=0.5)
+    found = plan(gpu_memory_utilization=0.5)
     assert found.budget.num_blocks == 20 * MIB // SPEC.block_bytes
     assert found.budget.headroom_bytes == 50 * MIB
     assert found.max_model_len == 4096
 
 
 def test_no_more_blocks_than_requests_can_hold() -> None:
-    found = ledger(max_num_seqs=2, max_model_len=100)
+    found = plan(max_num_seqs=2, max_model_len=100)
     assert found.budget.num_blocks == 2 * 7 + 1
     assert found.budget.kv_bytes == 15 * SPEC.block_bytes
 
 
 def test_bytes_for_the_cache_alone_are_taken_as_given() -> None:
-    found = ledger(kv_cache_memory_bytes=20 * MIB, max_num_seqs=1, max_model_len=100)
+    found = plan(kv_cache_memory_bytes=20 * MIB, max_num_seqs=1, max_model_len=100)
     assert found.budget.num_blocks == 20 * MIB // SPEC.block_bytes
 
 
 def test_blocks_as_given_whatever_the_memory() -> None:
-    assert ledger(num_gpu_blocks_override=7).budget.num_blocks == 7
+    assert plan(num_gpu_blocks_override=7).budget.num_blocks == 7
     with pytest.raises(ConfigError, match="--num-gpu-blocks-override must fit in"):
-        ledger(num_gpu_blocks_override=10**9)
+        plan(num_gpu_blocks_override=10**9)
     with pytest.raises(ConfigError, match="--num-gpu-blocks-override must be at least 2"):
-        ledger(num_gpu_blocks_override=1)
+        plan(num_gpu_blocks_override=1)
 
 
 def test_context_not_given_is_lowered_to_what_the_given_blocks_hold() -> None:
-    found = ledger(num_gpu_blocks_override=7)
+    found = plan(num_gpu_blocks_override=7)
     assert found.max_model_len == 6 * SPEC.block_size
     assert found.choices == ("max_model_len = 96: what the given blocks hold",)
-    assert ledger(num_gpu_blocks_override=7, max_model_len=200).max_model_len == 200
+    assert plan(num_gpu_blocks_override=7, max_model_len=200).max_model_len == 200
 
 
 @pytest.mark.parametrize(
     "settings", [{"memory": 34 * MIB}, {"memory": 90 * MIB, "kv_cache_memory_bytes": 4 * MIB}]
 )
 def test_a_context_nobody_asked_for_is_lowered(settings: dict[str, int]) -> None:
-    found = ledger(**settings)
+    found = plan(**settings)
     assert found.max_model_len == 1024 - 16  # 64 blocks, one of them the null block
     assert found.choices == ("max_model_len = 1008: what fits of the model's",)
 
 
 def test_a_context_that_was_asked_for_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        ledger(memory=34 * MIB, max_model_len=2048)
+        plan(memory=34 * MIB, max_model_len=2048)
     message = str(caught.value)
     assert "2048" in message and "4.0 MiB" in message
     assert "--max-model-len 1008" in message and "--memory 39MiB" in message
@@ -85,11 +85,11 @@ def test_a_context_that_was_asked_for_is_refused() -> None:
 
 def test_weights_that_leave_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="--memory"):
-        ledger(memory=20 * MIB)
+        plan(memory=20 * MIB)
 
 
 def test_the_lines_say_what_fits() -> None:
-    first, second = ledger(memory=62 * MIB, max_num_seqs=64).lines()
+    first, second = plan(memory=62 * MIB, max_num_seqs=64).lines()
     assert "weights 20.0 MiB + scratch 10.0 MiB + KV 32.0 MiB = 62.0 MiB" in first
     assert "headroom 38.0 MiB of 100 MiB" in first
     assert "511 blocks of 16 tokens in float32, 4.0 KiB a token" in second

@@ -39,7 +39,7 @@ from quire.llm.process.messages import (
 )
 from quire.llm.process.tie import tie_to
 from quire.llm.progress import loading_bar
-from quire.runner.in_process_executor import InProcessExecutor
+from quire.runner.in_process_executor import load_executor
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import load_tokenizer
 
@@ -81,14 +81,14 @@ def _load(link: MessageSocket) -> EngineLoop | None:
     set_format(start.log_format)
     try:
         with loading_bar() as on_progress:
-            executor = InProcessExecutor(
+            executor = load_executor(
                 Path(start.folder),
                 start.config,
                 eos_token_ids=start.eos_token_ids,
                 on_progress=on_progress,
                 create_grammars=create_grammars,
             )
-        length = executor.ledger.max_model_len
+        length = executor.memory.max_model_len
         model = replace(start.config.model, max_model_len=length)
         engine = Engine(executor, replace(start.config, model=model), executor.model_config)
     except QuireError as error:

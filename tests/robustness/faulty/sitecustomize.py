@@ -6,7 +6,7 @@ A file of a fault's name in ``FAULTS`` arms it; it strikes once, and the file is
 import os
 from pathlib import Path
 
-from quire.runner.in_process_executor import InProcessExecutor
+from quire.runner.model_runner import ModelRunner
 from quire.text.detokenizer import Detokenizer
 from quire.text.tokenizer import Tokenizer
 
@@ -37,6 +37,6 @@ def faulty(kind, method, errors):
     setattr(kind, method, wrapper)
 
 
-faulty(InProcessExecutor, "execute", {"kernel": RuntimeError, "kernel-memory": MemoryError})
+faulty(ModelRunner, "execute", {"kernel": RuntimeError, "kernel-memory": MemoryError})
 faulty(Tokenizer, "encode", {"tokenizer": RuntimeError, "tokenizer-panic": PanicException})
 faulty(Detokenizer, "add", {"detokenizer": RuntimeError})

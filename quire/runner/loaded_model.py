@@ -1,0 +1,99 @@
+"""A checkpoint as a decoder that computes, and what it needs of memory; it runs no steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from quire.core.log import get_logger
+from quire.core.memory_budget import MemoryDemand
+from quire.core.model_config import ModelConfig
+from quire.core.resolve import ResolvedConfig
+from quire.kernels.backend import Backend
+from quire.models.decoder import Decoder
+from quire.models.loader import Progress, load_model
+from quire.models.weight_bytes import expected_weight_bytes
+from quire.quantization.plan import create_plan
+from quire.runner.memory import model_demand
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that is ready to compute.
+
+    Attributes:
+        decoder: Its weights, on a backend.
+        config: The decoder's shape, its dtype resolved, with all end-of-sequence ids.
+        demand: Its bytes and the blocks of its KV cache.
+    """
+
+    decoder: Decoder
+    config: ModelConfig
+    demand: MemoryDemand
+
+
+def expected_demand(
+    folder: Path, backend: Backend, model_config: ModelConfig, resolved: ResolvedConfig
+) -> MemoryDemand:
+    """Return what a checkpoint will need when it is loaded, without reading its weights."""
+    weight_bytes = expected_weight_bytes(
+        folder,
+        model_config,
+        resolved.dtype,
+        create_plan(resolved.config.model),
+        resolved.max_model_len,
+    )
+    return model_demand(model_config, resolved, weight_bytes, backend.activation_dtype)
+
+
+def load(
+    folder: Path,
+    backend: Backend,
+    resolved: ResolvedConfig,
+    *,
+    eos_token_ids: Sequence[int] = (),
+    on_progress: Progress | None = None,
+) -> LoadedModel:
+    """Load a checkpoint.
+
+    Args:
+        folder: A folder or a GGUF file.
+        backend: Computes.
+        resolved: The settings.
+        eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
+        on_progress: Called while weights load, with bytes done and bytes in all.
+
+    Raises:
+        ModelLoadError: The checkpoint cannot be used.
+    """
+    options = resolved.config.model
+    decoder = load_model(
+        folder,
+        backend,
+        dtype=resolved.dtype,
+        plan=create_plan(options),
+        max_model_len=resolved.max_model_len,
+        packed_cache=options.packed_weights_cache,
+        on_progress=on_progress,
+    )
+    config = decoder.config
+    eos = _possible((*config.eos_token_ids, *eos_token_ids), config.vocab_size)
+    demand = model_demand(config, resolved, decoder.weight_bytes, backend.activation_dtype)
+    return LoadedModel(decoder, replace(config, eos_token_ids=eos), demand)
+
+
+def _possible(eos_token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
+    """Return the ids that the model can produce, each once; say which ones it cannot."""
+    ids = tuple(dict.fromkeys(eos_token_ids))
+    possible = tuple(token_id for token_id in ids if 0 <= token_id < vocab_size)
+    beyond = sorted(set(ids) - set(possible))
+    if beyond:
+        log.warning(
+            "end-of-sequence ids %s are beyond the vocabulary of %d: they cannot end a text",
+            beyond,
+            vocab_size,
+        )
+    return possible
