@@ -98,7 +98,7 @@ class TokenMatcher(Protocol):
 
     @property
     def num_taken(self) -> int:
-        """Output tokens that it has followed."""
+        """Output tokens that it has been given, those it refused included."""
         ...
 
     def allowed(self, new_ids: list[int]) -> bytes:
@@ -109,6 +109,13 @@ class TokenMatcher(Protocol):
 
         Returns:
             One bit per token id, lowest bit first; all 0 when :attr:`error` is set.
+        """
+        ...
+
+    def rollback(self, num_tokens: int) -> None:
+        """Forget the last tokens it was given, and that it refused one of them.
+
+        A limit that computing the allowed tokens ran into stays: the request has to fail.
         """
         ...
 

@@ -180,7 +180,9 @@ class ModelRunner:
             rows = np.array([draw.row for draw in chunk], np.int32)
             at = np.array([draw.logits_row for draw in chunk], np.int32)
             own = logits if in_place else self._sampler.select(logits, at)
-            tokens = self._sampler.draw(own, self._sampling.batch(rows))
+            tokens = self._sampler.draw(
+                own, self._sampling.batch(rows, self._table.num_tokens[rows])
+            )
             self._table.append_tokens(rows, tokens)
             for draw, token in zip(chunk, tokens.tolist(), strict=True):
                 result = output.result(draw.request_id)

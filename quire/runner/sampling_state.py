@@ -85,19 +85,31 @@ class SamplingState:
         rules = self._jumping.get(row)
         return [] if rules is None else append_forced_tokens(self._table, row, rules)
 
-    def batch(self, rows: IntArray) -> SamplingBatch:
-        """Assemble what ``sample`` needs to draw the next token of ``rows`` (B,)."""
+    def batch(self, rows: IntArray, lengths: IntArray) -> SamplingBatch:
+        """Assemble what ``sample`` needs to draw one token after each position.
+
+        Args:
+            rows: (B,) of the table. A row may occur several times, one after the other: first with
+                the tokens that are known, then with proposed ones that the table holds as well.
+            lengths: (B,) tokens of the row before the draw; more each time the row occurs.
+
+        Returns:
+            What drawing one by one would be given. After a token that a grammar forbids, no token
+            is possible.
+        """
         table, count = self._table, len(rows)
         history, bias_ids, allowed = [_NO_IDS], [_NO_IDS], [_NO_IDS]
         bias_values = [_NO_VALUES]
         ruled = [(i, row) for i, row in enumerate(rows.tolist()) if row in self._rules]
+        num_known: dict[int, int] = {}  # output tokens, of rows with a grammar
         sizes = np.zeros((3, count + 1), np.int64)
         mask_rows = np.full(count, -1, np.int32)
         masks: list[npt.NDArray[np.uint32]] = []
         for i, row in ruled:
-            rules, tokens = self._rules[row], table.tokens(row)
+            rules, tokens = self._rules[row], table.token_ids[row, : lengths[i]]
             output_ids = tokens[table.num_prompt_tokens[row] :]
             if rules.matcher is not None:
+                num_known.setdefault(row, len(output_ids))
                 mask_rows[i] = len(masks)
                 new_ids = output_ids[rules.matcher.num_taken :].tolist()
                 masks.append(np.frombuffer(rules.matcher.allowed(new_ids), np.uint32))
@@ -109,6 +121,10 @@ class SamplingState:
             if rules.penalized:
                 history.append(tokens)
                 sizes[0, i + 1] = len(tokens)
+        for row, length in num_known.items():
+            matcher = self._rules[row].matcher
+            assert matcher is not None
+            matcher.rollback(matcher.num_taken - length)
         offsets = np.cumsum(sizes, axis=1)
         floats = np.take(self._floats, rows, axis=1)
         num_prompt_tokens = table.num_prompt_tokens[rows]
@@ -116,7 +132,7 @@ class SamplingState:
             **{name: floats[i] for i, name in enumerate(_FLOATS)},
             top_k=self._top_k[rows],
             seed=self._seed[rows],
-            position=(table.num_tokens[rows] - num_prompt_tokens).astype(np.int64),
+            position=(lengths - num_prompt_tokens).astype(np.int64),
             history_ids=np.concatenate(history),
             history_offsets=offsets[0],
             num_prompt_tokens=num_prompt_tokens,

@@ -40,22 +40,41 @@ class SequenceMatcher:
         self._matcher = matcher
         self._mask_bytes = mask_bytes
         self._mask: bytes | None = None
+        self._num_refused = 0  # the first token that does not follow, and what came after it
         self.num_taken = 0
 
     def allowed(self, new_ids: list[int]) -> bytes:
         """Follow tokens after :attr:`num_taken` and return which may come next, a bit per id."""
         if self._mask is None or new_ids:
-            self._matcher.consume_tokens(new_ids)
+            # Unlike consume_tokens, this leaves the matcher whole when a token does not follow.
+            num_followed = 0
+            if not self._num_refused:
+                num_followed = self._matcher.try_consume_tokens(new_ids)
+            self._num_refused += len(new_ids) - num_followed
             self.num_taken += len(new_ids)
-            mask = b"" if self._matcher.is_error() else self._matcher.compute_bitmask()
+            mask = b"" if self._num_refused else self._matcher.compute_bitmask()
             if self._matcher.is_error():  # computing may run into a limit
                 mask = b""
             self._mask = mask[: self._mask_bytes].ljust(self._mask_bytes, b"\0")
         return self._mask
 
+    def rollback(self, num_tokens: int) -> None:
+        """Forget the last tokens; it costs about as little as following them did."""
+        if not num_tokens:
+            return
+        assert num_tokens <= self.num_taken, f"rollback of {num_tokens} of {self.num_taken} tokens"
+        num_refused = min(num_tokens, self._num_refused)
+        self._num_refused -= num_refused
+        self.num_taken -= num_tokens
+        self._mask = None
+        if num_tokens > num_refused:
+            self._matcher.rollback(num_tokens - num_refused)
+
     @property
     def error(self) -> str:
         """Why it could not go on, in one line; empty while it can."""
+        if self._num_refused:
+            return "a token does not follow the ones before it"
         return _one_line(self._matcher.get_error())
 
 

@@ -35,7 +35,8 @@ class Rows:
         self.rows.append(row)
 
     def batch(self) -> SamplingBatch:
-        return self.state.batch(np.array(self.rows, np.int32))
+        rows = np.array(self.rows, np.int32)
+        return self.state.batch(rows, self.table.num_tokens[rows])
 
 
 def part(flat: Any, offsets: Any, i: int) -> list[float]:

@@ -256,3 +256,36 @@ def test_many_threads_at_once(compiler: GrammarCompiler) -> None:
         thread.join()
     masks = {compiler.create_matcher(StructuredOutputs(regex="x1")).allowed([]) for _ in range(3)}
     assert len(masks) == 1
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        ({"json": '{"type": "object", "properties": {"é": {"type": "integer"}}}'}, '{"é": 12}'),
+        ({"regex": "[a-f]+x?(é|ü){2}"}, "abcxéü"),
+        ({"grammar": 'start: "a" start "b" | "c"'}, "aaacbbb"),
+        ({"choice": ["one", "once"], "reasoning_end": "</t>"}, "so</t>once"),
+    ],
+)
+def test_a_rollback_leaves_no_trace(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, constraint: Any, text: str
+) -> None:
+    """After any further tokens, allowed or not, the same may follow as before."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.eos_token_id is not None
+    straight, back_and_forth = (
+        compiler.create_matcher(StructuredOutputs(**constraint)) for _ in range(2)
+    )
+    for i in range(len(ids) + 1):
+        expected = straight.allowed(ids[i - 1 : i] if i else [])
+        assert back_and_forth.allowed(ids[i - 1 : i] if i else []) == expected
+        for tail in ([], ids[::-1], [5, 6, 7], [tokenizer.eos_token_id, 5]):
+            further = [*ids[i : i + 3], *tail]
+            for token_id in further:
+                back_and_forth.allowed([token_id])
+            assert back_and_forth.num_taken == i + len(further)
+            assert back_and_forth.error or tail[:1] != [tokenizer.eos_token_id]
+            back_and_forth.rollback(len(tail))
+            back_and_forth.rollback(len(further) - len(tail))
+            assert (back_and_forth.num_taken, back_and_forth.error) == (i, "")
+        assert back_and_forth.allowed([]) == expected
