@@ -286,7 +286,7 @@ void attend_split(const Step& step, const Unit* units) {
   });
 }
 
-// Cut a request's queries into units behind units[num_units]; returns how many there are now.
+// Cut a request's queries into units, stored from units[num_units] on; returns how many there are.
 int64_t add_units(const Step& step, int64_t request, int64_t num_units, Unit* units) {
   const int32_t* starts = step.batch.query_start_loc + request;
   const int64_t queries = starts[1] - starts[0];

@@ -41,7 +41,7 @@ void score(const float* q, const Piece<T>& piece, int64_t first, int64_t end, fl
       const T *k[C], *next[C];
       for (int c = 0; c < C; ++c) {
         k[c] = piece.k[first + c] + head * piece.head_size;
-        // Behind the last strip of K comes V, whose first strip begins where K's did.
+        // After the last strip of K comes V, whose first strip begins where K's did.
         next[c] = !last  ? k[c] + piece.head_size
                   : none ? piece.v[first + c]
                          : piece.k[first + C + c];
@@ -54,7 +54,7 @@ void score(const float* q, const Piece<T>& piece, int64_t first, int64_t end, fl
 }
 
 // sums[r, column..] += sum_j e[r, j] v[j, column..] over a strip, positions rising. What lies
-// `ahead` elements behind each vector is fetched.
+// `ahead` elements after each vector is fetched.
 template <int R, int C, class T>
 void value_tile(const float* e, Span span, const Piece<T>& piece, int64_t head, int64_t column,
                 Part part) {

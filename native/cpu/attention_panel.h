@@ -44,7 +44,7 @@ void unpack_vector(const T* k, int64_t k_stride, int64_t j, Panel panel) {
   for (int64_t i = 0; i < panel.head_dim; ++i) store(to + i * panel_width, load(k + i * k_stride));
 }
 
-// Unpack the values of position j; columns behind the head become 0.
+// Unpack the values of position j; columns past the head become 0.
 template <class T>
 void unpack_values(const T* v, int64_t j, Panel panel) {
   const int64_t dim = panel.head_dim;
@@ -102,8 +102,8 @@ void score_rows(const PanelRows& rows, int64_t row, int64_t column, const float*
                                              rows.s + row * piece_positions + column);
 }
 
-// The values of `span` for R rows: where all rows see a position they share its V, in front of that
-// and behind it each row goes alone.
+// The values of `span` for R rows: where all rows see a position they share its V, before and
+// after that each row goes alone.
 template <int R>
 void value_rows(const PanelRows& rows, int64_t row, Span span, int64_t column, const float* v) {
   const int64_t stride = rows.part.stride;

@@ -2,7 +2,7 @@
 //
 // Each output has one accumulator, which starts at zero in each block and takes the block's inputs
 // in ascending order; blocks are added in ascending order. So an output's bits depend on its own
-// row alone, whatever the rows beside it, the instance that computed it, or the thread.
+// row alone, whatever the rows next to it, the instance that computed it, or the thread.
 #pragma once
 
 #include "include/linear.h"
@@ -67,7 +67,7 @@ struct PairFormat {
   template <int rows>
   static inline void step(Sums<rows>& sums, const Word* a, const BF16* w) {
     multiply_add<rows>(sums, a, load_even(w), load_even(w + 2 * F32::lanes));
-    // Load the pairs again: kept, they would not fit in AVX2's 16 registers beside six rows' sums.
+    // Load the pairs again: kept, they would not fit in AVX2's 16 registers with six rows' sums.
     __asm__("" : "+r"(w));
     multiply_add<rows>(sums, a + 1, load_odd(w), load_odd(w + 2 * F32::lanes));
   }

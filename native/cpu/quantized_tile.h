@@ -6,7 +6,7 @@
 //   sum += offset * (scale of activations * sum of their codes)            - where there are
 //   offsets
 //
-// So an output's bits depend on its own row alone, whatever the rows beside it, the instance that
+// So an output's bits depend on its own row alone, whatever the rows next to it, the instance that
 // computed it, or the thread.
 #pragma once
 

@@ -53,7 +53,7 @@ inline float find_bests(const Row& row) {
     each_vector(row, block, [&](int64_t i, F32 x, int64_t n) {
       // The processor's own reading ahead stops at the end of every page.
       if (i % 16 == 0) __builtin_prefetch(row.logits + smaller(i + tokens_ahead, last), 0, 2);
-      if (n < F32::lanes) {  // the lanes behind the end are no tokens
+      if (n < F32::lanes) {  // the lanes past the end are no tokens
         float lanes[F32::lanes];
         store(lanes, set1(-INFINITY));
         for (int64_t lane = 0; lane < n; ++lane) lanes[lane] = row.logits[i + lane];

@@ -1,4 +1,4 @@
-// The memory of a KV cache: blocks of every layer, one layer after another; scales beside them.
+// The memory of a KV cache: blocks of every layer, one layer after another; scales apart.
 #pragma once
 
 #include <cstdint>

@@ -31,8 +31,8 @@ using Word = std::atomic<uint32_t>;
 static_assert(sizeof(Word) == 4 && Word::is_always_lock_free, "a futex is a plain 32-bit word");
 
 // Long enough to bridge the Python code between two kernels, short enough for a shared machine.
-// Without sched_yield(), which beside a neighbour gives away a whole turn of milliseconds for what
-// may come in a microsecond.
+// Without sched_yield(), which gives a busy neighbour a whole turn of milliseconds while one waits
+// for what may come in a microsecond.
 constexpr auto spin_time = std::chrono::microseconds(40);
 
 // How long a thread sleeps before it looks again whether one that it waits for has a core.

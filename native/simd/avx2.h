@@ -20,7 +20,7 @@ inline __m256i first(int n) {
 inline F32 from_bf16(__m128i bits) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
 }
-// The first n 16-bit elements at p; memory behind them is not touched.
+// The first n 16-bit elements at p; memory past them is not touched.
 inline __m128i load_partial_16(const void* p, int n) {
   alignas(16) uint16_t bits[8] = {};
   std::memcpy(bits, p, static_cast<size_t>(n) * 2);

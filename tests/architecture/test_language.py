@@ -12,8 +12,13 @@ SUFFIXES = set(" .cpp .css .def .h .html .js .md .py .service .toml .txt .yml".s
 #: Files and folders that the list holds for. A folder is added once it is clean.
 CLEAN = [
     "ARCHITECTURE.md",
+    "CHANGELOG.md",
     "CMakeLists.txt",
     "CONTRIBUTING.md",
+    "README.md",
+    "deploy",
+    "docs",
+    "native",
     "quire/bench",
     "quire/cli",
     "quire/core",
