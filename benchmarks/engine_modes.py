@@ -1,9 +1,9 @@
 """What each of the engine's ways of working costs or saves, as ratios on quire-tiny.
 
-- a KV cache against recomputing everything (INF-07);
-- prefill against decode, and decode at batch 4 against batch 1 (INF-03, INF-04);
-- prefix caching on prompts that share nothing (PFX-07) and on a shared prefix;
-- time to first token of a prompt in one step against in chunks (CHK-03).
+- a KV cache against recomputing everything;
+- prefill against decode, and decode at batch 4 against batch 1;
+- prefix caching on prompts that share nothing and on a shared prefix;
+- time to first token of a prompt in one step against in chunks.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def start_decoding(llm: LLM, batch: int, depth: int, steps: int) -> None:
 
 
 def decode_seconds(llm: LLM, batch: int, steps: int) -> list[float]:
-    """Return the seconds of each of ``steps`` engine steps behind :func:`start_decoding`."""
+    """Return the seconds of each of ``steps`` engine steps after :func:`start_decoding`."""
     seconds = []
     for _ in range(steps):
         start = time.perf_counter()

@@ -85,7 +85,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the commit measured, with ``+`` behind it when the tree has changes."""
+    """Return the commit measured, with ``+`` after it when the tree has changes."""
     root = Path(__file__).parent
 
     def git(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""What HTTP costs: the server beside the engine in-process, on the same model, in turn.
+"""What HTTP costs: the server against the engine in-process, on the same model, in turn.
 
     python -m benchmarks.server_overhead [CHECKPOINT ...]
 
@@ -201,11 +201,11 @@ async def measure(model: str, options: argparse.Namespace) -> list[dict[str, Any
             alone = await one_client(asks, *sizes, options.repeats)
             rows.append({"model": name, "clients": 1, **alone, **added(alone)})
             report(rows[-1])
-            beside = {
+            shared = {
                 way: await one_among_many(ask, options.clients, *sizes, options.repeats)
                 for way, ask in asks.items()
             }
-            rows.append({"model": name, "one_among": options.clients, **beside, **added(beside)})
+            rows.append({"model": name, "one_among": options.clients, **shared, **added(shared)})
             report(rows[-1])
         if options.rounds:
             found = await many_clients(asks, options.clients, *sizes, options.rounds)

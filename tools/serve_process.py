@@ -23,7 +23,7 @@ class ServeProcess:
     """``quire serve`` in a process of its own, on a free loopback port unless told otherwise.
 
     Args:
-        arguments: Behind ``quire serve``.
+        arguments: Those after ``quire serve``.
         command: What ``python -m`` runs with them.
         pass_on: Called with each line that it writes to stderr.
         **environment: Added to this process's.

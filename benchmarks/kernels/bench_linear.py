@@ -111,7 +111,7 @@ def cases_of(shape: str, dtype: str, checked: bool) -> list[Case]:
 
 
 def figures(case: Case, dtype: str, speeds: list[MachineSpeed]) -> dict[str, Any]:
-    """Return a case's times, rates and fractions of the limits measured beside it."""
+    """Return a case's times, rates and fractions of the limits measured with it."""
     layer = case.layers[0]
     operations = 2 * case.rows * layer.in_features * layer.out_features
     uses_dot = dtype == "bfloat16" and speeds[0].dot_flops > 0

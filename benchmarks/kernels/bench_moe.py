@@ -1,4 +1,4 @@
-"""The experts of a mixture-of-experts layer: all in one call, beside a call per expert.
+"""The experts of a mixture-of-experts layer: all in one call, against a call per expert.
 
     python -m benchmarks.kernels.bench_moe [--dtype bfloat16 int4]
 

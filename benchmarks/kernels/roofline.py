@@ -1,4 +1,4 @@
-"""Benches of one kernel: rounds beside the measured limits of the machine, and the share reached.
+"""Benches of one kernel: rounds with the measured limits of the machine, and the share reached.
 
 The time that the limits allow is max(bytes read / bandwidth, operations / peak). ``of_roofline`` is
 that over the time taken: best over best (what the kernel does when left alone) and median over
@@ -39,7 +39,7 @@ def create_parser(description: str | None, output: str, rounds: int) -> argparse
 
 
 def run_rounds(works: Sequence[Work], threads: int, num_rounds: int) -> list[MachineSpeed]:
-    """Time all works once a round, beside the machine; return its speeds.
+    """Time all works once a round, and the machine with them; return its speeds.
 
     One thread is timed by its processor time, which a busy neighbour does not stretch.
     """
@@ -67,7 +67,7 @@ def rates(
         seconds: Of each call.
         read_bytes: A call must read at least.
         operations: A call must do at least.
-        speeds: Measured beside the calls.
+        speeds: Measured with the calls.
         peaks: Their operations a second, of the kind that the calls do.
     """
     summary = results.summary(seconds)

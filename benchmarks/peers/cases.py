@@ -44,7 +44,7 @@ CASES = (
     Case("prefill 512", "prefill", {"kind": "prefill", "tokens": 512}),
     # One command for both: its prompt is the prefill of 2,048.
     Case(f"decode at {DEEP}", "deep", _decode(1, DEEP, 8), every=2),
-    Case("decode beside a neighbour", "neighbour", _decode(1, 1, 32), is_disturbed=True),
+    Case("decode with a busy neighbour", "neighbour", _decode(1, 1, 32), is_disturbed=True),
     *(Case(f"decode, batch {n}", "batch", _decode(n, BATCH_DEPTH, 6 if n < 16 else 4))
       for n in BATCHES),
 )  # fmt: skip

@@ -108,7 +108,7 @@ class Comparison:
         self.noisy.pop(case.name, None)
 
     def run(self, cases: list[Case], rounds: int) -> None:
-        """Measure ``rounds`` rounds behind one that warms up."""
+        """Measure ``rounds`` rounds after one that warms up."""
         for case in cases:
             if case.group != "deep":
                 for worker in self.workers.values():

@@ -10,7 +10,7 @@ from pathlib import Path
 #: Others may take this share of the machine, and the canary this much longer than its best.
 MAX_FOREIGN = 0.08
 MAX_CANARY = 1.25
-#: OpenMP's threads spin for a while behind their last work; the canary shall not meet them.
+#: OpenMP's threads spin for a while after their last work; the canary shall not meet them.
 REST_SECONDS = 0.25
 TICK = os.sysconf("SC_CLK_TCK")
 #: Fields of /proc/stat's first line in which no program ran: idle and iowait.

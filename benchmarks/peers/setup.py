@@ -120,8 +120,8 @@ def build_server(peers: Peers) -> None:
     with tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
     (source,) = folder.glob("*/vendor/llama.cpp")
-    beside = Path(sys.executable).parent / "cmake"
-    cmake = str(beside) if beside.exists() else shutil.which("cmake") or "cmake"
+    installed = Path(sys.executable).parent / "cmake"
+    cmake = str(installed) if installed.exists() else shutil.which("cmake") or "cmake"
     build = peers.home / "server"
     _run(cmake, "-S", source, "-B", build, *SERVER_OPTIONS)
     _run(cmake, "--build", build, "--target", "llama-server", "-j", str(os.cpu_count()))

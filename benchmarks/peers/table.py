@@ -12,7 +12,7 @@ from rich.table import Table
 #: Unit -> (shown as, divisor).
 UNITS = {"tokens/s": ("tok/s", 1.0), "s": ("s", 1.0), "bytes": ("MB", 1e6), "ms": ("ms", 1.0)}
 ORDER = (
-    "decode, batch", "decode at", "decode beside", "prefill", "rss", "load", "ready", "burst"
+    "decode, batch", "decode at", "decode with", "prefill", "rss", "load", "ready", "burst"
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from benchmarks.robustness import alerts, server_state
 HANG_SECONDS = 300.0
 POLL_SECONDS = 0.025
 PATH = "/v1/completions"
-#: Of quire-tiny's vocabulary, behind its special tokens.
+#: Of quire-tiny's vocabulary, after its special tokens.
 TOKEN_IDS = (300, 2000)
 ALERTS = ("QuireCacheFull", "QuirePreempts", "QuireRefuses")
 
@@ -61,7 +61,7 @@ class Shape:
 
 @dataclass
 class Seen:
-    """What clients and scrapes saw; ``wrong`` in words."""
+    """What clients and scrapes saw; ``wrong`` as text."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     first_token_seconds: list[float] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 Each case floods a ``quire serve`` of quire-tiny of its own with real clients. Judged are counts and
 not times: refusals, preemptions, recomputed tokens, prefix hits, blocks in use, alerts. Times are
-reported beside them. *Useful* is the share of computed tokens that had not been computed before and
+reported with them. *Useful* is the share of computed tokens that had not been computed before and
 lost by preemption.
 """
 
@@ -30,7 +30,7 @@ SERVER = (
 SEQS = "--max-num-seqs"
 Outcome = dict[str, Any]
 Outcomes = Mapping[str, Outcome]
-#: What must hold of a scenario's outcomes by case, in words.
+#: What must hold of a scenario's outcomes by case, as text.
 Rule = tuple[str, Callable[[Outcomes], bool]]
 
 
@@ -183,7 +183,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def run(scenario: Scenario, server: Sequence[str] = SERVER) -> tuple[dict[str, Outcome], list[str]]:
-    """Run every case of a scenario; return their outcomes and, in words, what was not as stated."""
+    """Run every case of a scenario; return their outcomes and, as text, what was not as stated."""
     outcomes: dict[str, Outcome] = {}
     wrong = []
     for name, flags in scenario.cases.items():

@@ -287,7 +287,7 @@ class Report:
     Attributes:
         statuses: How many of each.
         kinds: How many requests of each kind.
-        wrong: What was not OpenAI's error body, in words.
+        wrong: What was not OpenAI's error body, as text.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
@@ -296,7 +296,7 @@ class Report:
 
 
 def run(url: str, num_requests: int, *, seed: int = 0, clients: int = 4) -> Report:
-    """Send so many malformed requests to the server at ``url``."""
+    """Send malformed requests to the server at ``url``."""
     report = Report()
     address = httpx2.URL(url)
     place = (address.host, address.port or 80)
@@ -342,13 +342,13 @@ def _receive(connection: socket.socket) -> bytes:
     while b"\r\n\r\n" not in data:
         piece = connection.recv(1 << 16)
         if not piece:
-            raise ValueError(f"the connection ended behind {data!r}")
+            raise ValueError(f"the connection ended after {data!r}")
         data += piece
     head, _, body = data.partition(b"\r\n\r\n")
     fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
     while len(body) < int(fields.get(b"content-length", b"0")):
         piece = connection.recv(1 << 16)
         if not piece:
-            raise ValueError(f"the body ended behind {body!r}")
+            raise ValueError(f"the body ended after {body!r}")
         body += piece
     return head + b"\r\n\r\n" + body

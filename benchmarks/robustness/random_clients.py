@@ -160,7 +160,7 @@ async def _ask(
             if not line or line.startswith(":"):  # a comment keeps the connection alive
                 continue
             num_events += 1
-            assert not answer.done, f"behind [DONE]: {line}"
+            assert not answer.done, f"after [DONE]: {line}"
             _take_event(answer, line.removeprefix("data: "))
             if num_events == leave_after:
                 answer.left = True
@@ -187,7 +187,7 @@ class Report:
         tempers, statuses, reasons: How many of each; statuses of those that stayed for them.
         num_begun: Sequences that certainly began.
         num_possible: Sequences that may have begun.
-        wrong: What should not have been, in words.
+        wrong: What should not have been, as text.
     """
 
     tempers: Counter[str] = field(default_factory=Counter)

@@ -1,7 +1,7 @@
 """``scripts/soak``: a server at saturation for minutes; memory, latency and errors over time.
 
 Clients ask for chats, completions and structured output, streamed and whole; some leave in the
-midst. Memory is the resident set of both processes; its slope is a least-squares line behind the
+midst. Memory is the resident set of both processes; its slope is a least-squares line after the
 warm-up. Latency is the gap between two tokens as clients see it.
 """
 
@@ -43,7 +43,7 @@ class Measured:
         memory: ``(seconds, MiB of the server, MiB of the engine)``.
         gaps: ``(seconds, gap in seconds)`` between two tokens of a stream.
         statuses: Of answers.
-        errors: In words, no more than some.
+        errors: As text, no more than some.
     """
 
     memory: list[tuple[float, float, float]] = field(default_factory=list)
@@ -172,7 +172,7 @@ def run(seconds: float, concurrency: int, warmup: float) -> dict[str, Any]:
 
 
 def problems(outcome: dict[str, Any]) -> list[str]:
-    """Return what was not reached, in words."""
+    """Return what was not reached, as text."""
     rules = [
         ("no errors", outcome["errors"] == 0),
         ("no restart", outcome["engine_restarts"] == 0),

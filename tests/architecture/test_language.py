@@ -16,6 +16,7 @@ CLEAN = [
     "CMakeLists.txt",
     "CONTRIBUTING.md",
     "README.md",
+    "benchmarks",
     "deploy",
     "docs",
     "native",
@@ -25,9 +26,10 @@ CLEAN = [
     "quire/quantization",
     "quire/text",
     "scripts",
+    "tools",
 ]
 #: Where a word is text that the model learns, or data under test, or the list itself.
-EXEMPT = ["tests/architecture/test_language.py"]
+EXEMPT = ["tests/architecture/test_language.py", "tools/quire_tiny/data/"]
 #: What must not be said, and what to say instead.
 WORDS = {
     r"(?<!left )\bbehind\b(?! (?:a|the) (?:reverse |load )?(?:proxy|balancer))": "after",

@@ -1,6 +1,6 @@
 """What a schema cannot say of ``/v1/responses``: the order of a stream's events, and the answer.
 
-Each rule returns what is wrong in words, or None.
+Each rule returns what is wrong as text, or None.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def usage_adds_up(answer: Event, _: Any) -> str | None:
 
 
 def output_tokens(answer: Event, number: int) -> str | None:
-    """So many tokens were generated."""
+    """This many tokens were generated."""
     got = answer["usage"]["output_tokens"]
     return None if got == number else f"{got} output tokens, not {number}"
 
@@ -145,7 +145,7 @@ def text(answer: Event, expected: str) -> str | None:
 def more_input_tokens_than(answer: Event, other: Event) -> str | None:
     """The prompt is longer than that of an earlier answer, because it holds it."""
     before, got = (each["usage"]["input_tokens"] for each in (other, answer))
-    return None if got > before else f"{got} input tokens behind {before} before"
+    return None if got > before else f"{got} input tokens after {before} before"
 
 
 def is_the_same_as(answer: Event, other: Event) -> str | None:

@@ -1,4 +1,4 @@
-"""What a schema cannot say of an answer. Each rule returns what is wrong in words, or None."""
+"""What a schema cannot say of an answer. Each rule returns what is wrong as text, or None."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def joined(events: list[Event]) -> Event:
 
 
 def choices(answer: Event, number: int) -> str | None:
-    """So many choices, numbered from 0, each with an ending."""
+    """This many choices, numbered from 0, each with an ending."""
     if len(answer["choices"]) != number:
         return f"{len(answer['choices'])} choices, not {number}"
     if any(choice["finish_reason"] is None for choice in answer["choices"]):
@@ -59,7 +59,7 @@ def usage_adds_up(answer: Event, _: Any) -> str | None:
 
 
 def completion_tokens(answer: Event, number: int) -> str | None:
-    """So many tokens were generated, all choices together."""
+    """This many tokens were generated, all choices together."""
     got = answer["usage"]["completion_tokens"]
     return None if got == number else f"{got} completion tokens, not {number}"
 
@@ -104,7 +104,7 @@ def one_ending(events: list[Event], _: Any) -> str | None:
     for event in events:
         for piece in event["choices"]:
             if piece["index"] in ended:
-                return f"choice {piece['index']} goes on behind its end"
+                return f"choice {piece['index']} goes on after its end"
             if piece["finish_reason"] is not None:
                 ended.add(piece["index"])
     seen = {piece["index"] for event in events for piece in event["choices"]}

@@ -1,4 +1,4 @@
-"""Teach an exported model to call tools, with the old mixture rehearsed beside the new chats.
+"""Teach an exported model to call tools, with the old mixture rehearsed with the new chats.
 
 Usage: ``python -m tools.quire_tiny.finetune --base quire/assets/quire-tiny --minutes 40 --work
 DIR``. ``DIR`` holds ``tokenizer.json``; the checkpoint ``DIR/main.pt`` is what ``export`` reads.

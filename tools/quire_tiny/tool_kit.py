@@ -33,7 +33,7 @@ THINGS = "keys, lamp, car, book, phone, cake, bike, dog, cat, window, door, bag"
 class Tool:
     """A function: schema, and the ways to ask for it with ``{arg}`` for each argument.
 
-    ``answer`` is the sentence said of the result, with ``{result}`` for the result in words.
+    ``answer`` is the sentence said of the result, with ``{result}`` for the result as text.
     """
 
     name: str
@@ -218,7 +218,7 @@ def draw_call(rng: Random, tool: Tool) -> Call:
 
 
 def values(rng: Random, tool: Tool) -> tuple[dict[str, Any], str, str]:
-    """Draw arguments, the result in words, and the response."""
+    """Draw arguments, the result as text, and the response."""
     if tool.name == "get_weather":
         sky, degrees = rng.choice(SKIES), rng.randint(0, 39)
         if rng.random() < 0.5:
