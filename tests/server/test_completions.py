@@ -81,6 +81,17 @@ def test_streamed_is_whole(live, echo):
     assert usage == whole.usage
 
 
+def test_a_streamed_echo_of_a_prompt_that_takes_several_steps(live):
+    fields = {"prompt": "ab " * 1500, "echo": True, "logprobs": 0, "n": 2, "seed": 1}
+    whole = create(live, **fields)
+    found = [[], []]
+    for chunk in create(live, stream=True, **fields):
+        for choice in chunk.choices:
+            found[choice.index] += choice.logprobs.token_logprobs
+    assert found == [choice.logprobs.token_logprobs for choice in whole.choices]
+    assert all(len(logprobs) > 4500 for logprobs in found)
+
+
 def test_logprobs(live):
     choice = create(live, logprobs=2).choices[0]
     lists = choice.logprobs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.protocol.chat_completion import ChatCompletionRequest
-from quire.server.generation.prompts import Conversation, PromptLimit, encode_conversation
+from quire.server.generation.prompts import Conversation, PromptLimit, encode_prompt
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.generation.tool_use import AnswerReading, ToolUse
@@ -27,21 +27,19 @@ async def prepare_chat(
     """
     body = request.body
     body.check()
-    exclude = service.options.exclude_tools_when_tool_choice_none
-    tool_use = ToolUse.of(body, service.formats, exclude)
+    tool_use = ToolUse.create(body, service)
     conversation = Conversation(
         body.messages,
         body.add_generation_prompt,
         body.continue_final_message,
-        body.add_special_tokens,
         body.chat_template_kwargs,
         tool_use.prompted,
     )
-    tokenizer = service.engine.tokenizer
+    tokenizer, special = service.engine.tokenizer, bool(body.add_special_tokens)
     longest = PromptLimit(service.engine.max_model_len, param)
-    token_ids = await encode_conversation(tokenizer, conversation, longest)
-    reading = AnswerReading.of(service.formats, tool_use, tokenizer, token_ids)
-    settings = reading.sampling_settings(tool_use, body.constraint(), tokenizer)
+    token_ids = await encode_prompt(tokenizer, conversation, special, longest)
+    reading = AnswerReading.create(body, service, tool_use, token_ids)
+    settings = reading.sampling_settings(body.constraint())
     limit = service.output_limit(body.output_limit, len(token_ids))
     defaults = service.engine.default_sampling_params
     submission = Submission(

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.completion import DEFAULT_MAX_TOKENS, CompletionRequest
-from quire.server.generation.prompts import PromptLimit, encode_text
+from quire.server.generation.prompts import PromptLimit, encode_prompt
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 
@@ -39,7 +39,7 @@ async def prepare_completion(
     texts, prompts = [], []
     for prompt in body.prompts():
         if isinstance(prompt, str):
-            prompts.append(await encode_text(tokenizer, prompt, special, limit))
+            prompts.append(await encode_prompt(tokenizer, prompt, special, limit))
             texts.append(prompt)
         else:
             prompts.append(prompt)

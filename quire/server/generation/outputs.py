@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from quire.core.outputs import RequestOutput
 from quire.protocol.generation import CompletionTokensDetails, Usage, usage
+from quire.server.generation.tool_use import AnswerReading
 
 #: ``(prompt index, delta)`` of a request's prompts, as they grow.
 Outputs: TypeAlias = AsyncGenerator[tuple[int, RequestOutput], None]
@@ -26,37 +27,38 @@ async def collect(outputs: Outputs) -> list[RequestOutput]:
     return [whole[index] for index in sorted(whole)]
 
 
-@dataclass(slots=True)
 class Tally:
-    """Token counts of an answer, by prompt; of the reasoning at the end, when it is looked for."""
+    """Token counts of an answer.
 
-    prompt_tokens: dict[int, int] = field(default_factory=dict)
-    cached_tokens: dict[int, int] = field(default_factory=dict)
-    completion_tokens: int = 0
-    reasoning_tokens: int | None = None
+    Args:
+        reading: How it is read, where reasoning is looked for.
+    """
+
+    def __init__(self, reading: AnswerReading | None = None) -> None:
+        self._reading = reading
+        self._prompt_tokens: dict[int, int] = {}
+        self._cached_tokens: dict[int, int] = {}
+        self._answers: defaultdict[int, list[int]] = defaultdict(list)
+        self._completion_tokens = 0
 
     def add(self, prompt_index: int, output: RequestOutput) -> None:
         """Count a delta of a prompt."""
-        self.prompt_tokens[prompt_index] = len(output.prompt_token_ids)
-        self.cached_tokens[prompt_index] = output.num_cached_tokens
+        self._prompt_tokens[prompt_index] = len(output.prompt_token_ids)
+        self._cached_tokens[prompt_index] = output.num_cached_tokens
         for completion in output.outputs:
-            self.completion_tokens += len(completion.token_ids)
+            self._completion_tokens += len(completion.token_ids)
+            if self._reading is not None:
+                self._answers[completion.index] += completion.token_ids
 
-    def usage(self) -> Usage:
-        """Return the sums."""
+    def usage(self, *, ended: bool = False) -> Usage:
+        """Return the sums; that of reasoning tokens when all has been added."""
         sums = usage(
-            sum(self.prompt_tokens.values()),
-            self.completion_tokens,
-            sum(self.cached_tokens.values()),
+            sum(self._prompt_tokens.values()),
+            self._completion_tokens,
+            sum(self._cached_tokens.values()),
         )
-        if self.reasoning_tokens is not None:
-            sums.completion_tokens_details = CompletionTokensDetails(self.reasoning_tokens)
+        if ended and self._reading is not None:
+            reasoning_tokens = self._reading.count_reasoning_tokens(self._answers.values())
+            if reasoning_tokens is not None:
+                sums.completion_tokens_details = CompletionTokensDetails(reasoning_tokens)
         return sums
-
-
-@dataclass(frozen=True, slots=True)
-class UsageOptions:
-    """Whether usage closes a stream, and whether every chunk carries it."""
-
-    at_end: bool
-    on_every_chunk: bool

@@ -15,8 +15,6 @@ from quire.text.tokenizer import Tokenizer
 
 #: Variables of the template that are fields of the request.
 RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final_message")
-
-
 #: A text longer than this per token of the limit is first judged by its beginning.
 CHARACTERS_PER_TOKEN = 8
 #: More than the tokens by which a beginning may differ from the whole, cut there and templated.
@@ -62,7 +60,6 @@ class Conversation:
         messages: In order.
         add_generation_prompt: End with the header of an assistant's message.
         continue_final_message: Leave the last message open instead.
-        add_special_tokens: Add what the tokenizer adds to plain text; templates write it out.
         kwargs: More variables of the template.
         tools: Tools that the prompt shows to the model.
     """
@@ -70,9 +67,15 @@ class Conversation:
     messages: Sequence[Message]
     add_generation_prompt: bool | None
     continue_final_message: bool | None
-    add_special_tokens: bool | None
     kwargs: dict[str, Any] | None
     tools: Sequence[Tool] | None = None
+
+    def __len__(self) -> int:
+        """Characters, roughly: parts of a message count as long."""
+        return sum(
+            len(message.content) if isinstance(message.content, str) else INLINE_CHARACTERS
+            for message in self.messages
+        )
 
     @property
     def role(self) -> str:
@@ -107,10 +110,19 @@ class Conversation:
         )
 
 
-async def encode_conversation(
-    tokenizer: Tokenizer, conversation: Conversation, limit: PromptLimit | None = None
+async def encode_prompt(
+    tokenizer: Tokenizer,
+    prompt: str | Conversation,
+    add_special_tokens: bool,
+    limit: PromptLimit | None = None,
 ) -> list[int]:
-    """Return the token ids of a rendered conversation.
+    """Return the token ids of a text or a rendered conversation.
+
+    Args:
+        tokenizer: Of the served model.
+        prompt: The text or conversation.
+        add_special_tokens: Add what the tokenizer adds to plain text; chat templates write it out.
+        limit: How long it may be.
 
     Raises:
         PromptTooLongError: It is so far beyond ``limit`` that its beginning shows it.
@@ -118,31 +130,9 @@ async def encode_conversation(
     """
 
     def encode() -> list[int]:
-        text = conversation.render(tokenizer)
-        return _encode(tokenizer, text, bool(conversation.add_special_tokens), limit)
+        text = prompt if isinstance(prompt, str) else prompt.render(tokenizer)
+        if limit is not None:
+            limit.check(tokenizer, text)
+        return tokenizer.encode(text, add_special_tokens)
 
-    return await run_by_size(sum(_size(message) for message in conversation.messages), encode)
-
-
-async def encode_text(
-    tokenizer: Tokenizer, text: str, add_special_tokens: bool, limit: PromptLimit | None = None
-) -> list[int]:
-    """Return the token ids of ``text``.
-
-    Raises:
-        PromptTooLongError: It is so far beyond ``limit`` that its beginning shows it.
-    """
-    return await run_by_size(len(text), lambda: _encode(tokenizer, text, add_special_tokens, limit))
-
-
-def _encode(
-    tokenizer: Tokenizer, text: str, add_special_tokens: bool, limit: PromptLimit | None
-) -> list[int]:
-    if limit is not None:
-        limit.check(tokenizer, text)
-    return tokenizer.encode(text, add_special_tokens)
-
-
-def _size(message: Message) -> int:
-    content = message.content
-    return len(content) if isinstance(content, str) else INLINE_CHARACTERS
+    return await run_by_size(len(prompt), encode)

@@ -16,7 +16,6 @@ from quire.server.access.admission import Admission
 from quire.server.access.authentication import ApiKey
 from quire.server.access.rate_limit import RateLimits
 from quire.server.generation.answer_parser import AnswerFormats
-from quire.server.generation.outputs import UsageOptions
 from quire.server.generation.response_store import ResponseStore
 from quire.server.http.errors import ApiError
 from quire.server.observability.metrics import ServerMetrics
@@ -24,6 +23,14 @@ from quire.server.observability.request_log import RequestLog
 from quire.server.observability.request_record import Sink
 from quire.server.observability.tracing import Tracing
 from quire.server.options import ServerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class UsageOptions:
+    """Whether usage closes a stream, and whether every chunk carries it."""
+
+    at_end: bool
+    on_every_chunk: bool
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from quire.core.structured_outputs import StructuredOutputs
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.tools import NamedTool, Tool
 from quire.server.generation.answer_parser import DEFAULT_FORMAT, AnswerFormats, AnswerParser
+from quire.server.generation.service import Service
 from quire.text.reasoning import count_reasoning_tokens
 from quire.text.tokenizer import Tokenizer
 from quire.text.tool_grammar import Function, forced_calls, free_calls
@@ -38,14 +40,15 @@ class ToolUse:
     parser: str | None
 
     @classmethod
-    def of(cls, body: ChatCompletionRequest, formats: AnswerFormats, exclude: bool) -> ToolUse:
-        """Read a request; ``exclude`` is ``--exclude-tools-when-tool-choice-none``.
+    def create(cls, body: ChatCompletionRequest, service: Service) -> ToolUse:
+        """Read a request.
 
         Raises:
             RequestError: The prompt cannot show tools, or the model's calls cannot be recognised.
         """
-        allowed = body.allowed_tools
+        allowed, formats = body.allowed_tools, service.formats
         if not allowed:
+            exclude = service.options.exclude_tools_when_tool_choice_none
             shown = body.tools if formats.shows_tools and not exclude else None
             return cls(shown or None, [], False, False, None)
         if not formats.shows_tools:
@@ -98,37 +101,44 @@ class AnswerReading:
 
     Attributes:
         formats: Of the model.
-        tool_parser: Format of the calls; None when they are not looked for.
+        tool_use: What may be called.
+        tokenizer: Of the served model.
         is_open: The prompt opened the reasoning.
+        skip_special_tokens: The request wants none in the text.
     """
 
     formats: AnswerFormats
-    tool_parser: str | None
+    tool_use: ToolUse
+    tokenizer: Tokenizer
     is_open: bool
+    skip_special_tokens: bool
 
     @classmethod
-    def of(
-        cls, formats: AnswerFormats, tool_use: ToolUse, tokenizer: Tokenizer, prompt: list[int]
+    def create(
+        cls, body: ChatCompletionRequest, service: Service, tool_use: ToolUse, prompt: list[int]
     ) -> AnswerReading:
         """Return how the answers to ``prompt``, in token ids, are read."""
+        formats, tokenizer = service.formats, service.engine.tokenizer
         end = "" if formats.reasoning is None else tokenizer.decode(prompt[-TAIL_TOKENS:], False)
         is_open = formats.reasoning is not None and formats.reasoning.begins_open(end)
-        return cls(formats, tool_use.parser, is_open)
+        return cls(formats, tool_use, tokenizer, is_open, body.skip_special_tokens is not False)
 
-    def sampling_settings(
-        self, tool_use: ToolUse, asked: StructuredOutputs | None, tokenizer: Tokenizer
-    ) -> dict[str, Any]:
+    @property
+    def tool_parser(self) -> str | None:
+        """Format of the calls; None when they are not looked for."""
+        return self.tool_use.parser
+
+    def sampling_settings(self, asked: StructuredOutputs | None) -> dict[str, Any]:
         """Return the sampling settings that reading an answer needs.
 
         Args:
-            tool_use: What may be called.
             asked: What the request wants the answer to look like, besides tool calls.
-            tokenizer: Of the served model.
 
         Raises:
             RequestError: The schema of a strict function cannot be enforced.
         """
-        constraint, form = tool_use.constraint(asked, tokenizer), self.formats.reasoning
+        tokenizer, form = self.tokenizer, self.formats.reasoning
+        constraint = self.tool_use.constraint(asked, tokenizer)
         if constraint is not None and form is not None:
             start = "" if self.is_open else form.start
             constraint = replace(constraint, reasoning_end=form.end, reasoning_start=start)
@@ -143,19 +153,17 @@ class AnswerReading:
         """Return a parser for one answer."""
         return AnswerParser(self.formats.reasoning, self.is_open, self.tool_parser)
 
-    def count_reasoning_tokens(
-        self, tokenizer: Tokenizer, skip_special_tokens: bool, answers: list[list[int]]
-    ) -> int | None:
+    def count_reasoning_tokens(self, answers: Iterable[list[int]]) -> int | None:
         """Return how many tokens of the answers are reasoning; None when it is not looked for."""
         form = self.formats.reasoning
         if form is None:
             return None
-        skip = skip_special_tokens and self.tool_parser is None
+        skip = self.skip_special_tokens and self.tool_parser is None
         return sum(
             count_reasoning_tokens(
                 form,
                 self.is_open,
-                tokenizer.create_detokenizer(skip_special_tokens=skip, continues=True),
+                self.tokenizer.create_detokenizer(skip_special_tokens=skip, continues=True),
                 token_ids,
             )
             for token_ids in answers

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 from msgspec import UNSET
 
 from quire.protocol.chat_completion import AnswerMessage
 from quire.protocol.tools import CalledFunction, ToolCall
-from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer, call_id
+from quire.server.generation.answer_parser import ParsedAnswer, call_id
 from quire.server.generation.tool_use import AnswerReading
 from quire.text.tool_parsers.interface import CallDelta
 
 
-class WrittenChoice:
-    """One choice under way.
+class ChoiceFormatter:
+    """Formats one choice, whole or piece by piece.
 
     Args:
-        parser: Reads its text.
-        tool_parser: Format of the calls, which decides how their ids look.
+        reading: How its text is read.
         include_reasoning: Whether the client wants to see the reasoning.
     """
 
-    def __init__(
-        self, parser: AnswerParser, tool_parser: str | None, include_reasoning: bool
-    ) -> None:
-        self._parser = parser
-        self._tool_parser = tool_parser
+    def __init__(self, reading: AnswerReading, include_reasoning: bool) -> None:
+        self._parser = reading.create_parser()
+        self._tool_parser = reading.tool_parser
         self._include_reasoning = include_reasoning
 
     @property
@@ -97,21 +92,3 @@ class WrittenChoice:
             more = {"index": call.index, "function": {"arguments": call.arguments}}
             written.append(msgspec.json.encode({"tool_calls": [more]}))
         return written
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceWriter:
-    """Begins the choices of one answer.
-
-    Attributes:
-        reading: How text is read.
-        include_reasoning: Whether the client wants to see the reasoning.
-    """
-
-    reading: AnswerReading
-    include_reasoning: bool
-
-    def begin(self) -> WrittenChoice:
-        """Return a choice without text."""
-        parser = self.reading.create_parser()
-        return WrittenChoice(parser, self.reading.tool_parser, self.include_reasoning)

@@ -22,7 +22,7 @@ from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.generation.tool_use import AnswerReading
 from quire.server.http.sse import ChunkWriter
-from quire.server.openai.chat_choice import ChoiceWriter, WrittenChoice
+from quire.server.openai.chat_choice import ChoiceFormatter
 from quire.server.openai.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 
 
@@ -58,24 +58,22 @@ class ChatAnswer:
     ) -> None:
         self._body = body = request.body
         self._role = role
-        self._writer = ChoiceWriter(reading, body.include_reasoning is not False)
-        self._tokenizer = service.engine.tokenizer
+        self._reading = reading
         self._usage = service.usage_options(body.stream_options)
         kind = "chat.completion.chunk" if request.stream else "chat.completion"
         self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
         self._identity = service.identity(request.response_id, kind, request.model)
-        self._tally = Tally()
+        self._tally = Tally(reading)
 
     def whole(self, outputs: list[RequestOutput]) -> ChatCompletion:
         """Return the whole answer."""
         (final,) = outputs
         self._tally.add(0, final)
-        self._count_reasoning([completion.token_ids for completion in final.outputs])
         body = self._body
         return ChatCompletion(
             **self._identity,
             choices=[self._choice(completion) for completion in final.outputs],
-            usage=self._tally.usage(),
+            usage=self._tally.usage(ended=True),
             prompt_token_ids=final.prompt_token_ids if body.return_token_ids else UNSET,
             prompt_logprobs=UNSET
             if body.prompt_logprobs is None
@@ -83,7 +81,7 @@ class ChatAnswer:
         )
 
     def _choice(self, completion: CompletionOutput) -> ChatChoice:
-        choice = self._writer.begin()
+        choice = self._begin_choice()
         message = choice.message(self._role, completion.text)
         return ChatChoice(
             index=completion.index,
@@ -95,11 +93,8 @@ class ChatAnswer:
             tool_call_errors=choice.errors or UNSET,
         )
 
-    def _count_reasoning(self, answers: list[list[int]]) -> None:
-        skip = self._body.skip_special_tokens is not False
-        self._tally.reasoning_tokens = self._writer.reading.count_reasoning_tokens(
-            self._tokenizer, skip, answers
-        )
+    def _begin_choice(self) -> ChoiceFormatter:
+        return ChoiceFormatter(self._reading, self._body.include_reasoning is not False)
 
     def _logprobs(self, token_ids: list[int], positions: list[Any]) -> Any:
         num_top = self._body.num_logprobs
@@ -110,8 +105,7 @@ class ChatAnswer:
     async def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Yield the stream's events up to the usage; the caller ends it."""
         writer = ChunkWriter(self._identity, "delta")
-        choices = [self._writer.begin() for _ in range(self._body.n or 1)]
-        answers: list[list[int]] = [[] for _ in choices]
+        choices = [self._begin_choice() for _ in range(self._body.n or 1)]
         begun = False
         async with aclosing(outputs):
             async for _, output in outputs:
@@ -121,13 +115,11 @@ class ChatAnswer:
                     begun = True
                     parts += self._first_chunks(writer, output, len(choices))
                 for completion in output.outputs:
-                    answers[completion.index] += completion.token_ids
                     parts += self._next_chunks(writer, choices[completion.index], completion)
                 if parts:
                     yield b"".join(parts)
-        self._count_reasoning(answers)
         if self._usage.at_end:
-            yield writer.last(self._tally.usage())
+            yield writer.last(self._tally.usage(ended=True))
 
     def _first_chunks(
         self, writer: ChunkWriter, output: RequestOutput, num_choices: int
@@ -139,7 +131,7 @@ class ChatAnswer:
         return [writer.chunk(i, delta, top_level=top_level) for i in range(num_choices)]
 
     def _next_chunks(
-        self, writer: ChunkWriter, choice: WrittenChoice, completion: CompletionOutput
+        self, writer: ChunkWriter, choice: ChoiceFormatter, completion: CompletionOutput
     ) -> list[bytes]:
         finished, token_ids = completion.finish_reason is not None, completion.token_ids
         contents = choice.deltas(completion.text, finished)

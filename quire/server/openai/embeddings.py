@@ -19,7 +19,7 @@ from quire.protocol.embedding import (
 from quire.protocol.prompt_list import read_prompts
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.outputs import Outputs
-from quire.server.generation.prompts import PromptLimit, encode_text
+from quire.server.generation.prompts import PromptLimit, encode_prompt
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
 
@@ -44,7 +44,7 @@ class Embeddings(GenerationEndpoint[EmbeddingRequest]):
         special = body.add_special_tokens is not False
         limit = PromptLimit(service.engine.max_model_len, "input")
         prompts = [
-            await encode_text(service.engine.tokenizer, item, special, limit)
+            await encode_prompt(service.engine.tokenizer, item, special, limit)
             if isinstance(item, str)
             else item
             for item in read_prompts(body.input, "input")

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from quire.core.errors import RequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.chat_completion import Message
+from quire.protocol.generation import CompletionTokensDetails
 from quire.protocol.responses import ResponsesRequest
 from quire.server.generation.answer_parser import AnswerParser
 from quire.server.generation.chat_prompt import prepare_chat
@@ -111,21 +112,19 @@ class ResponseAnswer:
         messages: list[Message],
     ) -> None:
         self._service = service
-        self._body = body = request.body
+        body = request.body
         self._reading = reading
         self._messages = messages
         self._client = request.client.client_id
         self._stored = body.store is not False and service.responses.keeps
         self._items = OutputItems(reading.tool_parser, body.include_reasoning is not False)
-        self._tally = Tally()
-        self._token_ids: list[int] = []
+        self._tally = Tally(reading)
         self._response = _echo(body, request.model, self._stored)
 
     def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]:
         """Return the whole answer."""
         (final,) = outputs
         self._tally.add(0, final)
-        self._token_ids = final.outputs[0].token_ids
         parser = self._reading.create_parser()
         text = final.outputs[0].text
         # Items stand in the order in which a stream would begin them.
@@ -151,7 +150,6 @@ class ResponseAnswer:
                         for name in ("created", "in_progress")
                     ]
                 for completion in output.outputs:
-                    self._token_ids += completion.token_ids
                     parsed = parser.read(completion.text, output.finished)
                     parts += map(writer.event, self._items.add(parsed))
                 if output.finished:
@@ -180,17 +178,12 @@ class ResponseAnswer:
         return events
 
     def _usage(self) -> dict[str, Any]:
-        counts = self._tally.usage()
-        reasoning = self._reading.count_reasoning_tokens(
-            self._service.engine.tokenizer,
-            self._body.skip_special_tokens is not False,
-            [self._token_ids],
-        )
+        counts = self._tally.usage(ended=True)
         return {
             "input_tokens": counts.prompt_tokens,
             "input_tokens_details": counts.prompt_tokens_details,
             "output_tokens": counts.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": reasoning or 0},
+            "output_tokens_details": counts.completion_tokens_details or CompletionTokensDetails(0),
             "total_tokens": counts.total_tokens,
         }
 

@@ -15,7 +15,7 @@ from quire.protocol.tokenization import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from quire.server.generation.prompts import Conversation, encode_conversation, encode_text
+from quire.server.generation.prompts import Conversation, encode_prompt
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response, read_fields, read_json
 
@@ -70,7 +70,7 @@ async def _content_tokens(service: Service, body: TokenizeRequest) -> ContentTok
             "got false.",
             "parse_special",
         )
-    token_ids = await encode_text(tokenizer, body.content or "", bool(body.add_special))
+    token_ids = await encode_prompt(tokenizer, body.content or "", bool(body.add_special))
     if not body.with_pieces:
         return ContentTokens(tokens=token_ids)
     return ContentTokens(tokens=[_piece(i, tokenizer.token_bytes(i)) for i in token_ids])
@@ -86,13 +86,12 @@ def _piece(token_id: int, data: bytes) -> Piece:
 async def _encode(service: Service, body: TokenizeRequest) -> list[int]:
     tokenizer = service.engine.tokenizer
     if body.prompt is not None:
-        return await encode_text(tokenizer, body.prompt, body.add_special_tokens is not False)
+        return await encode_prompt(tokenizer, body.prompt, body.add_special_tokens is not False)
     conversation = Conversation(
         body.messages or [],
         body.add_generation_prompt,
         body.continue_final_message,
-        body.add_special_tokens,
         body.chat_template_kwargs,
         body.tools,
     )
-    return await encode_conversation(tokenizer, conversation)
+    return await encode_prompt(tokenizer, conversation, bool(body.add_special_tokens))
