@@ -3,7 +3,7 @@
 const API_KEY = "quire.api-key";
 const TOP_LOGPROBS = 5;
 
-/** A failure in words; `status` 0 means that nobody answered. */
+/** A failure as text; `status` 0 means that there was no answer. */
 export class Failure extends Error {
   constructor(status, title, text) {
     super(text);
