@@ -6,6 +6,7 @@ Grammars themselves are compiled in ``quire.text``.
 from __future__ import annotations
 
 import json as json_library
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,7 +43,7 @@ class StructuredOutputs:
 
     json: str | dict[str, Any] | None = None
     regex: str | None = None
-    choice: tuple[str, ...] | list[str] | None = None
+    choice: Sequence[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
     or_grammar: str = ""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError, PromptTooLongError, RequestError
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.engine.block_lifetimes import BlockLifetimes
@@ -99,56 +99,31 @@ class Engine:
         # The last token's KV is never written, hence one more than the pool holds.
         return min(self.max_model_len, self.max_cached_tokens + 1)
 
-    def add_request(
-        self,
-        request_id: str,
-        prompt_token_ids: Sequence[int],
-        params: SamplingParams,
-        *,
-        priority: int = 0,
-        extra_keys: tuple[str, ...] = (),
-        arrival_time: float | None = None,
-        deadline: float | None = None,
-        client: Client = SHARED,
-    ) -> None:
+    def add_request(self, request: EngineRequest) -> None:
         """Queue a request.
-
-        Args:
-            request_id: Unique among live requests.
-            prompt_token_ids: At least one token.
-            params: With ``n`` > 1 the prompt is computed once and shared.
-            priority: Lower is sooner, under the ``priority`` policy; see
-                :data:`~quire.engine.request_queue.AGEING_SECONDS`. Within 32 bits.
-            extra_keys: What separates its prefix cache from others' besides the tokens, such as
-                ``("salt:...", "adapter:...")``.
-            arrival_time: Seconds on the engine's clock; None means now.
-            deadline: On the same clock; what has not ended by then ends with ``timeout`` before
-                the next step.
-            client: Clients whose requests wait are served by turns, see
-                :mod:`quire.engine.fair_queue`.
 
         Raises:
             RequestError: The request can never run as asked; nothing of it was kept.
             EngineDeadError: The engine has stopped.
         """
         self.check_alive()
-        prompt = list(prompt_token_ids)
+        request_id, params = request.request_id, request.params
+        prompt = list(request.prompt_token_ids)
         max_total_tokens = self._check_request(prompt, params)
-        if abs(priority) >= 2**31:
+        if abs(request.priority) >= 2**31:
             raise RequestError(
-                f"[priority] must be within 32 bits; got {priority}.", param="priority"
+                f"[priority] must be within 32 bits; got {request.priority}.", param="priority"
             )
-        if arrival_time is None:
-            arrival_time = self._clock()
+        time = self._clock() if request.arrival_time is None else request.arrival_time
         number = self._num_added
         seed = derive_seed(self._seed, number) if params.seed is None else params.seed
         first_params = replace(params, n=1) if params.n > 1 else params
         child_params = replace(params, n=1, prompt_logprobs=None)
-        leading_key = arrival_order(self._policy, priority, arrival_time, number)
+        leading_key = arrival_order(self._policy, request.priority, time, number)
         group = [
             Request(
                 request_id=request_id if index == 0 else f"{request_id}#{index}",
-                group_id=request_id,
+                source=request,
                 index=index,
                 token_ids=prompt,
                 num_prompt_tokens=len(prompt),
@@ -156,11 +131,8 @@ class Engine:
                 params=first_params if index == 0 else child_params,
                 seed=sequence_seed(seed, index),
                 order=(leading_key, number, index),
-                metrics=RequestMetrics(arrival_time=arrival_time),
-                extra_keys=extra_keys,
-                deadline=deadline,
-                client=client,
-                priority=priority if self._policy == "priority" else 0,
+                metrics=RequestMetrics(arrival_time=time),
+                priority=request.priority if self._policy == "priority" else 0,
             )
             for index in range(params.n)
         ]
@@ -172,8 +144,8 @@ class Engine:
                 param="request_id",
             )
         self._num_added += 1
-        if deadline is not None:
-            self._remember_deadline(deadline, request_id)
+        if request.deadline is not None:
+            self._remember_deadline(request.deadline, request_id)
         if self._use_cache:
             group[0].pending_children = group[1:]
             self.scheduler.add(group[0])
@@ -273,7 +245,7 @@ class Engine:
         while self._deadlines and self._deadlines[0][0] <= self._clock():
             deadline, request_id = heappop(self._deadlines)
             for sequence in self.scheduler.group(request_id):
-                if sequence.deadline == deadline:  # else a later request of the same id
+                if sequence.source.deadline == deadline:  # else a later request of the same id
                     self.scheduler.stats.timeouts[sequence.stage] += 1
                     ended.append(self.scheduler.end(sequence, "timeout"))
         return ended

@@ -48,12 +48,12 @@ class FairQueue:
         return self._size
 
     def __contains__(self, request: Request) -> bool:
-        queue = self._queues.get(request.client.client_id)
+        queue = self._queues.get(request.source.client.client_id)
         return queue is not None and request in queue
 
     def push(self, request: Request) -> None:
         """Add a request."""
-        client_id = request.client.client_id
+        client_id = request.source.client.client_id
         queue = self._queues.get(client_id)
         if queue is None:
             self._lift(client_id)
@@ -74,7 +74,8 @@ class FairQueue:
                 waited = now - head.metrics.arrival_time
                 level = max(best, head.priority - int(waited / AGEING_SECONDS))
             fresh = head.status is not RequestStatus.PREEMPTED
-            return level, fresh, self.served[head.client.client_id] if fresh else 0.0, head.order
+            served = self.served[head.source.client.client_id] if fresh else 0.0
+            return level, fresh, served, head.order
 
         return min(heads, key=rank)
 
@@ -87,7 +88,7 @@ class FairQueue:
 
     def remove(self, request: Request) -> None:
         """Take a request out wherever it stands."""
-        client_id = request.client.client_id
+        client_id = request.source.client.client_id
         queue = self._queues[client_id]
         queue.remove(request)
         self._size -= 1

@@ -262,7 +262,7 @@ class KVCacheManager:
             if index:
                 hashes.append(hash_block(hashes[-1], block))
             else:
-                hashes.append(hash_block(ROOT_HASH, block, request.extra_keys))
+                hashes.append(hash_block(ROOT_HASH, block, request.source.extra_keys))
 
     def _remember_full_blocks(self, request: Request, table: BlockTable) -> None:
         self._extend_hashes(request)

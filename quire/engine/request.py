@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 
-from quire.core.client import SHARED, Client
 from quire.core.outputs import RequestMetrics
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 
 
@@ -26,7 +26,7 @@ class Request:
 
     Attributes:
         request_id: Of this sequence, unique among live ones (the runner's key).
-        group_id: The caller's id, shared by the ``n`` sequences.
+        source: What the caller asked for, shared by the ``n`` sequences.
         index: 0 to n-1.
         token_ids: Prompt and output so far.
         num_prompt_tokens: How many of ``token_ids`` are prompt.
@@ -34,9 +34,6 @@ class Request:
         params: Sampling settings with ``n`` = 1.
         seed: Of the sequence's random draws.
         order: Sort key of queue and preemption, least first; unique.
-        extra_keys: What the cached blocks depend on besides the tokens.
-        deadline: When it ends with ``timeout``, in seconds on the engine's clock.
-        client: Shares the engine with other clients by what was computed for each.
         priority: Lower goes first; 0 for all under ``fcfs``.
         pending_children: Sequences that split off in the step that ends the prompt.
         num_computed_tokens: Leading tokens whose KV is in the cache.
@@ -48,7 +45,7 @@ class Request:
     """
 
     request_id: str
-    group_id: str
+    source: EngineRequest
     index: int
     token_ids: list[int]
     num_prompt_tokens: int
@@ -57,9 +54,6 @@ class Request:
     seed: int
     order: tuple[float, int, int]
     metrics: RequestMetrics
-    extra_keys: tuple[str, ...] = ()
-    deadline: float | None = None
-    client: Client = SHARED
     priority: int = 0
     status: RequestStatus = RequestStatus.WAITING
     pending_children: list[Request] = field(default_factory=list)
@@ -69,6 +63,11 @@ class Request:
     num_prompt_logprobs: int = 1
     block_hashes: list[bytes] = field(default_factory=list)
     finish_reason: str | None = None
+
+    @property
+    def group_id(self) -> str:
+        """The caller's id."""
+        return self.source.request_id
 
     @property
     def num_tokens(self) -> int:

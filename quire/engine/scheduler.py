@@ -227,7 +227,7 @@ class Scheduler:
             looked_up = self.kv.enable_prefix_caching and not request.needs_whole_prompt
             self.stats.started(request, self._clock(), looked_up=looked_up)
             missing = request.num_prompt_tokens - len(hits) * self.kv.block_size
-            self.waiting.charge(request.client, PROMPT_TOKEN_COST * missing)
+            self.waiting.charge(request.source.client, PROMPT_TOKEN_COST * missing)
         self._apply_hits(plan, request, hits)
         request.status = RequestStatus.RUNNING
         insort(self.running, request, key=_order)
@@ -309,7 +309,7 @@ class Scheduler:
                     result = result.part(0, count)
                 break
         self.stats.tokens_appended(request, result, now)
-        self.waiting.charge(request.client, OUTPUT_TOKEN_COST * len(result.token_ids))
+        self.waiting.charge(request.source.client, OUTPUT_TOKEN_COST * len(result.token_ids))
         if stop is not None:
             self._finish(request, stop[0])
             return _output(request, result, *stop)

@@ -11,21 +11,22 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import EngineProgress, Prompt
 from quire.llm.output_streams import OutputStreams
 from quire.llm.progress import loading_bar
-from quire.llm.request_reader import prepare_off_loop
 from quire.llm.text_engine import TextEngine
+from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
 from quire.text.tokenizer import Tokenizer
 
 Command = Callable[[], Any]
@@ -73,30 +74,26 @@ class AsyncLLM:
 
     async def generate(
         self,
-        prompt: Prompt,
-        sampling_params: SamplingParams,
-        request_id: str,
-        *,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        deadline: float | None = None,
-        client: Client = SHARED,
+        prompt: Prompt | EngineRequest,
+        sampling_params: SamplingParams | None = None,
+        request_id: str = "",
+        **attributes: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the request's state after each step that changed it; see the protocol."""
+        """Yield the request's output after each step that changed it; see the protocol.
+
+        Args:
+            prompt: What to go on from; or the whole request, as other callers of the protocol give
+                it.
+            sampling_params: None means the model's own defaults.
+            request_id: Unique among live requests.
+            **attributes: Such as ``priority`` and ``cache_salt``, see :meth:`RequestReader.read`.
+        """
         self.check_health()
-        stream = self._streams.open(request_id, sampling_params.output_kind)
+        request = await self._read(prompt, sampling_params, request_id, attributes)
+        request_id = request.request_id
+        stream = self._streams.open(request)
         finished = False
         try:
-            request = await prepare_off_loop(
-                self._engine.prepare,
-                request_id,
-                prompt,
-                sampling_params,
-                priority=priority,
-                cache_salt=cache_salt,
-                deadline=deadline,
-                client=client,
-            )
             await self._call(lambda: self._engine.submit(request))
             while not finished:
                 output = await stream.get()
@@ -146,6 +143,26 @@ class AsyncLLM:
             self._closed = True
         await asyncio.to_thread(self._thread.join)
         self._engine.shutdown()
+
+    async def _read(
+        self,
+        prompt: Prompt | EngineRequest,
+        params: SamplingParams | None,
+        request_id: str,
+        attributes: dict[str, Any],
+    ) -> EngineRequest:
+        """Read and complete a request; long texts and grammars in a thread of their own."""
+        if isinstance(prompt, EngineRequest):
+            size, params = 0, prompt.params
+            work = partial(self._engine.complete, prompt)
+        else:
+            text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+            size = len(text) if isinstance(text, str) else 0
+            params = params or SamplingParams(**self.default_sampling_params)
+            work = partial(self._engine.prepare, request_id, prompt, params, **attributes)
+        if params.structured_outputs is not None:
+            size = INLINE_CHARACTERS
+        return await run_by_size(size, work)
 
     def _send(self, command: Command) -> Future[Any]:
         """Have the engine's thread run ``command`` before its next step.

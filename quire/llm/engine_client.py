@@ -7,11 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from quire.core.client import SHARED, Client
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import SamplingParams
+from quire.core.request import EngineRequest
 from quire.llm.output_streams import OutputStreams
 
 #: A prompt: text, token ids, or ``{"prompt_token_ids": [...]}`` / ``{"prompt": "..."}``.
@@ -61,22 +60,10 @@ class EngineClient(Protocol):
     tokenizer: Any
     default_sampling_params: dict[str, Any]
 
-    def generate(
-        self,
-        prompt: Prompt,
-        sampling_params: SamplingParams,
-        request_id: str,
-        *,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        deadline: float | None = None,
-        client: Client = SHARED,
-    ) -> AsyncGenerator[RequestOutput, None]:
+    def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's output after each step that changed it; the last has ``finished``.
 
-        With ``sampling_params.output_kind`` DELTA they hold what the reader has not had yet.
-        Clients that compete are served alike, by their weights.
-        At ``deadline`` (monotonic clock, seconds) it ends with ``timeout``, wherever it stands.
+        The settings are checked and completed here: callers fill in what they were asked.
         Closing the iterator early aborts the request and frees its blocks within one step.
 
         Raises:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.core.step import TokenLogprobs
 from quire.engine.engine_output import EngineOutput
-from quire.llm.prompts import TokenizedPrompt
 from quire.text.detokenizer import Detokenizer
 from quire.text.stop_strings import StopStrings
 from quire.text.tokenizer import Tokenizer
@@ -52,14 +52,17 @@ class LiveSequence:
 class LiveRequest:
     """A request that has not ended."""
 
-    request_id: str
-    prompt: TokenizedPrompt
-    params: SamplingParams
+    source: EngineRequest
     sequences: list[LiveSequence]
     prompt_logprobs: PromptLogprobList | None = None
     num_cached_tokens: int = 0
     error: str | None = None
     embedding: bytes | None = None
+
+    @property
+    def params(self) -> SamplingParams:
+        """What was asked for."""
+        return self.source.params
 
 
 @dataclass(slots=True)
@@ -91,12 +94,11 @@ class OutputProcessor:
         self._live: dict[str, LiveRequest] = {}
         self._seconds = 0.0
 
-    def add(self, request_id: str, prompt: TokenizedPrompt, params: SamplingParams) -> None:
-        """Expect outputs of a request that the engine has taken."""
-        self._live[request_id] = LiveRequest(
-            request_id,
-            prompt,
-            params,
+    def add(self, request: EngineRequest) -> None:
+        """Expect outputs of a request."""
+        params = request.params
+        self._live[request.request_id] = LiveRequest(
+            request,
             [self._sequence(index, params) for index in range(params.n)],
             [None] if params.prompt_logprobs is not None else None,
         )
@@ -122,7 +124,7 @@ class OutputProcessor:
         for request in changed.values():
             finished = all(sequence.finished for sequence in request.sequences)
             if finished:
-                del self._live[request.request_id]
+                del self._live[request.source.request_id]
             if finished or request.params.output_kind is not RequestOutputKind.FINAL_ONLY:
                 step.outputs.append(_output(request, finished))
         self._seconds += time.perf_counter() - start
@@ -285,9 +287,9 @@ def _output(request: LiveRequest, finished: bool) -> RequestOutput:
         outputs = [_copy(sequence.output) for sequence in request.sequences]
         prompt_logprobs = None if prompt_logprobs is None else list(prompt_logprobs)
     return RequestOutput(
-        request_id=request.request_id,
-        prompt=request.prompt.text,
-        prompt_token_ids=request.prompt.token_ids,
+        request_id=request.source.request_id,
+        prompt=request.source.prompt,
+        prompt_token_ids=request.source.prompt_token_ids,
         prompt_logprobs=prompt_logprobs,
         outputs=outputs,
         finished=finished,

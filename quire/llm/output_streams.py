@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from quire.core.errors import QuireError, RequestError
 from quire.core.outputs import RequestOutput
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind
 
 
@@ -82,19 +83,20 @@ class OutputStreams:
         """Return the live requests."""
         return list(self._streams)
 
-    def open(self, request_id: str, output_kind: RequestOutputKind) -> OutputStream:
-        """Add a stream of such outputs that is read in the running loop.
+    def open(self, request: EngineRequest) -> OutputStream:
+        """Add a request's stream, which is read in the running loop.
 
         Raises:
             RequestError: The id is in use.
         """
+        request_id = request.request_id
         if request_id in self._streams:
             raise RequestError(
                 f"[request_id] must be unique among live requests; got {request_id!r}. "
                 "Choose another.",
                 "request_id",
             )
-        deltas = output_kind is RequestOutputKind.DELTA
+        deltas = request.params.output_kind is RequestOutputKind.DELTA
         stream = OutputStream(asyncio.get_running_loop(), deltas)
         self._streams[request_id] = stream
         return stream

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -13,23 +12,13 @@ from quire.text.chat_template import no_template_error
 from quire.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedPrompt:
-    """A prompt as the model sees it.
-
-    Attributes:
-        text: None when it was given as token ids.
-        token_ids: At least one.
-    """
-
-    text: str | None
-    token_ids: list[int]
-
-
-def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> TokenizedPrompt:
+def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, list[int]]:
     """Read a prompt: text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``.
 
     A dict may hold both; the text is then only reported back.
+
+    Returns:
+        The text, None when token ids alone were given, and at least one token id.
 
     Raises:
         RequestError: It is none of these, or it is empty.
@@ -39,14 +28,14 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> TokenizedPrompt:
         text = text if ids is None else ids
         if not isinstance(text, str):
             raise RequestError(f"[prompt] must be text; got {text!r:.80}.", "prompt")
-        found = TokenizedPrompt(text, tokenizer.encode(text))
+        token_ids = tokenizer.encode(text)
     else:
-        found = TokenizedPrompt(text, _token_ids(ids))
-    if not found.token_ids:
+        token_ids = _token_ids(ids)
+    if not token_ids:
         raise RequestError(
             "[prompt] a prompt must hold at least one token; got none. Send some text.", "prompt"
         )
-    return found
+    return text, token_ids
 
 
 def chat_prompt(

@@ -2,62 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quire.core.client import SHARED, Client
 from quire.core.config import ModelOptions
 from quire.core.model_config import ModelConfig
+from quire.core.request import EngineRequest, salt_keys
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
 from quire.llm.generation_config import read_generation_config
-from quire.llm.grammars.checker import GrammarChecker
 from quire.llm.params import ParamsLimits, complete_params
-from quire.llm.prompts import TokenizedPrompt, tokenize_prompt
+from quire.llm.prompts import tokenize_prompt
 from quire.models.gguf_file import forget_gguf
 from quire.models.hub import resolve_model
 from quire.text.grammar import GrammarCompiler
-from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
 from quire.text.tokenizer import Tokenizer, load_tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedRequest:
-    """A request that was read and checked, and that the engine has not seen."""
-
-    request_id: str
-    prompt: TokenizedPrompt
-    params: SamplingParams
-    priority: int
-    extra_keys: tuple[str, ...]
-    deadline: float | None = None
-    client: Client = SHARED
-
-
-async def prepare_off_loop(
-    prepare: Callable[..., PreparedRequest],
-    request_id: str,
-    prompt: Prompt,
-    params: SamplingParams,
-    **options: Any,
-) -> PreparedRequest:
-    """Prepare a request for an event loop, which long texts and grammars must not hold up.
-
-    Args:
-        prepare: :meth:`RequestReader.prepare`, or what leads there.
-        request_id, prompt, params, **options: Its arguments.
-
-    Raises:
-        RequestError: The prompt or a setting is wrong.
-    """
-    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-    size = len(text) if isinstance(text, str) else 0
-    if params.structured_outputs is not None:
-        size = INLINE_CHARACTERS
-    return await run_by_size(size, partial(prepare, request_id, prompt, params, **options))
 
 
 class RequestReader:
@@ -70,9 +30,9 @@ class RequestReader:
         folder: The checkpoint.
         tokenizer, tokenizer_folder: Of the model.
         default_sampling_params: The model's own defaults, as keywords.
-        eos_token_ids: Ids that end a sequence, beside those of ``config.json``.
+        eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
         vocab_size: Of the model's output, once it is loaded.
-        grammars: Compiles or checks structured outputs, once the model is loaded.
+        grammars: Compiles structured outputs, once the model is loaded.
 
     Raises:
         ModelLoadError: A file is missing or cannot be read.
@@ -89,7 +49,7 @@ class RequestReader:
         self.default_sampling_params: dict[str, Any] = generation.sampling
         self.eos_token_ids = generation.eos_token_ids
         self.vocab_size = 0
-        self.grammars: GrammarCompiler | GrammarChecker | None = None
+        self.grammars: GrammarCompiler | None = None
         self._max_logprobs = options.max_logprobs
 
     def loaded(self, model_config: ModelConfig) -> GrammarCompiler:
@@ -97,38 +57,40 @@ class RequestReader:
         forget_gguf()
         self.vocab_size = model_config.vocab_size
         self.grammars = compiler = GrammarCompiler(
-            self.tokenizer, model_config.eos_token_ids, model_config.vocab_size
+            self.tokenizer, model_config.eos_token_ids, self.vocab_size
         )
         return compiler
 
-    def prepare(
+    def read(
         self,
-        request_id: str,
         prompt: Prompt,
         params: SamplingParams,
+        request_id: str,
         *,
-        priority: int = 0,
         cache_salt: str | None = None,
-        deadline: float | None = None,
-        client: Client = SHARED,
-    ) -> PreparedRequest:
-        """Read a request; a grammar is compiled here, beside the engine.
+        **attributes: Any,
+    ) -> EngineRequest:
+        """Read a request as users give it.
+
+        Args:
+            prompt, params, request_id: Of the request.
+            cache_salt: Only requests with the same salt share cached blocks.
+            **attributes: Fields of :class:`~quire.core.request.EngineRequest`.
 
         Raises:
-            RequestError: The prompt or a setting is wrong.
+            RequestError: The prompt is wrong.
+        """
+        text, token_ids = tokenize_prompt(prompt, self.tokenizer)
+        keys = salt_keys(cache_salt)
+        return EngineRequest(
+            request_id, token_ids, params, prompt=text, extra_keys=keys, **attributes
+        )
+
+    def complete(self, request: EngineRequest) -> EngineRequest:
+        """Return a request with settings of its own, checked and completed for this model.
+
+        Raises:
+            InvalidSamplingParamsError: They are wrong.
         """
         limits = ParamsLimits(self.vocab_size, self._max_logprobs)
-        tokenized = tokenize_prompt(prompt, self.tokenizer)
-        completed = complete_params(params, self.tokenizer, limits)
-        if completed.structured_outputs is not None:
-            assert self.grammars is not None, "structured outputs before the model is loaded"
-            self.grammars.compile(completed.structured_outputs)
-        return PreparedRequest(
-            request_id,
-            tokenized,
-            completed,
-            priority,
-            () if cache_salt is None else (f"salt:{cache_salt}",),
-            deadline,
-            client,
-        )
+        return replace(request, params=complete_params(request.params, self.tokenizer, limits))

@@ -14,12 +14,13 @@ from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput
 from quire.llm.engine_client import Prompt
 from quire.llm.output_processor import OutputProcessor
-from quire.llm.request_reader import PreparedRequest, RequestReader
+from quire.llm.request_reader import RequestReader
 from quire.models.loader import Progress
 from quire.runner.in_process_executor import load_executor
 from quire.text.tokenizer import Tokenizer
@@ -28,7 +29,7 @@ log = get_logger(__name__)
 
 
 class TextEngine:
-    """A loaded model that answers requests; not thread-safe but for :meth:`prepare`.
+    """A loaded model that answers requests; not thread-safe.
 
     Args:
         config: All settings.
@@ -64,47 +65,58 @@ class TextEngine:
         self._outputs = OutputProcessor(self.tokenizer)
 
     def prepare(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, **options: Any
-    ) -> PreparedRequest:
-        """Read a request; see :meth:`quire.llm.request_reader.RequestReader.prepare`."""
-        return self._reader.prepare(request_id, prompt, params, **options)
+        self, request_id: str, prompt: Prompt, params: SamplingParams, **attributes: Any
+    ) -> EngineRequest:
+        """Read and complete a request; any thread may.
 
-    def fit_output(self, request: PreparedRequest) -> PreparedRequest:
+        Args:
+            request_id, prompt, params, **attributes: As of :meth:`RequestReader.read`.
+
+        Raises:
+            RequestError: The prompt or a setting is wrong.
+        """
+        return self.complete(self._reader.read(prompt, params, request_id, **attributes))
+
+    def complete(self, request: EngineRequest) -> EngineRequest:
+        """Check and complete a request's settings and compile its grammar; any thread may.
+
+        Raises:
+            RequestError: A setting is wrong.
+        """
+        request = self._reader.complete(request)
+        if request.params.structured_outputs is not None:
+            assert self._reader.grammars is not None
+            self._reader.grammars.compile(request.params.structured_outputs)
+        return request
+
+    def fit_output(self, request: EngineRequest) -> EngineRequest:
         """Lower a ``max_tokens`` nobody asked for to what the prompt leaves of the context.
 
         A prompt that leaves nothing is still refused by :meth:`submit`.
         """
         params, limit = request.params, self.engine.max_total_tokens
-        room = max(1, limit - len(request.prompt.token_ids))
+        room = max(1, limit - len(request.prompt_token_ids))
         if params.max_tokens is None or params.max_tokens <= room:
             return request
         fitted = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
         return replace(request, params=fitted)
 
-    def submit(self, request: PreparedRequest) -> None:
-        """Queue a prepared request.
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request that is complete.
 
         Raises:
             RequestError: It can never run as asked; nothing of it was kept.
             EngineDeadError: The engine has stopped.
         """
         self.check_alive()
-        self.engine.add_request(
-            request.request_id,
-            request.prompt.token_ids,
-            request.params,
-            priority=request.priority,
-            extra_keys=request.extra_keys,
-            deadline=request.deadline,
-            client=request.client,
-        )
-        self._outputs.add(request.request_id, request.prompt, request.params)
+        self.engine.add_request(request)
+        self._outputs.add(request)
 
     def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, *, priority: int = 0
+        self, request_id: str, prompt: Prompt, params: SamplingParams, **attributes: Any
     ) -> None:
         """Read and queue a request; errors as of :meth:`prepare` and :meth:`submit`."""
-        self.submit(self.prepare(request_id, prompt, params, priority=priority))
+        self.submit(self.prepare(request_id, prompt, params, **attributes))
 
     def step(self) -> list[RequestOutput]:
         """Run one iteration; return the outputs of requests that changed.

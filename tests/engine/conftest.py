@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from typing import Any
 
 import pytest
 
-from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.model_config import ModelConfig
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import (
     PromptLogprobs,
@@ -274,19 +274,14 @@ class Run:
         self,
         request_id: str,
         prompt: list[int],
-        *,
-        priority: int = 0,
-        extra_keys: tuple[str, ...] = (),
-        deadline: float | None = None,
-        client: Client = SHARED,
-        **params: Any,
+        **options: Any,
     ) -> None:
-        params = {"temperature": 0.0, "ignore_eos": True} | params
-        keywords: dict[str, Any] = {
-            "extra_keys": extra_keys, "deadline": deadline, "client": client
-        }  # fmt: skip
-        settings = SamplingParams(**params)
-        self.engine.add_request(request_id, prompt, settings, priority=priority, **keywords)
+        """Add a request; ``options`` are of it or of its sampling parameters."""
+        params = {"temperature": 0.0, "ignore_eos": True} | options
+        names = {field.name for field in fields(EngineRequest)} & options.keys()
+        attributes = {name: params.pop(name) for name in names}
+        request = EngineRequest(request_id, prompt, SamplingParams(**params), **attributes)
+        self.engine.add_request(request)
 
     def take(self, outputs: list[EngineOutput]) -> list[EngineOutput]:
         for output in outputs:

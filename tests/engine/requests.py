@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.core.client import SHARED, Client
 from quire.core.outputs import RequestMetrics
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.engine.request import Request
 from quire.engine.request_queue import arrival_order
@@ -19,7 +20,7 @@ def waiting_request(
     """Return request ``r<number>``: one prompt token, one to generate."""
     return Request(
         request_id=f"r{number}",
-        group_id=f"r{number}",
+        source=EngineRequest(f"r{number}", [1], SamplingParams(), client=client),
         index=0,
         token_ids=[1],
         num_prompt_tokens=1,
@@ -28,6 +29,5 @@ def waiting_request(
         seed=0,
         order=(arrival_order(policy, priority, time, number), number, 0),
         metrics=RequestMetrics(arrival_time=time),
-        client=client,
         priority=priority,
     )

@@ -180,7 +180,7 @@ def test_counters_of_many_passing_clients_are_bounded(monkeypatch):
         one = waiting_request(number, Client(f"c{number}"))
         queue.push(one)
         assert queue.pop() is one
-        queue.charge(one.client, number)
+        queue.charge(one.source.client, number)
         assert len(queue.served) <= 9
     queue.charge(Client("c0"), 1)  # forgotten, and still running
     assert queue.served["c0"] > 1

@@ -18,19 +18,23 @@ from hypothesis.stateful import (
 )
 
 from quire.core.outputs import RequestMetrics
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.engine.block_pool import BlockPool
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
 from quire.engine.request import Request
 
 
-def request(request_id: str, token_ids: list[int], **changes: Any) -> Request:
+def request(
+    request_id: str, token_ids: list[int], extra_keys: tuple[str, ...] = (), **changes: Any
+) -> Request:
+    params = SamplingParams()
     values: dict[str, Any] = {
-        "group_id": request_id,
+        "source": EngineRequest(request_id, token_ids, params, extra_keys=extra_keys),
         "index": 0,
         "num_prompt_tokens": len(token_ids),
         "max_total_tokens": 10**6,
-        "params": SamplingParams(),
+        "params": params,
         "seed": 0,
         "order": (0.0, 0, 0),
         "metrics": RequestMetrics(),
@@ -273,7 +277,7 @@ class CacheMachine(RuleBasedStateMachine):
             f"r{self.num_made:04}",
             parent.token_ids,
             num_computed_tokens=parent.num_tokens,
-            extra_keys=parent.extra_keys,
+            extra_keys=parent.source.extra_keys,
         )
         self.num_made += 1
         self.kv.fork(parent, child)
@@ -320,7 +324,7 @@ class CacheMachine(RuleBasedStateMachine):
         return True
 
     def content(self, one: Request, position: int) -> tuple[int, ...]:
-        return (len(one.extra_keys), *one.token_ids[: position + 1])
+        return (len(one.source.extra_keys), *one.token_ids[: position + 1])
 
     def state(self) -> tuple[object, ...]:
         pool = self.kv.pool

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from quire.core.outputs import RequestMetrics
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.engine.request import Request
 from quire.engine.stop import check_stop
@@ -17,7 +18,7 @@ EOS = frozenset({7, 8})
 def after(output: list[int], max_total_tokens: int = 100, **params: Any) -> Request:
     return Request(
         request_id="r",
-        group_id="r",
+        source=EngineRequest("r", [7, 5, 9], SamplingParams()),
         index=0,
         token_ids=[7, 5, 9, *output],
         num_prompt_tokens=3,

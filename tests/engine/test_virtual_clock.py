@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 
 EXAMPLE = [10, 50, 200, 500]
@@ -62,7 +63,8 @@ def serve(run: Any, batch_size: int, arrival_seconds: float, count: int) -> None
     while len(run.endings) < count:
         due = min(count, int(run.clock.now / arrival_seconds + 1e-9))
         for i in range(arrived, due):
-            run.engine.add_request(f"r{i}", [1], run.params, arrival_time=(i + 1) * arrival_seconds)
+            time = (i + 1) * arrival_seconds
+            run.engine.add_request(EngineRequest(f"r{i}", [1], run.params, arrival_time=time))
         arrived = due
         if run.engine.stats()["num_requests_waiting"] >= batch_size:
             run.step()

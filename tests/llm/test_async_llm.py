@@ -17,8 +17,10 @@ from quire import LLM, AsyncLLM, RequestOutputKind, SamplingParams, StructuredOu
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, PromptTooLongError, RequestError
 from quire.core.outputs import RequestOutput
+from quire.core.request import salt_keys
 from quire.llm.engine_client import EngineClient
 from quire.llm.process.proxy import EngineProxy
+from tests.llm.asking import ask
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 MEDIUM = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
@@ -41,11 +43,11 @@ async def engine(
 async def last(
     engine: EngineClient, prompt: str, request_id: str, params: SamplingParams = GREEDY
 ) -> RequestOutput:
-    return [output async for output in engine.generate(prompt, params, request_id)][-1]
+    return [output async for output in ask(engine, prompt, params, request_id)][-1]
 
 
 async def test_streamed_states_grow_to_what_llm_gives(engine: EngineClient, llm: LLM) -> None:
-    states = [output async for output in engine.generate("abc", GREEDY, "1")]
+    states = [output async for output in ask(engine, "abc", GREEDY, "1")]
     expected = llm.generate("abc", GREEDY)[0].outputs[0]
     assert states[-1].outputs[0] == expected
     assert [state.finished for state in states] == [False] * (len(states) - 1) + [True]
@@ -78,7 +80,7 @@ async def test_gathered_requests_share_steps(engine: EngineClient) -> None:
 
 
 async def test_a_closed_stream_frees_its_blocks(engine: EngineClient) -> None:
-    stream = engine.generate("abc", LONG, "1")
+    stream = ask(engine, "abc", LONG, "1")
     await anext(stream)
     assert engine.stats()["kv_cache_usage_perc"] > 0
     await stream.aclose()
@@ -114,7 +116,7 @@ async def test_cancelled_while_waiting_for_a_place(engine: EngineClient) -> None
 
 async def test_abort_ends_the_stream_with_a_reason(engine: EngineClient) -> None:
     states = []
-    async for output in engine.generate("abc", LONG, "1"):
+    async for output in ask(engine, "abc", LONG, "1"):
         states.append(output)
         await engine.abort("1")
         assert engine.stats()["kv_cache_usage_perc"] == 0
@@ -126,7 +128,7 @@ async def test_abort_ends_the_stream_with_a_reason(engine: EngineClient) -> None
 
 async def test_a_slow_reader_holds_up_nobody_and_misses_nothing(engine: EngineClient) -> None:
     expected = (await last(engine, "abc", "0", MEDIUM)).outputs
-    slow = engine.generate("abc", MEDIUM, "slow")
+    slow = ask(engine, "abc", MEDIUM, "slow")
     first = await anext(slow)
     assert (await last(engine, "abc", "fast", MEDIUM)).outputs == expected
     states = [first, *[output async for output in slow]]
@@ -144,7 +146,7 @@ async def test_deltas_add_up_however_slowly_they_are_read(engine: EngineClient) 
         deltas = SamplingParams(**settings, output_kind=RequestOutputKind.DELTA)
         for pause in (0.0, 0.01):
             merged, num_ids, count = None, 0, 0
-            async for delta in engine.generate("abc", deltas, f"{number} {pause}"):
+            async for delta in ask(engine, "abc", deltas, f"{number} {pause}"):
                 num_ids += sum(len(completion.token_ids) for completion in delta.outputs)
                 count += 1
                 if merged is None:
@@ -160,14 +162,14 @@ async def test_deltas_add_up_however_slowly_they_are_read(engine: EngineClient) 
 
 async def test_final_only_is_one_output(engine: EngineClient) -> None:
     params = replace(MEDIUM, output_kind=RequestOutputKind.FINAL_ONLY)
-    (output,) = [output async for output in engine.generate("abc", params, "1")]
+    (output,) = [output async for output in ask(engine, "abc", params, "1")]
     assert output.finished and output.outputs == (await last(engine, "abc", "2", MEDIUM)).outputs
 
 
 async def test_a_deadline_loses_no_delta(engine: EngineClient) -> None:
     """What was generated before the deadline is read before the ending, each token once."""
     params = replace(LONG, output_kind=RequestOutputKind.DELTA)
-    stream = engine.generate("abc", params, "1", deadline=time.monotonic() + 0.1)
+    stream = ask(engine, "abc", params, "1", deadline=time.monotonic() + 0.1)
     deltas = [delta async for delta in stream]
     assert [delta.finished for delta in deltas] == [False] * (len(deltas) - 1) + [True]
     ids = [i for delta in deltas for completion in delta.outputs for i in completion.token_ids]
@@ -177,7 +179,7 @@ async def test_a_deadline_loses_no_delta(engine: EngineClient) -> None:
 
 async def test_refusals_touch_nobody(engine: EngineClient) -> None:
     expected = (await last(engine, "abc", "0", MEDIUM)).outputs
-    stream = engine.generate("abc", MEDIUM, "1")
+    stream = ask(engine, "abc", MEDIUM, "1")
     first = await anext(stream)
     with pytest.raises(RequestError, match="unique"):
         await last(engine, "abc", "1")
@@ -191,25 +193,25 @@ async def test_refusals_touch_nobody(engine: EngineClient) -> None:
 
 async def test_a_deadline_ends_what_runs_and_drops_what_waits(engine: EngineClient) -> None:
     now = time.monotonic()
-    late = [output async for output in engine.generate("abc", LONG, "late", deadline=now - 1)]
+    late = [output async for output in ask(engine, "abc", LONG, "late", deadline=now - 1)]
     assert [len(output.outputs[0].token_ids) for output in late] == [0]
     assert late[0].outputs[0].finish_reason == "timeout"
     assert engine.stats()["num_computed_tokens"] == 0, "expired work never runs"
-    stream = engine.generate("abc", LONG, "1", deadline=time.monotonic() + 0.05)
+    stream = ask(engine, "abc", LONG, "1", deadline=time.monotonic() + 0.05)
     output = [output async for output in stream][-1]
     assert output.outputs[0].finish_reason == "timeout"
     assert engine.stats()["kv_cache_usage_perc"] == 0
     assert engine.stats()['request_success{finished_reason="timeout"}'] == 2
     # One that is in time is as without.
     expected = await last(engine, "abc", "2")
-    stream = engine.generate("abc", GREEDY, "3", deadline=time.monotonic() + 600)
+    stream = ask(engine, "abc", GREEDY, "3", deadline=time.monotonic() + 600)
     assert [output async for output in stream][-1].outputs == expected.outputs
 
 
 async def test_progress_counts_what_is_pending(engine: EngineClient) -> None:
     assert engine.progress().pending == 0
     assert engine.progress().stalled_seconds == engine.progress().oldest_queue_age == 0
-    stream = engine.generate("abc", LONG, "1")
+    stream = ask(engine, "abc", LONG, "1")
     waiting = [asyncio.create_task(last(engine, "abc", f"w{i}", LONG)) for i in range(9)]
     await anext(stream)
     while engine.progress().oldest_queue_age == 0:
@@ -226,7 +228,7 @@ async def test_salts_separate_the_prefix_cache(engine: EngineClient) -> None:
     prompt = "a prompt of more than sixteen tokens, so that a block is full"
 
     async def cached(request_id: str, salt: str | None) -> int:
-        stream = engine.generate(prompt, GREEDY, request_id, cache_salt=salt)
+        stream = ask(engine, prompt, GREEDY, request_id, extra_keys=salt_keys(salt))
         return [output async for output in stream][-1].num_cached_tokens
 
     assert await cached("1", None) == 0
@@ -240,7 +242,7 @@ async def test_a_failed_step_ends_streams_and_health_checks_see_it(
 ) -> None:
     engine = AsyncLLM(str(folder), device=device, **small)
     engine.check_health()
-    stream = engine.generate("abc", LONG, "1")
+    stream = ask(engine, "abc", LONG, "1")
     await anext(stream)
     engine._engine.executor.shutdown()
     final = [output async for output in stream][-1]
@@ -254,7 +256,7 @@ async def test_a_failed_step_ends_streams_and_health_checks_see_it(
 
 
 async def test_shutdown_ends_open_requests_and_refuses_new_ones(engine: EngineClient) -> None:
-    stream = engine.generate("abc", LONG, "1")
+    stream = ask(engine, "abc", LONG, "1")
     await anext(stream)
     await engine.shutdown()
     assert [output async for output in stream][-1].outputs[0].finish_reason == "abort"

@@ -14,6 +14,7 @@ import pytest
 from quire.core.client import Client
 from quire.core.config import EngineConfig
 from quire.core.errors import RequestError
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.llm.grammars.compile_thread import GrammarThread
@@ -26,7 +27,6 @@ from quire.llm.process.messages import (
     Refused,
     Step,
     from_engine,
-    params_keywords,
     to_engine,
 )
 from quire.llm.text_engine import TextEngine
@@ -70,9 +70,8 @@ class Server:
         self.thread.start()
 
     def add(self, request_id: str, params: SamplingParams) -> None:
-        self.link.send(
-            Add(request_id, [5, 6, 7], params_keywords(params), 0, (), None, Client("c"))
-        )
+        request = EngineRequest(request_id, [5, 6, 7], params, client=Client("c"))
+        self.link.send(Add(request))
 
     def messages(self) -> Iterator[Any]:
         """Yield what has not been yielded; one message may come together with the next."""

@@ -21,7 +21,9 @@ from quire import LLM, SamplingParams
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
 from quire.core.metrics import METRICS, stem_of
+from quire.core.request import EngineRequest
 from quire.llm.process.proxy import EngineProxy
+from tests.llm.asking import ask
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 LONG = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)
@@ -49,7 +51,7 @@ async def create(
 async def ending(engine: EngineProxy, request_id: str, params: SamplingParams = LONG) -> str:
     """Return a request's finish reason, or the name of the error that ended it."""
     try:
-        async for output in engine.generate("abc", params, request_id):
+        async for output in ask(engine, "abc", params, request_id):
             reason = output.outputs[0].finish_reason
     except (EngineDeadError, CapacityError) as error:
         return type(error).__name__
@@ -66,7 +68,7 @@ async def wait_until_serving(engine: EngineProxy, not_pid: int) -> None:
 
 async def start_long(engine: EngineProxy, num_requests: int) -> list[asyncio.Task[str]]:
     """Start requests of which the first has begun to answer."""
-    stream = engine.generate("abc", LONG, "first")
+    stream = ask(engine, "abc", LONG, "first")
     await anext(stream)
 
     async def rest() -> str:
@@ -91,7 +93,7 @@ async def test_outputs_equal_those_of_llm(create: Callable[..., EngineProxy], ll
     )  # fmt: skip
     for params in (GREEDY, everything, SamplingParams(max_tokens=1, prompt_logprobs=1)):
         expected = llm.generate("abcdef", params)[0]
-        (*_, output) = [o async for o in engine.generate("abcdef", params, "1")]
+        (*_, output) = [o async for o in ask(engine, "abcdef", params, "1")]
         assert output.outputs == expected.outputs
         assert output.prompt_logprobs == expected.prompt_logprobs
 
@@ -102,7 +104,7 @@ async def test_a_stop_string_ends_the_sequence_in_the_process_too(
     engine = create()
     text = llm.generate("abc", LONG)[0].outputs[0].text
     params = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True, stop=[text[20:24]])
-    (*_, output) = [o async for o in engine.generate("abc", params, "1")]
+    (*_, output) = [o async for o in ask(engine, "abc", params, "1")]
     assert output.outputs[0].text == text[: text.index(text[20:24])]
     assert output.outputs[0].finish_reason == "stop"
     # Its place is free, and it did not run on.
@@ -116,7 +118,7 @@ async def test_a_message_larger_than_the_socket_s_buffer(
     engine = create(max_model_len=2048)
     prompt = list(range(3, 250)) * 2000  # refused, but not before it has arrived
     with pytest.raises(ValueError, match="2048"):
-        await anext(engine.generate(prompt, GREEDY, "1"))
+        await anext(engine.generate(EngineRequest("1", prompt, GREEDY)))
     assert await ending(engine, "2", GREEDY) == "length"
 
 
@@ -130,7 +132,7 @@ async def test_killed_under_load(create: Callable[..., EngineProxy]) -> None:
     with pytest.raises(EngineDeadError, match="restarted"):
         engine.check_health()
     with pytest.raises(CapacityError, match="restarted") as refused:
-        await anext(engine.generate("abc", GREEDY, "early"))
+        await anext(ask(engine, "abc", GREEDY, "early"))
     assert refused.value.retry_after_seconds is not None
     await wait_until_serving(engine, pid)
     engine.check_health()
@@ -205,6 +207,7 @@ def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: s
     """A watchdog that only looked at the clock ended every request after a pause of both."""
     code = (
         "import asyncio, sys; from quire.core.config import EngineConfig; "
+        "from quire.core.request import EngineRequest; "
         "from quire.core.sampling_params import SamplingParams; "
         "from quire.llm.process.proxy import EngineProxy\n"
         "async def main():\n"
@@ -213,7 +216,7 @@ def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: s
         "    engine = EngineProxy(config, watchdog_timeout=2.0)\n"
         "    params = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)\n"
         "    print(engine.pid, flush=True)\n"
-        "    async for output in engine.generate('abc', params, '1'):\n"
+        "    async for output in engine.generate(EngineRequest('1', [1, 2, 3], params)):\n"
         "        print(output.outputs[0].finish_reason, flush=True)\n"
         "    print(engine.num_restarts, flush=True)\n"
         "    await engine.shutdown()\n"
@@ -247,7 +250,7 @@ async def test_shutdown_of_a_stopped_process_is_bounded(create: Callable[..., En
     assert await asyncio.wait_for(asyncio.gather(*tasks), 20) == ["abort"] * 2
     assert not psutil.pid_exists(pid)
     with pytest.raises(EngineDeadError, match="shut down"):
-        await anext(engine.generate("abc", GREEDY, "late"))
+        await anext(ask(engine, "abc", GREEDY, "late"))
 
 
 async def test_signals_to_the_group_leave_the_engine_to_its_server(

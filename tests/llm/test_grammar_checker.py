@@ -18,6 +18,7 @@ from quire.llm.grammars.checker import GrammarChecker
 from quire.llm.process.proxy import EngineProxy
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import load_tokenizer
+from tests.llm.asking import ask
 
 #: Intersections whose compiling grows exponentially; these would take years.
 SLOW: dict[str, dict[str, Any]] = {
@@ -140,7 +141,7 @@ async def test_a_server_refuses_it_and_serves_on(
     async def answer(name: str, **constraint: Any) -> str:
         structured = StructuredOutputs(**constraint) if constraint else None
         params = SamplingParams(max_tokens=4, structured_outputs=structured)
-        return [o async for o in engine.generate("a", params, name)][-1].outputs[0].text
+        return [o async for o in ask(engine, "a", params, name)][-1].outputs[0].text
 
     try:
         await answer("first", regex="ab")
@@ -151,7 +152,7 @@ async def test_a_server_refuses_it_and_serves_on(
         with pytest.raises(RequestError, match="--grammar-compilation-timeout|more memory"):
             await slow  # a machine that is fast enough fills the memory before the time is up
         hasty = SamplingParams(structured_outputs=StructuredOutputs(**SLOW["schema"]))
-        stream = engine.generate("a", hasty, "hasty", deadline=time.monotonic() + 0.01)
+        stream = ask(engine, "a", hasty, "hasty", deadline=time.monotonic() + 0.01)
         ((output,),) = [o.outputs async for o in stream]
         assert (output.finish_reason, output.token_ids) == ("timeout", [])
         assert await answer("after", regex="ef") == "ef"

@@ -10,10 +10,10 @@ import pytest
 
 from quire import RequestOutputKind, SamplingParams
 from quire.core.outputs import Logprob, RequestMetrics, RequestOutput
+from quire.core.request import EngineRequest
 from quire.core.step import PromptLogprobs, SequenceResult, TokenLogprobs
 from quire.engine.engine_output import EngineOutput
 from quire.llm.output_processor import OutputProcessor
-from quire.llm.prompts import TokenizedPrompt
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 END = 256
@@ -30,7 +30,7 @@ class Feed:
     def __init__(self, tokenizer: Tokenizer, **params: Any) -> None:
         self.tokenizer = tokenizer
         self.processor = OutputProcessor(tokenizer)
-        self.processor.add("r", TokenizedPrompt("p", [1]), SamplingParams(**params))
+        self.processor.add(EngineRequest("r", [1], SamplingParams(**params), prompt="p"))
         self.stopped: list[tuple[str, int]] = []
 
     def ids(self, text: str) -> list[int]:

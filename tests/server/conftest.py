@@ -15,11 +15,12 @@ import httpx2
 import openai
 import pytest
 
-from quire.core.client import SHARED, Client
+from quire.core.client import Client
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm import AsyncLLM
 from quire.llm.engine_client import EngineProgress
@@ -89,26 +90,15 @@ class ScriptedEngine:
         self.state = EngineProgress(0, 0.0, 0.0, 0.0)
         self.stopped = False
 
-    async def generate(
-        self,
-        prompt: Any,
-        sampling_params: SamplingParams,
-        request_id: str,
-        *,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        deadline: float | None = None,
-        client: Client = SHARED,
-    ) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[RequestOutput, None]:
         """Yield a delta per token."""
+        request_id = request.request_id
         self.open_requests.add(request_id)
-        self.params.append(sampling_params)
-        self.clients.append(client)
+        self.params.append(request.params)
+        self.clients.append(request.client)
         ending = "closed"
         try:
-            async for output in self._states(
-                request_id, prompt["prompt_token_ids"], sampling_params
-            ):
+            async for output in self._states(request_id, request.prompt_token_ids, request.params):
                 ending = "finished" if output.finished else ending
                 yield output
         finally:

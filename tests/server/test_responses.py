@@ -26,9 +26,9 @@ def start(engine, tokenizer, serve, monkeypatch):
     prompts = []
     generate = engine.generate
 
-    def listening(prompt, *arguments, **keywords):
-        prompts.append(tokenizer.decode(prompt["prompt_token_ids"], False))
-        return generate(prompt, *arguments, **keywords)
+    def listening(request):
+        prompts.append(tokenizer.decode(request.prompt_token_ids, False))
+        return generate(request)
 
     monkeypatch.setattr(engine, "generate", listening)
 

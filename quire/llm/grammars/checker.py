@@ -110,6 +110,7 @@ class GrammarChecker:
             RequestError, CapacityError: See :meth:`compile`.
         """
         if self.knows(constraint):
+            self.compile(constraint)
             return True
         loop = asyncio.get_running_loop()
         compiled = loop.run_in_executor(self.threads, self.compile, constraint)

@@ -11,7 +11,6 @@ import faulthandler
 import signal
 import socket
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from quire.core.errors import EngineDeadError, QuireError, RequestError
 from quire.core.log import get_logger, set_format
 from quire.core.model_config import ModelConfig
 from quire.core.process_usage import process_samples
+from quire.core.request import EngineRequest
 from quire.engine.engine import Engine
 from quire.llm.grammars.compile_thread import Compiler, GrammarThread
 from quire.llm.process.messages import (
@@ -34,7 +34,6 @@ from quire.llm.process.messages import (
     Start,
     Step,
     StopSequence,
-    read_params,
     to_engine,
 )
 from quire.llm.process.tie import tie_to
@@ -137,7 +136,7 @@ class EngineLoop:
     def __init__(self, engine: Engine, link: MessageSocket, grammars: Compiler) -> None:
         self._engine = engine
         self._link = link
-        self._grammars: GrammarThread[Add] = GrammarThread(grammars)
+        self._grammars: GrammarThread[EngineRequest] = GrammarThread(grammars)
         self._stats_time = 0.0
 
     def run(self) -> None:
@@ -181,8 +180,11 @@ class EngineLoop:
 
     def _obey(self, message: Any) -> None:
         if isinstance(message, Add):
-            if not self._compile(message):
-                self._add(message)
+            constraint = message.request.params.structured_outputs
+            if constraint is None or self._grammars.knows(constraint):
+                self._add(message.request)
+            else:
+                self._grammars.submit(message.request.request_id, constraint, message.request)
         elif isinstance(message, StopSequence):
             self._engine.stop_sequence(message.request_id, message.index)
             self._send_step([])
@@ -195,28 +197,11 @@ class EngineLoop:
         elif isinstance(message, Describe):
             self._link.send(Done(message.ticket, self._engine.describe_cache()))
 
-    def _compile(self, message: Add) -> bool:
-        """Have the request's grammar compiled first, if it has a new one; return whether it has."""
-        with suppress(RequestError):  # adding it will tell
-            constraint = read_params(message.params).structured_outputs
-            if constraint is not None and not self._grammars.knows(constraint):
-                self._grammars.submit(message.request_id, constraint, message)
-                return True
-        return False
-
-    def _add(self, message: Add, error: RequestError | None = None) -> None:
+    def _add(self, request: EngineRequest, error: RequestError | None = None) -> None:
         try:
             if error is not None:
                 raise error
-            self._engine.add_request(
-                message.request_id,
-                message.token_ids,
-                read_params(message.params),
-                priority=message.priority,
-                extra_keys=message.extra_keys,
-                deadline=message.deadline,
-                client=message.client,
-            )
+            self._engine.add_request(request)
         except RequestError as refusal:
             kind = type(refusal).__name__
-            self._link.send(Refused(message.request_id, kind, str(refusal), refusal.param))
+            self._link.send(Refused(request.request_id, kind, str(refusal), refusal.param))

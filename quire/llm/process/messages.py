@@ -8,18 +8,15 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any, TypeAlias
 
 import msgspec
 
-from quire.core.client import Client
 from quire.core.config import EngineConfig
 from quire.core.log import LogFormat
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
-from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputs
+from quire.core.request import EngineRequest
 from quire.engine.engine_output import EngineOutput
 
 
@@ -34,20 +31,9 @@ class Start(msgspec.Struct, tag=True):
 
 
 class Add(msgspec.Struct, tag=True):
-    """Queue a request; it is answered by outputs or a :class:`Refused`.
+    """Queue a request; it is answered by outputs or a :class:`Refused`."""
 
-    Attributes:
-        params: Keywords of ``SamplingParams``, see :func:`params_keywords`.
-        deadline: On the monotonic clock, which processes share.
-    """
-
-    request_id: str
-    token_ids: list[int]
-    params: dict[str, Any]
-    priority: int
-    extra_keys: tuple[str, ...]
-    deadline: float | None
-    client: Client
+    request: EngineRequest
 
 
 class Abort(msgspec.Struct, tag=True):
@@ -123,35 +109,8 @@ _encode = msgspec.msgpack.Encoder().encode
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 from_engine = msgspec.msgpack.Decoder(FromEngine)
 
-#: What is of no use to the engine is left out.
-_DEFAULTS = {
-    field.name: getattr(SamplingParams(), field.name)
-    for field in fields(SamplingParams)
-    if field.name != "output_kind"
-}
 _LENGTH_BYTES = 4
 _READ_BYTES = 1 << 18
-
-
-def params_keywords(params: SamplingParams) -> dict[str, Any]:
-    """Return the settings that are not the default."""
-    return {
-        name: value
-        for name, default in _DEFAULTS.items()
-        if (value := getattr(params, name)) != default
-    }
-
-
-def read_params(keywords: dict[str, Any]) -> SamplingParams:
-    """Return the settings that :func:`params_keywords` wrote.
-
-    Raises:
-        InvalidSamplingParamsError: They are none.
-    """
-    constraint = keywords.get("structured_outputs")
-    if constraint is not None:
-        keywords = keywords | {"structured_outputs": StructuredOutputs(**constraint)}
-    return SamplingParams(**keywords)
 
 
 class MessageSocket:

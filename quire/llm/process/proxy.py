@@ -18,15 +18,14 @@ from dataclasses import replace
 from typing import Any
 
 from quire.core import errors
-from quire.core.client import SHARED, Client
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.log import LogFormat, get_logger
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import SamplingParams
-from quire.llm.engine_client import EngineProgress, Prompt
+from quire.core.request import EngineRequest
+from quire.llm.engine_client import EngineProgress
 from quire.llm.grammars.checker import DEFAULT_SECONDS, GrammarChecker
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.output_streams import OutputStream, OutputStreams
@@ -43,9 +42,8 @@ from quire.llm.process.messages import (
     Step,
     StopSequence,
     ToEngine,
-    params_keywords,
 )
-from quire.llm.request_reader import PreparedRequest, RequestReader, prepare_off_loop
+from quire.llm.request_reader import RequestReader
 from quire.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
@@ -143,43 +141,16 @@ class EngineProxy:
         child = self._child
         return None if child is None else child.pid
 
-    async def generate(
-        self,
-        prompt: Prompt,
-        sampling_params: SamplingParams,
-        request_id: str,
-        *,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        deadline: float | None = None,
-        client: Client = SHARED,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the request's state after each step that changed it; see the protocol."""
+    async def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
+        """Yield the request's output after each step that changed it; see the protocol."""
         self._check_taking()
-        stream = self._streams.open(request_id, sampling_params.output_kind)
+        request_id = request.request_id
+        stream = self._streams.open(request)
         ended = False
         try:
-            grammar, in_time = sampling_params.structured_outputs, True
-            if grammar is not None and self._grammars is not None:
-                in_time = await self._grammars.check(grammar, deadline)
-            if not in_time:
-                sampling_params = replace(sampling_params, structured_outputs=None)
-            request = await prepare_off_loop(
-                self._reader.prepare,
-                request_id,
-                prompt,
-                sampling_params,
-                priority=priority,
-                cache_salt=cache_salt,
-                deadline=deadline,
-                client=client,
-            )
-            if in_time:
-                self._submit(request)
-            else:
-                self._streams.deliver([self._expired(request)])
+            self._submit(await self._complete(request))
             while not ended:
-                output = await self._get(deadline, stream, request_id)
+                output = await self._get(request.deadline, stream, request_id)
                 ended = output.finished
                 yield output
         except QuireError:
@@ -246,31 +217,24 @@ class EngineProxy:
             wait = max(1.0, self._retry_time - time.monotonic())
             raise CapacityError("[engine] it is being restarted. Try again.", wait)
 
-    def _expired(self, request: PreparedRequest) -> RequestOutput:
-        """Return the end of a request whose deadline passed before the engine saw it."""
-        with self._lock:
-            self._outputs.add(request.request_id, request.prompt, request.params)
-            ending = self._outputs.end(request.request_id, "timeout")
-        assert ending is not None, "it was added under this lock"
-        return ending
+    async def _complete(self, request: EngineRequest) -> EngineRequest:
+        """Check and complete a request's settings; its grammar is compiled in the sandbox."""
+        request = self._reader.complete(request)
+        grammar = request.params.structured_outputs
+        if grammar is not None:
+            assert self._grammars is not None, "made when the model was loaded"
+            if not await self._grammars.check(grammar, request.deadline):
+                # Past its deadline: the engine ends it before it would need the grammar.
+                return replace(request, params=replace(request.params, structured_outputs=None))
+        return request
 
-    def _submit(self, request: PreparedRequest) -> None:
+    def _submit(self, request: EngineRequest) -> None:
         with self._lock:
             self._check_taking()
             if not self._has_work():
                 self._step_time = time.monotonic()
-            self._outputs.add(request.request_id, request.prompt, request.params)
-            self._send(
-                Add(
-                    request.request_id,
-                    request.prompt.token_ids,
-                    params_keywords(request.params),
-                    request.priority,
-                    request.extra_keys,
-                    request.deadline,
-                    request.client,
-                )
-            )
+            self._outputs.add(request)
+            self._send(Add(replace(request, prompt=None)))  # text stays in this process
 
     async def _get(
         self, deadline: float | None, stream: OutputStream, request_id: str
@@ -437,7 +401,6 @@ class EngineProxy:
         compiler = self._reader.loaded(message.model_config)
         if self._grammars is None:
             self._grammars = GrammarChecker(compiler, self._grammar_timeout)
-        self._reader.grammars = self._grammars
         model = replace(self.config.model, max_model_len=message.max_model_len)
         self.config = replace(self.config, model=model)
         # What was promised to clients holds after a restart too.

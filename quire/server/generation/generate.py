@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 from quire.core.errors import KV_CANARY
 from quire.core.outputs import RequestOutput
+from quire.core.request import EngineRequest, salt_keys
 from quire.server.generation.service import Service
 from quire.server.generation.submission import Submission
 from quire.server.http.errors import ApiError
@@ -51,13 +52,15 @@ async def generate(
     indices = {generation.engine_id: index for index, generation in enumerate(generations)}
     streams = [
         service.engine.generate(
-            {"prompt_token_ids": prompt},
-            generation.params,
-            generation.engine_id,
-            priority=submission.priority,
-            cache_salt=submission.cache_salt,
-            deadline=request.deadline,
-            client=request.client,
+            EngineRequest(
+                generation.engine_id,
+                prompt,
+                generation.params,
+                priority=submission.priority,
+                extra_keys=salt_keys(submission.cache_salt),
+                deadline=request.deadline,
+                client=request.client,
+            )
         )
         for prompt, generation in zip(prompts, generations, strict=True)
     ]

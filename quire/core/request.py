@@ -1,0 +1,48 @@
+"""One request on its way to the scheduler; what becomes of it there is the engine's."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from quire.core.client import SHARED, Client
+from quire.core.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What a caller asks of an engine: one object from the client to the scheduler.
+
+    Nothing in between names its attributes, so a new one is a field here, a caller that sets it and
+    the place that uses it.
+
+    Attributes:
+        request_id: Unique among live requests.
+        prompt_token_ids: At least one token; nobody changes the list.
+        params: Sampling settings. With ``n`` > 1 the prompt is computed once and shared.
+        prompt: The prompt as text, to be reported back; None when it was given as token ids.
+        priority: Lower is sooner, under the ``priority`` policy; see
+            :data:`~quire.engine.request_queue.AGEING_SECONDS`. Within 32 bits.
+        extra_keys: What separates its prefix cache from others' besides the tokens, such as
+            ``("salt:...", "adapter:...")``.
+        deadline: When it ends with ``timeout``, wherever it stands; in seconds on the monotonic
+            clock, which processes share.
+        client: Clients that compete are served alike, by their weights; see
+            :mod:`quire.engine.fair_queue`.
+        arrival_time: On the same clock; None means when the engine gets it.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    _: KW_ONLY
+    prompt: str | None = None
+    priority: int = 0
+    extra_keys: tuple[str, ...] = ()
+    deadline: float | None = None
+    client: Client = SHARED
+    arrival_time: float | None = None
+
+
+def salt_keys(cache_salt: str | None) -> tuple[str, ...]:
+    """Return the ``extra_keys`` by which only requests with the same salt share cached blocks."""
+    return () if cache_salt is None else (f"salt:{cache_salt}",)
