@@ -109,7 +109,7 @@ def test_a_trace_is_read_in_order(tmp_path):
     assert [job.start for job in make_jobs(untimed, None)] == [None, None]
 
 
-@pytest.mark.skipif(not TRACE.exists(), reason="no recorded trace beside the checkout")
+@pytest.mark.skipif(not TRACE.exists(), reason="no recorded trace next to the checkout")
 def test_a_recorded_trace_is_read_whole():
     rows = read_trace(TRACE, 19366)
     assert rows[0].start == 0.0 and all(row.num_prompt_tokens > 0 for row in rows)

@@ -1,4 +1,4 @@
-"""KVC-06 and KVC-07 at the command line."""
+"""The KV-bytes formula and what fits, at the command line."""
 
 from __future__ import annotations
 

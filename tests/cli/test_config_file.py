@@ -28,7 +28,7 @@ def run(tmp_path: Path, text: str, *arguments: str) -> tuple[int, str]:
 
 
 def test_file_sets_flags(tmp_path):
-    """BAT-03: the batching mode is a key of the file."""
+    """The batching mode is a key of the file."""
     text = "model: here\nmax-model-len: 4k\nbatching_type: static\nenable-prefix-caching: false\n"
     assert run(tmp_path, text) == (0, "here 4096\nstatic False\n")
     assert run(tmp_path, "batching_type: inflight") == (0, "quire-tiny None\ninflight True\n")

@@ -21,7 +21,6 @@ TABLE = {
 
 @pytest.mark.parametrize("model", TABLE)
 def test_bytes_per_token_and_sequence(model):
-    """KVC-06."""
     layers, kv_heads, head_dim, token_bytes, one, thirty_two = TABLE[model]
     spec = KVCacheSpec(layers, kv_heads, head_dim, 16, "bfloat16")
     assert spec.token_bytes == token_bytes
@@ -40,7 +39,7 @@ def test_blocks_of_a_sequence(num_tokens, num_blocks):
 
 @pytest.mark.parametrize(("dtype", "scale_bytes"), [("fp8_e4m3", 0), ("int8", 2)])
 def test_8_bits_take_half_the_bytes_of_16(dtype, scale_bytes):
-    """QNT-24: 1.34 GB become 0.67; int8's scales, one a head of K and of V, are counted apart."""
+    """1.34 GB become 0.67; int8's scales, one a head of K and of V, are counted apart."""
     wide, narrow = (KVCacheSpec(80, 8, 128, 16, d) for d in ("bfloat16", dtype))
     assert 2 * narrow.block_bytes == wide.block_bytes
     assert narrow.token_scale_bytes == 2 * 80 * 8 * scale_bytes

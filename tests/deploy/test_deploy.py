@@ -137,7 +137,7 @@ def test_nginx_does_not_buffer_and_its_brackets_match():
         if word == "{":
             depth, statement = depth + 1, []
         elif word == "}":
-            assert not statement, f"no semicolon behind {statement}"
+            assert not statement, f"no semicolon after {statement}"
             depth -= 1
         elif word == ";":
             assert statement

@@ -48,7 +48,7 @@ def fold(values: list[int]) -> list[int]:
 
 
 def followers(token_id: int) -> list[int]:
-    """The tokens that a :class:`ForcingExecutor` puts behind a drawn one."""
+    """The tokens that a :class:`ForcingExecutor` puts after a drawn one."""
     count = token_id % 3 and token_id % 7
     return [digest("forced", token_id, i) % VOCAB_SIZE for i in range(count)]
 
@@ -349,7 +349,7 @@ class CountingExecutor(PagedExecutor):
 
 
 class ForcingExecutor(PagedExecutor):
-    """Puts tokens behind some of those it draws, as grammars do; heedless of the sequence's end."""
+    """Puts tokens after some of those it draws, as grammars do; heedless of the sequence's end."""
 
     def _compute(self, plan: SchedulerOutput) -> StepOutput:
         result = super()._compute(plan)

@@ -30,7 +30,7 @@ def test_a_block_is_free_when_its_last_holder_releases_it():
 
 
 def test_cached_blocks_are_evicted_least_recently_used_first():
-    """PFX-06: worthless blocks first, then cached ones in the order of their last use."""
+    """Worthless blocks first, then cached ones in the order of their last use."""
     pool = BlockPool(5)
     pool.allocate(4)
     for block_id in (1, 2, 3):
@@ -45,7 +45,6 @@ def test_cached_blocks_are_evicted_least_recently_used_first():
 
 
 def test_held_blocks_are_never_evicted():
-    """PFX-06."""
     pool = BlockPool(4)
     held = pool.allocate(2)
     for block_id in held:
@@ -68,7 +67,7 @@ def test_first_block_of_equal_content_is_kept():
 
 
 def test_any_free_block_serves_anybody_after_churn():
-    """PAG-05: at 95% occupancy the rest can be had in one piece, whatever its places."""
+    """At 95% occupancy the rest can be had in one piece, whatever its places."""
     pool, rng = BlockPool(1001), random.Random(0)
     held = pool.allocate(950)
     for _ in range(2000):

@@ -21,7 +21,6 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("block_size", [1, 8, 16, 32])
 def test_tokens_equal_the_oracle_for_every_block_size(start, unpaged, block_size):
-    """PAG-01."""
     run = start(num_blocks=2000 // block_size, block_size=block_size, max_num_batched_tokens=64)
     prompts = {f"r{i}": prompt_of(length, i) for i, length in enumerate([1, 15, 16, 17, 33, 100])}
     for request_id, prompt in prompts.items():
@@ -32,7 +31,6 @@ def test_tokens_equal_the_oracle_for_every_block_size(start, unpaged, block_size
 
 
 def test_physical_order_of_blocks_does_not_matter(start, unpaged):
-    """PAG-02."""
     run, pool_order = start(num_blocks=40), list(range(1, 40))
     run.kv.pool.allocate(39)
     random.Random(1).shuffle(pool_order)
@@ -45,7 +43,7 @@ def test_physical_order_of_blocks_does_not_matter(start, unpaged):
 
 
 def test_sixty_mixed_prompts(start, unpaged):
-    """BAT-18, in tokens: each equals its run alone."""
+    """Their tokens: each equals its run alone."""
     run, rng = start(num_blocks=120, max_num_seqs=16, max_num_batched_tokens=100), random.Random(4)
     asked = {f"r{i}": (prompt_of(rng.randint(1, 150), i), rng.randint(1, 30)) for i in range(60)}
     for request_id, (prompt, max_tokens) in asked.items():
@@ -57,7 +55,7 @@ def test_sixty_mixed_prompts(start, unpaged):
 
 
 def test_n_sequences_copy_the_shared_partial_block(start, unpaged):
-    """PAG-07: a 33-token prompt and n=4 cost 3 copies; outputs equal unshared runs."""
+    """A 33-token prompt and n=4 cost 3 copies; outputs equal unshared runs."""
     run = start()
     run.add("r", prompt_of(33), n=4, max_tokens=40, temperature=1.0, seed=5)
     run.step()
@@ -95,7 +93,7 @@ def test_n_sequences_equal_separate_requests(start, unpaged, num_blocks, use_cac
 
 
 def test_preemption_keeps_tokens(start, unpaged):
-    """PAG-12: a pool for 3 of 8 sequences; the oldest is never preempted."""
+    """A pool for 3 of 8 sequences; the oldest is never preempted."""
     run = start(num_blocks=1 + 3 * 5)
     for i in range(8):
         run.add(f"r{i}", prompt_of(40, i), max_tokens=40)
@@ -200,7 +198,7 @@ def test_prompt_logprobs_come_once_and_gapless(start, settings):
 
 
 def test_recomputing_everything_costs_5050_and_the_cache_100(start, unpaged):
-    """INF-07: one prompt token, 100 outputs."""
+    """One prompt token, 100 outputs."""
     for use_cache, expected in ((False, 5050), (True, 100)):
         run = start(use_cache=use_cache)
         run.add("r", [7], max_tokens=100)
@@ -210,7 +208,7 @@ def test_recomputing_everything_costs_5050_and_the_cache_100(start, unpaged):
 
 
 def test_decode_is_one_query_a_step(start):
-    """INF-02: m output tokens cost the prefill and m - 1 steps of one token."""
+    """m output tokens cost the prefill and m - 1 steps of one token."""
     run = start()
     run.add("r", prompt_of(37), max_tokens=20)
     run.finish()
@@ -218,7 +216,7 @@ def test_decode_is_one_query_a_step(start):
 
 
 def test_eos_ends_a_sequence_and_nothing_is_computed_after_it(start, unpaged):
-    """INF-11: the last token is never fed to the model."""
+    """The last token is never fed to the model."""
     tokens = unpaged(prompt_of(10), GREEDY, 0, 50)
     eos = tokens[12]
     length = tokens.index(eos) + 1
@@ -273,7 +271,6 @@ def refusal(run: Any, prompt: list[int], **params: Any) -> RequestError:
     ],
 )
 def test_requests_that_can_never_run_are_refused_with_counts(start, prompt, params, parts):
-    """MEM-05."""
     message = str(refusal(start(max_model_len=64, max_num_seqs=8), prompt, **params))
     assert all(part in message for part in parts), message
 
@@ -317,7 +314,7 @@ def test_settings_that_contradict_each_other_are_refused(start):
 
 
 def test_abort_in_every_state_frees_blocks_at_once(start, unpaged):
-    """BAT-11: waiting, in the middle of a prompt, decoding, forked, before the fork, preempted."""
+    """Waiting, in the middle of a prompt, decoding, forked, before the fork, preempted."""
     run = start(num_blocks=60, max_num_seqs=6, max_num_batched_tokens=64)
     run.add("other", prompt_of(20, 1), max_tokens=60)
     run.add("decoding", prompt_of(20, 2), max_tokens=60)

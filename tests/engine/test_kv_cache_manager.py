@@ -59,7 +59,7 @@ def compute(kv: KVCacheManager, one: Request, num_tokens: int | None = None) -> 
 
 
 def test_tables_as_text():
-    """PAG-11: 40 tokens take 3 blocks, 70 take 5; block i of a table holds its tokens 16 i on."""
+    """40 tokens take 3 blocks, 70 take 5; block i of a table holds its tokens 16 i on."""
     kv = manager(num_blocks=12)
     compute(kv, request("a", list(range(40))))
     compute(kv, request("b", list(range(100, 170))))
@@ -81,7 +81,7 @@ def test_appending_fills_the_current_block_before_taking_another():
 
 
 def test_identical_prompts_share_their_full_blocks():
-    """PAG-06: the second adds no full block; freeing one leaves the other intact."""
+    """The second adds no full block; freeing one leaves the other intact."""
     kv, tokens = manager(), list(range(50))
     first, second = request("a", tokens), request("b", tokens)
     compute(kv, first)
@@ -103,7 +103,6 @@ def test_a_hit_leaves_the_last_token_to_be_computed():
 
 
 def test_extra_keys_separate_tenants_adapters_and_images():
-    """PFX-09."""
     kv, tokens = manager(), list(range(40))
     compute(kv, request("a", tokens, extra_keys=("salt:x", "adapter:1")))
     for keys in ((), ("salt:y", "adapter:1"), ("salt:x", "adapter:2"), ("image:9",)):
@@ -146,7 +145,7 @@ def test_a_chunk_is_refused_when_the_reserve_does_not_fit():
 
 
 def test_fork_shares_and_the_writer_copies():
-    """PAG-07: every holder of the partial block but the last copies it once."""
+    """Every holder of the partial block but the last copies it once."""
     kv = manager()
     parent = request("p", list(range(33)))
     compute(kv, parent)
@@ -180,7 +179,7 @@ def test_copy_on_write_is_refused_without_a_free_block():
 
 
 def test_the_end_of_a_chain_is_evicted_first():
-    """PFX-06: what is left of a prefix can still be hit."""
+    """What is left of a prefix can still be hit."""
     kv, tokens = manager(num_blocks=6), list(range(64))
     one = request("a", tokens)
     compute(kv, one)
@@ -214,7 +213,7 @@ def test_without_caching_nothing_hits():
 
 
 def test_utilization_of_a_mixed_load():
-    """PAG-04 in the manager's own counters: under one block per sequence is wasted."""
+    """In the manager's own counters, under one block per sequence is wasted."""
     kv, rng = manager(num_blocks=20000), random.Random(3)
     for i in range(100):
         compute(kv, request(f"r{i}", [i] * round(20 * 100 ** rng.random())))
@@ -341,14 +340,13 @@ class CacheMachine(RuleBasedStateMachine):
                 assert self.slots[slot] == self.content(one, position)
 
 
-# 160 x 70 = 11,200 steps (PAG-03).
+# 160 x 70 = 11,200 steps.
 BOUNDS = settings(
     max_examples=160, stateful_step_count=70, deadline=None, derandomize=True, database=None
 )
 
 
 def test_random_work_keeps_every_slot_right():
-    """PAG-03."""
     run_state_machine_as_test(CacheMachine, settings=BOUNDS)
 
 

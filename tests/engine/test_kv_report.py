@@ -28,7 +28,7 @@ def test_paged_example():
 
 
 def test_utilization_of_the_log_uniform_workload():
-    """PAG-04: at least 0.96 paged, at most 0.25 static."""
+    """At least 0.96 paged, at most 0.25 static."""
     lengths = log_uniform(5000)
     paged, static = paged_slot_use(lengths, 16), static_slot_use(lengths, 2048)
     assert 0.975 < paged.utilization < 0.99
@@ -37,7 +37,6 @@ def test_utilization_of_the_log_uniform_workload():
 
 
 def test_static_reservation_is_proportional_to_the_limit():
-    """MEM-05."""
     lengths = [100, 200]
     assert static_slot_use(lengths, 32768).reserved == 4 * static_slot_use(lengths, 8192).reserved
 

@@ -36,7 +36,7 @@ def test_a_preempted_request_returns_to_the_front():
 
 
 def test_high_priority_overtakes_and_low_is_not_starved():
-    """BAT-10: a stream of better requests passes one of priority 3 for 30 seconds, no longer."""
+    """A stream of better requests passes one of priority 3 for 30 seconds, no longer."""
     queue = RequestQueue()
     queue.push(waiting_request(0, priority=3))
     for number in range(1, 101):

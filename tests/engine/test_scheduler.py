@@ -25,7 +25,7 @@ def prefilled(run: Any) -> int:
 
 
 def test_admission_waits_for_a_slot(start):
-    """BAT-04, BAT-05: the 257th of 256 waits."""
+    """The 257th of 256 waits."""
     run = start(num_blocks=600, max_num_seqs=256)
     for i in range(257):
         run.add(f"r{i}", [1], max_tokens=2)
@@ -36,7 +36,7 @@ def test_admission_waits_for_a_slot(start):
 
 
 def test_admission_waits_for_blocks(start):
-    """BAT-04: the head of the queue waits until its whole prompt fits, and nobody passes it."""
+    """The head of the queue waits until its whole prompt fits, and nobody passes it."""
     run = start(num_blocks=1 + 6, max_num_batched_tokens=32)
     run.add("first", [1] * 60, max_tokens=10)
     run.add("large", [2] * 60, max_tokens=2)
@@ -49,7 +49,7 @@ def test_admission_waits_for_blocks(start):
 
 
 def test_admission_needs_a_queue(start):
-    """BAT-04: an empty queue leaves slots empty."""
+    """An empty queue leaves slots empty."""
     run = start()
     run.add("r", [1], max_tokens=3)
     run.step()
@@ -72,7 +72,7 @@ def test_a_group_takes_n_slots_from_its_admission_on(start):
 
 
 def test_requests_added_together_share_steps(start):
-    """BAT-12: three at once are batches of three."""
+    """Three at once are batches of three."""
     run = start()
     for request_id in "abc":
         run.add(request_id, [1] * 5, max_tokens=6)
@@ -81,7 +81,7 @@ def test_requests_added_together_share_steps(start):
 
 
 def test_a_finished_slot_is_filled_in_the_same_iteration(start):
-    """BAT-07: 2 done, 4 in; 1 done, 5 in; 3 done, 6 in."""
+    """2 done, 4 in; 1 done, 5 in; 3 done, 6 in."""
     run = start(max_num_seqs=3)
     for request_id, max_tokens in zip("123456", [4, 2, 6, 5, 4, 2], strict=True):
         run.add(request_id, [1], max_tokens=max_tokens)
@@ -91,7 +91,6 @@ def test_a_finished_slot_is_filled_in_the_same_iteration(start):
 
 
 def test_the_batch_changes_size_and_stays_full_under_load(start):
-    """BAT-08."""
     run = start(max_num_seqs=8)
     for i in range(80):
         run.add(f"r{i}", [1] * (1 + i % 7), max_tokens=3 + 5 * (i % 4))
@@ -109,7 +108,6 @@ def test_the_batch_changes_size_and_stays_full_under_load(start):
 
 
 def test_high_priority_overtakes_in_the_queue(start):
-    """BAT-10."""
     run = start(max_num_seqs=1, scheduling_policy="priority")
     for request_id, priority in (("first", 0), ("low", 5), ("high", -5), ("normal", 0)):
         run.add(request_id, [1], max_tokens=2, priority=priority)
@@ -119,7 +117,7 @@ def test_high_priority_overtakes_in_the_queue(start):
 
 
 def test_low_priority_is_not_starved_by_a_stream_of_high(start):
-    """BAT-10: at one request a second, one of priority 2 waits 20 seconds and no longer."""
+    """At one request a second, one of priority 2 waits 20 seconds and no longer."""
     run = start(max_num_seqs=1, scheduling_policy="priority")
     run.add("low", [1], max_tokens=1, priority=2)
     for i in range(60):
@@ -143,7 +141,7 @@ def test_the_lowest_priority_is_preempted(start):
 
 @pytest.mark.parametrize("num_decodes", [0, 7])
 def test_a_long_prompt_in_chunks(start, counting, num_decodes):
-    """CHK-01: ceil(32768 / (2048 - decodes)) steps; CHK-02: all decodes run in each of them."""
+    """It takes ceil(32768 / (2048 - decodes)) steps; all decodes run in each of them."""
     run = start(
         num_blocks=3000,
         executor_class=counting,
@@ -181,7 +179,7 @@ def test_a_prompt_beside_decodes_takes_small_chunks(start):
 
 
 def test_decodes_younger_than_a_prompt_are_not_pushed_out_by_it(start):
-    """CHK-02: a chunk leaves room for the decodes behind it, whose order would let it take all."""
+    """A chunk leaves room for the decodes after it, whose order would let it take all."""
     run = start(max_num_batched_tokens=16, long_prefill_token_threshold=8)
     run.add("long", [1] * 100, max_tokens=1)
     for request_id in "ab":
@@ -217,7 +215,7 @@ def test_without_chunks_a_prompt_runs_whole_or_waits(start):
 
 
 def test_a_shared_prefix_is_computed_once(start):
-    """PFX-01, PFX-10: the second request computes its suffix only, and says so."""
+    """The second request computes its suffix only, and says so."""
     prefix = list(range(256))
     run, cold = start(), start(enable_prefix_caching=False)
     for one in (run, cold):
@@ -236,7 +234,7 @@ def test_a_shared_prefix_is_computed_once(start):
 
 @pytest.mark.parametrize(("block_size", "surplus"), [(4, 0), (16, 2 * (700 % 16))])
 def test_a_system_prompt_is_computed_once(start, block_size, surplus):
-    """PFX-02: 700 + 10 tokens three times: 2.92 times fewer, less a partial block each."""
+    """700 + 10 tokens three times: 2.92 times fewer, less a partial block each."""
     run = start(num_blocks=1000, block_size=block_size)
     for i in range(3):
         run.add(f"q{i}", [*range(700), *[i] * 10], max_tokens=4)
@@ -250,7 +248,7 @@ def test_a_system_prompt_is_computed_once(start, block_size, surplus):
     "settings", [{}, {"max_num_batched_tokens": 100}, {"long_prefill_token_threshold": 32}]
 )
 def test_a_prefix_shared_within_one_step_is_computed_once(start, settings):
-    """PFX-03: also when it takes several steps: each request takes up what the others computed."""
+    """Also when it takes several steps: each request takes up what the others computed."""
     run = start(**settings)
     prefix = list(range(320))
     for i in range(3):
@@ -270,7 +268,6 @@ def test_a_request_hits_what_another_generated(start):
 
 
 def test_salt_keeps_tenants_apart(start):
-    """PFX-09."""
     run = start()
     for i, keys in enumerate([("salt:a",), ("salt:b",), (), ("salt:a",)]):
         run.add(f"r{i}", [1] * 40, max_tokens=1, extra_keys=keys)
@@ -279,7 +276,7 @@ def test_salt_keeps_tenants_apart(start):
 
 
 def test_caching_changes_nothing_for_unique_prompts(start):
-    """PFX-07: the same steps with the same tokens in them."""
+    """The same steps with the same tokens in them."""
     traces = []
     for enabled in (True, False):
         run = start(num_blocks=40, enable_prefix_caching=enabled, max_num_seqs=8)
@@ -294,7 +291,6 @@ def test_caching_changes_nothing_for_unique_prompts(start):
 
 
 def test_a_running_request_keeps_its_blocks_while_cached_ones_go(start):
-    """PFX-06."""
     run = start(num_blocks=1 + 12)
     run.add("cached", [9] * 64, max_tokens=1)
     run.finish()
@@ -309,7 +305,7 @@ def test_a_running_request_keeps_its_blocks_while_cached_ones_go(start):
 
 
 def test_every_preempted_request_finishes_in_order_of_arrival(start):
-    """PAG-12: the oldest never waits for a younger one."""
+    """The oldest never waits for a younger one."""
     run = start(num_blocks=1 + 3 * 5)
     for i in range(8):
         run.add(f"r{i}", [i] * 40, max_tokens=40)
@@ -319,7 +315,7 @@ def test_every_preempted_request_finishes_in_order_of_arrival(start):
 
 
 def test_predicted_concurrency_is_what_runs(start):
-    """KVC-07: as many sequences as the memory plan says run at once without preemption."""
+    """As many sequences as the memory plan says run at once without preemption."""
     spec = KVCacheSpec(2, 1, 1, 16, "float32")
     demand = MemoryDemand(
         weight_bytes=10_000, weight_dtype="float32", scratch_bytes=0, spec=spec, max_model_len=128
@@ -337,7 +333,7 @@ def test_predicted_concurrency_is_what_runs(start):
 
 
 def test_utilization_during_a_run(start, counting):
-    """PAG-04: at most 15 slots a sequence are empty, in every step."""
+    """At most 15 slots a sequence are empty, in every step."""
     run = start(num_blocks=2000, executor_class=counting, enable_prefix_caching=False)
     lengths = [round(20 * 100 ** (i / 39)) for i in range(40)]
     for i, length in enumerate(lengths):

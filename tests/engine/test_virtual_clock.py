@@ -30,10 +30,10 @@ def static_endings(lengths: list[int], batch_size: int) -> list[int]:
 
 
 def test_continuous_against_static_batching(start, counting):
-    """BAT-02: 10/50/200/500 at batch 4, 64 times: 4/190 against 4/500 sequences a step, 2.63 x.
+    """10/50/200/500 at batch 4, 64 times: 4/190 against 4/500 sequences a step, 2.63 x.
 
-    BAT-03: the other mode is a setting, and takes as long as it should.
-    BAT-09: short requests also wait less, in the mean and at the 99th percentile.
+    The other mode is a setting, and takes as long as it should.
+    Short requests also wait less, in the mean and at the 99th percentile.
     """
     run = start(executor_class=counting, max_num_seqs=4)
     lengths = EXAMPLE * 64
@@ -73,7 +73,7 @@ def serve(run: Any, batch_size: int, arrival_seconds: float, count: int) -> None
 
 
 def test_latency_mode_against_throughput_mode(start, counting):
-    """BAT-14: a step takes 50 ms whatever the batch: 20 req/s alone, 320 at 32 in 150 ms: 16 x."""
+    """A step takes 50 ms whatever the batch: 20 req/s alone, 320 at 32 in 150 ms: 16 x."""
     rates = []
     for batch_size, arrival_seconds in ((1, 0.050), (32, 0.003125)):
         run = start(
@@ -119,7 +119,7 @@ def serve_long_prompt(start: Any, counting: Any, chunked: bool) -> tuple[float, 
 
 
 def test_chunks_bound_the_gaps_of_decodes_at_little_cost(start, counting):
-    """CHK-02: the longest gap is at most a quarter; CHK-03: the prompt's TTFT at most 1.5 x."""
+    """The longest gap is at most a quarter; the prompt's TTFT at most 1.5 x."""
     gap, ttft = serve_long_prompt(start, counting, chunked=True)
     whole_gap, whole_ttft = serve_long_prompt(start, counting, chunked=False)
     assert gap <= whole_gap / 4

@@ -58,7 +58,7 @@ def test_the_same_bits_whoever_shares_the_batch(create_llm, prompts, pooling):
         llm = create_llm(**settings)
         for _ in range(2):  # the second time from a warm cache
             assert vectors(llm, asked, pooling) == alone
-        # Beside requests that generate, under preemption.
+        # Together with requests that generate, under preemption.
         for index, prompt in enumerate(asked):
             llm.engine.add_request(f"g{index}", {"prompt_token_ids": prompt}, GREEDY)
             llm.engine.add_request(f"e{index}", {"prompt_token_ids": prompt}, pooled(pooling))

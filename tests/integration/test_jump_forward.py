@@ -155,7 +155,7 @@ def test_any_schema(one_pair: Pair, schema: Any, seed: int, greedy: bool) -> Non
 def test_a_batch_under_each_schedule(
     create_pair: Callable[..., Pair], device: str, settings: dict[str, Any]
 ) -> None:
-    """Constrained beside free requests, more than run at once, some preempted."""
+    """Constrained with free requests, more than run at once, some preempted."""
     if device != "cpu":
         pytest.skip("the reference does not promise equal bits")
     pair = create_pair(**settings)
@@ -169,7 +169,7 @@ def test_a_batch_under_each_schedule(
 
 
 def test_a_prompt_that_was_cached(create_pair: Callable[..., Pair]) -> None:
-    """Hits behind the prompt's end save work, and are no ``cached_tokens``."""
+    """Hits after the prompt's end save work, and are no ``cached_tokens``."""
     pair = create_pair(block_size=4)
     for _ in range(2):
         ((_, num_cached, outputs),) = pair.equal(["x" * 41], of("one text"))
@@ -194,7 +194,7 @@ def test_the_context_ends_it(create_pair: Callable[..., Pair]) -> None:
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("stop", [["9"], ["19"], ["; e"], ["of"], ["d of the l", "zz"], ["year"]])
 def test_stop_strings_end_it(one_pair: Pair, stop: list[str], include: bool) -> None:
-    """In the midst of forced tokens too: what lies behind is no part of text, ids or usage."""
+    """In the midst of forced tokens too: what comes after is no part of text, ids or usage."""
     params = of("regex", seed=2, n=3, stop=stop, include_stop_str_in_output=include)
     ((_, _, outputs),) = one_pair.equal(["A:"], params)
     assert any(output.stop_reason in stop for output in outputs)

@@ -22,7 +22,7 @@ def num_blocks(llm: LLM) -> int:
 
 
 def test_perplexity_is_within_half_a_percent(device: str) -> None:
-    """QNT-24, on windows of quire-tiny's held-out text."""
+    """On windows of quire-tiny's held-out text."""
     found = {}
     for dtype in ("float32", "bfloat16", *NARROW):
         try:
@@ -42,7 +42,7 @@ def test_perplexity_is_within_half_a_percent(device: str) -> None:
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_the_same_bytes_hold_twice_the_blocks(create_llm: Callable[..., LLM], dtype: str) -> None:
-    """Exactly, of --kv-cache-memory-bytes; the scales of int8 are in the plan beside them."""
+    """Exactly, of --kv-cache-memory-bytes; the scales of int8 are in the plan besides."""
     wide = create_llm(kv_cache_dtype="bfloat16", kv_cache_memory_bytes=6 * MIB)
     narrow = create_llm(kv_cache_dtype=dtype, kv_cache_memory_bytes=6 * MIB)
     assert num_blocks(narrow) == 2 * num_blocks(wide)
@@ -59,7 +59,7 @@ def test_fp8_doubles_what_fits_beside_the_weights(create_llm: Callable[..., LLM]
 
 
 def test_int8_leaves_room_for_its_scales(create_llm: Callable[..., LLM]) -> None:
-    """Blocks of exactly the budget are refused when their scales would not fit beside them."""
+    """Blocks of exactly the budget are refused when their scales would not fit with them."""
     llm = create_llm(kv_cache_dtype="int8", memory=48 * MIB, max_num_seqs=4096)
     budget = llm.engine.engine.executor.memory.budget
     assert budget.demand.fixed_bytes + budget.kv_bytes <= 48 * MIB

@@ -115,7 +115,7 @@ def test_random_checkpoints_in_llama_cpp(preset, llama_cpp, small, device, tmp_p
 
 
 def test_quality_rises_with_the_bits_and_is_llama_cpps(peer_python, tiny, device, tmp_path):
-    """QNT-20L: files of llama.cpp's quantizer in their order, none worse here than there.
+    """Files of llama.cpp's quantizer in their order, none worse here than there.
 
     By divergence from float32: perplexities of five and six bits differ by less than their noise.
     """

@@ -20,7 +20,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=1
 def test_exact_activations_equal_the_dequantized_reference(
     create_llm: Callable[..., LLM], prompts: Callable[..., list[list[int]]], family: str
 ) -> None:
-    """QNT-04: the same tokens and nearly the same logprobs on the reference."""
+    """The same tokens and nearly the same logprobs on the reference."""
     settings = {"quantization": "int8", "activations": "fp32", "dtype": "float32"}
     (prompt,) = prompts(20)
     results = []

@@ -53,7 +53,7 @@ class Case:
         return KVCacheSpec(2, self.num_kv_heads, self.head_dim, self.block_size, self.dtype)
 
     def parameters(self, max_positions: int = 4096) -> dict[str, object]:
-        """Return the arguments of ``Backend.attention`` behind the spec, as numpy."""
+        """Return the arguments of ``Backend.attention`` after the spec, as numpy."""
         rng = np.random.default_rng(1)
         rope = norm = None
         if self.rotary_dim:

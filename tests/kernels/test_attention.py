@@ -47,7 +47,7 @@ def halves(lens: list[int]) -> list[Parts]:
     ],
 )
 def test_equals_the_reference(isa: str, shape: str, block_size: int) -> None:
-    """Ragged lengths, a chunk behind cached tokens, shuffled blocks, NaN in unwritten slots."""
+    """Ragged lengths, a chunk after cached tokens, shuffled blocks, NaN in unwritten slots."""
     case = replace(SHAPES[shape], block_size=block_size)
     tables, qkv = Tables(case, LENS), random_qkv(case, LENS)
     ours = run_cpu(case, tables, qkv, halves(LENS))

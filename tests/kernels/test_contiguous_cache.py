@@ -1,4 +1,4 @@
-"""KVC-02 and KVC-03: the caches before paging, against each other and against the paged one."""
+"""The caches before paging, against each other and against the paged one."""
 
 from __future__ import annotations
 

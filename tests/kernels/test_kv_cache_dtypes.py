@@ -47,7 +47,7 @@ def step_alone(case: Case, cache: CpuKVCache, value: np.ndarray, *, write: bool)
 
 @pytest.mark.parametrize("head_dim", [256, 20])
 def test_every_code_of_e4m3_is_read_as_its_value(isa: str, head_dim: int) -> None:
-    """QNT-24: all 256, the two NaN too; 20 leaves a tail behind whole vectors."""
+    """All 256, the two NaN too; 20 leaves a tail after whole vectors."""
     case = replace(ALONE, head_dim=head_dim, dtype="fp8_e4m3")
     cache = CpuKVCache(case.cache_spec, 2)
     values = cache.native.memory.reshape(2, 2, 2, -1)[1, 1, 1]
@@ -69,13 +69,13 @@ def stored_e4m3(x: np.ndarray) -> np.ndarray:
 
 
 def test_floats_are_rounded_to_the_nearest_e4m3(isa: str) -> None:
-    """Values, the points halfway between neighbours and floats beside those; saturating."""
+    """Values, the points halfway between neighbours and floats next to those; saturating."""
     exact = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
     halfway = (exact[1:] + exact[:-1]) / 2
     points = np.concatenate([exact, halfway, [448, 449, 464, 480, 1e9, np.inf, 1e-30, 2**-10]])
     points = points.astype(np.float32)
-    beside = [np.nextafter(points, np.float32(0)), np.nextafter(points, np.float32(np.inf))]
-    x = np.concatenate([points, *beside])
+    nearby = [np.nextafter(points, np.float32(0)), np.nextafter(points, np.float32(np.inf))]
+    x = np.concatenate([points, *nearby])
     x = np.concatenate([x, -x])
     want = torch.from_numpy(x.clip(-448, 448)).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
     for codes in stored_e4m3(x):
@@ -151,7 +151,7 @@ def test_equals_the_reference(isa: str, case: Case, block_size: int, dtype: str)
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_capacity_is_twice_that_of_16_bits(dtype: str) -> None:
-    """QNT-24; the scales of int8 lie beside the blocks and are counted."""
+    """The scales of int8 lie apart from the blocks and are counted."""
     case = Case(num_heads=8, num_kv_heads=2, head_dim=64, dtype=dtype)
     spec, wide = case.cache_spec, replace(case, dtype="bfloat16").cache_spec
     assert 2 * spec.block_bytes == wide.block_bytes

@@ -1,4 +1,4 @@
-"""Linear: right within twice torch's error, and each row the same bits whatever is beside it."""
+"""Linear: right within twice torch's error, and each row the same bits whatever the others are."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_a_value_that_is_no_number_spoils_its_row_only(isa: str, value: float) -
 
 
 def test_memory_is_codes_and_scales(isa: str) -> None:
-    """QNT-07: 4 bits in groups of 128 take at most 4.16 bits a weight, QNT-06: 3% of scales."""
+    """4 bits in groups of 128 take at most 4.16 bits a weight, 3% of them scales."""
     layer = CpuLinear([random_quantized(256, 2048, 4, 128, False, False)], [], "float32")
     assert layer.nbytes * 8 / (256 * 2048) == 4.125
 

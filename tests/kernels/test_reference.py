@@ -84,7 +84,7 @@ def test_linear_stacks_and_rounds_its_weights():
 
 @pytest.mark.parametrize(("num_kv_heads", "window"), [(4, None), (2, None), (1, None), (2, 5)])
 def test_attention_equals_torch_dense_attention(num_kv_heads, window):
-    """Two requests, one of them a chunk behind cached tokens, in shuffled blocks."""
+    """Two requests, one of them a chunk after cached tokens, in shuffled blocks."""
     heads, dim, block = 4, 8, 4
     spec = AttentionSpec(0, heads, num_kv_heads, dim, dim**-0.5, window)
     cache = BACKEND.kv_cache(KVCacheSpec(1, num_kv_heads, dim, block, "float32"), 9)

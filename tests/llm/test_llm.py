@@ -1,4 +1,4 @@
-"""The offline face: shapes of prompts and outputs, order, refusals that leave nothing behind."""
+"""The offline face: shapes of prompts and outputs, order, refusals that leave no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading needs little more memory than the weights it leaves behind."""
+"""Loading needs little more memory than the weights that it leaves."""
 
 import subprocess
 import sys

@@ -44,7 +44,7 @@ MATRICES = arrays.arrays(
 def test_errors_are_at_most_half_a_step_inside_the_range(
     values: np.ndarray, bits: int, group_size: int, symmetric: bool
 ) -> None:
-    """QNT-02: scale, zero point, round, clamp, dequantize; both kinds."""
+    """Scale, zero point, round, clamp, dequantize; both kinds."""
     tensor = rounded(values, Scheme(bits, group_size, symmetric))
     scale = spread(tensor.scales, tensor)
     offset = 0 if tensor.offsets is None else spread(tensor.offsets, tensor)
@@ -58,7 +58,7 @@ def test_errors_are_at_most_half_a_step_inside_the_range(
 
 
 def test_int8_rows_are_within_one_percent() -> None:
-    """QNT-03: scale = max|w| / 127; relative error below 1% of a row of Gaussian weights."""
+    """Scale = max|w| / 127; relative error below 1% of a row of Gaussian weights."""
     values = gaussian(50, 512)
     tensor = rounded(values, create_scheme("int8", 0))
     np.testing.assert_allclose(tensor.scales[:, 0], np.abs(values).max(axis=1) / 127, rtol=1e-3)
@@ -67,7 +67,7 @@ def test_int8_rows_are_within_one_percent() -> None:
 
 
 def test_groups_of_128_err_less_than_rows() -> None:
-    """QNT-06: computed 0.56 on rows of 4,096."""
+    """Computed 0.56 on rows of 4,096."""
     values = gaussian(50, 4096)
 
     def error(group_size: int) -> float:

@@ -79,7 +79,7 @@ def ask(url: str, body: dict[str, Any]) -> Ending:
         assert events.pop() == "[DONE]"
         text, reason, error = "", None, None
         for event in map(json.loads, events):
-            assert reason is None and error is None, "something behind the end"
+            assert reason is None and error is None, "something after the end"
             error = event.get("error")
             if error is None:
                 text += event["choices"][0]["text"]

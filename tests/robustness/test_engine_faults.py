@@ -32,7 +32,7 @@ def assert_all_told(endings, word):
 
 
 def assert_recovers(url):
-    """The engine is started again and leaves nothing behind."""
+    """The engine is started again and leaves no trace."""
     wait_for(lambda: is_ready(url))
     assert ask(url, SHORT).reason == "length"
     assert_nothing_left(url)

@@ -179,7 +179,7 @@ def test_disk_fills_up_while_serving(arguments, tmp_path):
     try:
         wait_for(lambda: server.poll() is not None or can_connect(path))
         assert ask_on_socket(path, SHORT) == ("length", 200)
-        lines = (b"ready: ", b"path=/health/ready status=200")  # written behind what they are about
+        lines = (b"ready: ", b"path=/health/ready status=200")  # written after what they are about
         wait_for(lambda: all(line in log.read_bytes() for line in lines))
         size = log.stat().st_size
         for process in (psutil.Process(server.pid), *psutil.Process(server.pid).children()):

@@ -53,9 +53,9 @@ class ScriptedEngine:
 
     Attributes:
         text: What is generated, then end-of-sequence.
-        fail_after: Raise ``error`` behind so many tokens.
-        end_after: End with finish reason ``error`` behind so many tokens.
-        hold_after: Wait behind so many tokens until ``released`` or shut down.
+        fail_after: Raise ``error`` after that many tokens.
+        end_after: End with finish reason ``error`` after that many tokens.
+        hold_after: Wait after that many tokens until ``released`` or shut down.
         open_requests: Ids that were started and not ended.
         params, clients: Of each request, in order.
         ended: How each request ended: ``finished`` or ``closed``.
@@ -256,11 +256,11 @@ class Live:
         return float(found.rsplit(" ", 1)[1])
 
     def wait_until_running(self, num_requests: int) -> None:
-        """Wait until so many sequences run."""
+        """Wait until that many sequences run."""
         self._wait(lambda: self.metric("quire:num_requests_running") >= num_requests)
 
     def wait_until_waiting(self, num_requests: int) -> None:
-        """Wait until so many sequences wait for their first step."""
+        """Wait until that many sequences wait for their first step."""
         self._wait(lambda: self.metric("quire:num_requests_waiting") >= num_requests)
 
     def wait_until_idle(self) -> None:

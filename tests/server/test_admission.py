@@ -106,7 +106,7 @@ def test_a_full_queue_over_http(serve, engine, stream):
 
 
 def test_no_more_run_at_once_than_the_limit(live):
-    """OPS-05: ``--max-num-seqs`` is 16 here; what comes on top waits, and runs nothing."""
+    """``--max-num-seqs`` is 16 here; what comes on top waits, and runs nothing."""
     body = {"prompt": ["a"] * 18, "max_tokens": 14000, "ignore_eos": True, "stream": True}
     with live.http.stream("POST", "/v1/completions", json=body) as answer:
         assert answer.status_code == 200

@@ -68,7 +68,7 @@ def test_a_file_may_hold_hashes_of_keys(engine, tmp_path):
 
 
 def test_every_key_is_compared_in_constant_time(engine, monkeypatch, key_file):
-    """GTW-05: by ``hmac.compare_digest``, and all of them whichever matches."""
+    """By ``hmac.compare_digest``, and all of them whichever matches."""
     seen = []
 
     def compare(a, b):

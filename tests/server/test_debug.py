@@ -8,7 +8,7 @@ import httpx2
 
 
 def test_block_tables_of_live_requests(live):
-    """PAG-11: 40 tokens fill 3 blocks; block ``i`` of a table holds its tokens ``16 i`` on."""
+    """40 tokens fill 3 blocks; block ``i`` of a table holds its tokens ``16 i`` on."""
     body = {"prompt": [65] * 40, "max_tokens": 32000, "ignore_eos": True, "stream": True}
     with httpx2.stream("POST", f"{live.url}/v1/completions", json=body) as response:
         live.wait_until_running(1)

@@ -46,7 +46,7 @@ def test_token_ids_are_inputs_too(live):
 
 
 def test_neighbours_do_not_change_them(live):
-    """Equal bits alone, in a batch, and beside requests that generate."""
+    """Equal bits alone, in a batch, and with requests that generate."""
     alone = live.http.post("/v1/embeddings", json={"input": "the same"}).content
     expected = alone[alone.index(b'"data"') : alone.index(b'"usage"')]
     stop = threading.Event()

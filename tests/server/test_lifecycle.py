@@ -55,7 +55,7 @@ def test_a_path_too_long_for_a_socket_is_told_in_words(tmp_path):
 
 
 def test_files_for_tls_are_read_before_the_model(tmp_path):
-    """They were read behind it, and a missing one was called a taken address."""
+    """They were read after it, and a missing one was called a taken address."""
     wrong, missing = tmp_path / "wrong.pem", tmp_path / "missing.pem"
     wrong.write_text("no certificate")
     for path in (wrong, missing):
@@ -83,7 +83,7 @@ def test_impossible_settings_name_their_flag(settings, flag):
 
 
 def ask_two(engine, running):
-    """Ask for a streamed and a whole answer, both held behind their first token."""
+    """Ask for a streamed and a whole answer, both held after their first token."""
     engine.text, engine.hold_after = "ABC", 1
     running.ask("whole", {"prompt": "a"})
     running.ask("streamed", {"prompt": "a", "stream": True})

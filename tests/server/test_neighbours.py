@@ -33,7 +33,7 @@ WRONG = [
 
 
 def leave_at_once(url):
-    """Ask for a long stream and go away behind its first bytes."""
+    """Ask for a long stream and go away after its first bytes."""
     address = httpx2.URL(url)
     content = json.dumps({"prompt": "b", "max_tokens": 32000, "ignore_eos": True, "stream": True})
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

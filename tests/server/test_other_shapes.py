@@ -15,10 +15,10 @@ PROMPTS = ("Grüße an alle", "a", "The", "12", "é")
 N = 24
 
 
-def events(response, before="data:", behind="\n\n"):
+def events(response, before="data:", after="\n\n"):
     """Return the values of a stream that has no ``[DONE]``."""
     assert response.status_code == 200, response.text
-    *parts, rest = response.text.split(behind)
+    *parts, rest = response.text.split(after)
     assert rest == "" and all(part.startswith(before) for part in parts)
     return [json.loads(part.removeprefix(before)) for part in parts]
 

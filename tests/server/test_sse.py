@@ -110,7 +110,7 @@ def test_a_failed_request_tells_why(client, engine):
 
 @pytest.mark.parametrize("interval", [1, 1000])
 def test_the_first_event_leaves_before_the_second_token_is_made(client, engine, interval):
-    """STR-02: who reads along waits for one token, not for the answer."""
+    """Who reads along waits for one token, not for the answer."""
     engine.text, engine.hold_after = "A" * 199, 1  # and an end of sequence: 200 tokens
     body = {"prompt": "a", "stream": True, "max_tokens": 200, "stream_interval": interval}
     with client.stream("POST", "/v1/completions", json=body) as response:

@@ -26,7 +26,7 @@ def assert_closed(client):
 
 @pytest.fixture
 def held(engine):
-    """An engine that waits behind the first token until it is released."""
+    """An engine that waits after the first token until it is released."""
     engine.text, engine.hold_after = "ABC", 1
     return engine
 

@@ -80,7 +80,7 @@ def test_space_before_the_first_word(tokenizers_by_kind, kind):
     tokenizer = tokenizers_by_kind[kind]
     ids = tokenizer.encode("dogs", add_special_tokens=False)
     assert "".join(stream(tokenizer.create_detokenizer(), ids)) == "dogs"
-    # Behind a prompt the space separates the words, so it stays.
+    # After a prompt the space separates the words, so it stays.
     assert "".join(stream(tokenizer.create_detokenizer(continues=True), ids)) == " dogs"
 
 

@@ -99,7 +99,7 @@ def test_however_the_text_is_cut(name, text):
         if index not in wrong:
             assert isinstance(json.loads(arguments), dict)
     if not calls:
-        assert content == text, "what is no call is content, unchanged"
+        assert content == text, "what is not a call is content, unchanged"
 
 
 @pytest.mark.parametrize(

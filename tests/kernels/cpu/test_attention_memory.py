@@ -41,7 +41,7 @@ def peak_growth(dtype: str, queries: int, context: int) -> int:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_no_repeat_of_heads_and_no_matrix_of_scores_is_made(step: str) -> None:
-    """KVC-04, in a process of its own, whose peak nothing else has raised."""
+    """In a process of its own, whose peak nothing else has raised."""
     dtype, queries, context, forbidden = STEPS[step]
     code = (
         f"from {__name__} import peak_growth; print(peak_growth({dtype!r}, {queries}, {context}))"

@@ -1,4 +1,4 @@
-"""Compute threads beside others: whoever takes a core, results and the threads' cores stay."""
+"""Compute threads among others: whoever takes a core, results and the threads' cores stay."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_threads_that_lose_their_cores(strangers):
         before = allowed_cores()
         for _ in range(CALLS):
             assert linear(x).tobytes() == expected
-        # A worker that was helped puts its cores right behind its last piece of work.
+        # A worker that was helped puts its cores right after its last piece of work.
         for _ in range(500):
             after = allowed_cores()
             if all(after[thread] == cores for thread, cores in before.items()):
