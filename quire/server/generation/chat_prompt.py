@@ -42,12 +42,6 @@ async def prepare_chat(
     settings = reading.sampling_settings(body.constraint())
     limit = service.output_limit(body.output_limit, len(token_ids))
     defaults = service.engine.default_sampling_params
-    submission = Submission(
-        request=request,
-        prompts=[token_ids],
-        params=[body.sampling_params(defaults, limit, body.num_logprobs, **settings)],
-        param=param,
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt,
-    )
+    params = body.sampling_params(defaults, limit, body.num_logprobs, **settings)
+    submission = Submission.create(request, param, [(token_ids, params)])
     return submission, reading, conversation.role

@@ -44,15 +44,8 @@ async def prepare_completion(
         else:
             prompts.append(prompt)
             texts.append(tokenizer.decode(prompt) if body.echo else "")
-    submission = Submission(
-        request=request,
-        prompts=prompts,
-        params=[_params(service, body, len(ids), default_max_tokens) for ids in prompts],
-        param=param,
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt,
-    )
-    return submission, texts
+    asked = [(ids, _params(service, body, len(ids), default_max_tokens)) for ids in prompts]
+    return Submission.create(request, param, asked), texts
 
 
 def _params(

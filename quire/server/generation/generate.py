@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from quire.core.errors import KV_CANARY
 from quire.core.outputs import RequestOutput
-from quire.core.request import EngineRequest, salt_keys
 from quire.server.generation.service import Service
 from quire.server.generation.submission import Submission
 from quire.server.http.errors import ApiError
 from quire.server.observability.request_observer import RequestObserver
 from quire.server.observability.request_record import Generation
-
-_submissions = itertools.count()
 
 
 async def generate(
@@ -33,39 +29,23 @@ async def generate(
         QuireError: What ``EngineClient.generate`` raises.
     """
     submission.check(service)
-    request, prompts = submission.request, submission.prompts
-    if request.api_key is not None:
-        service.rate_limits.admit(request.api_key, sum(map(len, prompts)))
-    queued = service.admission.admit([len(prompt) for prompt in prompts])
-    number = next(_submissions)
-    generations = [
-        Generation(f"{request.response_id}-{number}-{index}", params)
-        for index, params in enumerate(submission.params)
-    ]
-    request.record.begin_generations(
-        generations,
-        model=request.model,
-        api_key=None if request.api_key is None else request.client.client_id,
-        streamed=request.stream,
-    )
+    request, engine_requests = submission.request, submission.engine_requests
+    sizes = [len(one.prompt_token_ids) for one in engine_requests]
+    generations = [Generation(one.request_id, one.params) for one in engine_requests]
     observers = [RequestObserver(service.metrics, generation) for generation in generations]
-    indices = {generation.engine_id: index for index, generation in enumerate(generations)}
-    streams = [
-        service.engine.generate(
-            EngineRequest(
-                generation.engine_id,
-                prompt,
-                generation.params,
-                priority=submission.priority,
-                extra_keys=salt_keys(submission.cache_salt),
-                deadline=request.deadline,
-                client=request.client,
-            )
-        )
-        for prompt, generation in zip(prompts, generations, strict=True)
-    ]
+    indices = {one.request_id: index for index, one in enumerate(engine_requests)}
+    if request.api_key is not None:
+        service.rate_limits.admit(request.api_key, sum(sizes))
+    queued = service.admission.admit(sizes)
     service.metrics.num_in_flight += 1
     try:
+        request.record.begin_generations(
+            generations,
+            model=request.model,
+            api_key=None if request.api_key is None else request.client.client_id,
+            streamed=request.stream,
+        )
+        streams = [service.engine.generate(one) for one in engine_requests]
         async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as outputs:
             async for output in outputs:
                 index = indices[output.request_id]

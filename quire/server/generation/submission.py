@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from quire.core.client import SHARED, Client
 from quire.core.errors import PromptTooLongError, RequestError
+from quire.core.request import EngineRequest, salt_keys
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.request_body import RequestBody, StreamableBody
 from quire.server.access.authentication import ApiKey
@@ -15,6 +18,9 @@ from quire.server.observability.request_record import RequestRecord
 
 T = TypeVar("T", bound=RequestBody)
 B = TypeVar("B", bound=RequestBody)
+
+#: Clients may send an id twice.
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,25 +100,48 @@ class ApiRequest(Generic[T]):
         return SHARED if self.api_key is None else self.api_key.client
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Submission:
     """What an endpoint asks of the engine.
 
     Attributes:
         request: Whose it is.
-        prompts: Token ids of each prompt.
-        params: Sampling settings of each prompt.
-        param: Request field that holds the prompt, for errors.
-        priority: Lower runs first.
-        cache_salt: Only requests with the same salt share cached blocks.
+        engine_requests: One per prompt.
+        param: Request field that holds the prompts, for errors.
     """
 
     request: ApiRequest[Any]
-    prompts: list[list[int]]
-    params: list[SamplingParams]
+    engine_requests: list[EngineRequest]
     param: str
-    priority: int = 0
-    cache_salt: str | None = None
+
+    @classmethod
+    def create(
+        cls,
+        request: ApiRequest[Any],
+        param: str,
+        prompts: Iterable[tuple[list[int], SamplingParams]],
+    ) -> Submission:
+        """Ask for an answer to each prompt, given as token ids with its sampling settings.
+
+        Args:
+            request: A request whose body has ``priority`` and ``cache_salt``.
+            param: Its field that holds the prompts.
+            prompts: At least one.
+        """
+        body, number = request.body, next(_numbers)
+        engine_requests = [
+            EngineRequest(
+                f"{request.response_id}-{number}-{index}",
+                token_ids,
+                params,
+                priority=body.priority or 0,
+                extra_keys=salt_keys(body.cache_salt),
+                deadline=request.deadline,
+                client=request.client,
+            )
+            for index, (token_ids, params) in enumerate(prompts)
+        ]
+        return cls(request, engine_requests, param)
 
     def check(self, service: Service) -> None:
         """Refuse what would be ignored or only be found once other prompts of the request run.
@@ -121,20 +150,22 @@ class Submission:
             PromptTooLongError: With the counts, in the words that clients look for.
             RequestError: A setting that this server does not honour.
         """
-        if self.priority and service.config.scheduler.scheduling_policy != "priority":
+        priority = self.request.body.priority
+        if priority and service.config.scheduler.scheduling_policy != "priority":
             raise RequestError(
                 "[priority] needs a server started with --scheduling-policy priority; "
-                f"got {self.priority}.",
+                f"got {priority}.",
                 "priority",
             )
         limit, param = service.engine.max_model_len, self.param
-        for token_ids, params in zip(self.prompts, self.params, strict=True):
+        for request in self.engine_requests:
+            num_prompt_tokens, params = len(request.prompt_token_ids), request.params
             asked = 0 if params.pooling is not None else params.max_tokens or 1
-            if len(token_ids) + asked > limit:
+            if num_prompt_tokens + asked > limit:
                 raise PromptTooLongError(
                     f"This model's maximum context length is {limit} tokens. However, you "
-                    f"requested {len(token_ids) + asked} tokens ({len(token_ids)} in the {param}, "
-                    f"{asked} in the completion). Please reduce the length of the {param} or "
-                    "completion.",
+                    f"requested {num_prompt_tokens + asked} tokens ({num_prompt_tokens} in the "
+                    f"{param}, {asked} in the completion). Please reduce the length of the {param} "
+                    "or completion.",
                     param,
                 )

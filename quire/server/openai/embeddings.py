@@ -55,14 +55,7 @@ class Embeddings(GenerationEndpoint[EmbeddingRequest]):
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
-        submission = Submission(
-            request=request,
-            prompts=prompts,
-            params=[params] * len(prompts),
-            param="input",
-            priority=body.priority or 0,
-            cache_salt=body.cache_salt,
-        )
+        submission = Submission.create(request, "input", [(prompt, params) for prompt in prompts])
         return EmbeddingAnswer(request), submission
 
 
