@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "bindings/binding.h"
-#include "bindings/packed.h"
+#include "bindings/packed_weights.h"
 
 namespace quire {
 namespace {
 
-// By expert, packed matrices with their first columns.
-using Parts = std::vector<std::vector<std::pair<nb::object, int64_t>>>;
+// By expert, packed weights with their first columns.
+using Stacks = std::vector<std::vector<std::pair<nb::object, int64_t>>>;
 
 class Experts {
  public:
-  Experts(int64_t width, int64_t middle, int activation, const Parts& gate_up, const Parts& down)
+  Experts(int64_t width, int64_t middle, int activation, const Stacks& gate_up, const Stacks& down)
       : stack_{width, middle, static_cast<Activation>(activation), {}, {}} {
     if (gate_up.empty() || gate_up.size() != down.size())
       throw std::invalid_argument("[experts] there must be as many of either product, at least 1.");
@@ -46,13 +46,13 @@ class Experts {
 
  private:
   // Keeps the matrices alive. Each expert's must cover the columns, side by side.
-  ExpertProducts products(const Parts& parts, int64_t in_features, int64_t out_features) {
+  ExpertProducts products(const Stacks& stacks, int64_t in_features, int64_t out_features) {
     ExpertProducts found;
-    for (const auto& expert : parts) {
+    for (const auto& expert : stacks) {
       int64_t column = 0;
       found.emplace_back();
       for (const auto& [object, first] : expert) {
-        ExpertMatrix matrix = nb::cast<const Packed&>(object).matrix();
+        ExpertMatrix matrix = nb::cast<const PackedWeights&>(object).matrix();
         if (matrix.in_features() != in_features || first != column)
           throw std::invalid_argument("[experts] matrices must lie side by side on one input.");
         matrix.first_column = column;
@@ -74,7 +74,7 @@ class Experts {
 
 void bind_experts(nb::module_& m) {
   nb::class_<Experts>(m, "Experts")
-      .def(nb::init<int64_t, int64_t, int, const Parts&, const Parts&>())
+      .def(nb::init<int64_t, int64_t, int, const Stacks&, const Stacks&>())
       .def("run", &Experts::run);
 }
 

@@ -1,21 +1,19 @@
-// Python: packed quantized weights as an object, and the calls on them.
+// Python: packed weights that are quantized.
 #include <nanobind/stl/vector.h>
 
 #include <vector>
 
-#include "bindings/linear_call.h"
-#include "bindings/packed.h"
-#include "bindings/packed_memory.h"
+#include "bindings/packed_weights.h"
 
 namespace quire {
 namespace {
 
-class PackedQuantized : public Packed {
+class PackedQuantizedWeights : public PackedWeights {
  public:
   // Values are checked by kernels/quantized_tensor.py. `mapped` holds packed weights, or is None.
-  PackedQuantized(int64_t in_features, int64_t out_features, int64_t group_size, int bits, int zero,
-                  int scale_dtype, int scale_form, bool has_offsets, bool exact_activations,
-                  nb::handle mapped) {
+  PackedQuantizedWeights(int64_t in_features, int64_t out_features, int64_t group_size, int bits,
+                         int zero, int scale_dtype, int scale_form, bool has_offsets,
+                         bool exact_activations, nb::handle mapped) {
     weights_.in_features = in_features;
     weights_.out_features = out_features;
     weights_.group_size = group_size;
@@ -31,8 +29,7 @@ class PackedQuantized : public Packed {
          (weights_.scale_dtype != DType::float16 || group_size > QuantizedWeights::super_inputs)) ||
         (weights_.scale_form == ScaleForm::nibbles && !has_offsets))
       throw std::invalid_argument("[linear] no such quantized layout.");
-    memory_ = std::make_unique<PackedMemory>(static_cast<size_t>(weights_.bytes()), mapped);
-    weights_.data = memory_->data();
+    weights_.data = place(weights_.bytes(), mapped);
   }
 
   void set_book(const std::vector<float>& values, const std::vector<int>& codes, float step) {
@@ -86,60 +83,25 @@ class PackedQuantized : public Packed {
     kernels().pack_gguf(weights_, {layout, rows, first_row, num_rows});
   }
 
-  void set_bias(nb::handle bias) {
-    bias_ = copy_bias(bias, weights_.out_features);
-    weights_.bias = static_cast<const float*>(bias_->data());
-  }
-
-  void multiply(nb::handle x, int64_t num_rows, nb::handle out, int64_t column,
-                int64_t columns) const {
-    const LinearCall call(weights_.in_features, weights_.out_features, x, num_rows, out, column,
-                          columns);
-    const GilRelease release(num_rows * weights_.in_features * weights_.out_features / 8);
-    kernels().linear_quantized(weights_, call.x(), num_rows, call.out(), columns);
-  }
-
-  void lookup(nb::handle ids, int64_t num_ids, nb::handle out) const {
-    const LookupCall call(weights_.in_features, weights_.out_features, ids, num_ids, out);
-    const GilRelease release(num_ids * weights_.in_features * 32);
-    kernels().lookup_quantized(weights_, call.ids(), num_ids, call.out());
-  }
-
   ExpertMatrix matrix() const override { return {nullptr, &weights_, 0}; }
-  void copy_to(nb::handle out) const { memory_->copy_to(out); }
-
-  size_t packed_bytes() const { return memory_->bytes(); }
-  size_t nbytes() const { return memory_->bytes() + (bias_ ? bias_->bytes() : 0); }
 
  private:
-  void check_rows(int64_t first_row, int64_t num_rows) const {
-    if (first_row < 0 || num_rows < 0 || first_row + num_rows > weights_.out_features)
-      throw std::invalid_argument("[linear] rows must lie inside the outputs.");
-    memory_->check_writable();
-  }
+  void use_bias(const float* bias) override { weights_.bias = bias; }
 
   QuantizedWeights weights_{};
-  std::unique_ptr<PackedMemory> memory_;
-  std::unique_ptr<AlignedMemory> bias_;
 };
 
 }  // namespace
 
 void bind_quantized(nb::module_& m) {
-  nb::class_<PackedQuantized, Packed>(m, "PackedQuantized")
+  nb::class_<PackedQuantizedWeights, PackedWeights>(m, "PackedQuantizedWeights")
       .def(nb::init<int64_t, int64_t, int64_t, int, int, int, int, bool, bool, nb::handle>(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg().none())
-      .def("set_book", &PackedQuantized::set_book)
-      .def("pack", &PackedQuantized::pack, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
-           nb::arg().none(), nb::arg(), nb::arg())
-      .def("pack_gguf", &PackedQuantized::pack_gguf)
-      .def("set_bias", &PackedQuantized::set_bias)
-      .def("multiply", &PackedQuantized::multiply)
-      .def("lookup", &PackedQuantized::lookup)
-      .def("copy_to", &PackedQuantized::copy_to)
-      .def_prop_ro("packed_bytes", &PackedQuantized::packed_bytes)
-      .def_prop_ro("nbytes", &PackedQuantized::nbytes);
+      .def("set_book", &PackedQuantizedWeights::set_book)
+      .def("pack", &PackedQuantizedWeights::pack, nb::arg(), nb::arg(), nb::arg().none(),
+           nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("pack_gguf", &PackedQuantizedWeights::pack_gguf);
 }
 
 }  // namespace quire

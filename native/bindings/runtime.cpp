@@ -6,7 +6,7 @@
 #include <string>
 
 #include "bindings/binding.h"
-#include "bindings/packed_memory.h"
+#include "bindings/packed_weights.h"
 #include "runtime/checksum_pieces.h"
 #include "runtime/thread_pool.h"
 
@@ -58,7 +58,7 @@ void bind_runtime(nb::module_& m) {
   m.def("num_threads", num_threads, "Compute threads in use, the caller included.");
   m.def("set_num_threads", set_num_threads, nb::call_guard<nb::gil_scoped_release>(),
         "Use this many compute threads in the whole process.");
-  m.attr("packed_layout_version") = packed_layout_version;
+  m.attr("packed_weights_version") = packed_weights_version;
   m.def("checksum", checksum_of, "64 bits that tell damage of a buffer.");
   m.def("count_chunks", count_chunks);
   m.def("exp_array", exp_array);

@@ -18,11 +18,11 @@ from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.forward_batch import Array as Array
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.packed_matrix import PackedLayout, PackedMatrix, PackedPart
+from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import QuantizedTensor
 
 #: A matrix (out, in) to be packed, or that a CPU backend packed before.
-Weight = HostTensor | QuantizedTensor | BlockMatrix | PackedMatrix
+Weight = HostTensor | QuantizedTensor | BlockMatrix | PackedWeights
 
 
 #: A dataclass of arrays, such as :class:`ForwardBatch`.
@@ -44,7 +44,7 @@ class Linear(Protocol):
     out_features: int
     nbytes: int
     #: What was packed; empty where weights are kept as they are.
-    packed: Sequence[PackedPart]
+    packed: Sequence[PackedWeights]
 
     def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
         """Multiply (T, in_features) to (T, out_features).
@@ -179,8 +179,8 @@ class Backend(Protocol):
     name: str
     #: Of the activations between ops: ``float32``, ``float16`` or ``bfloat16``.
     activation_dtype: str
-    #: Of packed weights that may be kept in files; None where nothing is packed.
-    packed_layout: PackedLayout | None
+    #: Changes with the bytes of packed weights, which files may keep; None where none are packed.
+    packed_weights_version: int | None
 
     def kernel_names(self) -> dict[str, str]:
         """Return kind of weights to what multiplies it, in words; empty without a choice."""
@@ -204,6 +204,10 @@ class Backend(Protocol):
 
     def to_numpy(self, array: Array) -> Any:
         """Return ``array`` as numpy (the same object on cpu)."""
+        ...
+
+    def checksum(self, data: Any) -> int:
+        """Return 64 bits that tell a buffer's bytes, such as those of packed weights."""
         ...
 
     def parameter(self, tensor: HostTensor) -> Array:
@@ -342,7 +346,7 @@ class Experts(Protocol):
     """
 
     nbytes: int
-    packed: Sequence[Sequence[PackedPart]]
+    packed: Sequence[Sequence[PackedWeights]]
 
     def __call__(self, x: Array, ids: Array, weights: Array, out: Array) -> Array:
         """``out[t] = sum_j weights[t, j] * mlp[ids[t, j]](x[t])``, summed in the order of j."""

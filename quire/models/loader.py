@@ -18,7 +18,7 @@ from quire.core.model_config import ModelConfig, MoEConfig
 from quire.kernels.backend import Array, AttentionSpec, Backend, Linear, Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.packed_matrix import PackedPart
+from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
@@ -27,7 +27,7 @@ from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rope import rope_tables
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder, DecoderParts
-from quire.models.packed_cache import PackedCache, open_packed_cache
+from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
 from quire.models.tensor_source import TensorSource, check_tensors, open_tensors
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
 from quire.quantization.plan import QuantizationPlan
@@ -45,7 +45,7 @@ def load_model(
     dtype: str = "auto",
     plan: QuantizationPlan | None = None,
     max_model_len: int | None = None,
-    packed_cache: str | None = None,
+    packed_weights_cache: str | None = None,
     on_progress: Progress | None = None,
 ) -> Decoder:
     """Load a checkpoint.
@@ -57,7 +57,7 @@ def load_model(
             the checkpoint's.
         plan: What to quantize; None for nothing.
         max_model_len: Longest context served, in tokens; None for the model's.
-        packed_cache: Folder that keeps packed weights for later starts, or None.
+        packed_weights_cache: Folder that keeps packed weights for later starts, or None.
         on_progress: Called with bytes done and bytes in all.
 
     Raises:
@@ -76,7 +76,8 @@ def load_model(
     max_model_len = max_model_len or config.max_position_embeddings
     plan = plan or QuantizationPlan()
     plan.check_overrides(_modules(weights))
-    cache = open_packed_cache(packed_cache, Path(path), backend, f"{config} {plan.held}")
+    settings = f"{config} {plan.held}"
+    cache = open_packed_weights_cache(packed_weights_cache, Path(path), backend, settings)
     # Floats of several types are held as they are stored, unless a type was asked for.
     keeps_types = checkpoint.mixes_types and config.dtype == stored.dtype
     held = None if keeps_types else config.dtype
@@ -136,7 +137,7 @@ class _Builder:
         checkpoint: TensorSource,
         weights: WeightMap,
         plan: QuantizationPlan,
-        cache: PackedCache | None,
+        cache: PackedWeightsCache | None,
         on_progress: Progress | None,
         dtype: str | None,
     ) -> None:
@@ -183,21 +184,21 @@ class _Builder:
         return linear
 
     def _made(
-        self, nbytes: int, packed: Iterable[tuple[LinearWeights, Sequence[PackedPart]]]
+        self, nbytes: int, packed: Iterable[tuple[LinearWeights, Sequence[PackedWeights]]]
     ) -> None:
         """Count what was packed and keep it for the next start."""
         self.weight_bytes += nbytes
         if self._cache is not None and not self._cache.is_complete:
-            for weights, parts in packed:
-                self._cache.add(weights.modules[0], parts)
+            for weights, matrices in packed:
+                self._cache.add(weights.modules[0], matrices)
 
     def _matrices(self, weights: LinearWeights, scheme: Scheme | None) -> Sequence[Weight]:
         """Return the matrices of a linear, quantized if there is a scheme, packed if they were."""
         if self._cache is not None and self._cache.is_complete:
             packed = self._cache.find(weights.modules[0])
-            for part in packed:
-                for name in part.names:
-                    self._count(name, part.form)
+            for stack in packed:
+                for name in stack.names:
+                    self._count(name, stack.form)
             return packed
         matrices = [self.checkpoint.tensor(f"{module}.weight") for module in weights.modules]
         if weights.transposed:

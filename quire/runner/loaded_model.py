@@ -76,7 +76,7 @@ def load(
         dtype=resolved.dtype,
         plan=create_plan(options),
         max_model_len=resolved.max_model_len,
-        packed_cache=options.packed_weights_cache,
+        packed_weights_cache=options.packed_weights_cache,
         on_progress=on_progress,
     )
     config = decoder.config

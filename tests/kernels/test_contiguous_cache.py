@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from quire.core.errors import CapacityError
-from quire.kernels.reference.contiguous_cache import AppendingCache, ContiguousCache
 from tests.kernels.attention_cases import Case, Tables
 from tests.kernels.attention_runs import random_qkv, run_reference
+from tests.kernels.contiguous_cache import AppendingCache, ContiguousCache
 
 K, H = 2, 8
 

@@ -95,7 +95,7 @@ def test_memory_is_the_forms(name: str) -> None:
 
 def test_blocks_of_another_type_are_not_packed() -> None:
     """The native side trusts no caller with its memory."""
-    packed = native.PackedQuantized(256, 32, 32, 4, 8, 1, 0, False, False, None)
+    packed = native.PackedQuantizedWeights(256, 32, 32, 4, 8, 1, 0, False, False, None)
     rows = random_matrix("Q4_0", 32, 256).rows
     packed.pack_gguf(rows, 2, 0, 32)
     for code in (3, 12, 99):

@@ -21,7 +21,6 @@ from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.moe import CpuExperts
 from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.packed_matrix import PackedLayout
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -36,7 +35,7 @@ class CpuBackend:
 
     name = "cpu"
     activation_dtype = "float32"
-    packed_layout: PackedLayout | None = PackedLayout(native.packed_layout_version, native.checksum)
+    packed_weights_version: int | None = native.packed_weights_version
 
     def __init__(self, threads: int) -> None:
         native.set_num_threads(threads)
@@ -55,6 +54,9 @@ class CpuBackend:
 
     def to_numpy(self, array: Any) -> Any:
         return array
+
+    def checksum(self, data: Any) -> int:
+        return int(native.checksum(data))
 
     def parameter(self, tensor: HostTensor) -> Floats:
         return np.ascontiguousarray(tensor.float32())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -16,7 +15,7 @@ from quire.kernels.cpu.native import DTYPE_CODES, native
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.linear import check_input, check_weights, held_dtype
-from quire.kernels.packed_matrix import PackedMatrix, PackedPart
+from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import (
     QuantizedForm,
     QuantizedTensor,
@@ -24,43 +23,16 @@ from quire.kernels.quantized_tensor import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CpuPackedPart:
-    """Matrices packed as one; see :class:`quire.models.packed_cache.PackedPart`.
-
-    Attributes:
-        names: Of the matrices.
-        shape: (outputs, inputs).
-        dtype: Element type of floats; empty where they are quantized.
-        form: How they are quantized, or None.
-        packed: The native object.
-    """
-
-    names: tuple[str, ...]
-    shape: tuple[int, int]
-    dtype: str
-    form: QuantizedForm | None
-    packed: Any
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the packed bytes, the bias left out."""
-        return int(self.packed.packed_bytes)
-
-    def copy_to(self, out: Any) -> None:
-        """Copy the packed bytes to a writable buffer of ``nbytes``."""
-        self.packed.copy_to(out)
-
-
 class CpuLinear:
     """See ``kernels/linear.py`` for the maths and ``kernels/backend.py`` for the protocol.
 
-    Matrices that are held alike are packed as one; others make parts, side by side in the output.
+    Matrices that are held alike are packed as one; others lie side by side in the output.
 
     Attributes:
         in_features, out_features: Of the stacked matrices.
         nbytes: Memory of the packed weights and biases.
         packed: What was packed, from the first output to the last.
+        matrices: The same as objects of the native module, each with its first output.
     """
 
     def __init__(
@@ -84,21 +56,20 @@ class CpuLinear:
         """
         dtype = held_dtype(weights, dtype)
         self.in_features, self.out_features = check_weights(weights, biases, dtype)
-        #: Packed matrices with their first columns.
-        self._parts: list[tuple[Any, int]] = []
-        parts: list[CpuPackedPart] = []
+        self.matrices: list[tuple[Any, int]] = []
+        made: list[PackedWeights] = []
         first = 0
         for _, run in groupby(weights, _run):
-            part = _pack(list(run), dtype, exact_activations)
-            parts.append(part)
-            self._parts.append((part.packed, first))
-            first += part.shape[0]
-        self.packed: Sequence[PackedPart] = parts
+            matrix, packed = _pack(list(run), dtype, exact_activations)
+            self.matrices.append((matrix, first))
+            made.append(packed)
+            first += packed.shape[0]
+        self.packed: Sequence[PackedWeights] = made
         if biases:
             bias = np.concatenate([bias.float32() for bias in biases])
-            for part, column in self._parts:
-                part.set_bias(bias[column:])
-        self.nbytes: int = sum(part.nbytes for part, _ in self._parts)
+            for matrix, column in self.matrices:
+                matrix.set_bias(bias[column:])
+        self.nbytes: int = sum(matrix.nbytes for matrix, _ in self.matrices)
 
     def __call__(
         self, x: np.ndarray, out: np.ndarray | None = None, rows: BatchRows | None = None
@@ -107,14 +78,9 @@ class CpuLinear:
         check_input(x, self.in_features)
         if out is None:
             out = np.empty((x.shape[0], self.out_features), np.float32)
-        for part, column in self._parts:
-            part.multiply(x, x.shape[0], out, column, self.out_features)
+        for matrix, column in self.matrices:
+            matrix.multiply(x, x.shape[0], out, column, self.out_features)
         return out
-
-    @property
-    def parts(self) -> list[tuple[Any, int]]:
-        """Packed matrices of the native module with their first columns, in their order."""
-        return self._parts
 
     def lookup(
         self, ids: np.ndarray, out: np.ndarray | None = None, rows: BatchRows | None = None
@@ -124,13 +90,14 @@ class CpuLinear:
         Raises:
             UnsupportedInputError: The matrices are held in different ways.
         """
-        if len(self._parts) > 1:
+        if len(self.matrices) > 1:
             raise UnsupportedInputError(
-                f"[lookup] the matrices of a table must be held alike; got {len(self._parts)} ways."
+                "[lookup] the matrices of a table must be held alike; got "
+                f"{len(self.matrices)} ways."
             )
         if out is None:
             out = np.empty((ids.shape[0], self.in_features), np.float32)
-        self._parts[0][0].lookup(ids, ids.shape[0], out)
+        self.matrices[0][0].lookup(ids, ids.shape[0], out)
         return out
 
 
@@ -140,23 +107,26 @@ def _form(weight: Weight) -> QuantizedForm | None:
 
 def _run(weight: Weight) -> object:
     """Return what is the same of neighbours that are packed as one."""
-    return id(weight) if isinstance(weight, PackedMatrix) else _form(weight)
+    return id(weight) if isinstance(weight, PackedWeights) else _form(weight)
 
 
-def _pack(weights: Sequence[Weight], dtype: str, exact_activations: bool) -> CpuPackedPart:
-    """Pack matrices of one form, or take one that is packed."""
+def _pack(
+    weights: Sequence[Weight], dtype: str, exact_activations: bool
+) -> tuple[Any, PackedWeights]:
+    """Pack matrices of one form, or take those that are packed; also as a native object."""
     first, form = weights[0], _form(weights[0])
-    mapped = first.data if isinstance(first, PackedMatrix) else None
-    dtype = "" if form else first.dtype if isinstance(first, PackedMatrix) else dtype
     columns, num_rows = first.shape[1], sum(weight.shape[0] for weight in weights)
+    mapped = first.data if isinstance(first, PackedWeights) else None
+    dtype = "" if form else first.dtype if isinstance(first, PackedWeights) else dtype
     if form is None:
-        packed = native.PackedLinear(columns, num_rows, DTYPE_CODES[dtype], mapped)
+        matrix = native.PackedFloatWeights(columns, num_rows, DTYPE_CODES[dtype], mapped)
     else:
-        packed = _allocate(form, columns, num_rows, exact_activations, mapped)
-    if mapped is None:
-        _fill(packed, weights)
-    names = first.names if isinstance(first, PackedMatrix) else tuple(w.name for w in weights)
-    return CpuPackedPart(names, (num_rows, columns), dtype, form, packed)
+        matrix = _allocate(form, columns, num_rows, exact_activations, mapped)
+    if isinstance(first, PackedWeights):
+        return matrix, first
+    _fill(matrix, weights)
+    names = tuple(weight.name for weight in weights)
+    return matrix, PackedWeights(names, (num_rows, columns), dtype, form, matrix.data)
 
 
 def _fill(packed: Any, weights: Sequence[Weight]) -> None:
@@ -178,7 +148,7 @@ def _allocate(
 ) -> Any:
     """Allocate quantized weights of a form, or take those in ``mapped``."""
     two_levels = {"int8": 1, "int4": 2}
-    packed = native.PackedQuantized(
+    packed = native.PackedQuantizedWeights(
         columns,
         num_rows,
         form.group_size,

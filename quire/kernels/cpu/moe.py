@@ -10,7 +10,7 @@ from quire.kernels import moe
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.packed_matrix import PackedPart
+from quire.kernels.packed_weights import PackedWeights
 
 
 class CpuExperts:
@@ -24,13 +24,13 @@ class CpuExperts:
         self._middle = down[0].in_features
         linears = (*gate_up, *down)
         self.nbytes = sum(linear.nbytes for linear in linears)
-        self.packed: Sequence[Sequence[PackedPart]] = [linear.packed for linear in linears]
+        self.packed: Sequence[Sequence[PackedWeights]] = [linear.packed for linear in linears]
         self._stack = native.Experts(
             gate_up[0].in_features,
             self._middle,
             ACTIVATIONS.index(activation),
-            [linear.parts for linear in gate_up],
-            [linear.parts for linear in down],
+            [linear.matrices for linear in gate_up],
+            [linear.matrices for linear in down],
         )
 
     def __call__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from quire.kernels import rows as rows_op
 from quire.kernels import sampling as sampling_op
 from quire.kernels.backend import Arrays, AttentionSpec, SamplingBatch, Weight
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.packed_matrix import PackedLayout
 from quire.kernels.reference import moe, norm, sampling
 from quire.kernels.reference.activation import activate, gated
 from quire.kernels.reference.attention import ReferenceAttention
@@ -32,7 +32,7 @@ class ReferenceBackend:
 
     name = "reference"
     activation_dtype = "float32"
-    packed_layout: PackedLayout | None = None
+    packed_weights_version: int | None = None
 
     def kernel_names(self) -> dict[str, str]:
         return {}
@@ -50,6 +50,9 @@ class ReferenceBackend:
 
     def to_numpy(self, array: Tensor) -> Any:
         return array.numpy()
+
+    def checksum(self, data: Any) -> int:
+        return zlib.crc32(data)
 
     def parameter(self, tensor: HostTensor) -> Tensor:
         return torch.from_numpy(tensor.float32().copy())

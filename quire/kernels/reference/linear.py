@@ -11,7 +11,7 @@ from quire.kernels.backend import Weight
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.linear import held_dtype
-from quire.kernels.packed_matrix import PackedMatrix, PackedPart
+from quire.kernels.packed_weights import PackedWeights
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -27,7 +27,7 @@ class ReferenceLinear:
             raise UnsupportedInputError(
                 f"[linear] dtype must be one of {', '.join(DTYPES)}; got {dtype}."
             )
-        self.packed: Sequence[PackedPart] = ()
+        self.packed: Sequence[PackedWeights] = ()
         # Quantized among them make all of it float32.
         self.weight = torch.cat([_values(weight, DTYPES[dtype]) for weight in weights])
         self.out_features, self.in_features = self.weight.shape
@@ -61,7 +61,7 @@ class ReferenceLinear:
 
 
 def _values(weight: Weight, dtype: torch.dtype) -> torch.Tensor:
-    if isinstance(weight, PackedMatrix):
+    if isinstance(weight, PackedWeights):
         raise UnsupportedInputError(
             f"[linear] {weight.name} must not be packed for another device."
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from quire.kernels import moe
-from quire.kernels.packed_matrix import PackedPart
+from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.reference.activation import gated
 from quire.kernels.reference.linear import ReferenceLinear
 
@@ -35,7 +35,7 @@ class ReferenceExperts:
         self.down = down
         self.activation = activation
         self.nbytes = sum(linear.nbytes for linear in (*gate_up, *down))
-        self.packed: Sequence[Sequence[PackedPart]] = ()
+        self.packed: Sequence[Sequence[PackedWeights]] = ()
 
     def __call__(
         self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor

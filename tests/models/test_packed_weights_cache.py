@@ -14,7 +14,7 @@ from quire.core.errors import ConfigError
 from quire.kernels.cpu.native import native
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
-from quire.models.packed_cache import checkpoint_digest
+from quire.models.packed_weights_cache import checkpoint_digest
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import create_scheme
 from tests.models.conftest import Driver
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def logits(path, backend, cache, **options):
-    return Driver(path, backend, packed_cache=str(cache), **options).step(PROMPT)
+    return Driver(path, backend, packed_weights_cache=str(cache), **options).step(PROMPT)
 
 
 @pytest.mark.parametrize("plan", [QuantizationPlan(), INT4], ids=["floats", "int4"])
@@ -72,7 +72,7 @@ def test_what_is_said_of_the_weights_does_not_depend_on_it(tmp_path, folder, bac
     for _ in range(2):
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            load_model(folder, backend, plan=INT4, packed_cache=str(tmp_path / "cache"))
+            load_model(folder, backend, plan=INT4, packed_weights_cache=str(tmp_path / "cache"))
         lines = [m for m in caplog.messages if "matrices are" in m]
         said.append([line.split(";")[-1] for line in lines])
     assert len(said[0]) >= 2
@@ -105,7 +105,7 @@ def test_a_file_of_other_settings_is_not_used(tmp_path, folder, backend, caplog)
     """Copied under the name of another, weights of 4 bits were served as what was asked for."""
     mine, others = tmp_path / "mine", tmp_path / "others"
     want = logits(folder, backend, mine)
-    load_model(folder, backend, packed_cache=str(others), plan=INT4)
+    load_model(folder, backend, packed_weights_cache=str(others), plan=INT4)
     (file,), (foreign,) = mine.iterdir(), others.iterdir()
     file.write_bytes(foreign.read_bytes())
     np.testing.assert_array_equal(logits(folder, backend, mine), want)
@@ -130,19 +130,19 @@ def test_a_disk_that_is_full_costs_the_file_alone(tmp_path, folder, backend, mis
 
 def test_a_changed_checkpoint_or_setting_has_a_file_of_its_own(tmp_path, folder, backend):
     cache = tmp_path / "cache"
-    load_model(folder, backend, packed_cache=str(cache))
-    load_model(folder, backend, packed_cache=str(cache), dtype="bfloat16")
-    load_model(folder, backend, packed_cache=str(cache), plan=INT4)
+    load_model(folder, backend, packed_weights_cache=str(cache))
+    load_model(folder, backend, packed_weights_cache=str(cache), dtype="bfloat16")
+    load_model(folder, backend, packed_weights_cache=str(cache), plan=INT4)
     # Exact activations are no business of the weights.
     exact = QuantizationPlan(INT4.layers, INT4.tables, exact_activations=True)
-    load_model(folder, backend, packed_cache=str(cache), plan=exact)
+    load_model(folder, backend, packed_weights_cache=str(cache), plan=exact)
     assert len(list(cache.iterdir())) == 3
     weights = folder / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-4:] = b"\x00\x00\x00\x00"
     weights.write_bytes(data)
     os.utime(weights, ns=(1, weights.stat().st_mtime_ns + 1))
-    load_model(folder, backend, packed_cache=str(cache))
+    load_model(folder, backend, packed_weights_cache=str(cache))
     assert len(list(cache.iterdir())) == 4
 
 
@@ -162,7 +162,7 @@ def test_a_failed_load_leaves_nothing(tmp_path, folder, backend):
     cache = tmp_path / "cache"
     exact = QuantizationPlan(exact_activations=True)
     with pytest.raises(ConfigError, match="needs quantized weights"):
-        load_model(folder, backend, packed_cache=str(cache), plan=exact)
+        load_model(folder, backend, packed_weights_cache=str(cache), plan=exact)
     assert list(cache.iterdir()) == []
 
 
@@ -170,21 +170,22 @@ def test_places_that_cannot_be_used(tmp_path, folder, backend, monkeypatch, capl
     (tmp_path / "file").write_text("x")
     for place in (str(tmp_path / "file"), "", "~nobody-of-this-name/cache"):
         with pytest.raises(ConfigError, match="--packed-weights-cache must be a folder"):
-            load_model(folder, backend, packed_cache=place)
+            load_model(folder, backend, packed_weights_cache=place)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    load_model(folder, backend, packed_cache=str(tmp_path / "cache"))
+    load_model(folder, backend, packed_weights_cache=str(tmp_path / "cache"))
     assert "weights are not kept" in caplog.text
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_the_reference_packs_nothing(tmp_path, folder):
     pytest.importorskip("torch")
+    reference = create_backend("reference", threads=1)
     with pytest.raises(ConfigError, match="needs --device cpu"):
-        load_model(folder, create_backend("reference", threads=1), packed_cache=str(tmp_path))
+        load_model(folder, reference, packed_weights_cache=str(tmp_path))
 
 
 def test_checksums_tell_every_bit(backend):
@@ -205,10 +206,10 @@ def test_mapped_weights_are_not_written(backend):
     data = bytes(np.zeros(4096, np.uint8))
     aligned = np.zeros(32 * 32 * 4 + 64, np.uint8)
     start = -aligned.ctypes.data % 64
-    packed = native.PackedLinear(32, 32, 0, aligned[start : start + 4096])
+    packed = native.PackedFloatWeights(32, 32, 0, aligned[start : start + 4096])
     with pytest.raises(ValueError, match="must not be packed again"):
         packed.pack(np.zeros((32, 32), np.float32), 0, 0, 32)
     with pytest.raises(ValueError, match="must have their size"):
-        native.PackedLinear(32, 32, 0, aligned[start + 1 : start + 4097])
+        native.PackedFloatWeights(32, 32, 0, aligned[start + 1 : start + 4097])
     with pytest.raises(ValueError, match="at least"):
-        native.PackedLinear(64, 32, 0, data)
+        native.PackedFloatWeights(64, 32, 0, data)

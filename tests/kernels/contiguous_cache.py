@@ -39,7 +39,7 @@ class ContiguousCache:
     def update(
         self, sequence: int, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store (K, tokens, H) behind a sequence and return views of what it holds.
+        """Append (K, tokens, H) to a sequence and return views of what it holds.
 
         Raises:
             CapacityError: The sequence would outgrow its reservation; nothing was stored.

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Self
 
 from quire.core.errors import ConfigError
 from quire.kernels.backend import Backend
-from quire.kernels.packed_matrix import PackedMatrix, PackedPart
+from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import QuantizedForm
 
 log = logging.getLogger(__name__)
@@ -61,9 +61,9 @@ def checkpoint_digest(path: Path, settings: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def open_packed_cache(
+def open_packed_weights_cache(
     folder: str | None, path: Path, backend: Backend, settings: str
-) -> PackedCache | None:
+) -> PackedWeightsCache | None:
     """Return the packed weights of a checkpoint; None when no folder is given.
 
     Args:
@@ -77,19 +77,19 @@ def open_packed_cache(
     """
     if folder is None:
         return None
-    layout = backend.packed_layout
-    if layout is None:
+    version = backend.packed_weights_version
+    if version is None:
         raise ConfigError(
             f"[load] --packed-weights-cache needs --device cpu; got {backend.name}, which keeps "
             "weights as they are."
         )
     if not folder:
         raise ConfigError("[load] --packed-weights-cache must be a folder; got ''.")
-    digest = checkpoint_digest(path, f"{layout.version} {settings}")
-    return PackedCache(Path(folder), digest, layout.checksum)
+    digest = checkpoint_digest(path, f"{version} {settings}")
+    return PackedWeightsCache(Path(folder), digest, backend.checksum)
 
 
-class PackedCache:
+class PackedWeightsCache:
     """One file of packed weights, found or to be written.
 
     Args:
@@ -123,27 +123,27 @@ class PackedCache:
         if not self.is_complete:
             self._create()
 
-    def find(self, name: str) -> list[PackedMatrix]:
-        """Return the parts of linear ``name``, views of the mapped file."""
+    def find(self, name: str) -> list[PackedWeights]:
+        """Return the weights of linear ``name``, views of the mapped file."""
         assert self._map is not None
         view = memoryview(self._map)
         return [
-            PackedMatrix(
-                names=tuple(part["names"]),
-                shape=tuple(part["shape"]),
-                dtype=part["dtype"],
-                form=_form(part["form"]),
-                data=view[part["begin"] : part["begin"] + part["nbytes"]],
+            PackedWeights(
+                names=tuple(entry["names"]),
+                shape=tuple(entry["shape"]),
+                dtype=entry["dtype"],
+                form=_form(entry["form"]),
+                data=view[entry["begin"] : entry["begin"] + entry["nbytes"]],
             )
-            for part in self._table[name]
+            for entry in self._table[name]
         ]
 
-    def add(self, name: str, parts: Sequence[PackedPart]) -> None:
-        """Write the parts of a linear; a file that cannot be written is given up with a notice."""
+    def add(self, name: str, packed: Sequence[PackedWeights]) -> None:
+        """Write the weights of a linear; when writing fails, log it and keep no file."""
         if self._out is None:
             return
         try:
-            self._table[name] = [self._write(self._out, part) for part in parts]
+            self._table[name] = [self._write(self._out, weights) for weights in packed]
         except (OSError, ValueError) as error:
             self._give_up(error)
 
@@ -219,12 +219,12 @@ class PackedCache:
         if found["name"] != self._digest:
             raise ValueError("it is of another checkpoint or other settings")
         table: dict[str, list[dict[str, Any]]] = found["linears"]
-        for name, parts in table.items():
-            for part in parts:
-                end = part["begin"] + part["nbytes"]
-                if part["begin"] < ALIGNMENT or end > begin or part["begin"] % ALIGNMENT:
+        for name, entries in table.items():
+            for entry in entries:
+                end = entry["begin"] + entry["nbytes"]
+                if entry["begin"] < ALIGNMENT or end > begin or entry["begin"] % ALIGNMENT:
                     raise ValueError(f"{name} lies outside")
-                if self._checksum(view[part["begin"] : end]) != part["checksum"]:
+                if self._checksum(view[entry["begin"] : end]) != entry["checksum"]:
                     raise ValueError(f"{name} has another checksum")
         return table
 
@@ -235,20 +235,18 @@ class PackedCache:
         except OSError as error:
             self._give_up(error)
 
-    def _write(self, out: BinaryIO, part: PackedPart) -> dict[str, Any]:
-        begin = out.tell()
-        data = bytearray(part.nbytes)
-        part.copy_to(data)
-        out.write(data)
-        out.write(bytes(-part.nbytes % ALIGNMENT))
+    def _write(self, out: BinaryIO, weights: PackedWeights) -> dict[str, Any]:
+        begin, nbytes = out.tell(), weights.data.nbytes
+        out.write(weights.data)
+        out.write(bytes(-nbytes % ALIGNMENT))
         return {
-            "names": part.names,
-            "shape": part.shape,
-            "dtype": part.dtype,
-            "form": None if part.form is None else asdict(part.form),
+            "names": weights.names,
+            "shape": weights.shape,
+            "dtype": weights.dtype,
+            "form": None if weights.form is None else asdict(weights.form),
             "begin": begin,
-            "nbytes": part.nbytes,
-            "checksum": self._checksum(data),
+            "nbytes": nbytes,
+            "checksum": self._checksum(weights.data),
         }
 
     def _give_up(self, error: Exception) -> None:

@@ -1,0 +1,32 @@
+"""Weights in a backend's own layout, which it multiplies and which a file may keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from quire.kernels.quantized_tensor import QuantizedForm
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """Matrices of one form, stacked along the outputs: a linear, or some of its outputs.
+
+    Attributes:
+        names: Of the matrices, the checkpoint's.
+        shape: (outputs, inputs) of the stack.
+        dtype: Element type of floats; empty where they are quantized.
+        form: How they are quantized, or None.
+        data: Buffer of its bytes, aligned to 64, only read: the backend's memory or a mapped file.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    form: QuantizedForm | None
+    data: Any
+
+    @property
+    def name(self) -> str:
+        """Of the first matrix, for messages."""
+        return self.names[0]
