@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks import results
 from quire import LLM, SamplingParams
-from quire.engine.kv_report import SlotUse, static_slot_use
+from quire.engine.kv_report import SlotUse
 
 CONTEXT = 2048
 
@@ -48,11 +48,10 @@ def run(num_requests: int, max_num_seqs: int, seed: int) -> tuple[SlotUse, SlotU
     scheduler = llm.engine.engine.scheduler
     while llm.engine.has_unfinished_requests():
         llm.engine.step()
-        held = [request.num_computed_tokens for request in scheduler.running]
         use = scheduler.kv.slot_use()
         reserved += use.reserved
         used += use.used
-        static += static_slot_use(held, CONTEXT).reserved
+        static += len(scheduler.running) * CONTEXT
         steps += 1
     llm.shutdown()
     return SlotUse(reserved, used), SlotUse(static, used), steps

@@ -12,7 +12,6 @@ from typing import Literal
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BYTES, KVCacheSpec
 
-GIB = 2**30
 NOTHING_FITS = (
     "This machine does not have the memory for any context: lower --max-num-seqs, "
     "--max-num-batched-tokens or --block-size, or take smaller weights."

@@ -1,8 +1,7 @@
-"""How much of the reserved KV memory holds tokens, paged against static; pure arithmetic."""
+"""How much of the reserved KV memory holds tokens; pure arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -32,17 +31,3 @@ class SlotUse:
     def fragmentation(self) -> float:
         """Wasted part of the reserved slots, 0 to 1."""
         return 1.0 - self.utilization
-
-
-def paged_slot_use(lengths: Iterable[int], block_size: int) -> SlotUse:
-    """Return what sequences of these lengths (tokens) take in blocks of ``block_size``."""
-    lengths = list(lengths)
-    reserved = sum(-(-length // block_size) * block_size for length in lengths)
-    return SlotUse(reserved, sum(lengths))
-
-
-def static_slot_use(lengths: Iterable[int], max_len: int) -> SlotUse:
-    """Return what they take when each reserves ``max_len`` slots, as engines without paging do."""
-    lengths = list(lengths)
-    assert max(lengths, default=0) <= max_len, f"length {max(lengths)} exceeds max_len {max_len}"
-    return SlotUse(len(lengths) * max_len, sum(lengths))

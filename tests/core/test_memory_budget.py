@@ -10,7 +10,6 @@ import pytest
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.memory_budget import (
-    GIB,
     KVPool,
     MemoryDemand,
     budget_from_total,
@@ -18,6 +17,7 @@ from quire.core.memory_budget import (
     num_sequences,
 )
 
+GIB = 2**30
 LLAMA_70B = KVCacheSpec(80, 8, 128, 16, "bfloat16")
 DEMAND = MemoryDemand(
     weight_bytes=4 * GIB,
