@@ -23,25 +23,44 @@ Bytes view(const AlignedMemory& memory, nb::handle owner) {
   return Bytes(memory.data(), {memory.bytes()}, owner);
 }
 
+// Block ids that lie inside the cache.
+class BlockIds : public Input<int64_t> {
+ public:
+  BlockIds(const KVCache& cache, nb::handle ids, int64_t count) : Input(ids, count) {
+    const int64_t* id = *this;
+    for (int64_t i = 0; i < count; ++i)
+      if (id[i] < 0 || id[i] >= cache.num_blocks())
+        throw std::invalid_argument("[kv_cache] block ids must lie inside the cache.");
+  }
+};
+
 void copy_blocks(KVCache& cache, nb::handle pairs, int64_t num_pairs) {
-  const Input<int64_t> ids(pairs, 2 * num_pairs);
-  const int64_t* id = ids;
-  for (int64_t i = 0; i < 2 * num_pairs; ++i)
-    if (id[i] < 0 || id[i] >= cache.num_blocks())
-      throw std::invalid_argument("[copy_blocks] block ids must lie inside the cache.");
+  const BlockIds ids(cache, pairs, 2 * num_pairs);
   const nb::gil_scoped_release release;
   cache.copy_blocks(ids, num_pairs);
 }
 
 void checksums(const KVCache& cache, nb::handle block_ids, int64_t num_ids, nb::handle out) {
-  const Input<int64_t> ids(block_ids, num_ids);
+  const BlockIds ids(cache, block_ids, num_ids);
   const Output<uint64_t> found(out, num_ids);
-  const int64_t* id = ids;
-  for (int64_t i = 0; i < num_ids; ++i)
-    if (id[i] < 0 || id[i] >= cache.num_blocks())
-      throw std::invalid_argument("[checksums] block ids must lie inside the cache.");
   const nb::gil_scoped_release release;
   cache.checksums(ids, num_ids, found);
+}
+
+void read_blocks(const KVCache& cache, nb::handle block_ids, int64_t num_ids, nb::handle out) {
+  const BlockIds ids(cache, block_ids, num_ids);
+  const Output<uint8_t> bytes(out, num_ids * static_cast<int64_t>(cache.block_bytes()));
+  uint8_t* data = bytes;
+  const nb::gil_scoped_release release;
+  cache.read_blocks(ids, num_ids, reinterpret_cast<char*>(data));
+}
+
+void write_blocks(KVCache& cache, nb::handle block_ids, int64_t num_ids, nb::handle data) {
+  const BlockIds ids(cache, block_ids, num_ids);
+  const Input<uint8_t> bytes(data, num_ids * static_cast<int64_t>(cache.block_bytes()));
+  const uint8_t* from = bytes;
+  const nb::gil_scoped_release release;
+  cache.write_blocks(ids, num_ids, reinterpret_cast<const char*>(from));
 }
 
 // A float array kept alive as long as the object that points into it.
@@ -187,6 +206,8 @@ void bind_attention(nb::module_& m) {
            })
       .def("copy_blocks", copy_blocks)
       .def("checksums", checksums)
+      .def("read_blocks", read_blocks)
+      .def("write_blocks", write_blocks)
       .def_prop_ro("nbytes", &KVCache::bytes)
       .def_prop_ro("memory",
                    [](nb::handle_t<KVCache> self) {

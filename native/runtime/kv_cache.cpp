@@ -52,6 +52,35 @@ void KVCache::copy_blocks(const int64_t* pairs, int64_t num_pairs) {
   });
 }
 
+void KVCache::read_blocks(const int64_t* ids, int64_t num_ids, char* out) const {
+  parallel_for(num_layers_, [=, this](int64_t index) {
+    const KVBlocks blocks = layer(index);
+    char* at = out + static_cast<size_t>(index) * (block_bytes_ + block_scale_bytes_);
+    for (int64_t i = 0; i < num_ids; ++i, at += block_bytes()) {
+      const auto id = static_cast<size_t>(ids[i]);
+      std::memcpy(at, static_cast<const char*>(blocks.data) + id * block_bytes_, block_bytes_);
+      if (blocks.scales)
+        std::memcpy(at + block_bytes_,
+                    reinterpret_cast<const char*>(blocks.scales) + id * block_scale_bytes_,
+                    block_scale_bytes_);
+    }
+  });
+}
+
+void KVCache::write_blocks(const int64_t* ids, int64_t num_ids, const char* data) {
+  parallel_for(num_layers_, [=, this](int64_t index) {
+    const KVBlocks blocks = layer(index);
+    const char* at = data + static_cast<size_t>(index) * (block_bytes_ + block_scale_bytes_);
+    for (int64_t i = 0; i < num_ids; ++i, at += block_bytes()) {
+      const auto id = static_cast<size_t>(ids[i]);
+      std::memcpy(static_cast<char*>(blocks.data) + id * block_bytes_, at, block_bytes_);
+      if (blocks.scales)
+        std::memcpy(reinterpret_cast<char*>(blocks.scales) + id * block_scale_bytes_,
+                    at + block_bytes_, block_scale_bytes_);
+    }
+  });
+}
+
 void KVCache::checksums(const int64_t* ids, int64_t num_ids, uint64_t* out) const {
   std::vector<uint64_t> parts(static_cast<size_t>(num_ids * num_layers_));
   parallel_for(num_ids * num_layers_, [&](int64_t part) {

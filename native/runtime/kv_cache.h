@@ -28,6 +28,14 @@ class KVCache {
   // Copy block pairs[2 i] to block pairs[2 i + 1] in every layer, in order. Ids are in range.
   void copy_blocks(const int64_t* pairs, int64_t num_pairs);
 
+  // One block over all layers: of each layer its elements, then its scales.
+  size_t block_bytes() const {
+    return static_cast<size_t>(num_layers_) * (block_bytes_ + block_scale_bytes_);
+  }
+  // Copy blocks out, one after another, or in, in order. Ids are in range.
+  void read_blocks(const int64_t* ids, int64_t num_ids, char* out) const;
+  void write_blocks(const int64_t* ids, int64_t num_ids, const char* data);
+
   // Write a checksum of each block, over all layers, to out. Ids are in range.
   void checksums(const int64_t* ids, int64_t num_ids, uint64_t* out) const;
 

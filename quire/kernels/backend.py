@@ -78,6 +78,17 @@ class KVCache(Protocol):
         """Return a checksum of each block's bytes over all layers; equal bytes, equal checksum."""
         ...
 
+    def read_blocks(self, block_ids: Sequence[int]) -> Array:
+        """Return (B, spec.allocated_block_bytes) uint8 on the host: all layers, scales included.
+
+        The order of a block's bytes is the backend's own.
+        """
+        ...
+
+    def write_blocks(self, block_ids: Sequence[int], data: Array) -> None:
+        """Give blocks the content that :meth:`read_blocks` of an equal cache returned, in order."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:

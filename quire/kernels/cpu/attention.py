@@ -46,6 +46,16 @@ class CpuKVCache:
         checksums: list[int] = found.tolist()
         return checksums
 
+    def read_blocks(self, block_ids: Sequence[int]) -> np.ndarray:
+        """Return (B, bytes of a block over all layers) uint8."""
+        data = np.empty((len(block_ids), self.spec.allocated_block_bytes), np.uint8)
+        self.native.read_blocks(np.array(block_ids, np.int64), len(block_ids), data)
+        return data
+
+    def write_blocks(self, block_ids: Sequence[int], data: np.ndarray) -> None:
+        """Give blocks the content that was read of others."""
+        self.native.write_blocks(np.array(block_ids, np.int64), len(block_ids), data)
+
 
 class CpuAttention:
     """One layer's attention: a single native call rotates, stores and attends."""

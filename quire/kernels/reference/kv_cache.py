@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
+import numpy as np
 import torch
 
 from quire.core.kv_cache_spec import KVCacheSpec
@@ -45,6 +46,20 @@ class ReferenceKVCache:
             crc32(_bytes(self.scales[:, :, block_id]), crc32(_bytes(self.blocks[:, :, block_id])))
             for block_id in block_ids
         ]
+
+    def read_blocks(self, block_ids: Sequence[int]) -> np.ndarray:
+        """Return (B, bytes of a block over all layers) uint8: elements, then scales."""
+        parts = [_bytes(self.blocks[:, :, i]) + _bytes(self.scales[:, :, i]) for i in block_ids]
+        return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, self.spec.allocated_block_bytes)
+
+    def write_blocks(self, block_ids: Sequence[int], data: np.ndarray) -> None:
+        """Give blocks the content that was read of others."""
+        split = self.spec.block_bytes
+        for block_id, row in zip(block_ids, torch.from_numpy(data.copy()), strict=True):
+            for part, target in ((row[:split], self.blocks), (row[split:], self.scales)):
+                if len(part):
+                    block = target[:, :, block_id]
+                    target[:, :, block_id] = part.clone().view(target.dtype).view_as(block)
 
     def write(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Round k and v (T, K, H) and store them in ``slots`` (T,)."""
