@@ -9,6 +9,15 @@ from quire.core.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
+class RangeKey:
+    """What the KV of the positions ``[start, stop)`` depends on besides the tokens (an image)."""
+
+    start: int
+    stop: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """What a caller asks of an engine: one object from the client to the scheduler.
 
@@ -24,6 +33,7 @@ class EngineRequest:
             :data:`~quire.engine.request_queue.AGEING_SECONDS`. Within 32 bits.
         extra_keys: What separates its prefix cache from others' besides the tokens, such as
             ``("salt:...", "adapter:...")``.
+        range_keys: What separates the blocks that hold certain positions, and those after them.
         deadline: When it ends with ``timeout``, wherever it stands; in seconds on the monotonic
             clock, which processes share.
         client: Clients that compete are served alike, by their weights; see
@@ -38,6 +48,7 @@ class EngineRequest:
     prompt: str | None = None
     priority: int = 0
     extra_keys: tuple[str, ...] = ()
+    range_keys: tuple[RangeKey, ...] = ()
     deadline: float | None = None
     client: Client = SHARED
     arrival_time: float | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quire.core.metrics import BLOCK_SECONDS_BUCKETS, Histogram, Samples
 
 
 class BlockLifetimes:
-    """Follows the cached blocks of one pool (``--kv-cache-metrics``).
+    """Follows the cached blocks of one pool (``--kv-cache-metrics``); a block observer.
 
     A block lives from when it is given out until its cached content is lost to the next one that
     takes it. It is used when it is given out and whenever another request finds it by its content.
@@ -29,14 +29,18 @@ class BlockLifetimes:
         """A block is empty and somebody's."""
         self._born[block_id] = self._used[block_id] = self._clock()
 
-    def found(self, block_id: int) -> None:
-        """A request shares a block that holds its tokens."""
-        now = self._clock()
-        self._gap.observe(now - self._used[block_id])
-        self._used[block_id] = now
+    def cached(self, block_id: int, block_hash: bytes) -> None:
+        """Mean nothing: a block lives from the moment it is given out."""
 
-    def evicted(self, block_id: int) -> None:
-        """The content of a block is lost to another."""
+    def hit(self, request_id: str, block_ids: Sequence[int]) -> None:
+        """A request shares blocks that hold its tokens."""
+        now = self._clock()
+        for block_id in block_ids:
+            self._gap.observe(now - self._used[block_id])
+            self._used[block_id] = now
+
+    def evicted(self, block_id: int, block_hash: bytes) -> None:
+        """The content of a block is lost."""
         now = self._clock()
         self._lifetime.observe(now - self._born[block_id])
         self._idle.observe(now - self._used[block_id])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from quire.engine.block_lifetimes import BlockLifetimes
+from quire.engine.block_observer import BlockObserver
 
 NULL_BLOCK = 0
 
@@ -23,7 +23,7 @@ class BlockPool:
 
     Args:
         num_blocks: Blocks in the cache, the null block (id 0, never given out) included.
-        lifetimes: Told what becomes of the blocks; None costs nothing.
+        observers: Learn what becomes of the blocks.
 
     Attributes:
         ref_cnt: Per block, the number of tables that hold it.
@@ -32,10 +32,10 @@ class BlockPool:
         num_free: Blocks in the ring.
     """
 
-    def __init__(self, num_blocks: int, lifetimes: BlockLifetimes | None = None) -> None:
+    def __init__(self, num_blocks: int, observers: Sequence[BlockObserver] = ()) -> None:
         assert num_blocks >= 2, f"num_blocks must be at least 2 (null block + 1): {num_blocks}"
         self.num_blocks = num_blocks
-        self.lifetimes = lifetimes
+        self.observers = tuple(observers)
         self.num_free = num_blocks - 1
         self.ref_cnt = [0] * num_blocks
         self.block_hash: list[bytes | None] = [None] * num_blocks
@@ -55,11 +55,9 @@ class BlockPool:
         for _ in range(count):
             block_id = self._next[NULL_BLOCK]
             self._unlink(block_id)
-            if self.lifetimes is not None:
-                if self.block_hash[block_id] is not None:
-                    self.lifetimes.evicted(block_id)
-                self.lifetimes.given_out(block_id)
             self.forget(block_id)
+            for observer in self.observers:
+                observer.given_out(block_id)
             self.ref_cnt[block_id] = 1
             block_ids.append(block_id)
         return block_ids
@@ -81,13 +79,13 @@ class BlockPool:
                 front = self.block_hash[block_id] is None
                 self._link(block_id, after=NULL_BLOCK if front else self._previous[NULL_BLOCK])
 
-    def remember(self, block_id: int, block_hash: bytes) -> bool:
-        """Make the block findable unless one of equal content is; return whether it now is."""
-        if block_hash in self.cached:
-            return False
-        self.cached[block_hash] = block_id
-        self.block_hash[block_id] = block_hash
-        return True
+    def remember(self, block_id: int, block_hash: bytes) -> None:
+        """Make the block findable unless one of equal content is."""
+        if block_hash not in self.cached:
+            self.cached[block_hash] = block_id
+            self.block_hash[block_id] = block_hash
+            for observer in self.observers:
+                observer.cached(block_id, block_hash)
 
     def forget(self, block_id: int) -> None:
         """Make the block's content unfindable; no effect when it was not."""
@@ -95,6 +93,8 @@ class BlockPool:
         if block_hash is not None:
             del self.cached[block_hash]
             self.block_hash[block_id] = None
+            for observer in self.observers:
+                observer.evicted(block_id, block_hash)
 
     def free_block_ids(self) -> list[int]:
         """Return the free blocks in the order in which they will be given out."""

@@ -16,6 +16,7 @@ from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.engine.block_lifetimes import BlockLifetimes
+from quire.engine.block_observer import CanaryFeed
 from quire.engine.block_pool import BlockPool
 from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import Executor
@@ -76,12 +77,13 @@ class Engine:
         self._num_added = 0
         self._deadlines: list[tuple[float, str]] = []  # a heap; ended requests leave it when due
         self._dead: str | None = None
-        lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
+        self._lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
+        self._canary_feed = CanaryFeed() if cache.kv_canary != "off" else None
+        observers = (self._lifetimes, self._canary_feed)
         kv = KVCacheManager(
-            BlockPool(executor.num_blocks, lifetimes),
+            BlockPool(executor.num_blocks, [o for o in observers if o is not None]),
             executor.kv_cache_spec.block_size,
             cache.enable_prefix_caching and cache.use_cache,
-            watched=cache.kv_canary != "off",
         )
         self.scheduler = Scheduler(
             options, kv, frozenset(model_config.eos_token_ids), cache.use_cache, clock
@@ -187,6 +189,8 @@ class Engine:
         expired = self._end_expired()
         watch = StepWatch(self.scheduler.stats.step_seconds)
         plan = self.scheduler.schedule()
+        if self._canary_feed is not None:
+            self._canary_feed.fill(plan)
         watch.lap("schedule")
         result = self._execute(plan)
         watch.lap("execute")
@@ -217,8 +221,7 @@ class Engine:
             "gpu_cache_usage_perc": usage,
             "kv_cache_fragmentation_perc": scheduler.kv.fragmentation,
         }
-        lifetimes = scheduler.kv.pool.lifetimes
-        blocks = {} if lifetimes is None else lifetimes.samples()
+        blocks = {} if self._lifetimes is None else self._lifetimes.samples()
         return now | scheduler.stats.samples() | blocks | self.executor.stats()
 
     def describe_cache(self) -> str:

@@ -61,21 +61,9 @@ class KVCacheManager:
         pool: The blocks.
         block_size: Tokens per block.
         enable_prefix_caching: Whether blocks are found by content.
-        watched: Whether somebody keeps checksums of the blocks that can be found.
-
-    Attributes:
-        sealed: Blocks that became findable since it was last emptied; None when not watched.
     """
 
-    def __init__(
-        self,
-        pool: BlockPool,
-        block_size: int,
-        enable_prefix_caching: bool,
-        *,
-        watched: bool = False,
-    ) -> None:
-        self.sealed: list[int] | None = [] if watched else None
+    def __init__(self, pool: BlockPool, block_size: int, enable_prefix_caching: bool) -> None:
         self.pool = pool
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
@@ -125,6 +113,7 @@ class KVCacheManager:
         num_new_tokens: int,
         computed_block_ids: Sequence[int] = (),
         num_reserve_tokens: int = 0,
+        num_lookahead_tokens: int = 0,
     ) -> Allocation | None:
         """Give the request slots for its next tokens.
 
@@ -133,6 +122,8 @@ class KVCacheManager:
             num_new_tokens: Tokens to be computed after the computed ones and the hits.
             computed_block_ids: Result of :meth:`get_computed_blocks` just before.
             num_reserve_tokens: Refuse unless this many tokens of the request would fit in all.
+            num_lookahead_tokens: Further slots for tokens that are proposed and not known. They are
+                taken back by the next call: it counts from the tokens that were computed.
 
         Returns:
             What changed, or None when it does not fit; on None nothing changed.
@@ -141,7 +132,7 @@ class KVCacheManager:
         pool, block_size = self.pool, self.block_size
         table = self._tables.get(request.request_id) or BlockTable()
         num_computed = request.num_computed_tokens + len(computed_block_ids) * block_size
-        num_total = num_computed + num_new_tokens
+        num_total = num_computed + num_new_tokens + num_lookahead_tokens
         num_missing = -(-num_total // block_size) - len(table.block_ids) - len(computed_block_ids)
         index, offset = divmod(num_computed, block_size)
         copies = offset > 0 and pool.ref_cnt[table.block_ids[index]] > 1
@@ -155,22 +146,27 @@ class KVCacheManager:
         copy = self._copy_on_write(table, index) if copies else None
         new_block_ids: list[int] = []
         if num_missing > 0 or computed_block_ids:
-            pool.hold(computed_block_ids)
-            if pool.lifetimes is not None:
-                for block_id in computed_block_ids:
-                    pool.lifetimes.found(block_id)
+            if computed_block_ids:
+                pool.hold(computed_block_ids)
+                for observer in pool.observers:
+                    observer.hit(request.request_id, computed_block_ids)
             new_block_ids = [*computed_block_ids, *pool.allocate(max(num_missing, 0))]
             table.block_ids += new_block_ids
             self._tables[request.request_id] = table
         table.num_slots_used = num_total
-        if self.enable_prefix_caching and num_total // block_size > table.num_hashed:
-            self._remember_full_blocks(request, table)
+        if self.enable_prefix_caching:
+            # Proposed tokens may not be the request's: their blocks have no content to be found by.
+            num_known = min(num_computed + num_new_tokens, len(request.token_ids))
+            if num_known // block_size > table.num_hashed:
+                self._remember_full_blocks(request, table, num_known // block_size)
         return Allocation(new_block_ids, copy)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Give ``child`` the parent's blocks by reference; who writes a shared one first copies."""
         table = self._tables[parent.request_id]
         assert child.request_id not in self._tables, f"{child.request_id} already has a block table"
+        needed = -(-parent.num_computed_tokens // self.block_size)
+        assert len(table.block_ids) == needed, f"{len(table.block_ids)} blocks, {needed} needed"
         self.pool.hold(table.block_ids)
         self._tables[child.request_id] = BlockTable(
             list(table.block_ids), table.num_slots_used, table.num_hashed
@@ -258,18 +254,13 @@ class KVCacheManager:
     def _extend_hashes(self, request: Request) -> None:
         hashes, block_size = request.block_hashes, self.block_size
         for index in range(len(hashes), request.num_tokens // block_size):
-            block = request.token_ids[index * block_size : (index + 1) * block_size]
-            if index:
-                hashes.append(hash_block(hashes[-1], block))
-            else:
-                hashes.append(hash_block(ROOT_HASH, block, request.source.extra_keys))
+            start, stop = index * block_size, (index + 1) * block_size
+            parent = hashes[-1] if index else ROOT_HASH
+            keys = request.block_keys(start, stop)
+            hashes.append(hash_block(parent, request.token_ids[start:stop], keys))
 
-    def _remember_full_blocks(self, request: Request, table: BlockTable) -> None:
+    def _remember_full_blocks(self, request: Request, table: BlockTable, num_full: int) -> None:
         self._extend_hashes(request)
-        num_full = table.num_slots_used // self.block_size
         for index in range(table.num_hashed, num_full):
-            block_id = table.block_ids[index]
-            is_new = self.pool.remember(block_id, request.block_hashes[index])
-            if is_new and self.sealed is not None:
-                self.sealed.append(block_id)
+            self.pool.remember(table.block_ids[index], request.block_hashes[index])
         table.num_hashed = num_full

@@ -79,6 +79,18 @@ class Request:
         """Generated tokens."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    def block_keys(self, start: int, stop: int) -> tuple[str, ...]:
+        """Return what the block of the positions ``[start, stop)`` depends on besides its tokens.
+
+        The keys of all blocks stand in the first: the chain of hashes carries them on.
+        """
+        keys = self.source.extra_keys if start == 0 else ()
+        return keys + tuple(
+            f"{part.start - start}:{part.stop - start}:{part.key}"
+            for part in self.source.range_keys
+            if part.start < stop and part.stop > start
+        )
+
     @property
     def stage(self) -> str:
         """Where it stands, for people: ``queue``, ``prefill`` or ``decode``."""

@@ -86,8 +86,6 @@ class Scheduler:
         if plan.scheduled:
             self.stats.step_planned(plan)
             plan.finished_request_ids, self._ended = self._ended, []
-            if self.kv.sealed:
-                plan.sealed_blocks, self.kv.sealed = self.kv.sealed, []
         else:
             num_live = len(self.running) + len(self.waiting)
             assert num_live == 0, f"0 of {num_live} requests can run; {self.kv.describe()}"
@@ -148,7 +146,7 @@ class Scheduler:
                 allocation = self._allocate_or_preempt(request, num_new_tokens, hits)
                 if allocation is None:
                     break
-                self._apply_hits(plan, request, hits)
+                self._apply_hits(request, hits)
                 self._plan_request(plan, request, num_new_tokens, allocation)
                 budget -= num_new_tokens
             position += 1
@@ -228,7 +226,7 @@ class Scheduler:
             self.stats.started(request, self._clock(), looked_up=looked_up)
             missing = request.num_prompt_tokens - len(hits) * self.kv.block_size
             self.waiting.charge(request.source.client, PROMPT_TOKEN_COST * missing)
-        self._apply_hits(plan, request, hits)
+        self._apply_hits(request, hits)
         request.status = RequestStatus.RUNNING
         insort(self.running, request, key=_order)
         plan.new_requests.append(
@@ -243,10 +241,8 @@ class Scheduler:
             )
         )
 
-    def _apply_hits(self, plan: SchedulerOutput, request: Request, hits: Sequence[int]) -> None:
+    def _apply_hits(self, request: Request, hits: Sequence[int]) -> None:
         if hits:
-            if self.kv.sealed is not None:
-                plan.reused_blocks.append((request.request_id, list(hits)))
             num_tokens = len(hits) * self.kv.block_size
             request.num_computed_tokens += num_tokens
             self.stats.prefix_hit(request, num_tokens)

@@ -1,10 +1,12 @@
-"""Requests that wait in a queue, as small as they can be."""
+"""Requests as small as they can be."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from quire.core.client import SHARED, Client
 from quire.core.outputs import RequestMetrics
-from quire.core.request import EngineRequest
+from quire.core.request import EngineRequest, RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.engine.request import Request
 from quire.engine.request_queue import arrival_order
@@ -31,3 +33,28 @@ def waiting_request(
         metrics=RequestMetrics(arrival_time=time),
         priority=priority,
     )
+
+
+def request(
+    request_id: str,
+    token_ids: list[int],
+    extra_keys: tuple[str, ...] = (),
+    range_keys: tuple[RangeKey, ...] = (),
+    **changes: Any,
+) -> Request:
+    """Return a request of one sequence that is a prompt so far."""
+    params = SamplingParams()
+    source = EngineRequest(
+        request_id, token_ids, params, extra_keys=extra_keys, range_keys=range_keys
+    )
+    values: dict[str, Any] = {
+        "source": source,
+        "index": 0,
+        "num_prompt_tokens": len(token_ids),
+        "max_total_tokens": 10**6,
+        "params": params,
+        "seed": 0,
+        "order": (0.0, 0, 0),
+        "metrics": RequestMetrics(),
+    }
+    return Request(request_id=request_id, token_ids=list(token_ids), **(values | changes))

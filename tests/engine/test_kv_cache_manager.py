@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -17,30 +16,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from quire.core.outputs import RequestMetrics
-from quire.core.request import EngineRequest
+from quire.core.request import RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.engine.block_pool import BlockPool
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
 from quire.engine.kv_report import SlotUse
 from quire.engine.request import Request
-
-
-def request(
-    request_id: str, token_ids: list[int], extra_keys: tuple[str, ...] = (), **changes: Any
-) -> Request:
-    params = SamplingParams()
-    values: dict[str, Any] = {
-        "source": EngineRequest(request_id, token_ids, params, extra_keys=extra_keys),
-        "index": 0,
-        "num_prompt_tokens": len(token_ids),
-        "max_total_tokens": 10**6,
-        "params": params,
-        "seed": 0,
-        "order": (0.0, 0, 0),
-        "metrics": RequestMetrics(),
-    }
-    return Request(request_id=request_id, token_ids=list(token_ids), **(values | changes))
+from tests.engine.requests import request
 
 
 def manager(num_blocks: int = 20, block_size: int = 16, caching: bool = True) -> KVCacheManager:
@@ -362,3 +344,64 @@ def test_the_state_machine_notices_mistakes(monkeypatch, mistake):
     bounds = settings(BOUNDS, phases=[Phase.generate], report_multiple_bugs=False)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(CacheMachine, settings=bounds)
+
+
+def test_keys_of_a_range_separate_the_blocks_that_overlap_it_and_those_after():
+    kv = manager(num_blocks=40)
+    size = kv.block_size
+    tokens = [1] * (5 * size)
+    compute(kv, plain := request("plain", tokens))
+
+    def hits(*parts: RangeKey, extra_keys: tuple[str, ...] = ()) -> int:
+        asking = request("asking", [*tokens, 2], extra_keys, parts)
+        return len(kv.get_computed_blocks(asking))
+
+    assert hits() == 5
+    assert hits(RangeKey(2 * size, 2 * size + 1, "image")) == 2
+    assert hits(RangeKey(2 * size - 1, 3 * size, "image")) == 1
+    assert hits(RangeKey(0, 1, "image")) == 0
+    assert hits(extra_keys=("salt",)) == 0
+    kv.free(plain)
+    keyed = request("keyed", tokens, range_keys=(RangeKey(size + 1, 2 * size + 1, "image"),))
+    kv.allocate_slots(keyed, 5 * size - size, kv.get_computed_blocks(keyed)[:1])
+    assert hits(RangeKey(size + 1, 2 * size + 1, "image")) == 5
+    assert hits(RangeKey(size + 1, 2 * size + 1, "other")) == 1
+    assert hits(RangeKey(size, 2 * size, "image")) == 1, "the same tokens, another place"
+    assert hits(RangeKey(size + 1, 2 * size, "image")) == 1, "the same place, cut short"
+    assert hits() == 5
+
+
+def test_what_is_not_known_is_never_hashed():
+    """Blocks reserved for, or filled with, proposed tokens had no tokens to be found by."""
+    kv = manager(num_blocks=40)
+    size = kv.block_size
+    growing = request("r", list(range(2 * size - 1)))
+    allocation = kv.allocate_slots(growing, 2 * size - 1, num_lookahead_tokens=2 * size)
+    assert allocation is not None and len(allocation.new_block_ids) == 4
+    assert len(kv.pool.cached) == 1
+    kv.check_integrity()
+    growing.num_computed_tokens = 2 * size - 1
+    growing.token_ids.append(7)
+    # The known token and proposed ones are computed; one of them is accepted, the rest taken back.
+    allocation = kv.allocate_slots(growing, 1 + size)
+    assert allocation is not None and not allocation.new_block_ids
+    assert len(kv.pool.cached) == 2
+    growing.token_ids += [8, 9]
+    growing.num_computed_tokens += 2
+    held = kv.block_ids(growing)
+    allocation = kv.allocate_slots(growing, 1, num_lookahead_tokens=1)
+    assert allocation is not None and not allocation.new_block_ids
+    assert kv.block_ids(growing) == held and len(kv.pool.cached) == 2
+    same = request("same", growing.token_ids)
+    assert kv.get_computed_blocks(same) == held[:2]
+    kv.check_integrity()
+    kv.free(growing)
+    assert kv.pool.num_used == 0
+
+
+def test_lookahead_that_does_not_fit_is_refused_and_changes_nothing():
+    kv = manager(num_blocks=4)
+    asking = request("r", [1] * kv.block_size)
+    assert kv.allocate_slots(asking, kv.block_size, num_lookahead_tokens=3 * kv.block_size) is None
+    assert kv.pool.num_used == 0 and not kv.pool.cached
+    assert kv.allocate_slots(asking, kv.block_size, num_lookahead_tokens=2 * kv.block_size)
