@@ -154,11 +154,10 @@ class KVCacheManager:
             table.block_ids += new_block_ids
             self._tables[request.request_id] = table
         table.num_slots_used = num_total
-        if self.enable_prefix_caching:
+        if self.enable_prefix_caching and num_total // block_size > table.num_hashed:
             # Proposed tokens may not be the request's: their blocks have no content to be found by.
             num_known = min(num_computed + num_new_tokens, len(request.token_ids))
-            if num_known // block_size > table.num_hashed:
-                self._remember_full_blocks(request, table, num_known // block_size)
+            self._remember_full_blocks(request, table, num_known // block_size)
         return Allocation(new_block_ids, copy)
 
     def fork(self, parent: Request, child: Request) -> None:
@@ -263,4 +262,4 @@ class KVCacheManager:
         self._extend_hashes(request)
         for index in range(table.num_hashed, num_full):
             self.pool.remember(table.block_ids[index], request.block_hashes[index])
-        table.num_hashed = num_full
+        table.num_hashed = max(num_full, table.num_hashed)

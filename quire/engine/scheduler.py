@@ -97,7 +97,8 @@ class Scheduler:
         outputs: list[EngineOutput] = []
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]
-            self.stats.computed(request, scheduled.num_scheduled_tokens)
+            if request.num_lost_tokens > request.num_computed_tokens:
+                self.stats.recomputed(request, scheduled.num_scheduled_tokens)
             request.num_computed_tokens += scheduled.num_scheduled_tokens
             children: Sequence[Request] = ()
             if scheduled.samples and request.pending_children:
@@ -107,10 +108,17 @@ class Scheduler:
                 assert found or not scheduled.samples, f"{sequence.request_id}: no result"
                 if found is None:
                     continue
+                if found.prompt_logprobs is not None:
+                    found.prompt_logprobs = _unreported(sequence, found.prompt_logprobs)
                 if found.error is not None:
                     outputs += self._fail(sequence, found)
-                elif output := self._apply(sequence, found, now):
-                    outputs.append(output)
+                elif found.token_ids:
+                    outputs.append(self._append_tokens(sequence, found, now))
+                elif found.embedding is not None:
+                    self._finish(sequence, "stop")
+                    outputs.append(_output(sequence, found, "stop"))
+                elif found.prompt_logprobs is not None:
+                    outputs.append(_output(sequence, found))
         if any(output.finish_reason for output in outputs):
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         return outputs
@@ -282,17 +290,6 @@ class Scheduler:
             self.kv.fork(request, child)
             insort(self.running, child, key=_order)
         return children
-
-    def _apply(self, request: Request, result: SequenceResult, now: float) -> EngineOutput | None:
-        """Apply what a step brought for one sequence; return its output unless there is none."""
-        if result.prompt_logprobs is not None:
-            result.prompt_logprobs = _unreported(request, result.prompt_logprobs)
-        if result.token_ids:
-            return self._append_tokens(request, result, now)
-        if result.embedding is not None:
-            self._finish(request, "stop")
-            return _output(request, result, "stop")
-        return None if result.prompt_logprobs is None else _output(request, result)
 
     def _append_tokens(self, request: Request, result: SequenceResult, now: float) -> EngineOutput:
         """Append the next tokens up to the sequence's last, and end it there."""

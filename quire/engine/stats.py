@@ -60,7 +60,9 @@ class EngineStats:
         """A step with at least one request comes next."""
         self.num_steps += 1
         self.num_block_copies += len(plan.block_copies)
-        self.iteration_tokens.observe(plan.num_scheduled_tokens)
+        num_tokens = plan.num_scheduled_tokens
+        self.num_computed_tokens += num_tokens
+        self.iteration_tokens.observe(num_tokens)
 
     def started(self, request: Request, now: float, *, looked_up: bool) -> None:
         """A request runs for the first time; ``looked_up``: its prompt, in the prefix cache."""
@@ -81,12 +83,10 @@ class EngineStats:
         child.num_cached_tokens = parent.num_cached_tokens
         child.metrics.first_scheduled_time = parent.metrics.first_scheduled_time
 
-    def computed(self, request: Request, num_tokens: int) -> None:
-        """A step has computed tokens of a request; ``num_computed_tokens`` lacks them yet."""
-        self.num_computed_tokens += num_tokens
+    def recomputed(self, request: Request, num_tokens: int) -> None:
+        """A step has computed tokens of a request, some of them lost before."""
         again = request.num_lost_tokens - request.num_computed_tokens
-        if again > 0:
-            self.num_recomputed_tokens += min(again, num_tokens)
+        self.num_recomputed_tokens += min(again, num_tokens)
 
     def tokens_appended(self, request: Request, result: SequenceResult, now: float) -> None:
         """A step's tokens are part of a sequence."""

@@ -27,7 +27,7 @@ from quire.runner.step_estimate import StepEstimate
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FinishedStep:
     """A step that was computed, or failed, when it was submitted."""
 

@@ -185,13 +185,14 @@ class ModelRunner:
             )
             self._table.append_tokens(rows, tokens)
             for draw, token in zip(chunk, tokens.tolist(), strict=True):
-                result = output.result(draw.request_id)
                 if token < 0:
-                    result.error = self._sampling.refusal(draw.row)
-                else:
-                    forced = self._sampling.append_forced_tokens(draw.row)
-                    result.token_ids = [token, *forced]
-                    result.num_forced = len(forced)
+                    output.result(draw.request_id).error = self._sampling.refusal(draw.row)
+                    continue
+                forced = self._sampling.append_forced_tokens(draw.row)
+                result = SequenceResult([token, *forced], 0, len(forced))
+                if draw.request_id in output.results:  # its prompt's log-probabilities
+                    result.prompt_logprobs = output.results[draw.request_id].prompt_logprobs
+                output.results[draw.request_id] = result
             asked = [
                 i for i, d in enumerate(chunk) if d.num_logprobs is not None and tokens[i] >= 0
             ]
