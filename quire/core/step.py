@@ -84,7 +84,10 @@ class SchedulerOutput:
         forks: Sequences that split off at the end of this step; the parent is in ``scheduled``
             with ``samples`` set.
         finished_request_ids: Ended or preempted since the last plan; the runner forgets them first.
-        block_copies: ``(source, destination)`` block ids, copied before anything is computed.
+        block_stores: ``(block_id, block_hash)``: blocks that are put into the block store, as they
+            are before the step.
+        block_loads: ``(block_id, block_hash)``: blocks filled from the store, after that.
+        block_copies: ``(source, destination)`` block ids, copied then, before anything is computed.
         replaced_blocks: ``(request_id, index, block_id)``: the entry of a block table that changes
             because a shared block was copied on write.
         sealed_blocks: Blocks that this step fills and that others may then find by their content;
@@ -96,6 +99,8 @@ class SchedulerOutput:
     scheduled: list[ScheduledRequest] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
     finished_request_ids: list[str] = field(default_factory=list)
+    block_stores: list[tuple[int, bytes]] = field(default_factory=list)
+    block_loads: list[tuple[int, bytes]] = field(default_factory=list)
     block_copies: list[tuple[int, int]] = field(default_factory=list)
     replaced_blocks: list[tuple[str, int, int]] = field(default_factory=list)
     sealed_blocks: list[int] = field(default_factory=list)

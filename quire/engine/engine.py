@@ -211,12 +211,13 @@ class Engine:
     def stats(self) -> Samples:
         """Return counters and gauges by metric stem, labels in Prometheus' form."""
         scheduler = self.scheduler
-        num_waiting, usage = len(scheduler.waiting), scheduler.kv.usage
+        num_queued, num_held = len(scheduler.waiting), len(scheduler.held)
+        usage = scheduler.kv.usage
         now: Samples = {
             "num_requests_running": len(scheduler.running),
-            "num_requests_waiting": num_waiting,
-            'num_requests_waiting_by_reason{reason="capacity"}': num_waiting,
-            'num_requests_waiting_by_reason{reason="deferred"}': 0,
+            "num_requests_waiting": num_queued + num_held,
+            'num_requests_waiting_by_reason{reason="capacity"}': num_queued,
+            'num_requests_waiting_by_reason{reason="deferred"}': num_held,
             "kv_cache_usage_perc": usage,
             "gpu_cache_usage_perc": usage,
             "kv_cache_fragmentation_perc": scheduler.kv.fragmentation,

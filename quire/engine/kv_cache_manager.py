@@ -189,6 +189,24 @@ class KVCacheManager:
                 self.pool.forget(block_id)
         self.pool.release(reversed(table.block_ids))
 
+    def load_blocks(self, block_hashes: Sequence[bytes]) -> list[tuple[int, bytes]]:
+        """Make content findable that the next step loads before it computes.
+
+        Args:
+            block_hashes: A chain or parts of it, leading blocks first. Those that are cached are
+                left out, and the last ones where too few blocks are free.
+
+        Returns:
+            Blocks and the hashes of what they must be filled with.
+        """
+        wanted = [key for key in block_hashes if key not in self.pool.cached]
+        block_ids = self.pool.allocate(min(len(wanted), self.pool.num_free))
+        loads = list(zip(block_ids, wanted, strict=False))
+        for block_id, block_hash in loads:
+            self.pool.remember(block_id, block_hash)
+        self.pool.release(reversed(block_ids))
+        return loads
+
     def slot_use(self) -> SlotUse:
         """Return how many slots of the held blocks hold tokens; a shared block counts once."""
         filled: dict[int, int] = {}

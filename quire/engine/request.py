@@ -12,9 +12,14 @@ from quire.core.sampling_params import SamplingParams
 
 
 class RequestStatus(Enum):
-    """Where a request stands; preempted means its blocks were freed and it waits to recompute."""
+    """Where a request stands.
+
+    Preempted: its blocks were freed and it waits to recompute. Waiting for KV: it does not start
+    before it is released.
+    """
 
     WAITING = "waiting"
+    WAITING_FOR_KV = "waiting_for_kv"
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED = "finished"

@@ -65,6 +65,9 @@ class Scheduler:
         self._use_cache = use_cache
         self._clock = clock
         self._ended: list[str] = []  # the runner does not know yet
+        self.held: dict[str, RequestStatus] = {}  # who waits for KV, and the status before
+        self._block_stores: list[tuple[int, bytes]] = []
+        self._block_loads: list[tuple[int, bytes]] = []
 
     def add(self, request: Request) -> None:
         """Queue a request that can fit (the engine has checked), with its pending children."""
@@ -74,6 +77,26 @@ class Scheduler:
         self._groups.setdefault(request.group_id, []).extend(group)
         self.stats.num_sequences_added += len(group)
         self.waiting.push(request)
+
+    def hold(self, request: Request) -> None:
+        """Keep a request in the queue from starting until :meth:`release`: its KV is on the way."""
+        self.waiting.remove(request)
+        self.held[request.request_id] = request.status
+        request.status = RequestStatus.WAITING_FOR_KV
+
+    def release(self, request: Request) -> None:
+        """Queue a request that waited for its KV."""
+        request.status = self.held.pop(request.request_id)
+        self.waiting.push(request)
+
+    def store_blocks(self, block_hashes: Sequence[bytes]) -> None:
+        """Have the next step put cached blocks into the block store; those evicted are left out."""
+        cached = self.kv.pool.cached
+        self._block_stores += [(cached[key], key) for key in block_hashes if key in cached]
+
+    def load_blocks(self, block_hashes: Sequence[bytes]) -> None:
+        """Have the next step load blocks, which are found like others from now on."""
+        self._block_loads += self.kv.load_blocks(block_hashes)
 
     def group(self, group_id: str) -> list[Request]:
         """Return the live sequences of a user's request; empty when unknown or finished."""
@@ -86,6 +109,8 @@ class Scheduler:
         if plan.scheduled:
             self.stats.step_planned(plan)
             plan.finished_request_ids, self._ended = self._ended, []
+            plan.block_stores, self._block_stores = self._block_stores, []
+            plan.block_loads, self._block_loads = self._block_loads, []
         else:
             num_live = len(self.running) + len(self.waiting)
             assert num_live == 0, f"0 of {num_live} requests can run; {self.kv.describe()}"
@@ -129,6 +154,8 @@ class Scheduler:
             self.waiting.remove(request)
         elif request.status is RequestStatus.RUNNING:
             self.running.remove(request)
+        else:
+            self.held.pop(request.request_id, None)
         self._finish(request, reason)
         return _output(request, SequenceResult(), reason)
 

@@ -22,6 +22,7 @@ from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import Array, Backend, KVCache
 from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder, HiddenStates
+from quire.runner.block_store import BlockStore, move_blocks
 from quire.runner.input_batch import InputBatch
 from quire.runner.kv_canary import KVCanary
 from quire.runner.pooling import PoolingState
@@ -86,11 +87,13 @@ class ModelRunner:
         options: RunnerOptions,
         grammars: GrammarSource | None = None,
         canary: KVCanary | None = None,
+        block_store: BlockStore | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
         self._kv_cache = kv_cache
         self.canary = canary
+        self.block_store = block_store
         self._input = InputBatch(
             backend,
             num_rows=options.max_num_seqs,
@@ -107,6 +110,9 @@ class ModelRunner:
     def execute(self, plan: SchedulerOutput) -> StepOutput:
         """Compute one step; see :meth:`quire.engine.Executor.execute`."""
         self._update_requests(plan)
+        if plan.block_stores or plan.block_loads:
+            assert self.block_store is not None, "blocks to move without a store"
+            move_blocks(plan, self._kv_cache, self.block_store)
         if plan.block_copies:
             self._kv_cache.copy_blocks(plan.block_copies)
         output = StepOutput()

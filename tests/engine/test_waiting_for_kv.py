@@ -1,0 +1,71 @@
+"""Requests that wait for their KV: nobody waits for them, and each way out of it."""
+
+from __future__ import annotations
+
+from quire.engine.request import RequestStatus
+
+
+def held(run, request_id):
+    """Hold a request and return it."""
+    (request,) = run.engine.scheduler.group(request_id)
+    run.engine.scheduler.hold(request)
+    return request
+
+
+def test_a_held_request_starts_when_it_is_released(start):
+    expected = start()
+    expected.add("a", [1] * 20, max_tokens=5)
+    expected.finish()
+    run = start()
+    for name in "ab":
+        run.add(name, [1] * 20, max_tokens=5)
+    request = held(run, "a")
+    assert request.status is RequestStatus.WAITING_FOR_KV
+    stats = run.engine.stats()
+    assert stats["num_requests_waiting"] == 2
+    assert stats['num_requests_waiting_by_reason{reason="deferred"}'] == 1
+    for _ in range(10):
+        run.step()
+    assert list(run.endings) == [("b", 0)] and ("a", 0) not in run.tokens
+    run.engine.scheduler.release(request)
+    run.finish()
+    assert run.tokens["a", 0] == expected.tokens["a", 0]
+    assert run.engine.stats()['num_requests_waiting_by_reason{reason="deferred"}'] == 0
+
+
+def test_abort_and_deadline_end_a_held_request(start):
+    run = start()
+    run.add("a", [1] * 20, max_tokens=5)
+    run.add("b", [1] * 20, max_tokens=5, deadline=3.0)
+    held(run, "a"), held(run, "b")
+    run.abort("a")
+    run.clock.advance(4)
+    run.step()
+    assert run.endings == {("a", 0): "abort", ("b", 0): "timeout"}
+    assert not run.engine.scheduler.held and not run.engine.has_unfinished_requests()
+
+
+def test_a_preempted_request_may_wait_and_is_still_a_preempted_one(start):
+    run = start(num_blocks=14, block_size=4)
+    for name in "abcd":
+        run.add(name, [ord(name)] * 12, max_tokens=30)
+    scheduler = run.engine.scheduler
+    while not run.engine.stats()["num_preemptions"]:
+        run.step()
+    request = next(r for r in scheduler.requests.values() if r.status is RequestStatus.PREEMPTED)
+    scheduler.hold(request)
+    run.step()
+    scheduler.release(request)
+    assert request.status is RequestStatus.PREEMPTED
+    run.finish()
+    assert run.engine.stats()["prompt_tokens"] == 4 * 12, "started once each"
+
+
+def test_no_more_blocks_are_loaded_than_are_free(start):
+    run = start(num_blocks=5, block_size=4)
+    hashes = [bytes([i]) * 32 for i in range(6)]
+    loads = run.kv.load_blocks(hashes)
+    assert [key for _, key in loads] == hashes[:4]
+    assert {key: i for i, key in loads} == run.kv.pool.cached
+    assert run.kv.load_blocks(hashes[:4]) == []
+    run.kv.check_integrity()
