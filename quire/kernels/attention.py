@@ -11,7 +11,7 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
    ``positions`` for the pairs of section s;
 3. k and v are rounded to the cache's dtype and stored in slot ``slot_mapping[t]`` (-1: nowhere):
    ``fp8_e4m3`` to nearest even, saturating at 448, NaN kept; ``int8`` as
-   ``round(x / scale)`` beside ``scale = max|x| / 127`` of the head's H elements, rounded up to
+   ``round(x / scale)`` with ``scale = max|x| / 127`` of the head's H elements, rounded up to
    bfloat16 (NaN where one is not finite; codes are 0 where it is 0);
 4. ``out = sum_j softmax_j(scale * q . k_j) v_j`` over cached positions ``j`` in
    ``max(0, p - window + 1) .. p``, K and V read back from the cache, in float32.

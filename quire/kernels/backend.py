@@ -194,7 +194,7 @@ class Backend(Protocol):
     packed_weights_version: int | None
 
     def kernel_names(self) -> dict[str, str]:
-        """Return kind of weights to what multiplies it, in words; empty without a choice."""
+        """Return kind of weights to the instructions that multiply it; empty without a choice."""
         ...
 
     # -- memory ------------------------------------------------------------------------------
@@ -267,19 +267,23 @@ class Backend(Protocol):
         ...
 
     # -- plain ops ---------------------------------------------------------------------------
-    def rms_norm(self, x: Array, weight: Array, eps: float, out: Array) -> Array: ...
-
-    def add_rms_norm(
-        self, x: Array, residual: Array, weight: Array, eps: float, out: Array
+    def rms_norm(
+        self, x: Array, weight: Array, eps: float, out: Array, residual: Array | None = None
     ) -> Array:
-        """``residual += x`` in place, then ``out = rms_norm(residual)``."""
+        """Write the norm of ``x`` to ``out``; with ``residual``, that of ``residual += x``."""
         ...
 
-    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float, out: Array) -> Array: ...
-
-    def add_layer_norm(
-        self, x: Array, residual: Array, weight: Array, bias: Array, eps: float, out: Array
-    ) -> Array: ...
+    def layer_norm(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array,
+        eps: float,
+        out: Array,
+        residual: Array | None = None,
+    ) -> Array:
+        """Write the norm of ``x`` to ``out``; with ``residual``, that of ``residual += x``."""
+        ...
 
     def gated_activation(self, x: Array, activation: str, out: Array) -> Array:
         """``out = act(x[:, :M]) * x[:, M:]`` for x (T, 2 M); ``silu``, ``gelu``, ``gelu_tanh``."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedForm
 
-#: Elements made of floats at a time, which bounds the memory beside a matrix and its values.
+#: Elements made of floats at a time, which bounds the memory on top of a matrix and its values.
 CHUNK = 1 << 20
 
 

@@ -3,7 +3,7 @@
 ``route``: ``p = softmax(logits[t, :])``; the ``top_k`` largest, equal ones to the lower expert,
 best first; with ``renormalize`` their weights are divided by their sum.
 ``experts``: ``out[t] = sum_j weights[t, j] * down[e](act(gate_up[e](x[t])))``, ``e = ids[t, j]``,
-summed in the order of ``j``, so a row's result does not depend on the rows beside it.
+summed in the order of ``j``, so a row's result does not depend on the other rows.
 
 Source: Shazeer et al. 2017; Jiang et al. 2024 (Mixtral).
 """

@@ -51,5 +51,5 @@ class DecoderLayer:
         """Add attention and feed-forward part to ``residual``; its norm goes to ``normed``."""
         normed, residual = step.normed, step.residual
         self.output(step.attended, normed, step.rows)
-        self.mlp_norm.add(normed, residual, normed)
-        self.next_norm.add(self.feed_forward(step), residual, normed)
+        self.mlp_norm(normed, normed, residual)
+        self.next_norm(self.feed_forward(step), normed, residual)

@@ -76,7 +76,7 @@ class GgufCheckpoint:
 
     @property
     def mixes_types(self) -> bool:
-        """Yes: quantized beside float ones."""
+        """Yes: quantized types and floats."""
         return True
 
     def weight_names(self, architecture: str) -> WeightNames:

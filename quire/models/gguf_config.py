@@ -191,7 +191,7 @@ class _Reader:
         if ROPE_FACTORS not in self.file.tensors or config.rope is None:
             return config
         if config.rope.scaling is not None:
-            raise self._error("rope.scaling.type", f"must be absent beside {ROPE_FACTORS}")
+            raise self._error("rope.scaling.type", f"must be absent where {ROPE_FACTORS} is given")
         scaling = {"rope_type": "factors", "factors": self._rope_factors(config.rope.rotary_dim)}
         return replace(config, rope=replace(config.rope, scaling=scaling))
 

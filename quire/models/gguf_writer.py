@@ -56,7 +56,7 @@ def write_gguf(
         on_progress: Called with bytes done and bytes in all.
 
     Raises:
-        OSError: There is no such folder, no room or no permission; nothing is left behind.
+        OSError: There is no such folder, no room or no permission; nothing is left.
     """
     total = sum(tensor.nbytes for tensor in tensors)
     # Of this process: nobody's file, and no other writer's, has that name.

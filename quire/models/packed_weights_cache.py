@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 MAGIC = b"QUIREPK2"
 HEAD = struct.Struct("<8sQQQ")
 ALIGNMENT = 4096
-#: Bytes of a checkpoint's file that its name is made from, beside size and time: the first, where
+#: Bytes of a checkpoint's file that its name is made from, besides size and time: the first, where
 #: headers are, and samples of the rest, since copies of other weights may have the same time.
 HASHED_BYTES = 1 << 20
 NUM_SAMPLES, SAMPLE_BYTES = 64, 1 << 14
@@ -70,7 +70,7 @@ def open_packed_weights_cache(
         folder: Where they are kept.
         path: The checkpoint, a folder or a file.
         backend: Packs them.
-        settings: Everything beside checkpoint and backend that decides what is packed.
+        settings: Everything besides checkpoint and backend that decides what is packed.
 
     Raises:
         ConfigError: The backend packs nothing, or the folder cannot be made.

@@ -42,7 +42,7 @@ def read_rope(
         raise UnsupportedArchitectureError(
             f"{nested.error(kind, 'is not supported')} Supported: {', '.join(ROPE_TYPES)}."
         )
-    # Some makers name the length before stretching beside the scaling, and there it counts first.
+    # Some makers name the length before stretching next to the scaling, and that one counts.
     name = "original_max_position_embeddings"
     nested.has(name)
     original = (config if config.has(name) else nested).integer(name, limit)

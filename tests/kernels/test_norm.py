@@ -51,7 +51,7 @@ def test_layer_norm_is_as_exact_as_torchs(isa: str, shape: tuple[int, int], offs
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_add_forms_add_in_place_then_normalise(isa: str, shape: tuple[int, int]) -> None:
+def test_a_residual_is_added_to_in_place_then_normalised(isa: str, shape: tuple[int, int]) -> None:
     x, residual = rows(shape, 0), rows(shape, 3)
     weight, bias = rows((1, shape[1]), 1)[0], rows((1, shape[1]), 2)[0]
     total = residual + x
@@ -59,10 +59,10 @@ def test_add_forms_add_in_place_then_normalise(isa: str, shape: tuple[int, int])
         added = residual.copy()
         out, want = np.empty_like(x), np.empty_like(x)
         if with_bias:
-            BACKEND.add_layer_norm(x, added, weight, bias, EPS, out)
+            BACKEND.layer_norm(x, weight, bias, EPS, out, added)
             BACKEND.layer_norm(total, weight, bias, EPS, want)
         else:
-            BACKEND.add_rms_norm(x, added, weight, EPS, out)
+            BACKEND.rms_norm(x, weight, EPS, out, added)
             BACKEND.rms_norm(total, weight, EPS, want)
         np.testing.assert_array_equal(added, total)
         np.testing.assert_array_equal(out, want)
@@ -91,7 +91,7 @@ def test_wrong_arrays_are_refused() -> None:
     with pytest.raises(UnsupportedInputError, match=r"weights must have shape \(8,\)"):
         BACKEND.rms_norm(x, weight[:4], EPS, x)
     with pytest.raises(UnsupportedInputError, match="one shape"):
-        BACKEND.add_rms_norm(x, x[:2], weight, EPS, x)
+        BACKEND.rms_norm(x, weight, EPS, x, x[:2])
     with pytest.raises(ValueError, match="contiguous"):
         BACKEND.rms_norm(rows((8, 3), 0).T, weight, EPS, x)
     with pytest.raises(ValueError, match="at least"):

@@ -63,9 +63,9 @@ class CpuAttention:
     def __init__(
         self,
         spec: AttentionSpec,
-        rope: tuple[np.ndarray, np.ndarray] | None,
-        qk_norm: tuple[np.ndarray, np.ndarray] | None,
-        norm_eps: float,
+        rope: tuple[np.ndarray, np.ndarray] | None = None,
+        qk_norm: tuple[np.ndarray, np.ndarray] | None = None,
+        norm_eps: float = 0.0,
     ) -> None:
         attention.check_spec(spec, rope, qk_norm)
         self.spec = spec

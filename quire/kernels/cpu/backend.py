@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels import activation as activation_op
 from quire.kernels import moe as moe_op
 from quire.kernels import norm, sampling
 from quire.kernels import rows as rows_op
 from quire.kernels.activation import ACTIVATIONS
-from quire.kernels.backend import Arrays, AttentionSpec, SamplingBatch, Weight
+from quire.kernels.backend import Arrays, SamplingBatch
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.linear import CpuLinear
@@ -36,6 +35,11 @@ class CpuBackend:
     name = "cpu"
     activation_dtype = "float32"
     packed_weights_version: int | None = native.packed_weights_version
+
+    kv_cache = CpuKVCache
+    linear = CpuLinear
+    attention = CpuAttention
+    experts = CpuExperts
 
     def __init__(self, threads: int) -> None:
         native.set_num_threads(threads)
@@ -61,52 +65,23 @@ class CpuBackend:
     def parameter(self, tensor: HostTensor) -> Floats:
         return np.ascontiguousarray(tensor.float32())
 
-    def kv_cache(self, spec: KVCacheSpec, num_blocks: int) -> CpuKVCache:
-        return CpuKVCache(spec, num_blocks)
-
-    def linear(
-        self,
-        weights: Sequence[Weight],
-        biases: Sequence[HostTensor] = (),
-        *,
-        dtype: str | None,
-        exact_activations: bool = False,
-    ) -> CpuLinear:
-        return CpuLinear(weights, biases, dtype, exact_activations)
-
-    def attention(
-        self,
-        spec: AttentionSpec,
-        *,
-        rope: tuple[Floats, Floats] | None = None,
-        qk_norm: tuple[Floats, Floats] | None = None,
-        norm_eps: float = 0.0,
-    ) -> CpuAttention:
-        return CpuAttention(spec, rope, qk_norm, norm_eps)
-
-    def rms_norm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> Floats:
-        norm.check("rms_norm", (x, out), (weight,))
-        native.rms_norm(x, None, weight, eps, *x.shape, out)
-        return out
-
-    def add_rms_norm(
-        self, x: Floats, residual: Floats, weight: Floats, eps: float, out: Floats
+    def rms_norm(
+        self, x: Floats, weight: Floats, eps: float, out: Floats, residual: Floats | None = None
     ) -> Floats:
-        norm.check("add_rms_norm", (x, residual, out), (weight,))
+        norm.check("rms_norm", (x, out, residual), (weight,))
         native.rms_norm(x, residual, weight, eps, *x.shape, out)
         return out
 
     def layer_norm(
-        self, x: Floats, weight: Floats, bias: Floats, eps: float, out: Floats
+        self,
+        x: Floats,
+        weight: Floats,
+        bias: Floats,
+        eps: float,
+        out: Floats,
+        residual: Floats | None = None,
     ) -> Floats:
-        norm.check("layer_norm", (x, out), (weight, bias))
-        native.layer_norm(x, None, weight, bias, eps, *x.shape, out)
-        return out
-
-    def add_layer_norm(
-        self, x: Floats, residual: Floats, weight: Floats, bias: Floats, eps: float, out: Floats
-    ) -> Floats:
-        norm.check("add_layer_norm", (x, residual, out), (weight, bias))
+        norm.check("layer_norm", (x, out, residual), (weight, bias))
         native.layer_norm(x, residual, weight, bias, eps, *x.shape, out)
         return out
 
@@ -146,20 +121,6 @@ class CpuBackend:
         weights = np.empty((num_rows, top_k), np.float32)
         native.route(logits, num_rows, num_experts, top_k, renormalize, ids, weights)
         return ids, weights
-
-    def experts(
-        self,
-        gate_up: Iterable[Sequence[Weight]],
-        down: Iterable[Sequence[Weight]],
-        activation: str,
-        *,
-        dtype: str | None,
-        exact_activations: bool = False,
-    ) -> CpuExperts:
-        def pack(weights: Iterable[Sequence[Weight]]) -> list[CpuLinear]:
-            return [CpuLinear(matrices, [], dtype, exact_activations) for matrices in weights]
-
-        return CpuExperts(pack(gate_up), pack(down), activation)
 
     def sample(self, logits: Floats, batch: SamplingBatch) -> Ints:
         sampling.check(logits, batch)

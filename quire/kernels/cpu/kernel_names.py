@@ -1,4 +1,4 @@
-"""What multiplies weights of each kind, in words, by instruction set; nothing decides by it.
+"""Names of the instructions that multiply weights of each kind; nothing decides by them.
 
 The instructions are chosen when the native module is compiled: native/simd/dot.h for codes of 2 to
 8 bits, native/cpu/linear_tile.h for floats.

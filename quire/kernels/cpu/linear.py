@@ -38,8 +38,8 @@ class CpuLinear:
     def __init__(
         self,
         weights: Sequence[Weight],
-        biases: Sequence[HostTensor],
-        dtype: str | None,
+        biases: Sequence[HostTensor] = (),
+        dtype: str | None = None,
         exact_activations: bool = False,
     ) -> None:
         """Pack the matrices, reading each source once.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from quire.kernels import moe
 from quire.kernels.activation import ACTIVATIONS
+from quire.kernels.backend import Weight
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.packed_weights import PackedWeights
@@ -17,20 +18,29 @@ class CpuExperts:
     """Expert MLPs of one layer; see ``kernels/moe.py`` for the maths."""
 
     def __init__(
-        self, gate_up: Sequence[CpuLinear], down: Sequence[CpuLinear], activation: str
+        self,
+        gate_up: Iterable[Sequence[Weight]],
+        down: Iterable[Sequence[Weight]],
+        activation: str,
+        dtype: str | None = None,
+        exact_activations: bool = False,
     ) -> None:
-        moe.check_experts(gate_up, down, activation)
-        self._num_experts = len(down)
-        self._middle = down[0].in_features
-        linears = (*gate_up, *down)
+        ups, downs = (
+            [CpuLinear(weights, (), dtype, exact_activations) for weights in side]
+            for side in (gate_up, down)
+        )
+        moe.check_experts(ups, downs, activation)
+        self._num_experts = len(downs)
+        self._middle = downs[0].in_features
+        linears = (*ups, *downs)
         self.nbytes = sum(linear.nbytes for linear in linears)
         self.packed: Sequence[Sequence[PackedWeights]] = [linear.packed for linear in linears]
         self._stack = native.Experts(
-            gate_up[0].in_features,
+            ups[0].in_features,
             self._middle,
             ACTIVATIONS.index(activation),
-            [linear.matrices for linear in gate_up],
-            [linear.matrices for linear in down],
+            [linear.matrices for linear in ups],
+            [linear.matrices for linear in downs],
         )
 
     def __call__(

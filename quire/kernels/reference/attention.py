@@ -20,9 +20,9 @@ class ReferenceAttention:
     def __init__(
         self,
         spec: AttentionSpec,
-        rope: tuple[torch.Tensor, torch.Tensor] | None,
-        qk_norm: tuple[torch.Tensor, torch.Tensor] | None,
-        norm_eps: float,
+        rope: tuple[torch.Tensor, torch.Tensor] | None = None,
+        qk_norm: tuple[torch.Tensor, torch.Tensor] | None = None,
+        norm_eps: float = 0.0,
     ) -> None:
         attention.check_spec(spec, rope, qk_norm)
         self.spec = spec

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels import activation as activation_op
 from quire.kernels import moe as moe_op
 from quire.kernels import norm as norm_op
 from quire.kernels import rows as rows_op
 from quire.kernels import sampling as sampling_op
-from quire.kernels.backend import Arrays, AttentionSpec, SamplingBatch, Weight
+from quire.kernels.backend import Arrays, SamplingBatch
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.reference import moe, norm, sampling
 from quire.kernels.reference.activation import activate, gated
@@ -33,6 +32,11 @@ class ReferenceBackend:
     name = "reference"
     activation_dtype = "float32"
     packed_weights_version: int | None = None
+
+    kv_cache = ReferenceKVCache
+    linear = ReferenceLinear
+    attention = ReferenceAttention
+    experts = moe.ReferenceExperts
 
     def kernel_names(self) -> dict[str, str]:
         return {}
@@ -57,50 +61,25 @@ class ReferenceBackend:
     def parameter(self, tensor: HostTensor) -> Tensor:
         return torch.from_numpy(tensor.float32().copy())
 
-    def kv_cache(self, spec: KVCacheSpec, num_blocks: int) -> ReferenceKVCache:
-        return ReferenceKVCache(spec, num_blocks)
-
-    def linear(
-        self,
-        weights: Sequence[Weight],
-        biases: Sequence[HostTensor] = (),
-        *,
-        dtype: str | None,
-        exact_activations: bool = True,
-    ) -> ReferenceLinear:
-        return ReferenceLinear(weights, biases, dtype)
-
-    def attention(
-        self,
-        spec: AttentionSpec,
-        *,
-        rope: tuple[Tensor, Tensor] | None = None,
-        qk_norm: tuple[Tensor, Tensor] | None = None,
-        norm_eps: float = 0.0,
-    ) -> ReferenceAttention:
-        return ReferenceAttention(spec, rope, qk_norm, norm_eps)
-
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> Tensor:
-        norm_op.check("rms_norm", (x, out), (weight,))
-        return out.copy_(norm.rms_norm(x, weight, eps))
-
-    def add_rms_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor
+    def rms_norm(
+        self, x: Tensor, weight: Tensor, eps: float, out: Tensor, residual: Tensor | None = None
     ) -> Tensor:
-        norm_op.check("add_rms_norm", (x, residual, out), (weight,))
-        return out.copy_(norm.rms_norm(residual.add_(x), weight, eps))
+        norm_op.check("rms_norm", (x, out, residual), (weight,))
+        total = x if residual is None else residual.add_(x)
+        return out.copy_(norm.rms_norm(total, weight, eps))
 
     def layer_norm(
-        self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, out: Tensor
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        out: Tensor,
+        residual: Tensor | None = None,
     ) -> Tensor:
-        norm_op.check("layer_norm", (x, out), (weight, bias))
-        return out.copy_(norm.layer_norm(x, weight, bias, eps))
-
-    def add_layer_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, out: Tensor
-    ) -> Tensor:
-        norm_op.check("add_layer_norm", (x, residual, out), (weight, bias))
-        return out.copy_(norm.layer_norm(residual.add_(x), weight, bias, eps))
+        norm_op.check("layer_norm", (x, out, residual), (weight, bias))
+        total = x if residual is None else residual.add_(x)
+        return out.copy_(norm.layer_norm(total, weight, bias, eps))
 
     def gated_activation(self, x: Tensor, activation: str, out: Tensor) -> Tensor:
         activation_op.check(x, activation, out, gated=True)
@@ -126,20 +105,6 @@ class ReferenceBackend:
     def route(self, logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
         moe_op.check_route(logits, top_k)
         return moe.route(logits, top_k, renormalize)
-
-    def experts(
-        self,
-        gate_up: Iterable[Sequence[Weight]],
-        down: Iterable[Sequence[Weight]],
-        activation: str,
-        *,
-        dtype: str | None,
-        exact_activations: bool = False,
-    ) -> moe.ReferenceExperts:
-        def pack(weights: Iterable[Sequence[Weight]]) -> list[ReferenceLinear]:
-            return [ReferenceLinear(matrices, [], dtype) for matrices in weights]
-
-        return moe.ReferenceExperts(pack(gate_up), pack(down), activation)
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         sampling_op.check(logits, batch)

@@ -20,7 +20,11 @@ class ReferenceLinear:
     """Floats rounded to their dtype, quantized weights as they are, multiplied in float32."""
 
     def __init__(
-        self, weights: Sequence[Weight], biases: Sequence[HostTensor], dtype: str | None
+        self,
+        weights: Sequence[Weight],
+        biases: Sequence[HostTensor] = (),
+        dtype: str | None = None,
+        exact_activations: bool = True,
     ) -> None:
         dtype = held_dtype(weights, dtype)
         if dtype not in DTYPES:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from quire.kernels import moe
+from quire.kernels.backend import Weight
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.reference.activation import gated
 from quire.kernels.reference.linear import ReferenceLinear
@@ -26,15 +27,18 @@ class ReferenceExperts:
 
     def __init__(
         self,
-        gate_up: Sequence[ReferenceLinear],
-        down: Sequence[ReferenceLinear],
+        gate_up: Iterable[Sequence[Weight]],
+        down: Iterable[Sequence[Weight]],
         activation: str,
+        dtype: str | None = None,
+        exact_activations: bool = True,
     ) -> None:
-        moe.check_experts(gate_up, down, activation)
-        self.gate_up = gate_up
-        self.down = down
+        self.gate_up, self.down = (
+            [ReferenceLinear(weights, (), dtype) for weights in side] for side in (gate_up, down)
+        )
+        moe.check_experts(self.gate_up, self.down, activation)
         self.activation = activation
-        self.nbytes = sum(linear.nbytes for linear in (*gate_up, *down))
+        self.nbytes = sum(linear.nbytes for linear in (*self.gate_up, *self.down))
         self.packed: Sequence[Sequence[PackedWeights]] = ()
 
     def __call__(
