@@ -23,8 +23,11 @@ CLEAN = [
     "quire/bench",
     "quire/cli",
     "quire/core",
+    "quire/engine",
+    "quire/layers",
     "quire/protocol",
     "quire/quantization",
+    "quire/runner",
     "quire/server",
     "quire/text",
     "scripts",
@@ -35,7 +38,7 @@ CLEAN = [
 EXEMPT = ["tests/architecture/test_language.py", "tools/quire_tiny/data/"]
 #: What must not be said, and what to say instead.
 WORDS = {
-    r"(?<!left )(?<!leaves )\bbehind\b(?! an? (?:reverse |load )?(?:proxy|balancer))": "after",
+    r"(?<!lags )(?<!left )(?<!leaves )\bbehind\b(?! a (?:load )?(?:proxy|balancer))": "after",
     r"\bbeside\b": "besides, with, next to or other than",
     r"\b(?:has|have|had) not (?:a|an|any|the)\b": "does not have",
     r"\bso many\b": "that many, this many, or the number's name",
