@@ -183,15 +183,15 @@ class AsyncLLM:
     def _run(self) -> None:
         while not self._stopping:
             if not self._engine.has_unfinished_requests():
-                self._obey(*self._commands.get())
+                self._run_command(*self._commands.get())
             while not self._commands.empty():
-                self._obey(*self._commands.get())
+                self._run_command(*self._commands.get())
             if self._engine.has_unfinished_requests():
                 outputs = self._engine.step()
                 self._step_time = time.monotonic()
                 self._streams.deliver(outputs)
 
-    def _obey(self, command: Command, done: Future[Any]) -> None:
+    def _run_command(self, command: Command, done: Future[Any]) -> None:
         if done.set_running_or_notify_cancel():
             try:
                 done.set_result(command())

@@ -37,7 +37,7 @@ class GenerationConfig:
 
     Attributes:
         sampling: Keywords of :class:`SamplingParams`.
-        eos_token_ids: Ids that end a sequence, beside those of ``config.json``.
+        eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
     """
 
     sampling: dict[str, Any] = field(default_factory=dict)

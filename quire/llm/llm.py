@@ -151,7 +151,7 @@ class LLM:
         return SamplingParams(**self.engine.default_sampling_params)
 
     def shutdown(self) -> None:
-        """Let go of the model; no call follows."""
+        """Release the model; no call follows."""
         self.engine.shutdown()
 
     def __enter__(self) -> LLM:

@@ -59,11 +59,6 @@ class LiveRequest:
     error: str | None = None
     embedding: bytes | None = None
 
-    @property
-    def params(self) -> SamplingParams:
-        """What was asked for."""
-        return self.source.params
-
 
 @dataclass(slots=True)
 class ProcessedStep:
@@ -125,7 +120,7 @@ class OutputProcessor:
             finished = all(sequence.finished for sequence in request.sequences)
             if finished:
                 del self._live[request.source.request_id]
-            if finished or request.params.output_kind is not RequestOutputKind.FINAL_ONLY:
+            if finished or request.source.params.output_kind is not RequestOutputKind.FINAL_ONLY:
                 step.outputs.append(_output(request, finished))
         self._seconds += time.perf_counter() - start
         return step
@@ -195,7 +190,7 @@ class OutputProcessor:
 
     def _update(self, sequence: LiveSequence, request: LiveRequest, item: EngineOutput) -> None:
         """Add tokens, of which only the last may complete a stop string."""
-        params, output, result = request.params, sequence.output, item.result
+        params, output, result = request.source.params, sequence.output, item.result
         output.token_ids += result.token_ids
         sequence.num_tokens += len(result.token_ids)
         sequence.metrics = item.metrics
@@ -280,7 +275,7 @@ def _end(request: LiveRequest, reason: str, error: str | None = None) -> None:
 def _output(request: LiveRequest, finished: bool) -> RequestOutput:
     """Return what callers see of a request: theirs to keep."""
     prompt_logprobs = request.prompt_logprobs
-    if request.params.output_kind is RequestOutputKind.DELTA:
+    if request.source.params.output_kind is RequestOutputKind.DELTA:
         outputs = [_hand_over(s) for s in request.sequences if _has_grown(s.output)]
         request.prompt_logprobs = None if prompt_logprobs is None else []
     else:

@@ -64,7 +64,7 @@ def _check_ids(name: str, ids: Iterable[int], limits: ParamsLimits) -> None:
 
 
 def _bad_words_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Tokenize each word as it reads at the start of a text and behind a space."""
+    """Tokenize each word as it reads at the start of a text and after a space."""
     found: dict[tuple[int, ...], None] = {}
     for word in words:
         for text in (word, " " + word.lstrip()):

@@ -164,11 +164,11 @@ class TextEngine:
         return self.engine.describe_cache()
 
     def shutdown(self) -> None:
-        """Let go of the model; no call follows."""
+        """Release the model; no call follows."""
         self.executor.shutdown()
 
-    def _process(self, news: list[EngineOutput]) -> list[RequestOutput]:
-        step = self._outputs.process(news)
+    def _process(self, engine_outputs: list[EngineOutput]) -> list[RequestOutput]:
+        step = self._outputs.process(engine_outputs)
         for request_id, index in step.stopped:
             self.engine.stop_sequence(request_id, index)
         for request_id in step.failed:

@@ -25,6 +25,7 @@ CLEAN = [
     "quire/core",
     "quire/engine",
     "quire/layers",
+    "quire/llm",
     "quire/protocol",
     "quire/quantization",
     "quire/runner",

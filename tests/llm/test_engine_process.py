@@ -19,11 +19,11 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.llm.grammars.compile_thread import GrammarThread
 from quire.llm.process.engine_loop import EngineLoop
+from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
     Abort,
     Add,
     Done,
-    MessageSocket,
     Refused,
     Step,
     from_engine,
@@ -106,7 +106,7 @@ def server(
     server = Server(engine, compiler)
     yield server
     compiler.released.set()
-    server.link.close()
+    server.link.connection.close()
     server.thread.join(30)
     assert not server.thread.is_alive()
     assert not engine.engine.has_unfinished_requests()

@@ -6,15 +6,12 @@ The server's side: what passes here is compiled once more where it is used.
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 
 import msgspec
@@ -22,6 +19,8 @@ import msgspec
 from quire.core.errors import CapacityError, RequestError
 from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
 from quire.core.structured_outputs import StructuredOutputs
+from quire.llm.grammars.sandbox import compile_in_sandbox
+from quire.llm.process.child import ChildProcess
 from quire.text.grammar import GrammarCompiler, Vocabulary, grammar_of
 
 #: Grammars compiled at once: one that takes long does not hold up the others.
@@ -31,10 +30,6 @@ MAX_KEPT = 1024
 #: What a process gets to start and to read the vocabulary.
 START_SECONDS = 120.0
 DEFAULT_SECONDS = 10.0
-_CODE = (
-    "import sys; sys.path[:] = sys.argv[4:]; from quire.llm.grammars.sandbox import run; "
-    "run(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))"
-)
 
 
 class GrammarChecker:
@@ -53,7 +48,7 @@ class GrammarChecker:
         self._vocabulary: Vocabulary | None = None
         self._compiler = compiler
         self._seconds = seconds
-        self._idle: SimpleQueue[_Child] = SimpleQueue()
+        self._idle: SimpleQueue[_Sandbox] = SimpleQueue()
         self._answers: OrderedDict[bytes, str] = OrderedDict()
         self._lock = threading.Lock()  # of the answers; held for moments only
         self._closed = False
@@ -62,12 +57,7 @@ class GrammarChecker:
 
     def knows(self, constraint: StructuredOutputs) -> bool:
         """Return whether :meth:`compile` will answer at once."""
-        key = _key(constraint)
-        with self._lock:
-            if key in self._answers:
-                self._answers.move_to_end(key)
-                return True
-        return False
+        return self._answer(_key(constraint)) is not None
 
     def compile(self, constraint: StructuredOutputs) -> None:
         """Return when the constraint can be enforced; call it in :attr:`threads`, or when known.
@@ -77,27 +67,24 @@ class GrammarChecker:
             CapacityError: There is no process to compile it.
         """
         key = _key(constraint)
-        with self._lock:
-            answer = self._answers.get(key)
-            if answer is not None:
-                self._answers.move_to_end(key)
+        answer = self._answer(key)
         if answer is None:
             grammar = grammar_of(constraint)
-            child = self._take()
+            sandbox = self._take()
             start = time.perf_counter()
-            answer = child.ask(constraint.kind, grammar, self._seconds)
+            answer = sandbox.ask(constraint.kind, grammar, self._seconds)
             with self._lock:
                 self.compilation_time.observe(time.perf_counter() - start)
-                if child.is_alive:  # else it may have been the machine's fault
+                if sandbox.is_alive:  # else it may have been the machine's fault
                     self._answers[key] = answer
                 if len(self._answers) > MAX_KEPT:
                     self._answers.popitem(last=False)
-            self._give_back(child)
+            self._give_back(sandbox)
         if answer:
             raise RequestError(answer, "structured_outputs")
 
     async def check(self, constraint: StructuredOutputs, deadline: float | None = None) -> bool:
-        """Wait beside the event loop for what :meth:`compile` says; not at all for what is known.
+        """Wait for what :meth:`compile` says, in an event loop; not at all when it is known.
 
         Args:
             constraint: What a request asks for.
@@ -132,7 +119,15 @@ class GrammarChecker:
         self.threads.shutdown(wait=False, cancel_futures=True)
         self._end_idle()
 
-    def _take(self) -> _Child:
+    def _answer(self, key: bytes) -> str | None:
+        """Return what is known of a constraint: its refusal, empty when it has none, or None."""
+        with self._lock:
+            answer = self._answers.get(key)
+            if answer is not None:
+                self._answers.move_to_end(key)
+        return answer
+
+    def _take(self) -> _Sandbox:
         try:
             return self._idle.get_nowait()
         except Empty:
@@ -141,15 +136,15 @@ class GrammarChecker:
             if self._vocabulary is None:
                 self._vocabulary = self._compiler.vocabulary()
         try:
-            return _Child(self._vocabulary, self._seconds)
+            return _Sandbox(self._vocabulary, self._seconds)
         except (OSError, EOFError) as error:
             raise CapacityError(
                 f"[structured_outputs] no process to compile grammars: {error}.", 1.0
             ) from error
 
-    def _give_back(self, child: _Child) -> None:
-        if child.is_alive:
-            self._idle.put(child)
+    def _give_back(self, sandbox: _Sandbox) -> None:
+        if sandbox.is_alive:
+            self._idle.put(sandbox)
         if self._closed:
             self._end_idle()
 
@@ -161,24 +156,16 @@ class GrammarChecker:
                 return
 
 
-class _Child:
-    """One process; used by one thread at a time."""
+class _Sandbox:
+    """A process that compiles; used by one thread at a time."""
 
     def __init__(self, vocabulary: Vocabulary, seconds: float) -> None:
-        self._link: Connection
-        self._link, theirs = Pipe()
-        with theirs:
-            descriptor = theirs.fileno()
-            command = [sys.executable, "-c", _CODE, str(descriptor), str(os.getpid())]
-            self._process = subprocess.Popen(
-                [*command, str(seconds), *sys.path],
-                pass_fds=[descriptor],
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # of a grammar that breaks it; the client is told
-            )
+        # What a grammar that breaks it writes to stderr is of no use: the client is told.
+        self._process = ChildProcess(compile_in_sandbox, quiet=True)
+        self._link = Connection(self._process.socket.detach())
         self.is_alive = True
         try:
-            self._link.send_bytes(msgspec.msgpack.encode(vocabulary.parts()))
+            self._link.send_bytes(msgspec.msgpack.encode((seconds, vocabulary.parts())))
             if not self._link.poll(START_SECONDS):
                 raise OSError("it does not start")
             self._link.recv_bytes()
@@ -202,8 +189,7 @@ class _Child:
         """Kill it."""
         self.is_alive = False
         self._link.close()
-        self._process.kill()
-        self._process.wait()
+        self._process.end(at_once=True)
 
 
 def _key(constraint: StructuredOutputs) -> bytes:

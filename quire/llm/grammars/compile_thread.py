@@ -1,4 +1,4 @@
-"""Compiles the grammars of arriving requests beside the engine's loop, whose tokens do not wait.
+"""Compiles the grammars of arriving requests in a thread, so that the engine's steps do not wait.
 
 It knows no engine: what is compiled is picked up by the loop, which is woken.
 """
@@ -89,7 +89,7 @@ class GrammarThread(Generic[T]):
         return found
 
     def close(self) -> None:
-        """End the thread, behind what it has begun; what was submitted is dropped."""
+        """End the thread, after what it has begun; what was submitted is dropped."""
         self._waiting.clear()
         self._queue.put(None)
         self._waker.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import resource
-import signal
+import socket
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -18,26 +18,26 @@ import msgspec
 from llguidance import LLTokenizer
 
 from quire.core.errors import RequestError
-from quire.llm.process.tie import tie_to
 from quire.text.grammar import Vocabulary, compile_grammar
 
 #: Less than the engine has (``compile_thread``), so that what passes here passes there.
 STACK_BYTES = 4 * 2**20
-#: What a grammar may take beside the vocabulary.
+#: What a grammar may take besides the vocabulary.
 MEMORY_BYTES = 2**30
 #: Tokens of running requests come first.
 NICENESS = 5
 
 
-def run(descriptor: int, parent: int, seconds: float) -> None:
-    """Answer each grammar that comes from ``descriptor`` with its error or nothing, to its end."""
-    tie_to(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def compile_in_sandbox(connection: socket.socket) -> None:
+    """Answer each grammar that arrives with its error or nothing, until the socket closes.
+
+    The first message is how long a grammar may take, in seconds, and the vocabulary.
+    """
     os.nice(NICENESS)
-    link = Connection(descriptor)
+    link = Connection(connection.detach())
     with suppress(EOFError, OSError):
-        tokenizer = Vocabulary(*msgspec.msgpack.decode(link.recv_bytes())).create_tokenizer()
+        seconds, vocabulary = msgspec.msgpack.decode(link.recv_bytes())
+        tokenizer = Vocabulary(*vocabulary).create_tokenizer()
         _limit(resource.RLIMIT_AS, _address_space() + MEMORY_BYTES)
         link.send_bytes(b"")
         threading.stack_size(STACK_BYTES)

@@ -1,93 +1,85 @@
-"""One run of the engine's process: started, spoken to, watched and ended; not started again."""
+"""Child processes: fresh interpreters that serve a socket and end with their parent."""
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
-
-from quire.core.log import get_logger
-from quire.llm.process.engine_loop import DUMP_SIGNAL
-from quire.llm.process.messages import MessageSocket, Start, ToEngine, from_engine
-
-log = get_logger(__name__)
+from importlib import import_module
 
 _CODE = (
-    "import sys; sys.path[:] = sys.argv[3:]; "
-    "from quire.llm.process.engine_loop import run; run(int(sys.argv[1]), int(sys.argv[2]))"
+    "import sys; sys.path[:] = sys.argv[5:]; from quire.llm.process.child import _main; "
+    "_main(*sys.argv[1:5])"
 )
-#: What a stuck process gets to write its stacks, and one that was hung up on to end by itself.
+_PR_SET_PDEATHSIG = 1
+_DUMP_SIGNAL = signal.SIGUSR1
+#: How long a stuck process may take to write its stacks.
 DUMP_SECONDS = 0.5
-FAREWELL_SECONDS = 2.0
+#: How long a process may take to end by itself after its socket was closed.
+SHUTDOWN_GRACE_SECONDS = 2.0
 
 
-class EngineChild:
-    """A process that loads a model and takes requests.
+class ChildProcess:
+    """A process that runs a function on one end of a socket pair.
 
     The thread that makes it must outlive it: on Linux the kernel kills it with that thread.
 
     Args:
-        start: What to load.
+        target: A module's function; gets the child's end of the socket.
+        quiet: Drop what it writes to stderr.
+
+    Attributes:
+        socket: The parent's end. When it is closed, ``target`` should return.
+
+    Raises:
+        OSError: It cannot be started.
     """
 
-    def __init__(self, start: Start) -> None:
-        ours, theirs = socket.socketpair()
+    def __init__(self, target: Callable[[socket.socket], None], *, quiet: bool = False) -> None:
+        self.socket, theirs = socket.socketpair()
         with theirs:
             # A fresh interpreter: forking would copy locks that other threads hold.
-            command = [sys.executable, "-c", _CODE, str(theirs.fileno()), str(os.getpid())]
             self._process = subprocess.Popen(
-                [*command, *sys.path], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                [
+                    *(sys.executable, "-c", _CODE, target.__module__, target.__name__),
+                    *(str(theirs.fileno()), str(os.getpid())),
+                    *sys.path,
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL if quiet else None,
             )
-        self._link = MessageSocket(ours, from_engine)
-        self._lock = threading.Lock()  # of what is sent
-        self.send(start)
 
     @property
     def pid(self) -> int:
         """Process id."""
         return self._process.pid
 
-    @property
-    def has_unsent(self) -> bool:
-        """Whether something waits to be sent by the next :meth:`receive`."""
-        return self._link.has_unsent
-
-    def send(self, message: ToEngine) -> None:
-        """Send; that the process is gone shows in :meth:`receive`."""
-        with self._lock, suppress(OSError):
-            self._link.send(message)
-
-    def receive(self, timeout: float, wake: socket.socket) -> list[Any]:
-        """Return what has arrived, after waiting for it, for ``wake`` or for the time's end.
-
-        Raises:
-            EOFError: The process is gone, and what it said has been returned.
-        """
-        self._link.wait(timeout, wake)
-        with self._lock, suppress(OSError):
-            self._link.flush()
-        return list(self._link.receive())
-
     def dump_stacks(self) -> None:
-        """Have it write its Python stacks to stderr, stopped or busy as it may be."""
-        for number in (DUMP_SIGNAL, signal.SIGCONT):
+        """Have it write its Python stacks to stderr, even when it is stopped or busy."""
+        for number in (_DUMP_SIGNAL, signal.SIGCONT):
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
         time.sleep(DUMP_SECONDS)
 
     def end(self, *, at_once: bool) -> str:
-        """Hang up and wait for its end; return how it ended, in words."""
-        self._link.close()
+        """Close the socket and wait for the process; return how it ended, as text.
+
+        Args:
+            at_once: Kill it, instead of after :data:`SHUTDOWN_GRACE_SECONDS`.
+        """
+        self.socket.close()
         if at_once:
             self._process.kill()
         try:
-            code = self._process.wait(FAREWELL_SECONDS)
+            code = self._process.wait(SHUTDOWN_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
@@ -95,3 +87,23 @@ class EngineChild:
             with suppress(ValueError):
                 return f"killed by {signal.Signals(-code).name}"
         return f"exit code {code}"
+
+
+def _main(module: str, function: str, descriptor: str, parent: str) -> None:
+    """Run the target in the child."""
+    _end_with_parent(int(parent))
+    # A terminal's Ctrl-C and a supervisor's SIGTERM reach the whole group. The server drains, and
+    # closes the socket when it is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # In C and on the spot, so that it works while native code runs or a lock is held.
+    faulthandler.register(_DUMP_SIGNAL, all_threads=True)
+    getattr(import_module(module), function)(socket.socket(fileno=int(descriptor)))
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process with the thread that started it, where the kernel can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            sys.exit(1)

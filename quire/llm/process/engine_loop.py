@@ -2,13 +2,12 @@
 
 The tokenizer is there for grammars, which allow and forbid tokens by their bytes.
 
-It lives as long as its socket: when the server hangs up or dies, it ends.
+It lives as long as its socket: when the server closes it or dies, it ends.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import signal
 import socket
 import time
 from dataclasses import replace
@@ -22,6 +21,7 @@ from quire.core.process_usage import process_samples
 from quire.core.request import EngineRequest
 from quire.engine.engine import Engine
 from quire.llm.grammars.compile_thread import Compiler, GrammarThread
+from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
     Abort,
     Add,
@@ -29,14 +29,12 @@ from quire.llm.process.messages import (
     Done,
     Failed,
     Loaded,
-    MessageSocket,
     Refused,
     Start,
     Step,
     StopSequence,
     to_engine,
 )
-from quire.llm.process.tie import tie_to
 from quire.llm.progress import loading_bar
 from quire.runner.in_process_executor import load_executor
 from quire.text.grammar import GrammarCompiler
@@ -44,28 +42,20 @@ from quire.text.tokenizer import load_tokenizer
 
 log = get_logger(__name__)
 
-#: Counters travel at most so often, and whenever the engine runs out of work.
+#: Counters travel at most this often, and whenever the engine runs out of work.
 STATS_SECONDS = 0.05
-DUMP_SIGNAL = signal.SIGUSR1
 
 
-def run(descriptor: int, parent: int) -> None:
-    """Serve the socket ``descriptor`` until it closes; ``parent`` is the process that opened it."""
-    tie_to(parent)
-    # A terminal's Ctrl-C and a supervisor's SIGTERM reach the whole group. The server drains, and
-    # hangs up when it is done.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def run(connection: socket.socket) -> None:
+    """Serve the socket until it closes."""
     faulthandler.enable(all_threads=True)
-    # In C and on the spot, so that it works while native code runs or a lock is held.
-    faulthandler.register(DUMP_SIGNAL, all_threads=True)
-    link = MessageSocket(socket.socket(fileno=descriptor), to_engine)
+    link = MessageSocket(connection, to_engine)
     try:
         loop = _load(link)
         if loop is not None:
             loop.run()
     except (EOFError, OSError):
-        log.debug("[engine] the server has hung up")
+        log.debug("[engine] the server has closed the connection")
 
 
 def _load(link: MessageSocket) -> EngineLoop | None:
@@ -74,7 +64,9 @@ def _load(link: MessageSocket) -> EngineLoop | None:
     grammars: list[GrammarCompiler] = []
 
     def create_grammars(model_config: ModelConfig) -> GrammarCompiler:
-        grammars.append(_create_grammars(start, model_config))
+        tokenizer = load_tokenizer(start.tokenizer_folder)
+        eos_token_ids, vocab_size = model_config.eos_token_ids, model_config.vocab_size
+        grammars.append(GrammarCompiler(tokenizer, eos_token_ids, vocab_size))
         return grammars[0]
 
     set_format(start.log_format)
@@ -103,13 +95,6 @@ def _load(link: MessageSocket) -> EngineLoop | None:
     return EngineLoop(engine, link, grammars[0])
 
 
-def _create_grammars(start: Start, model_config: ModelConfig) -> GrammarCompiler:
-    """Return the compiler of the engine; the server has compiled the same grammars before."""
-    tokenizer = load_tokenizer(start.tokenizer_folder)
-    eos_token_ids, vocab_size = model_config.eos_token_ids, model_config.vocab_size
-    return GrammarCompiler(tokenizer, eos_token_ids, vocab_size)
-
-
 def _first(link: MessageSocket) -> Any:
     while True:
         link.wait(None)
@@ -125,7 +110,7 @@ def _report(link: MessageSocket, message: Failed) -> None:
 
 
 class EngineLoop:
-    """Obeys messages between steps.
+    """Handles messages between steps.
 
     Args:
         engine: Nobody else calls it.
@@ -140,10 +125,10 @@ class EngineLoop:
         self._stats_time = 0.0
 
     def run(self) -> None:
-        """Work until a step fails or the server hangs up.
+        """Work until a step fails or the server closes the connection.
 
         Raises:
-            EOFError, OSError: The server has hung up.
+            EOFError, OSError: The server has closed it.
         """
         engine, link = self._engine, self._link
         try:
@@ -153,7 +138,7 @@ class EngineLoop:
                 if link.has_unsent:
                     link.flush()
                 for message in link.receive():
-                    self._obey(message)
+                    self._handle(message)
                 for request, error in self._grammars.take():
                     self._add(request, error)
                 if engine.has_unfinished_requests():
@@ -178,7 +163,7 @@ class EngineLoop:
             stats = self._engine.stats() | process_samples("engine")
         self._link.send(Step(outputs, stats))
 
-    def _obey(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         if isinstance(message, Add):
             constraint = message.request.params.structured_outputs
             if constraint is None or self._grammars.knows(constraint):

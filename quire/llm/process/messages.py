@@ -1,14 +1,11 @@
-"""What engine and server processes say to each other, and the socket they say it on.
+"""What engine and server processes say to each other.
 
 Token ids and log-probabilities only; text stays with the server's process.
 """
 
 from __future__ import annotations
 
-import select
-import socket
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -85,7 +82,7 @@ class Refused(msgspec.Struct, tag=True):
 
 
 class Step(msgspec.Struct, tag=True):
-    """A step is done: proof of progress, with the news it brought.
+    """A step is done: proof of progress, with what it produced.
 
     Attributes:
         stats: The engine's counters, when they are due.
@@ -105,101 +102,5 @@ class Done(msgspec.Struct, tag=True):
 ToEngine: TypeAlias = Start | Add | Abort | StopSequence | Describe
 FromEngine: TypeAlias = Loaded | Failed | Refused | Step | Done
 
-_encode = msgspec.msgpack.Encoder().encode
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 from_engine = msgspec.msgpack.Decoder(FromEngine)
-
-_LENGTH_BYTES = 4
-_READ_BYTES = 1 << 18
-
-
-class MessageSocket:
-    """Messages over a stream socket, each behind its length.
-
-    Neither side ever waits to write: what the other has not taken stays here until :meth:`flush`.
-
-    Args:
-        connection: One end of a socket pair.
-        decoder: Of what comes in.
-    """
-
-    def __init__(self, connection: socket.socket, decoder: msgspec.msgpack.Decoder[Any]) -> None:
-        connection.setblocking(False)
-        self.connection = connection
-        self._decode = decoder.decode
-        self._received = bytearray()
-        self._unsent = bytearray()
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether :meth:`flush` has something to do."""
-        return bool(self._unsent)
-
-    def send(self, message: ToEngine | FromEngine) -> None:
-        """Send, or keep what does not fit now.
-
-        Raises:
-            OSError: The other side is gone.
-        """
-        data = _encode(message)
-        self._unsent += len(data).to_bytes(_LENGTH_BYTES, "little") + data
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what was kept, as far as it fits now.
-
-        Raises:
-            OSError: The other side is gone.
-        """
-        while self._unsent:
-            try:
-                sent = self.connection.send(self._unsent)
-            except BlockingIOError:
-                return
-            del self._unsent[:sent]
-
-    def receive(self) -> Iterator[Any]:
-        """Yield the messages that have arrived, without waiting.
-
-        Raises:
-            EOFError: The other side is gone and all it said was yielded.
-        """
-        ended = False
-        while True:
-            try:
-                data = self.connection.recv(_READ_BYTES)
-            except BlockingIOError:
-                break
-            except ConnectionError:
-                data = b""
-            if not data:
-                ended = True
-                break
-            self._received += data
-            if len(data) < _READ_BYTES:
-                break
-        yield from self._split()
-        if ended:
-            raise EOFError
-
-    def wait(self, timeout: float | None, wake: socket.socket | None = None) -> None:
-        """Wait until something arrives (here or at ``wake``) or what was kept can be sent."""
-        poll = select.poll()
-        poll.register(self.connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        if wake is not None:
-            poll.register(wake, select.POLLIN)
-        poll.poll(None if timeout is None else timeout * 1000)
-
-    def close(self) -> None:
-        """Hang up."""
-        self.connection.close()
-
-    def _split(self) -> Iterator[Any]:
-        received = self._received
-        while len(received) >= _LENGTH_BYTES:
-            end = _LENGTH_BYTES + int.from_bytes(received[:_LENGTH_BYTES], "little")
-            if len(received) < end:
-                return
-            message = self._decode(received[_LENGTH_BYTES:end])
-            del received[:end]
-            yield message

@@ -1,0 +1,281 @@
+"""The engine's process kept alive: started, read, watched, and started again.
+
+It knows messages, not requests: what they mean to those is its owner's.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from quire.core import errors
+from quire.core.config import EngineConfig
+from quire.core.errors import CapacityError, EngineDeadError, QuireError
+from quire.core.log import get_logger
+from quire.core.metrics import METRICS, Samples, add_counters, stem_of
+from quire.llm.process import engine_loop
+from quire.llm.process.child import ChildProcess
+from quire.llm.process.message_socket import MessageSocket
+from quire.llm.process.messages import (
+    Done,
+    Failed,
+    FromEngine,
+    Loaded,
+    Refused,
+    Start,
+    Step,
+    ToEngine,
+    from_engine,
+)
+
+log = get_logger(__name__)
+
+#: How often the watchdog looks.
+TICK_SECONDS = 0.25
+#: Between two looks; more means that this process was paused, perhaps with the whole machine.
+MAX_LOOK_SECONDS = 1.0
+FIRST_BACKOFF_SECONDS = 0.5
+MAX_BACKOFF_SECONDS = 30.0
+#: An engine that served this long has recovered: the next restart is prompt again.
+STABLE_SECONDS = 60.0
+
+
+class Owner(Protocol):
+    """Whose requests the process serves; called in the supervisor's thread."""
+
+    def has_work(self) -> bool:
+        """Return whether the engine owes an answer."""
+        ...
+
+    def loaded(self, message: Loaded) -> None:
+        """Take note of a process that is about to serve."""
+        ...
+
+    def received(self, message: Step | Refused | Done) -> None:
+        """Act on a message about requests."""
+        ...
+
+    def ended(self, error: QuireError | None) -> None:
+        """End all work, as ``error`` says; None when the owner has closed the engine."""
+        ...
+
+
+class Supervisor:
+    """One process at a time, in a thread of its own.
+
+    Once :meth:`check_serving` has passed, what is sent is answered or :meth:`Owner.ended` follows:
+    an owner that checks, sends and notes its work under a lock that ``ended`` takes too loses none.
+
+    Args:
+        start: What to load.
+        owner: Told of what happens.
+        watchdog_timeout: Longest time without a message while there is work, in seconds.
+
+    Attributes:
+        num_restarts: Since the start.
+        step_time: When the engine last advanced, on the monotonic clock.
+    """
+
+    def __init__(self, start: Start, owner: Owner, watchdog_timeout: float) -> None:
+        self._start = start
+        self._owner = owner
+        self._watchdog_timeout = watchdog_timeout
+        self.num_restarts = 0
+        self.step_time = time.monotonic()
+        self._serving: MessageSocket | None = None
+        self._pid: int | None = None
+        self._closed = False
+        self._retry_time = 0.0
+        self._stats: Samples = {}  # of the process that serves
+        self._ended_stats: Samples = {}  # counted by those before it
+        self._waker, self._wake = socket.socketpair()
+        self._waker.setblocking(False)
+        self._first_load: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="quire-supervisor", daemon=True)
+
+    def start(self) -> None:
+        """Start the first process and return when it serves.
+
+        Raises:
+            QuireError: It cannot load; the message says why.
+        """
+        self._thread.start()
+        try:
+            self._first_load.result()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def config(self) -> EngineConfig:
+        """The engine's settings; ``max_model_len`` is resolved once a process has loaded."""
+        return self._start.config
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine that serves, or None."""
+        return None if self._serving is None else self._pid
+
+    def check_serving(self) -> None:
+        """Return when there is a process that takes requests.
+
+        Raises:
+            EngineDeadError: It was shut down.
+            CapacityError: It is being restarted.
+        """
+        if self._closed:
+            raise EngineDeadError("[engine] it was shut down.")
+        if self._serving is None:
+            wait = max(1.0, self._retry_time - time.monotonic())
+            raise CapacityError("[engine] it is being restarted. Try again.", wait)
+
+    def send(self, message: ToEngine) -> None:
+        """Send to the process that serves; dropped when there is none any more."""
+        link = self._serving
+        if link is None:
+            return
+        if not self._owner.has_work():  # the watchdog's time begins
+            self.step_time = time.monotonic()
+        with suppress(OSError):  # that the process is gone shows where it is read
+            link.send(message)
+        if link.has_unsent:
+            with suppress(OSError):  # full: the thread is about to wake anyhow
+                self._waker.send(b"x")
+
+    def stats(self) -> Samples:
+        """Return the newest counters and gauges by metric stem; counters outlive restarts."""
+        return add_counters(self._ended_stats, self._stats)
+
+    def close(self) -> None:
+        """End the process and the thread, after :meth:`Owner.ended`; a second call does nothing."""
+        self._closed = True
+        with suppress(OSError):
+            self._waker.send(b"x")
+        self._thread.join()
+        self._waker.close()
+        self._wake.close()
+
+    # -- in the thread ------------------------------------------------------------------------
+    def _run(self) -> None:
+        backoff = FIRST_BACKOFF_SECONDS
+        while not self._closed:
+            self._retry_time = time.monotonic() + backoff
+            started = time.monotonic()
+            error = self._run_process()
+            if not self._first_load.done():
+                self._first_load.set_exception(error)
+                return
+            if self._closed:
+                break
+            if time.monotonic() - started > STABLE_SECONDS:
+                backoff = FIRST_BACKOFF_SECONDS
+            self.num_restarts += 1
+            self._retry_time = time.monotonic() + backoff
+            log.error("%s It is started again in %.1f s.", error, backoff)
+            while not self._closed and time.monotonic() < self._retry_time:
+                time.sleep(min(TICK_SECONDS, max(0.0, self._retry_time - time.monotonic())))
+            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+        self._owner.ended(None)
+
+    def _run_process(self) -> QuireError:
+        """Start a process and read it to its end; return why it ended."""
+        try:
+            child = ChildProcess(engine_loop.run)
+        except OSError as failure:
+            return EngineDeadError(f"[engine] its process could not be started: {failure}.")
+        self._pid = child.pid
+        error: QuireError | None = None
+        try:
+            error = self._read(child, MessageSocket(child.socket, from_engine))
+        except EOFError:
+            pass
+        except BaseException as failure:  # nobody would be told of it, and all would wait
+            log.exception("[engine] reading its process failed")
+            error = EngineDeadError(f"[engine] reading its process failed: {failure!r}.")
+        self._serving = None
+        self._keep_counters()
+        if self._closed:
+            self._owner.ended(None)
+        ending = child.end(at_once=not self._closed)
+        if error is None:
+            error = EngineDeadError(f"[engine] its process has died ({ending}); see the log.")
+        self._owner.ended(error)
+        return error
+
+    def _read(self, child: ChildProcess, link: MessageSocket) -> QuireError | None:
+        """Read a process until it fails, is stuck or is not wanted any more.
+
+        Raises:
+            EOFError: It is gone.
+        """
+        with suppress(OSError):  # that it is gone shows in what is received
+            link.send(self._start)
+        looked = time.monotonic()
+        while not self._closed:
+            link.wait(TICK_SECONDS, self._wake)
+            with suppress(OSError):
+                link.flush()
+            for message in link.receive():
+                error = self._apply(link, message)
+                if error is not None:
+                    return error
+            with suppress(BlockingIOError):
+                self._wake.recv(4096, socket.MSG_DONTWAIT)
+            now = time.monotonic()
+            if now - looked > MAX_LOOK_SECONDS:  # a time nobody watched says nothing of the engine
+                self.step_time = min(now, self.step_time + now - looked)
+            looked = now
+            if self._serving is not None and self._is_stuck():
+                return self._end_stuck(child)
+        return None
+
+    def _apply(self, link: MessageSocket, message: FromEngine) -> QuireError | None:
+        """Act on a message; return the error it stands for."""
+        self.step_time = time.monotonic()
+        if isinstance(message, Failed):
+            kind: type[QuireError] = getattr(errors, message.kind, EngineDeadError)
+            return kind(message.message)
+        if isinstance(message, Loaded):
+            self._stats = message.stats
+            # What was promised to clients holds after a restart too.
+            config = self._start.config
+            model = replace(config.model, max_model_len=message.max_model_len)
+            self._start.config = replace(config, model=model)
+            self._owner.loaded(message)
+            self._serving = link
+            if self._first_load.done():
+                log.info("[engine] it serves again")
+            else:
+                self._first_load.set_result(None)
+            return None
+        if isinstance(message, Step) and message.stats is not None:
+            self._stats = message.stats
+        self._owner.received(message)
+        return None
+
+    def _keep_counters(self) -> None:
+        """Keep what a process that is gone has counted; its gauges, but for sizes, are zero."""
+        names = [name for name in self._stats if METRICS[stem_of(name)].kind == "gauge"]
+        self._ended_stats = add_counters(self._ended_stats, self._stats)
+        self._stats = dict.fromkeys(names, 0.0)
+
+    def _is_stuck(self) -> bool:
+        age = time.monotonic() - self.step_time
+        return age > self._watchdog_timeout and self._owner.has_work()
+
+    def _end_stuck(self, child: ChildProcess) -> EngineDeadError:
+        error = EngineDeadError(
+            f"[engine] no step has ended for {self._watchdog_timeout:g} s (--watchdog-timeout) "
+            "while requests were pending."
+        )
+        # Whoever waits is told first: the stacks take a moment.
+        self._serving = None
+        self._owner.ended(error)
+        log.error("%s The engine's Python stacks:", error)
+        child.dump_stacks()
+        return error
