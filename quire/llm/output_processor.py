@@ -22,8 +22,6 @@ from quire.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
 
-PromptLogprobList = list[dict[int, Logprob] | None]
-
 
 @dataclass(slots=True)
 class LiveSequence:
@@ -54,7 +52,7 @@ class LiveRequest:
 
     source: EngineRequest
     sequences: list[LiveSequence]
-    prompt_logprobs: PromptLogprobList | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     num_cached_tokens: int = 0
     error: str | None = None
     embedding: bytes | None = None

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from quire.core.errors import InvalidSamplingParamsError
 from quire.core.sampling_params import SamplingParams
 from quire.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class ParamsLimits:
-    """What a request may ask of a model.
-
-    Attributes:
-        vocab_size: Token ids are below it.
-        max_logprobs: Most alternatives per token; -1 is no limit.
-    """
-
-    vocab_size: int
-    max_logprobs: int
-
-
 def complete_params(
-    params: SamplingParams, tokenizer: Tokenizer, limits: ParamsLimits
+    params: SamplingParams, tokenizer: Tokenizer, vocab_size: int, max_logprobs: int
 ) -> SamplingParams:
     """Return a checked copy of ``params``, with the token ids of its bad words.
+
+    Args:
+        params: What a caller asks for.
+        tokenizer: Of the model.
+        vocab_size: Token ids are below it.
+        max_logprobs: Most alternatives per token; -1 is no limit.
 
     Raises:
         InvalidSamplingParamsError: More alternatives than allowed, ids outside the vocabulary, or
@@ -35,16 +28,15 @@ def complete_params(
     params = replace(params)
     for name in ("logprobs", "prompt_logprobs"):
         value = getattr(params, name)
-        allowed = limits.max_logprobs
-        if value is not None and allowed >= 0 and not 0 <= value <= allowed:
+        if value is not None and max_logprobs >= 0 and not 0 <= value <= max_logprobs:
             raise InvalidSamplingParamsError(
-                f"[{name}] must be at most {allowed} (--max-logprobs); got {value}.", name
+                f"[{name}] must be at most {max_logprobs} (--max-logprobs); got {value}.", name
             )
-    _check_ids("stop_token_ids", params.stop_token_ids or (), limits)
-    _check_ids("allowed_token_ids", params.allowed_token_ids or (), limits)
-    _check_ids("logit_bias", params.logit_bias or (), limits)
+    _check_ids("stop_token_ids", params.stop_token_ids or (), vocab_size)
+    _check_ids("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
+    _check_ids("logit_bias", params.logit_bias or (), vocab_size)
     for ids in params.bad_words_token_ids:
-        _check_ids("bad_words_token_ids", ids, limits)
+        _check_ids("bad_words_token_ids", ids, vocab_size)
     if params.stop and not params.detokenize:
         raise InvalidSamplingParamsError(
             "[stop] stop strings are found in text; got detokenize=False. Use stop_token_ids.",
@@ -55,11 +47,11 @@ def complete_params(
     return params
 
 
-def _check_ids(name: str, ids: Iterable[int], limits: ParamsLimits) -> None:
+def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
     for token_id in ids:
-        if not 0 <= token_id < limits.vocab_size:
+        if not 0 <= token_id < vocab_size:
             raise InvalidSamplingParamsError(
-                f"[{name}] token ids must be in 0..{limits.vocab_size - 1}; got {token_id}.", name
+                f"[{name}] token ids must be in 0..{vocab_size - 1}; got {token_id}.", name
             )
 
 

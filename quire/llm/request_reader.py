@@ -12,7 +12,7 @@ from quire.core.request import EngineRequest, salt_keys
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
 from quire.llm.generation_config import read_generation_config
-from quire.llm.params import ParamsLimits, complete_params
+from quire.llm.params import complete_params
 from quire.llm.prompts import tokenize_prompt
 from quire.models.gguf_file import forget_gguf
 from quire.models.hub import resolve_model
@@ -92,5 +92,7 @@ class RequestReader:
         Raises:
             InvalidSamplingParamsError: They are wrong.
         """
-        limits = ParamsLimits(self.vocab_size, self._max_logprobs)
-        return replace(request, params=complete_params(request.params, self.tokenizer, limits))
+        completed = complete_params(
+            request.params, self.tokenizer, self.vocab_size, self._max_logprobs
+        )
+        return replace(request, params=completed)

@@ -10,11 +10,12 @@ import threading
 from collections import deque
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from quire.core.errors import RequestError
 from quire.core.log import get_logger
 from quire.core.structured_outputs import StructuredOutputs
+from quire.text.grammar import GrammarCompiler
 
 log = get_logger(__name__)
 
@@ -22,18 +23,6 @@ T = TypeVar("T")
 
 #: More than a grammar had when it was checked, whatever the system's default is.
 STACK_BYTES = 16 * 2**20
-
-
-class Compiler(Protocol):
-    """What the thread calls; see :class:`quire.text.grammar.GrammarCompiler`."""
-
-    def knows(self, constraint: StructuredOutputs) -> bool:
-        """Return whether a constraint is ready for use."""
-        ...
-
-    def compile(self, constraint: StructuredOutputs) -> None:
-        """Have a constraint ready for use, or raise ``RequestError``."""
-        ...
 
 
 class GrammarThread(Generic[T]):
@@ -46,7 +35,7 @@ class GrammarThread(Generic[T]):
         wake: Readable when :meth:`take` has something.
     """
 
-    def __init__(self, compiler: Compiler) -> None:
+    def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
         self._queue: SimpleQueue[tuple[str, StructuredOutputs] | None] = SimpleQueue()
         self._waiting: dict[str, T] = {}

@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quire.core.errors import EngineDeadError, QuireError, RequestError
+from quire.core.errors import QuireError, RequestError
 from quire.core.log import get_logger, set_format
 from quire.core.model_config import ModelConfig
 from quire.core.process_usage import process_samples
 from quire.core.request import EngineRequest
 from quire.engine.engine import Engine
-from quire.llm.grammars.compile_thread import Compiler, GrammarThread
+from quire.llm.grammars.compile_thread import GrammarThread
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
     Abort,
@@ -82,13 +82,10 @@ def _load(link: MessageSocket) -> EngineLoop | None:
         length = executor.memory.max_model_len
         model = replace(start.config.model, max_model_len=length)
         engine = Engine(executor, replace(start.config, model=model), executor.model_config)
-    except QuireError as error:
-        _report(link, Failed(type(error).__name__, str(error)))
-        return None
     except Exception as error:
-        log.exception("[engine] loading failed")
-        text = f"[engine] loading failed: {type(error).__name__}: {error}."
-        _report(link, Failed("EngineDeadError", text))
+        if not isinstance(error, QuireError):
+            log.exception("[engine] loading failed")
+        _report(link, error, "loading")
         return None
     stats = engine.stats() | process_samples("engine")
     link.send(Loaded(executor.model_config, length, stats))
@@ -102,8 +99,13 @@ def _first(link: MessageSocket) -> Any:
             return message
 
 
-def _report(link: MessageSocket, message: Failed) -> None:
-    link.send(message)
+def _report(link: MessageSocket, error: Exception, action: str) -> None:
+    """Send what went wrong, and wait until it is sent."""
+    if isinstance(error, QuireError):
+        link.send(Failed(type(error).__name__, str(error)))
+    else:
+        text = f"[engine] {action} failed: {type(error).__name__}: {error}."
+        link.send(Failed("EngineDeadError", text))
     while link.has_unsent:
         link.wait(None)
         link.flush()
@@ -118,7 +120,7 @@ class EngineLoop:
         grammars: Compiles what requests ask for, in a thread of its own, before they are queued.
     """
 
-    def __init__(self, engine: Engine, link: MessageSocket, grammars: Compiler) -> None:
+    def __init__(self, engine: Engine, link: MessageSocket, grammars: GrammarCompiler) -> None:
         self._engine = engine
         self._link = link
         self._grammars: GrammarThread[EngineRequest] = GrammarThread(grammars)
@@ -147,10 +149,7 @@ class EngineLoop:
             raise
         except Exception as error:
             log.exception("[engine] a step failed")
-            text = str(error)
-            if not isinstance(error, EngineDeadError):
-                text = f"[engine] a step failed: {type(error).__name__}: {error}."
-            _report(link, Failed("EngineDeadError", text))
+            _report(link, error, "a step")
         finally:
             self._grammars.close()
 
