@@ -17,18 +17,21 @@ from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Array
 
 
-def check(op: str, rows: tuple[Array, ...], weights: tuple[Array, ...]) -> None:
+def check(
+    op: str, x: Array, out: Array, residual: Array | None, weight: Array, bias: Array | None = None
+) -> None:
     """Refuse rows that are not all of one (T, D), and weights that are not (D,).
 
     Raises:
         UnsupportedInputError: Shapes disagree.
     """
-    shape = rows[0].shape
-    if len(shape) != 2 or any(row is not None and row.shape != shape for row in rows):
-        shapes = ", ".join(str(tuple(row.shape)) for row in rows if row is not None)
+    shape = x.shape
+    same = out.shape == shape and (residual is None or residual.shape == shape)
+    if len(shape) != 2 or not same:
+        shapes = ", ".join(str(tuple(r.shape)) for r in (x, residual, out) if r is not None)
         raise UnsupportedInputError(f"[{op}] rows must all have one shape (T, D); got {shapes}.")
-    if any(weight.shape != shape[1:] for weight in weights):
-        shapes = ", ".join(str(tuple(weight.shape)) for weight in weights)
+    if weight.shape != shape[1:] or (bias is not None and bias.shape != shape[1:]):
+        shapes = ", ".join(str(tuple(w.shape)) for w in (weight, bias) if w is not None)
         raise UnsupportedInputError(
             f"[{op}] weights must have shape ({shape[1]},) to match x {tuple(shape)}; got {shapes}."
         )

@@ -170,7 +170,7 @@ _latest: tuple[tuple[object, ...], GgufFile] | None = None
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Open a file, or return the one opened last if it is that and has not changed since.
+    """Open a file, or return the one opened last if it is the same and unchanged.
 
     Raises:
         ModelLoadError: As :class:`GgufFile`.
@@ -190,7 +190,7 @@ def open_gguf(path: Path) -> GgufFile:
 
 
 def forget_gguf() -> None:
-    """Let go of the file opened last: its vocabulary takes tens of megabytes."""
+    """Drop the file opened last: its vocabulary takes tens of megabytes."""
     global _latest
     _latest = None
 

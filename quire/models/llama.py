@@ -141,7 +141,7 @@ def read_uniform_window(config: ConfigFields, default: int | None) -> int | None
 
 
 def _check_layer_types(config: ConfigFields, window: int | None) -> None:
-    """Refuse a ``layer_types`` that says otherwise than that all layers have ``window``."""
+    """Refuse a ``layer_types`` that contradicts one ``window`` for all layers."""
     kind = "full_attention" if window is None else "sliding_attention"
     if set(config.strings("layer_types")) - {kind}:
         raise config.error("layer_types", f"must all be {kind} in this architecture")

@@ -42,7 +42,7 @@ NUM_SAMPLES, SAMPLE_BYTES = 64, 1 << 14
 
 
 def checkpoint_digest(path: Path, settings: str) -> str:
-    """Return what tells a checkpoint and how it is held from all others.
+    """Return a digest that identifies a checkpoint and how it is held.
 
     Args:
         path: A folder or a file.
@@ -211,7 +211,7 @@ class PackedWeightsCache:
     def _checked_table(self, view: memoryview) -> dict[str, list[dict[str, Any]]]:
         magic, begin, size, checksum = HEAD.unpack(view[: HEAD.size])
         if magic != MAGIC or begin + size != len(view):
-            raise ValueError("it is cut off or no such file")
+            raise ValueError("it is cut off or of another format")
         text = bytes(view[begin : begin + size])
         if self._checksum(text) != checksum:
             raise ValueError("its table has another checksum")

@@ -34,7 +34,7 @@ class InputBatch:
         self._arange: IntArray = np.arange(4096, dtype=np.int32)
 
     def add(self, request: NewRequest) -> int:
-        """Take in a request that is new, or resumed after preemption; return its row."""
+        """Add a request that is new, or resumed after preemption; return its row."""
         # A preempted request comes back under its own id, in the plan that forgets it or later.
         self.table.remove(request.request_id)
         row = self.table.add(request.request_id, request.token_ids, request.num_prompt_tokens)
@@ -42,7 +42,7 @@ class InputBatch:
         return row
 
     def update_blocks(self, plan: SchedulerOutput) -> None:
-        """Apply the plan's news about block tables."""
+        """Apply the plan's changes of block tables."""
         table = self.table
         for request_id, index, block_id in plan.replaced_blocks:
             table.block_ids[table.rows[request_id], index] = block_id

@@ -68,7 +68,7 @@ class CpuBackend:
     def rms_norm(
         self, x: Floats, weight: Floats, eps: float, out: Floats, residual: Floats | None = None
     ) -> Floats:
-        norm.check("rms_norm", (x, out, residual), (weight,))
+        norm.check("rms_norm", x, out, residual, weight)
         native.rms_norm(x, residual, weight, eps, *x.shape, out)
         return out
 
@@ -81,7 +81,7 @@ class CpuBackend:
         out: Floats,
         residual: Floats | None = None,
     ) -> Floats:
-        norm.check("layer_norm", (x, out, residual), (weight, bias))
+        norm.check("layer_norm", x, out, residual, weight, bias)
         native.layer_norm(x, residual, weight, bias, eps, *x.shape, out)
         return out
 

@@ -64,7 +64,7 @@ class ReferenceBackend:
     def rms_norm(
         self, x: Tensor, weight: Tensor, eps: float, out: Tensor, residual: Tensor | None = None
     ) -> Tensor:
-        norm_op.check("rms_norm", (x, out, residual), (weight,))
+        norm_op.check("rms_norm", x, out, residual, weight)
         total = x if residual is None else residual.add_(x)
         return out.copy_(norm.rms_norm(total, weight, eps))
 
@@ -77,7 +77,7 @@ class ReferenceBackend:
         out: Tensor,
         residual: Tensor | None = None,
     ) -> Tensor:
-        norm_op.check("layer_norm", (x, out, residual), (weight, bias))
+        norm_op.check("layer_norm", x, out, residual, weight, bias)
         total = x if residual is None else residual.add_(x)
         return out.copy_(norm.layer_norm(total, weight, bias, eps))
 
