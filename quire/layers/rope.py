@@ -55,7 +55,9 @@ def inverse_frequencies(rope: RopeConfig, num_positions: int) -> tuple[np.ndarra
         case "linear":
             return _frequencies(theta, rope.rotary_dim) / np.float32(factor), 1.0
         case "dynamic":
-            stretch = factor * max(num_positions, original) / original - (factor - 1)
+            # Rearranged from factor * length / original - (factor - 1), which loses the 1 when the
+            # factor is huge.
+            stretch = 1 + factor * (max(num_positions, original) / original - 1)
             theta *= stretch ** (rope.rotary_dim / max(rope.rotary_dim - 2, 1))
             return _frequencies(theta, rope.rotary_dim), 1.0
         case "llama3":

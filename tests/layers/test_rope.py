@@ -91,3 +91,12 @@ def test_partial_rotation_has_fewer_columns():
     cos, sin = rope_tables(rope, 64)
     assert cos.shape == sin.shape == (64, 8)
     assert cos[3, 1] == pytest.approx(math.cos(3 * 10_000 ** (-2 / 16)), abs=1e-6)
+
+
+def test_a_huge_dynamic_factor_keeps_frequencies_finite():
+    """Within the original context nothing is stretched; a base of 0 came out of 1e17 once."""
+    scaling = {"rope_type": "dynamic", "factor": 1e17, "original_max_position_embeddings": 8}
+    rope = RopeConfig(theta=10_000.0, rotary_dim=16, scaling=scaling)
+    plain = RopeConfig(theta=10_000.0, rotary_dim=16, scaling=None)
+    for stretched, table in zip(rope_tables(rope, 8), rope_tables(plain, 8), strict=True):
+        np.testing.assert_array_equal(stretched, table)
