@@ -46,7 +46,8 @@ def test_any_bytes_load_or_are_refused(whole, tmp_path, in_header, in_data, end)
     forget_gguf()
     backend = create_backend("cpu", threads=1)
     try:
-        driver = Driver(path, backend)
+        # Of a context that a damaged header stretches, an engine's memory plan serves what fits.
+        driver = Driver(path, backend, max_model_len=16)
     except QuireError:
         return
     # Any bits are weights; what they give may be infinite, but is computed.
