@@ -1,16 +1,15 @@
 """Request bytes to a checked struct, with errors that name the offending field.
 
-JSON is decoded once, to plain values: these become the struct, and what the struct does not know
-is named from them.
+Fields are told apart first; each one that the struct knows is decoded once, to a plain value, and
+these become the struct. What a client sends in other fields costs nothing but its bytes.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -26,25 +25,20 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 
 
-def decode_json(data: bytes) -> dict[str, Any]:
-    """Decode a JSON object.
+def decode_json(data: bytes) -> dict[str, msgspec.Raw]:
+    """Tell the fields of a JSON object apart, whose values are not decoded yet.
 
     Raises:
         RequestError: Not UTF-8, not JSON, not an object.
     """
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.ValidationError as error:
-        where = _find_infinity(json.loads(data)) if "out of range" in str(error) else None
-        raise _to_request_error(error, where) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"[body] must be valid UTF-8 JSON; {error}.") from error
-    except RecursionError as error:
-        raise RequestError("[body] is nested too deeply.") from error
+    with _errors_named():
+        # msgspec checks only the strings it keeps; a bad byte in an ignored one must not pass.
+        data.decode()
+        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
 
 
-def to_struct(fields: Mapping[str, Any], kind: type[T]) -> tuple[T, list[str]]:
-    """Make a decoded JSON object a ``kind`` and name the fields that it does not know.
+def to_struct(fields: Mapping[str, msgspec.Raw], kind: type[T]) -> tuple[T, list[str]]:
+    """Make the fields of a JSON object a ``kind`` and name those that it does not know.
 
     Returns:
         The request, and the unknown fields by path (``messages[].foo``).
@@ -53,13 +47,15 @@ def to_struct(fields: Mapping[str, Any], kind: type[T]) -> tuple[T, list[str]]:
         RequestError: A wrong type, or a refused field; ``param`` is its path.
     """
     known = _known_fields(kind)
-    ignored = find_ignored(fields, known.supported, known.refused)
-    try:
-        request = msgspec.convert(fields, kind, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise _to_request_error(error) from error
+    values: dict[str, Any] = {
+        name: _decode_value(name, raw, kind) if name in known.names else raw
+        for name, raw in fields.items()
+    }
+    ignored = find_ignored(values, known.supported, known.refused)
+    with _errors_named():
+        request = msgspec.convert(values, kind, str_keys=True)
     for name, struct, refused in known.structs:
-        value = fields.get(name)
+        value = values.get(name)
         if refused and value is not None:
             supported = frozenset(struct.__struct_fields__)
             ignored += find_ignored(value, supported, refused, f"{name}.")
@@ -73,23 +69,30 @@ def decode_body(data: bytes, kind: type[T]) -> tuple[T, list[str]]:
     return to_struct(decode_json(data), kind)
 
 
-def _to_request_error(error: msgspec.ValidationError, where: str | None = None) -> RequestError:
-    text = str(error)
-    path, missing = _PATH.search(text), _MISSING.search(text)
-    names = [path.group(1) if path else "", missing.group(1) if missing else ""]
-    param = where or ".".join(name for name in names if name) or None
-    return RequestError(f"[{param or 'body'}] {_PATH.sub('', text)}.", param)
+def _decode_value(name: str, raw: msgspec.Raw, kind: type[msgspec.Struct]) -> Any:
+    with _errors_named(name):
+        try:
+            return msgspec.json.decode(raw)
+        except msgspec.ValidationError:  # a number that no float holds: the struct knows its path
+            msgspec.json.decode(b"{%b:%b}" % (msgspec.json.encode(name), bytes(raw)), type=kind)
+            raise
 
 
-def _find_infinity(value: Any, path: str = "") -> str | None:
-    """Return where in a decoded body a number is that no float holds."""
-    if isinstance(value, dict):
-        items = ((f"{path}.{name}".lstrip("."), item) for name, item in value.items())
-    elif isinstance(value, list):
-        items = ((f"{path}[{index}]", item) for index, item in enumerate(value))
-    else:
-        return path if isinstance(value, float) and math.isinf(value) else None
-    return next((found for where, item in items if (found := _find_infinity(item, where))), None)
+@contextmanager
+def _errors_named(field: str | None = None) -> Iterator[None]:
+    """Turn msgspec's errors into errors of a request that name the place, or else ``field``."""
+    try:
+        yield
+    except msgspec.ValidationError as error:
+        text = str(error)
+        path, missing = _PATH.search(text), _MISSING.search(text)
+        names = [path.group(1) if path else "", missing.group(1) if missing else ""]
+        param = ".".join(name for name in names if name) or field
+        raise RequestError(f"[{param or 'body'}] {_PATH.sub('', text)}.", param) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"[body] must be valid UTF-8 JSON; {error}.") from error
+    except RecursionError as error:
+        raise RequestError("[body] is nested too deeply.") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +100,13 @@ class _KnownFields:
     """What is known of the fields of one kind of request.
 
     Attributes:
+        names: Those whose values are looked at.
         supported: Names that are used.
         refused: Those that are not, with their neutral values.
         structs: Fields that hold a struct, its kind, and its refused fields.
     """
 
+    names: frozenset[str]
     supported: frozenset[str]
     refused: Mapping[str, tuple[Any, ...]]
     structs: list[tuple[str, type[msgspec.Struct], dict[str, tuple[Any, ...]]]]
@@ -122,7 +127,9 @@ def _known_fields(kind: type[msgspec.Struct]) -> _KnownFields:
         )
         for name, struct in _structs_in(kind).items()
     ]
-    return _KnownFields(frozenset(kind.__struct_fields__) - refused.keys(), refused, structs)
+    fields = frozenset(kind.__struct_fields__)
+    names = fields.union(("best_of",), (path.partition(".")[0] for path in refused))
+    return _KnownFields(names, fields - refused.keys(), refused, structs)
 
 
 def _unknown(value: Any, kind: type[msgspec.Struct], path: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from quire.core.errors import RequestError
@@ -196,3 +197,35 @@ def test_messages_reach_the_template_as_it_knows_them():
         {"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": "Ann"},
         {"role": "assistant", "content": "Yes?", "reasoning": "Hm.", "reasoning_content": "Hm."},
     ]
+
+
+@pytest.mark.parametrize(
+    "rest", [b'"a":"\xff"', b'"a":' + b"1" * 5000, b'"a":' + b"[" * 5000, b'"a":"x']
+)
+def test_what_stands_next_to_a_number_out_of_range_is_no_crash(rest):
+    """Looking for the number's place once decoded the body again, whose errors nobody caught."""
+    with pytest.raises(RequestError):
+        decode_body(b'{"messages":[],"temperature":1e999,' + rest + b"}", ChatCompletionRequest)
+
+
+def test_a_number_out_of_range_is_named_by_its_path():
+    body = b'{"messages":[],"logit_bias":{"5":1e999}}'
+    with pytest.raises(RequestError) as caught:
+        decode_body(body, ChatCompletionRequest)
+    assert (caught.value.param or "").startswith("logit_bias")
+
+
+def test_unknown_fields_are_not_decoded(monkeypatch):
+    """Whatever they hold: millions of small objects held up everybody's streams for seconds."""
+    decoded = []
+    decode = msgspec.json.decode
+
+    def recording(data, **kwargs):
+        decoded.append(bytes(data))
+        return decode(data, **kwargs)
+
+    monkeypatch.setattr(msgspec.json, "decode", recording)
+    body = b'{"messages":[{"role":"user","content":"hi"}],"junk":[[],[]]}'
+    _, ignored = decode_body(body, ChatCompletionRequest)
+    assert ignored == ["junk"]
+    assert [data for data in decoded if b"[[],[]]" in data] == [body]

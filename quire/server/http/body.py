@@ -24,17 +24,17 @@ MAX_NAMED_FIELDS = 20
 
 @dataclass(frozen=True, slots=True)
 class JsonRequest:
-    """An HTTP request whose body has been read and decoded.
+    """An HTTP request whose body has been read.
 
     Attributes:
         http: The request without its body.
         send: Sends the answer.
-        fields: The body, a JSON object.
+        fields: The body, a JSON object whose values are not decoded yet.
     """
 
     http: Request
     send: Send
-    fields: dict[str, Any]
+    fields: dict[str, msgspec.Raw]
 
     @classmethod
     async def receive(cls, scope: Scope, receive: Receive, send: Send) -> JsonRequest:
@@ -47,8 +47,8 @@ class JsonRequest:
         await response(self.http.scope, self.http.receive, self.send)
 
 
-async def read_json(request: Request) -> dict[str, Any]:
-    """Return the decoded body.
+async def read_json(request: Request) -> dict[str, msgspec.Raw]:
+    """Return the fields of a body.
 
     Raises:
         ApiError: 413 too large, 415 not JSON by its content type, or compressed.
@@ -85,8 +85,10 @@ async def _read_bytes(request: Request) -> bytes:
     return b"".join(chunks)
 
 
-def read_fields(fields: Mapping[str, Any], kind: type[T], strict: bool) -> tuple[T, dict[str, str]]:
-    """Return the struct of a decoded body, and the response headers that name unknown fields.
+def read_fields(
+    fields: Mapping[str, msgspec.Raw], kind: type[T], strict: bool
+) -> tuple[T, dict[str, str]]:
+    """Return the struct of a body, and the response headers that name unknown fields.
 
     Args:
         fields: The body.
