@@ -10,17 +10,18 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from quire.core.errors import RequestError
 from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
 from quire.core.structured_outputs import StructuredOutputs
+from quire.text.grammar_vocabulary import Vocabulary
 from quire.text.json_schema import check_schema
 from quire.text.tokenizer import Tokenizer
 
@@ -161,65 +162,6 @@ class GrammarCompiler:
         if self._tokenizer is None:
             self._tokenizer = self.vocabulary().create_tokenizer()
         return compile_grammar(self._tokenizer, constraint.kind, grammar)
-
-
-class Vocabulary(TokenizerWrapper):
-    """What llguidance reads of a tokenizer, under the names it looks for; plain data.
-
-    Args:
-        tokens: Bytes of each token id.
-        special_token_ids: Those that stand for no text.
-        bos_token_id: None for a model without.
-        eos_token_ids: At least one.
-        encode: Tokenizes a text that a grammar forces; the longest tokens first when None.
-    """
-
-    def __init__(
-        self,
-        tokens: list[bytes],
-        special_token_ids: list[int],
-        bos_token_id: int | None,
-        eos_token_ids: list[int],
-        encode: Callable[[str], list[int]] | None = None,
-    ) -> None:
-        self.is_tokenizer_wrapper = True
-        self.tokens = tokens
-        self.special_token_ids = special_token_ids
-        self.bos_token_id = bos_token_id
-        self.eos_token_id = eos_token_ids[0]
-        self._eos_token_ids = eos_token_ids
-        self._encode = encode
-        self._ids: dict[bytes, int] = {}
-
-    def parts(self) -> tuple[list[bytes], list[int], int | None, list[int]]:
-        """Return the arguments of an equal one."""
-        return (
-            list(self.tokens),
-            list(self.special_token_ids),
-            self.bos_token_id,
-            self._eos_token_ids,
-        )
-
-    def create_tokenizer(self) -> LLTokenizer:
-        """Return llguidance's tokenizer, a trie of the tokens' bytes."""
-        return LLTokenizer(self, n_vocab=len(self.tokens), eos_token=self._eos_token_ids)
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        """Tokenize."""
-        if self._encode is not None:
-            return self._encode(text if isinstance(text, str) else text.decode(errors="replace"))
-        if not self._ids:
-            special = set(self.special_token_ids)
-            self._ids = {token: i for i, token in enumerate(self.tokens) if i not in special}
-        rest, found = text.encode() if isinstance(text, str) else text, []
-        longest = max(map(len, self._ids))
-        while rest:
-            length = next((n for n in range(longest, 0, -1) if rest[:n] in self._ids), 0)
-            if not length:
-                break
-            found.append(self._ids[rest[:length]])
-            rest = rest[length:]
-        return found
 
 
 def compile_grammar(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:

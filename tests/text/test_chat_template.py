@@ -13,7 +13,7 @@ import pytest
 from quire.core.errors import ConfigError, RequestError
 from quire.text.chat_template import ChatTemplate
 from quire.text.tokenizer import load_tokenizer
-from tests.text.conftest import save_config
+from tools.small_tokenizers import save_config
 
 CHATML = """\
 {%- if messages[0].role == 'system' %}

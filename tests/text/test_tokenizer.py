@@ -17,7 +17,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from quire.core.errors import ModelLoadError, RequestError
 from quire.text.sentencepiece_model import BPE, SentencePieceModel, build_tokenizer
 from quire.text.tokenizer import Tokenizer, load_tokenizer
-from tests.text.conftest import TEXTS, make_sentencepiece, save_config
+from tests.text.conftest import TEXTS
+from tools.small_tokenizers import make_sentencepiece, save_config
 
 
 def oracle(folder: Path):

@@ -21,7 +21,8 @@ from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
 from quire.core.structured_outputs import StructuredOutputs
 from quire.llm.grammars.sandbox import compile_in_sandbox
 from quire.llm.process.child import ChildProcess
-from quire.text.grammar import GrammarCompiler, Vocabulary, grammar_of
+from quire.text.grammar import GrammarCompiler, grammar_of
+from quire.text.grammar_vocabulary import Vocabulary
 
 #: Grammars compiled at once: one that takes long does not hold up the others.
 MAX_PROCESSES = 2

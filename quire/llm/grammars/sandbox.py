@@ -18,7 +18,8 @@ import msgspec
 from llguidance import LLTokenizer
 
 from quire.core.errors import RequestError
-from quire.text.grammar import Vocabulary, compile_grammar
+from quire.text.grammar import compile_grammar
+from quire.text.grammar_vocabulary import Vocabulary
 
 #: Less than the engine has (``compile_thread``), so that what passes here passes there.
 STACK_BYTES = 4 * 2**20
