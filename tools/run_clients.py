@@ -18,7 +18,9 @@ def main() -> None:
     python, *arguments = sys.argv[1:]
     key = secrets.token_hex(8)
     command = [python, "-m", "pytest", "-c", "tests/clients/pytest.ini", "--rootdir", "."]
-    command += ["--confcutdir", "tests/clients", "-p", "no:cacheprovider", "tests/clients"]
+    command += ["--confcutdir", "tests/clients", "-p", "no:cacheprovider"]
+    if not any(argument.startswith("tests/clients") for argument in arguments):
+        command.append("tests/clients")
     with ServeProcess(["--memory", "64MiB", "--threads", "1"], QUIRE_API_KEY=key) as server:
         environment = {"QUIRE_CLIENTS_URL": server.wait_ready(), "QUIRE_CLIENTS_KEY": key}
         code = subprocess.run(

@@ -12,6 +12,8 @@ from quire.protocol.generation import Count, GenerationRequest, Usage
 from quire.protocol.request_fields import REFUSED
 from quire.protocol.tools import ToolCall, ToolRequest
 
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
 
 class TextPart(msgspec.Struct, kw_only=True):
     """What a part of a message's content may hold; the chat template says what it must."""
@@ -88,6 +90,13 @@ class ChatCompletionRequest(ToolRequest, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
+
+    def efforts(self) -> list[tuple[str, str]]:
+        """Return ``reasoning_effort``."""
+        return (
+            [] if self.reasoning_effort is None else [("reasoning_effort", self.reasoning_effort)]
+        )
 
     def check(self) -> None:
         """Refuse what no single field shows; see :meth:`GenerationRequest.check`."""

@@ -28,6 +28,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
         "add_generation_prompt": (),
         "continue_final_message": (False,),
         "chat_template_kwargs": ({},),
+        "reasoning_effort": (),
     }
 
     prompt: PromptField

@@ -1,4 +1,4 @@
-"""The error body every route answers with."""
+"""The two error bodies: OpenAI's, and the one of servers whose errors are a text."""
 
 from __future__ import annotations
 
@@ -18,3 +18,16 @@ class ErrorBody(msgspec.Struct):
     """``{"error": {...}}``."""
 
     error: ErrorDetail
+
+
+class FlatErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """``{"error": "..."}`` as Ollama, TGI and Triton have it, and next to it what OpenAI's says.
+
+    ``error_type`` is TGI's kind of error, where it has one.
+    """
+
+    error: str
+    error_type: str | None = None
+    type: str
+    param: str | None = None
+    code: int

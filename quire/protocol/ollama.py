@@ -1,4 +1,4 @@
-"""``POST /api/generate`` and ``/api/chat`` of Ollama on the wire."""
+"""``/api/generate``, ``/api/chat``, ``/api/embed`` and ``/api/show`` of Ollama on the wire."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from quire.protocol.chat_completion import ChatCompletionRequest, Message
+from quire.protocol.chat_completion import (
+    ChatCompletionRequest,
+    ChosenTokenLogprob,
+    Message,
+)
 from quire.protocol.compat import CompatRequest, refuse, shared_fields
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.generation import Count, Seed
+from quire.protocol.request_body import RequestBody
 from quire.protocol.structured_outputs import StructuredOutputsField
+from quire.protocol.tools import CalledFunction, Tool, ToolCall
 
 #: Our names of options; ``num_predict`` needs more.
 _NAMES = {
@@ -42,8 +48,6 @@ class OllamaRequest(CompatRequest, kw_only=True):
     """Fields of both routes."""
 
     refused = {
-        "logprobs": (False,),
-        "top_logprobs": (0,),
         "options.typical_p": (1.0,),
         "options.tfs_z": (1.0,),
         "options.mirostat": (0,),
@@ -57,11 +61,18 @@ class OllamaRequest(CompatRequest, kw_only=True):
         "max_completion_tokens": "options.num_predict",
         "structured_outputs": "format",
         "chat_template_kwargs": "think",
+        "reasoning_effort": "think",
     }
 
     format: Literal["json", ""] | dict[str, Any] | None = None
     options: OllamaOptions | None = None
-    think: bool | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Count | None = None
+
+    def efforts(self) -> list[tuple[str, str]]:
+        """Return ``think`` where it is more than on or off."""
+        return [("think", self.think)] if isinstance(self.think, str) else []
 
     @property
     def asks_to_stream(self) -> bool | None:
@@ -83,18 +94,32 @@ class OllamaRequest(CompatRequest, kw_only=True):
             fields["structured_outputs"] = StructuredOutputsField(json=self.format)
         return fields | {"stream": self.stream}
 
-    def chat(self, messages: list[Message]) -> ChatCompletionRequest:
+    @property
+    def only_loads(self) -> bool:
+        """Whether it asks for no text: in Ollama that loads the model."""
+        return False
+
+    def chat(
+        self, messages: list[Message], tools: list[Tool] | None = None
+    ) -> ChatCompletionRequest:
         """Return the chat request that has the same answer."""
-        kwargs = None if self.think is None else {"enable_thinking": self.think}
+        think = self.think
         return ChatCompletionRequest(
-            **self.shared(), messages=messages, chat_template_kwargs=kwargs
+            **self.shared(),
+            messages=messages,
+            tools=tools,
+            chat_template_kwargs=None if think is None else {"enable_thinking": bool(think)},
+            reasoning_effort=think if isinstance(think, str) else None,
+            logprobs=self.logprobs,
+            top_logprobs=self.top_logprobs,
         )
 
 
 class OllamaGenerateRequest(OllamaRequest, kw_only=True):
     """``POST /api/generate``."""
 
-    refused = OllamaRequest.refused | {
+    refused = {
+        **OllamaRequest.refused,
         "suffix": ("",),
         "images": ([],),
         "template": ("",),
@@ -102,9 +127,14 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
     }
     sent_names = OllamaRequest.sent_names | {"messages": "prompt", "prompt": "prompt"}
 
-    prompt: str
+    prompt: str = ""
     system: str | None = None
     raw: bool | None = None
+
+    @property
+    def only_loads(self) -> bool:
+        """Whether it has no prompt."""
+        return not self.prompt
 
     def our_request(self) -> CompletionRequest | ChatCompletionRequest:
         """Return the request that has the same text: of a chat, unless it is raw.
@@ -112,9 +142,6 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
         Raises:
             RequestError: A combination that no single field shows.
         """
-        if not self.prompt:
-            # There it only loads the model, which here is loaded already.
-            raise refuse("prompt", "must not be empty", self.prompt)
         if not self.raw:
             messages = [Message(role="user", content=self.prompt)]
             if self.system:
@@ -123,26 +150,50 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
         for name in ("system", "think"):
             if getattr(self, name) is not None:
                 raise refuse(name, "must be absent when raw is true", getattr(self, name))
-        return CompletionRequest(**self.shared(), prompt=self.prompt)
+        if self.top_logprobs and not self.logprobs:
+            raise refuse("top_logprobs", "needs logprobs: true", self.top_logprobs)
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        return CompletionRequest(**self.shared(), prompt=self.prompt, logprobs=logprobs)
+
+
+class OllamaFunction(msgspec.Struct, kw_only=True):
+    """``function`` of a call; here the arguments are an object, not its JSON text."""
+
+    name: str
+    arguments: dict[str, Any]
+    index: int | UnsetType = UNSET
+
+
+class OllamaToolCall(msgspec.Struct, kw_only=True):
+    """A call: of the history, where it may have an id, or in an answer, where it has none."""
+
+    function: OllamaFunction
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
 
 
 class OllamaMessage(msgspec.Struct, kw_only=True):
-    """One turn of the conversation; of the last three nothing may be asked."""
+    """One turn of the conversation."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
+    content: str | None = None
     thinking: str | None = None
     images: list[Any] | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[OllamaToolCall] | None = None
     tool_name: str | None = None
+    tool_call_id: str | None = None
 
 
 class OllamaChatRequest(OllamaRequest, kw_only=True):
     """``POST /api/chat``."""
 
-    refused = OllamaRequest.refused | {"tools": ([],)}
+    messages: list[OllamaMessage] = msgspec.field(default_factory=list)
+    tools: list[Tool] | None = None
 
-    messages: list[OllamaMessage]
+    @property
+    def only_loads(self) -> bool:
+        """Whether it has no messages."""
+        return not self.messages
 
     def our_request(self) -> ChatCompletionRequest:
         """Return the chat request that has the same answer.
@@ -150,17 +201,47 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
         Raises:
             RequestError: A message holds what is not served here.
         """
-        messages = []
+        open_calls: list[ToolCall] = []
+        messages: list[Message] = []
         for index, message in enumerate(self.messages):
-            for name in ("images", "tool_calls", "tool_name"):
-                if getattr(message, name):
-                    where = f"messages[{index}].{name}"
-                    rule = "is not supported here. Use /v1/chat/completions"
-                    raise refuse(where, rule, getattr(message, name))
+            if message.images:
+                where = f"messages[{index}].images"
+                raise refuse(where, "must be empty: this model takes text only", message.images)
+            calls = [
+                _call(call, f"{index:05d}{number:04d}")
+                for number, call in enumerate(message.tool_calls or ())
+            ]
+            open_calls += calls
             messages.append(
-                Message(role=message.role, content=message.content, reasoning=message.thinking)
+                Message(
+                    role=message.role,
+                    content=message.content or "",
+                    reasoning=message.thinking,
+                    tool_calls=calls or None,
+                    name=message.tool_name,
+                    tool_call_id=_answered(message, open_calls),
+                )
             )
-        return self.chat(messages)
+        return self.chat(messages, self.tools)
+
+
+def _call(call: OllamaToolCall, fallback: str) -> ToolCall:
+    """Return our form of a call; templates want ids, and the same one for the same history."""
+    function = CalledFunction(
+        name=call.function.name, arguments=msgspec.json.encode(call.function.arguments).decode()
+    )
+    return ToolCall(function=function, id=call.id or fallback)
+
+
+def _answered(message: OllamaMessage, open_calls: list[ToolCall]) -> str | None:
+    """Return the id of the call that a tool's message answers, which is open no longer."""
+    if message.role != "tool" or message.tool_call_id is not None:
+        return message.tool_call_id
+    names = [call.function.name for call in open_calls]
+    if not names:
+        return None
+    first = names.index(message.tool_name) if message.tool_name in names else 0
+    return open_calls.pop(first).id
 
 
 class OllamaAnswerMessage(msgspec.Struct, kw_only=True):
@@ -169,6 +250,8 @@ class OllamaAnswerMessage(msgspec.Struct, kw_only=True):
     role: str
     content: str
     thinking: str | UnsetType = UNSET
+    tool_calls: list[OllamaToolCall] | UnsetType = UNSET
+    tool_call_errors: list[str] | UnsetType = UNSET
 
 
 class OllamaAnswer(msgspec.Struct, kw_only=True):
@@ -182,6 +265,7 @@ class OllamaAnswer(msgspec.Struct, kw_only=True):
     response: str | UnsetType = UNSET
     thinking: str | UnsetType = UNSET
     message: OllamaAnswerMessage | UnsetType = UNSET
+    logprobs: list[ChosenTokenLogprob] | UnsetType = UNSET
     done: bool = False
     done_reason: str | UnsetType = UNSET
     total_duration: int | UnsetType = UNSET
@@ -190,3 +274,21 @@ class OllamaAnswer(msgspec.Struct, kw_only=True):
     prompt_eval_duration: int | UnsetType = UNSET
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
+
+
+class OllamaEmbedRequest(RequestBody, kw_only=True):
+    """``POST /api/embed``, and with ``prompt`` for ``input`` the older ``/api/embeddings``."""
+
+    refused = {"truncate": (True, False), "options": ({},)}
+    sent_names = {"prompt": "input"}
+
+    input: str | list[str] = ""
+    prompt: str | None = None
+    dimensions: int | None = None
+
+
+class OllamaShowRequest(RequestBody, kw_only=True):
+    """``POST /api/show``; ``name`` is the older word for ``model``."""
+
+    name: str | None = None
+    verbose: bool | None = None

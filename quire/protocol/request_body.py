@@ -29,6 +29,10 @@ class RequestBody(msgspec.Struct, kw_only=True):
     request_id: RequestId | None = None
     timeout: Timeout | None = None
 
+    def efforts(self) -> list[tuple[str, str]]:
+        """Return the field that says how much to think before an answer, with its value."""
+        return []
+
 
 class StreamableBody(RequestBody, kw_only=True):
     """Fields of a body whose answer may be streamed."""

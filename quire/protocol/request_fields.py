@@ -34,7 +34,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "modalities": (["text"],),
     "web_search_options": (),
-    "reasoning_effort": (),
     "thinking_token_budget": (),
     "separate_reasoning": (True,),
     "verbosity": ("medium",),

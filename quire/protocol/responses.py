@@ -7,7 +7,7 @@ from typing import Any, Literal, NoReturn
 import msgspec
 
 from quire.core.errors import RequestError
-from quire.protocol.chat_completion import ChatCompletionRequest, Message
+from quire.protocol.chat_completion import ChatCompletionRequest, Message, ReasoningEffort
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_fields import REFUSED
 from quire.protocol.structured_outputs import JsonSchemaFormat, ResponseFormat, StructuredRequest
@@ -59,6 +59,14 @@ class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     verbosity: Literal["medium"] | None = None
 
 
+class ReasoningOptions(msgspec.Struct, kw_only=True):
+    """``reasoning``; no summaries are made."""
+
+    effort: ReasoningEffort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
 class ResponsesRequest(GenerationRequest, kw_only=True):
     """The request; see docs/responses.md for each field."""
 
@@ -76,7 +84,6 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         "prompt_logprobs": (),
         "return_token_ids": (False,),
         "return_tokens_as_token_ids": (False,),
-        "reasoning": ({}, {"effort": None}, {"effort": None, "summary": None}),
         "response_format": (),
         "top_logprobs": (0,),
         "truncation": ("disabled",),
@@ -94,6 +101,17 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
+    reasoning: ReasoningOptions | None = None
+
+    def efforts(self) -> list[tuple[str, str]]:
+        """Return ``reasoning.effort``."""
+        effort = self.effort
+        return [] if effort is None else [("reasoning.effort", effort)]
+
+    @property
+    def effort(self) -> ReasoningEffort | None:
+        """How much to think before the answer; None leaves it to the model."""
+        return None if self.reasoning is None else self.reasoning.effort
 
     @property
     def constraint_field(self) -> str | None:
@@ -122,6 +140,7 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
             max_completion_tokens=self.max_output_tokens,
             chat_template_kwargs=self.chat_template_kwargs,
             include_reasoning=self.include_reasoning,
+            reasoning_effort=self.effort,
         )
 
     def messages(self) -> list[Message]:

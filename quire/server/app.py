@@ -6,8 +6,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp
 
-from quire.server.access.authentication import OPEN_PATHS, RequireKey
-from quire.server.compat import ollama, tgi, triton
+from quire.server.access.authentication import RequireKey
+from quire.server.compat import ollama, ollama_models, tgi, triton
 from quire.server.compat.invocations import Invocations
 from quire.server.generation.service import Service
 from quire.server.http.boundary import Boundary
@@ -38,7 +38,8 @@ def create_app(service: Service) -> ASGIApp:
         ),
         *responses.routes(service),
         *tgi.routes(service),
-        *ollama.routes(service),
+        *ollama.routes(service, embeddings),
+        *ollama_models.routes(service),
         *triton.routes(service),
         *models.routes(service),
         *tokenization.routes(service),
@@ -48,8 +49,8 @@ def create_app(service: Service) -> ASGIApp:
     document = openapi.routes(api, bool(service.keys))
     app: ASGIApp = Router([*api, *document, *page], redirect_slashes=False)
     if service.keys:
-        open_paths = OPEN_PATHS.union(route.path for route in page)
-        app = RequireKey(app, service.keys, open_paths)
+        shown = {(method, route.path) for route in page for method in route.methods or ()}
+        app = RequireKey(app, service.keys, shown)
     app = Boundary(app, service.sinks)
     if service.options.allowed_origins:
         app = CORSMiddleware(

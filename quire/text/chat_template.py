@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -85,9 +85,11 @@ class ChatTemplate:
     @cached_property
     def shows_tools(self) -> bool:
         """Whether a conversation's prompt can tell the model of tools."""
-        return "tool_use" in self.templates or any(
-            "tools" in _variables(source) for source in self.templates.values()
-        )
+        return "tool_use" in self.templates or self.reads("tools")
+
+    def reads(self, name: str) -> bool:
+        """Return whether a template looks at the variable ``name``."""
+        return any(name in _variables(source) for source in self.templates.values())
 
     def render(
         self,
@@ -182,6 +184,7 @@ class ChatTemplate:
             ) from error
 
 
+@cache
 def _variables(source: str) -> set[str]:
     try:
         return meta.find_undeclared_variables(_ENVIRONMENT.parse(source))

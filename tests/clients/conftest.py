@@ -14,12 +14,18 @@ NEEDED = "needs the packages and the server of scripts/test_clients"
 
 
 @pytest.fixture(scope="session")
-def base_url() -> str:
-    """``http://.../v1``."""
+def server_url() -> str:
+    """``http://...``, without a path."""
     url = os.environ.get("QUIRE_CLIENTS_URL")
     if url is None:
         pytest.skip(NEEDED)
-    return f"{url}/v1"
+    return url
+
+
+@pytest.fixture(scope="session")
+def base_url(server_url) -> str:
+    """``http://.../v1``."""
+    return f"{server_url}/v1"
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.core.client import SHARED, Client
 from quire.core.errors import ConfigError
-from quire.server.http.errors import ApiError
+from quire.server.http.errors import ApiError, path_of
 
 SCOPES = ("infer", "read", "admin")
 #: What probes read without a key.
@@ -27,14 +27,14 @@ _INFER = frozenset(
     {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
         "/tokenize", "/detokenize", "/invocations", "/generate", "/generate_stream",
-        "/api/generate", "/api/chat",
+        "/api/generate", "/api/chat", "/api/embed", "/api/embeddings",
     }
 )  # fmt: skip
 _INFER_BELOW = ("/v1/responses/", "/v2/models/")
 _READ = frozenset(
     {
         "/metrics", "/load", "/version", "/openapi.json", "/v1/models", "/api/tags",
-        "/api/version",
+        "/api/version", "/api/show", "/api/ps",
     }
 )  # fmt: skip
 _KEY = re.compile(r"[!-~]+")
@@ -187,28 +187,37 @@ def scope_of(path: str) -> str:
 
 
 class RequireKey:
-    """ASGI middleware: every path but ``open_paths`` needs ``Authorization: Bearer KEY``.
+    """ASGI middleware: every route that is not open needs ``Authorization: Bearer KEY``.
 
     The key is in ``scope["api_key"]`` from there on. A WebSocket of a browser, which cannot send
     the header, names its key by OpenAI's subprotocol ``openai-insecure-api-key.KEY``.
+
+    Args:
+        app: What the requests go on to.
+        keys: Who may call.
+        open_routes: Methods and paths that need no key, besides :data:`OPEN_PATHS`.
     """
 
     def __init__(
-        self, app: ASGIApp, keys: Iterable[ApiKey], open_paths: Set[str] = OPEN_PATHS
+        self,
+        app: ASGIApp,
+        keys: Iterable[ApiKey],
+        open_routes: Set[tuple[str, str]] = frozenset(),
     ) -> None:
         self.app = app
         self._keys = tuple(keys)
-        self._open_paths = open_paths
+        self._open_routes = open_routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401 or 403."""
         if scope["type"] in ("http", "websocket"):
-            path = scope["path"].removeprefix(scope.get("root_path", ""))
-            if path not in self._open_paths:
+            path = path_of(scope)
+            route = (scope.get("method", ""), path)
+            if path not in OPEN_PATHS and route not in self._open_routes:
                 try:
                     scope["api_key"] = self._check(_given(scope), scope_of(path))
                 except ApiError as error:
-                    await error.response()(scope, receive, send)
+                    await error.response(path)(scope, receive, send)
                     return
         await self.app(scope, receive, send)
 

@@ -1,44 +1,47 @@
-"""Ollama's routes: ``/api/generate`` and ``/api/chat``, ``/api/tags`` and ``/api/version``."""
+"""Ollama's routes for texts and vectors: ``/api/generate``, ``/api/chat``, ``/api/embed``."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
-import quire
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.protocol.chat_completion import ChatCompletionRequest, ChosenTokenLogprob
+from quire.protocol.embedding import EmbeddingRequest
 from quire.protocol.ollama import (
     OllamaAnswer,
     OllamaAnswerMessage,
     OllamaChatRequest,
+    OllamaEmbedRequest,
+    OllamaFunction,
     OllamaGenerateRequest,
+    OllamaToolCall,
 )
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
+from quire.server.compat.ollama_models import served_name, stamp
 from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.completion_prompt import prepare_completion
+from quire.server.generation.endpoint import GenerationEndpoint
+from quire.server.generation.outputs import Outputs
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES
+from quire.server.openai.embeddings import EmbeddingAnswer, Embeddings
+from quire.server.openai.logprobs import TokenNames, chat_logprobs
 
 T = TypeVar("T", bound=OllamaGenerateRequest | OllamaChatRequest)
-_TAG = ":latest"
 _NANOSECONDS = 10**9
 
 
 class Ollama(CompatEndpoint[T]):
-    """The ASGI app of either route.
+    """The ASGI app of either route for texts.
 
     Args:
         service: The served model.
@@ -48,6 +51,7 @@ class Ollama(CompatEndpoint[T]):
 
     id_prefix = "ollama"
     form = LINES
+    any_content_type = True
 
     def __init__(self, service: Service, kind: type[T], param: str) -> None:
         super().__init__(service)
@@ -55,66 +59,108 @@ class Ollama(CompatEndpoint[T]):
         self._param = param
 
     def resolve(self, body: T, path_params: Mapping[str, Any]) -> T:
-        body, name = super().resolve(body, path_params), body.model or ""
-        if name not in self.service.model_names:
-            return msgspec.structs.replace(body, model=name.removesuffix(_TAG))
-        return body
+        body = super().resolve(body, path_params)
+        return msgspec.structs.replace(body, model=served_name(self.service, body.model))
+
+    def answer_at_once(self, request: ApiRequest[T]) -> OllamaAnswer | None:
+        """A request without a prompt loads the model, which here is loaded."""
+        if not request.body.only_loads:
+            return None
+        texts = OllamaTexts(self.service, request, None)
+        return texts.loaded()
 
     async def prepare(self, request: ApiRequest[T]) -> tuple[OllamaTexts, Submission]:
-        service, body, model = self.service, request.body, request.model
+        service, body = self.service, request.body
         ours = body.our_request()
         if not isinstance(ours, ChatCompletionRequest):
             completion = request.with_body(ours)
             submission, _ = await prepare_completion(service, completion, self._param)
-            return OllamaTexts(model, None, False), submission
+            return OllamaTexts(service, request, None), submission
         if body.think and service.formats.reasoning is None:
-            raise ApiError(400, f"[think] the model {model} does not think.", param="think")
+            raise ApiError(400, f"[think] the model {request.model} does not think.", param="think")
         submission, reading, _ = await prepare_chat(service, request.with_body(ours), self._param)
-        in_message = isinstance(body, OllamaChatRequest)
-        return OllamaTexts(model, reading.create_parser(), in_message), submission
+        return OllamaTexts(service, request, reading.create_parser()), submission
 
 
 class OllamaTexts(CompatAnswer):
     """Formats one answer.
 
     Args:
-        model: The served name.
-        parser: Splits off the reasoning; None leaves the text as it is.
-        in_message: The text stands in a message.
+        service: The served model.
+        request: What is answered.
+        parser: Splits off the reasoning and the tool calls; None leaves the text as it is.
     """
 
     form = LINES
 
-    def __init__(self, model: str, parser: AnswerParser | None, in_message: bool) -> None:
-        self._model = model
+    def __init__(
+        self,
+        service: Service,
+        request: ApiRequest[Any],
+        parser: AnswerParser | None,
+    ) -> None:
+        body: OllamaGenerateRequest | OllamaChatRequest = request.body
+        self._model = request.model
+        self._in_message = isinstance(body, OllamaChatRequest)
         self._parser = parser
-        self._in_message = in_message
+        self._names = TokenNames(service.engine.tokenizer, False)
+        self._num_top = (body.top_logprobs or 0) if body.logprobs else None
+        self._calls: list[list[str]] = []
         self._arrival = time.monotonic()
         self._num_tokens = 0
 
     def whole(self, outputs: list[RequestOutput]) -> OllamaAnswer:
         (output,) = outputs
         (completion,) = output.outputs
-        self._num_tokens += len(completion.token_ids)
-        answer = self._answer(self._parse(completion.text, True))
+        answer = self._answer(completion, True)
         return msgspec.structs.replace(answer, **self._ending(output, completion))
 
     def pieces(self, output: RequestOutput, completion: CompletionOutput) -> Iterator[OllamaAnswer]:
-        self._num_tokens += len(completion.token_ids)
-        parsed = self._parse(completion.text, output.finished)
-        if parsed.content or parsed.reasoning:
-            yield self._answer(parsed)
+        answer = self._answer(completion, output.finished)
+        if answer != self._write(ParsedAnswer(), created_at=answer.created_at):
+            yield answer
         if output.finished:
-            last = self._answer(ParsedAnswer())
+            last = self._write(ParsedAnswer())
             yield msgspec.structs.replace(last, **self._ending(output, completion))
 
-    def _parse(self, text: str, final: bool) -> ParsedAnswer:
-        if self._parser is None:
-            return ParsedAnswer(content=text)
-        return self._parser.read(text, final)
+    def loaded(self) -> OllamaAnswer:
+        """Return the answer to a request that only loads the model."""
+        answer = self._write(ParsedAnswer())
+        return msgspec.structs.replace(answer, done=True, done_reason="load")
 
-    def _answer(self, parsed: ParsedAnswer) -> OllamaAnswer:
-        answer = OllamaAnswer(model=self._model, created_at=_stamp(time.time()))
+    def _answer(self, completion: CompletionOutput, final: bool) -> OllamaAnswer:
+        """Return what a delta adds; calls come with the last, for their arguments are objects."""
+        self._num_tokens += len(completion.token_ids)
+        parsed = ParsedAnswer(content=completion.text)
+        if self._parser is not None:
+            parsed = self._parser.read(completion.text, final)
+        for call in parsed.calls:
+            if call.name is not None:
+                self._calls.append([call.name, ""])
+            self._calls[call.index][1] += call.arguments
+        answer = self._write(parsed)
+        answer.logprobs = self._logprobs(completion) or UNSET
+        if final and self._parser is not None and answer.message is not UNSET:
+            answer.message.tool_calls = list(self._made_calls(self._parser.broken)) or UNSET
+            answer.message.tool_call_errors = self._parser.errors or UNSET
+        return answer
+
+    def _made_calls(self, broken: set[int]) -> Iterator[OllamaToolCall]:
+        for index, (name, arguments) in enumerate(self._calls):
+            if index not in broken:
+                function = OllamaFunction(
+                    index=index, name=name, arguments=msgspec.json.decode(arguments or "{}")
+                )
+                yield OllamaToolCall(function=function)
+
+    def _logprobs(self, completion: CompletionOutput) -> list[ChosenTokenLogprob]:
+        if self._num_top is None:
+            return []
+        positions = completion.logprobs or []
+        return chat_logprobs(self._names, completion.token_ids, positions, self._num_top).content
+
+    def _write(self, parsed: ParsedAnswer, created_at: str | None = None) -> OllamaAnswer:
+        answer = OllamaAnswer(model=self._model, created_at=created_at or stamp(time.time()))
         thinking = parsed.reasoning or UNSET
         if self._in_message:
             answer.message = OllamaAnswerMessage(
@@ -142,36 +188,83 @@ class OllamaTexts(CompatAnswer):
         }
 
 
+class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
+    """The ASGI app of either route for vectors.
+
+    Args:
+        service: The served model.
+        embeddings: Our own route.
+        only_one: ``/api/embeddings``, whose answer is one vector.
+    """
+
+    kind = OllamaEmbedRequest
+    id_prefix = "ollama"
+    any_content_type = True
+
+    def __init__(self, service: Service, embeddings: Embeddings, only_one: bool) -> None:
+        super().__init__(service)
+        self._embeddings = embeddings
+        self._only_one = only_one
+
+    def resolve(
+        self, body: OllamaEmbedRequest, path_params: Mapping[str, Any]
+    ) -> OllamaEmbedRequest:
+        return msgspec.structs.replace(body, model=served_name(self.service, body.model))
+
+    async def prepare(
+        self, request: ApiRequest[OllamaEmbedRequest]
+    ) -> tuple[OllamaVectors, Submission]:
+        body = request.body
+        prompt = body.prompt if self._only_one and body.prompt is not None else body.input
+        prompts: list[str | int | list[int]] = [prompt] if isinstance(prompt, str) else [*prompt]
+        ours = request.with_body(EmbeddingRequest(input=prompts, dimensions=body.dimensions))
+        answer, submission = await self._embeddings.prepare(ours)
+        return OllamaVectors(answer, self._only_one), submission
+
+
+class OllamaVectors:
+    """Formats one answer.
+
+    Args:
+        answer: Of our own route.
+        only_one: The answer is one vector.
+    """
+
+    def __init__(self, answer: EmbeddingAnswer, only_one: bool) -> None:
+        self._answer = answer
+        self._only_one = only_one
+        self._arrival = time.monotonic()
+
+    def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]:
+        """Return the whole answer."""
+        ours = self._answer.whole(outputs)
+        vectors = [item.embedding for item in ours.data]
+        if self._only_one:
+            return {"embedding": vectors[0]}
+        return {
+            "model": ours.model,
+            "embeddings": vectors,
+            "total_duration": _nanoseconds(time.monotonic() - self._arrival),
+            "load_duration": 0,
+            "prompt_eval_count": ours.usage.prompt_tokens,
+        }
+
+    def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
+        """There are none: the request has no field that asks for a stream."""
+        raise NotImplementedError
+
+
 def _nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * _NANOSECONDS))
 
 
-def _stamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
-def routes(service: Service) -> list[Route]:
-    """Return the routes."""
-
-    async def list_models(request: Request) -> Response:
-        modified = _stamp(service.created)
-        return json_response(
-            {
-                "models": [
-                    {"name": name, "model": name, "modified_at": modified}
-                    for name in service.model_names
-                ]
-            }
-        )
-
-    async def show_version(request: Request) -> Response:
-        return json_response({"version": quire.__version__})
-
+def routes(service: Service, embeddings: Embeddings) -> list[Route]:
+    """Return the routes; ``embeddings`` is our own."""
     generate = Ollama(service, OllamaGenerateRequest, "prompt")
     chat = Ollama(service, OllamaChatRequest, "messages")
     return [
         Route("/api/generate", generate, methods=["POST"]),
         Route("/api/chat", chat, methods=["POST"]),
-        Route("/api/tags", list_models, methods=["GET"]),
-        Route("/api/version", show_version, methods=["GET"]),
+        Route("/api/embed", OllamaEmbed(service, embeddings, False), methods=["POST"]),
+        Route("/api/embeddings", OllamaEmbed(service, embeddings, True), methods=["POST"]),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.server.generation.prompts import Conversation, PromptLimit, encode_prompt
+from quire.server.generation.reasoning_effort import effort_kwargs
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.generation.tool_use import AnswerReading, ToolUse
@@ -27,15 +28,15 @@ async def prepare_chat(
     """
     body = request.body
     body.check()
-    tool_use = ToolUse.create(body, service)
+    tool_use, tokenizer = ToolUse.create(body, service), service.engine.tokenizer
     conversation = Conversation(
         body.messages,
         body.add_generation_prompt,
         body.continue_final_message,
-        body.chat_template_kwargs,
+        effort_kwargs(body.reasoning_effort, body.chat_template_kwargs, tokenizer.chat_template),
         tool_use.prompted,
     )
-    tokenizer, special = service.engine.tokenizer, bool(body.add_special_tokens)
+    special = bool(body.add_special_tokens)
     longest = PromptLimit(service.engine.max_model_len, param)
     token_ids = await encode_prompt(tokenizer, conversation, special, longest)
     reading = AnswerReading.create(body, service, tool_use, token_ids)

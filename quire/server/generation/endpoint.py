@@ -16,6 +16,7 @@ from quire.protocol.request_body import RequestBody
 from quire.server.generation.generate import generate
 from quire.server.generation.outputs import Outputs, collect
 from quire.server.generation.pacing import paced
+from quire.server.generation.reasoning_effort import has_effect
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import JsonRequest, json_response, read_fields, read_timeout
@@ -45,28 +46,36 @@ class GenerationEndpoint(ABC, Generic[T]):
         kind: Struct of the request's body.
         id_prefix: First part of an answer's id.
         form: Of its streams.
+        any_content_type: Bodies need not be declared as JSON.
     """
 
     kind: type[T]
     id_prefix: str
     form: StreamForm = OPENAI_EVENTS
+    any_content_type: bool = False
 
     def __init__(self, service: Service) -> None:
         self.service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; a client that goes away ends it."""
-        await self.respond(await JsonRequest.receive(scope, receive, send))
+        await self.respond(await JsonRequest.receive(scope, receive, send, self.any_content_type))
 
     async def respond(self, received: JsonRequest) -> None:
         """Answer a request whose body has been read."""
         http, options = received.http, self.service.options
-        body, headers = read_fields(received.fields, self.kind, options.strict_params)
+        body, headers = read_fields(
+            received.fields, self.kind, options.strict_params, self.unused_fields
+        )
         body = self.resolve(body, http.path_params)
         timeout, record = body.timeout or read_timeout(http), http.scope["record"]
         request = ApiRequest.accept(
             self.service, self.id_prefix, body, record, http.scope.get("api_key"), timeout
         )
+        at_once = self.answer_at_once(request)
+        if at_once is not None:
+            await received.answer(json_response(at_once, headers))
+            return
         with errors_in_sent_names(request.body):
             async with cancel_on_disconnect(http.receive):
                 answer, submission = await self.prepare(request)
@@ -82,6 +91,15 @@ class GenerationEndpoint(ABC, Generic[T]):
     def resolve(self, body: T, path_params: Mapping[str, Any]) -> T:
         """Return ``body`` with what the route says besides."""
         return body
+
+    def unused_fields(self, body: T) -> list[str]:
+        """Return the fields of ``body`` that do nothing for the served model."""
+        template = self.service.engine.tokenizer.chat_template
+        return [name for name, effort in body.efforts() if not has_effect(effort, template)]
+
+    def answer_at_once(self, request: ApiRequest[T]) -> Any | None:
+        """Return the answer to a request that asks for no computing; None for all others."""
+        return None
 
     @abstractmethod
     async def prepare(self, request: ApiRequest[T]) -> tuple[Answer, Submission]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -20,6 +20,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_NAMED_FIELDS = 20
+#: Headers that browsers add to what a page sends, and that no page can leave out.
+_OF_BROWSERS = ("origin", "sec-fetch-site", "sec-fetch-mode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +39,24 @@ class JsonRequest:
     fields: dict[str, msgspec.Raw]
 
     @classmethod
-    async def receive(cls, scope: Scope, receive: Receive, send: Send) -> JsonRequest:
-        """Read the body of an ASGI request; errors as of :func:`read_json`."""
+    async def receive(
+        cls, scope: Scope, receive: Receive, send: Send, any_type: bool = False
+    ) -> JsonRequest:
+        """Read the body of an ASGI request; see :func:`read_json`."""
         http = Request(scope, receive)
-        return cls(http, send, await read_json(http))
+        return cls(http, send, await read_json(http, any_type))
 
     async def answer(self, response: Response) -> None:
         """Send a whole response."""
         await response(self.http.scope, self.http.receive, self.send)
 
 
-async def read_json(request: Request) -> dict[str, msgspec.Raw]:
+async def read_json(request: Request, any_type: bool = False) -> dict[str, msgspec.Raw]:
     """Return the fields of a body.
+
+    Args:
+        request: Its body has not been read.
+        any_type: The content type does not matter, unless a web page may have sent the request.
 
     Raises:
         ApiError: 413 too large, 415 not JSON by its content type, or compressed.
@@ -56,7 +64,9 @@ async def read_json(request: Request) -> dict[str, msgspec.Raw]:
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # A web page may send a form or text to this machine without asking; JSON it may not.
-    if media_type != "application/json" and not media_type.endswith("+json"):
+    any_type = any_type and not any(name in request.headers for name in _OF_BROWSERS)
+    is_json = media_type == "application/json" or media_type.endswith("+json")
+    if not is_json and not any_type:
         raise ApiError(
             415, f"[content-type] must be application/json; got {media_type or 'nothing'}."
         )
@@ -86,25 +96,31 @@ async def _read_bytes(request: Request) -> bytes:
 
 
 def read_fields(
-    fields: Mapping[str, msgspec.Raw], kind: type[T], strict: bool
+    fields: Mapping[str, msgspec.Raw],
+    kind: type[T],
+    strict: bool,
+    unused: Callable[[T], list[str]] = lambda body: [],
 ) -> tuple[T, dict[str, str]]:
-    """Return the struct of a body, and the response headers that name unknown fields.
+    """Return the struct of a body, and the response headers that name fields without effect.
 
     Args:
         fields: The body.
         kind: A struct of :mod:`quire.protocol`.
-        strict: Refuse unknown fields.
+        strict: Refuse them instead.
+        unused: Names the known fields that do nothing for this model; unknown ones never do.
 
     Raises:
         RequestError: The content is wrong.
     """
     body, ignored = to_struct(fields, kind)
+    ignored += unused(body)
     if not ignored:
         return body, {}
     names = [quote(name, safe="[].") for name in ignored[:MAX_NAMED_FIELDS]]
     if strict:
         raise RequestError(
-            f"[body] unknown fields are refused under --strict-params; got {', '.join(names)}.",
+            "[body] fields that do nothing are refused under --strict-params; got "
+            f"{', '.join(names)}.",
             ignored[0],
         )
     if len(ignored) > MAX_NAMED_FIELDS:

@@ -1,4 +1,4 @@
-"""What wraps every request: its id, its record, and its failures in OpenAI's error body."""
+"""What wraps every request: its id, its record, and its failures as answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.server.http.errors import ApiError, to_api_error
+from quire.server.http.errors import ApiError, path_of, to_api_error
 from quire.server.observability.request_record import RequestRecord, Sink
 
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
@@ -72,7 +72,8 @@ class Boundary:
                 raise
             if isinstance(error, HTTPException) and error.status_code == 404:
                 error = ApiError(404, f"There is no route {path}.")
-            await to_api_error(error).response()(scope, receive, named_send)
+            answer = to_api_error(error).response(path_of(scope))
+            await answer(scope, receive, named_send)
         finally:
             self._end(record, scope)
 

@@ -1,4 +1,4 @@
-"""Exceptions to HTTP: one status, one type and OpenAI's body for each; nothing is raised here."""
+"""Exceptions to HTTP: one status, one type and one body for each; nothing is raised here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from quire.core.errors import (
     CapacityError,
@@ -16,7 +17,7 @@ from quire.core.errors import (
     PromptTooLongError,
     RequestError,
 )
-from quire.protocol.error_body import ErrorBody, ErrorDetail
+from quire.protocol.error_body import ErrorBody, ErrorDetail, FlatErrorBody
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,27 @@ TYPES = {
 }
 #: Clients look for this word to shorten the conversation and try again.
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+#: TGI's kinds of errors; its clients raise an exception of their own for each.
+_TGI_TYPES = dict.fromkeys((400, 413), "validation") | {
+    429: "overloaded",
+    500: "generation",
+    503: "overloaded",
+    504: "generation",
+}
+#: Routes of servers whose errors are a text.
+_FLAT_PATHS = frozenset({"/", "/info", "/generate", "/generate_stream", "/v2"})
+_FLAT_BELOW = ("/api/", "/v2/")
+
+
+def has_flat_errors(path: str) -> bool:
+    """Return whether the clients of a route expect an error's text where OpenAI has an object."""
+    return path in _FLAT_PATHS or path.startswith(_FLAT_BELOW)
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path that a request asks for, without the prefix that a proxy strips."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 class ApiError(Exception):
@@ -68,16 +90,27 @@ class ApiError(Exception):
         self.param = param
         self.headers = dict(headers or {})
 
-    def body(self) -> bytes:
-        """Return the JSON body."""
+    def body(self, flat: bool = False) -> bytes:
+        """Return the JSON body; ``flat`` has the text where OpenAI has an object."""
+        if flat:
+            return msgspec.json.encode(
+                FlatErrorBody(
+                    error=self.message,
+                    error_type=_TGI_TYPES.get(self.status),
+                    type=self.type,
+                    param=self.param,
+                    code=self.status,
+                )
+            )
         detail = ErrorDetail(
             message=self.message, type=self.type, param=self.param, code=self.status
         )
         return msgspec.json.encode(ErrorBody(detail))
 
-    def response(self) -> Response:
-        """Return the HTTP response."""
-        return Response(self.body(), self.status, self.headers, "application/json")
+    def response(self, path: str = "") -> Response:
+        """Return the HTTP response to a request of ``path``."""
+        body = self.body(has_flat_errors(path))
+        return Response(body, self.status, self.headers, "application/json")
 
 
 def shutting_down() -> ApiError:

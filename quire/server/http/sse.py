@@ -33,6 +33,7 @@ class StreamForm:
         before, after: Surround the JSON of each value.
         end: Follows the last.
         comments: Whether clients skip comments.
+        flat_errors: Whether an error is a text, not OpenAI's object.
     """
 
     media_type: str
@@ -40,6 +41,7 @@ class StreamForm:
     after: bytes
     end: bytes = b""
     comments: bool = True
+    flat_errors: bool = False
 
     def event(self, value: bytes) -> bytes:
         """Return the event of a JSON text."""
@@ -48,9 +50,9 @@ class StreamForm:
 
 _EVENTS = "text/event-stream; charset=utf-8"
 OPENAI_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n", DONE)
-PLAIN_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n")
-TGI_EVENTS = StreamForm(_EVENTS, b"data:", b"\n\n")
-LINES = StreamForm("application/x-ndjson", b"", b"\n", comments=False)
+PLAIN_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n", flat_errors=True)
+TGI_EVENTS = StreamForm(_EVENTS, b"data:", b"\n\n", flat_errors=True)
+LINES = StreamForm("application/x-ndjson", b"", b"\n", comments=False, flat_errors=True)
 
 
 async def send_events(
@@ -135,7 +137,7 @@ async def _send_body(
             await body.write(event)
             event = await anext(events, None)
     except Exception as error:
-        await body.write(form.event(to_api_error(error).body()))
+        await body.write(form.event(to_api_error(error).body(form.flat_errors)))
 
 
 class ChunkWriter:

@@ -17,9 +17,15 @@ import quire
 from quire.protocol.chat_completion import ChatCompletion, ChatCompletionRequest
 from quire.protocol.completion import Completion, CompletionRequest
 from quire.protocol.embedding import EmbeddingRequest, EmbeddingResponse
-from quire.protocol.error_body import ErrorBody
+from quire.protocol.error_body import ErrorBody, FlatErrorBody
 from quire.protocol.model_list import ModelCard, ModelList
-from quire.protocol.ollama import OllamaAnswer, OllamaChatRequest, OllamaGenerateRequest
+from quire.protocol.ollama import (
+    OllamaAnswer,
+    OllamaChatRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaShowRequest,
+)
 from quire.protocol.responses import ResponsesRequest
 from quire.protocol.tgi import TgiAnswer, TgiRequest
 from quire.protocol.tokenization import (
@@ -30,6 +36,7 @@ from quire.protocol.tokenization import (
 )
 from quire.protocol.triton import TritonAnswer, TritonRequest
 from quire.server.access.authentication import OPEN_PATHS, scope_of
+from quire.server.http.errors import has_flat_errors
 
 PATH = "/openapi.json"
 _REF = "#/components/schemas/{name}"
@@ -97,6 +104,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         OllamaAnswer,
         (_JSON, _LINES),
     ),
+    ("POST", "/api/embed"): Operation("Texts to vectors, in Ollama's shape.", OllamaEmbedRequest),
+    ("POST", "/api/embeddings"): Operation(
+        "A text to its vector, in Ollama's older shape.", OllamaEmbedRequest
+    ),
+    ("POST", "/api/show"): Operation("Describe a model, in Ollama's shape.", OllamaShowRequest),
+    ("GET", "/api/ps"): Operation("List the loaded models, in Ollama's shape."),
     ("GET", "/api/tags"): Operation("List the served models, in Ollama's shape."),
     ("GET", "/api/version"): Operation("The server's version, in Ollama's shape."),
     ("POST", "/v2/models/{model:path}/generate"): Operation(
@@ -152,7 +165,8 @@ def _is_page(path: str) -> bool:
 def _operation(
     path: str, operation: Operation, with_keys: bool, schemas: dict[str, Any]
 ) -> dict[str, Any]:
-    error = {"description": "OpenAI's error body.", "content": _content(ErrorBody, schemas)}
+    body = FlatErrorBody if has_flat_errors(path) else ErrorBody
+    error = {"description": "What is wrong.", "content": _content(body, schemas)}
     answer: dict[str, Any] = {"description": operation.summary}
     if operation.media:
         content: dict[str, Any] = {media: {"schema": {}} for media in operation.media}

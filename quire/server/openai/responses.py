@@ -46,6 +46,11 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
     kind = ResponsesRequest
     id_prefix = "resp"
 
+    def unused_fields(self, body: ResponsesRequest) -> list[str]:
+        asked = body.reasoning
+        summary = asked is not None and (asked.summary or asked.generate_summary)
+        return super().unused_fields(body) + (["reasoning.summary"] if summary else [])
+
     async def prepare(
         self, request: ApiRequest[ResponsesRequest]
     ) -> tuple[ResponseAnswer, Submission]:
@@ -211,7 +216,7 @@ def _echo(body: ResponsesRequest, model: str, stored: bool) -> dict[str, Any]:
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": body.effort, "summary": None},
         "store": stored,
         "temperature": body.temperature,
         "text": {"format": {"type": "text"} if form is None else form},

@@ -155,7 +155,8 @@ class _Connection:
     async def _stream(self, data: bytes, record: RequestRecord) -> None:
         endpoint = self._endpoint
         fields, strict = decode_json(data), endpoint.service.options.strict_params
-        body, _ = read_fields({**fields, "stream": msgspec.Raw(b"true")}, endpoint.kind, strict)
+        fields = {**fields, "stream": msgspec.Raw(b"true")}
+        body, _ = read_fields(fields, endpoint.kind, strict, endpoint.unused_fields)
         key, prefix = self._scope.get("api_key"), endpoint.id_prefix
         request = ApiRequest.accept(endpoint.service, prefix, body, record, key, body.timeout)
         with errors_in_sent_names(body):

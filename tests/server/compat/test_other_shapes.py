@@ -242,8 +242,6 @@ BODIES = {
         ),
         (TGI, {"stream": True}, "stream"),
         (f"{TGI}_stream", {"stream": False}, "stream"),
-        (OLLAMA, {}, "prompt"),
-        (OLLAMA, {"prompt": ""}, "prompt"),
         (OLLAMA, {"suffix": "b"}, "suffix"),
         (OLLAMA, {"images": ["b"]}, "images"),
         (OLLAMA, {"context": [1]}, "context"),
@@ -254,8 +252,10 @@ BODIES = {
         (OLLAMA, {"options": {"repeat_penalty": -1}}, "options.repeat_penalty"),
         (OLLAMA, {"options": {"num_predict": 0}}, "options.num_predict"),
         (OLLAMA, {"options": {"num_predict": 999}}, "prompt"),
-        ("/api/chat", {"tools": [{}]}, "tools"),
-        ("/api/chat", {"messages": []}, "messages"),
+        (OLLAMA, {"top_logprobs": 2}, "top_logprobs"),
+        (OLLAMA, {"raw": True, "top_logprobs": 2}, "top_logprobs"),
+        (OLLAMA, {"think": "very"}, "think"),
+        ("/api/chat", {"tools": [{}]}, "tools[0].function"),
         (
             "/api/chat",
             {"messages": [{"role": "user", "images": ["b"]}]},
@@ -277,9 +277,10 @@ def test_what_cannot_be_done_is_refused_by_name(client, engine, path, body, para
     base = {} if body == {} else BODIES[path]
     answer = client.post(path, json=base | body)
     assert answer.status_code == 400, answer.text
-    error = answer.json()["error"]
+    error = answer.json()
     assert error["param"] is not None and error["param"].endswith(param), error
-    assert param in error["message"] or "context length" in error["message"]
+    assert param in error["error"] or "context length" in error["error"]
+    assert (error["error_type"], error["code"]) == ("validation", 400)
     assert not engine.open_requests
 
 
@@ -293,7 +294,7 @@ def test_what_cannot_be_done_is_refused_by_name(client, engine, path, body, para
 )
 def test_what_no_grammar_can_be_made_of(live, path, body, param):
     answer = live.http.post(path, json=BODIES[path] | body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+    assert (answer.status_code, answer.json()["param"]) == (400, param), answer.text
 
 
 @pytest.mark.parametrize(
@@ -338,7 +339,7 @@ def test_a_failure_within_a_stream(client, engine):
             continue
         response = client.post(path, json=body)
         last = (lines if path.startswith("/api/") else events)(response)[-1]
-        assert last["error"]["code"] == 500
+        assert isinstance(last["error"], str) and last["code"] == 500
 
 
 def test_a_client_that_leaves(live):
@@ -362,8 +363,7 @@ def test_a_server_that_is_not_decoupled(serve, engine, path):
     client = serve(decoupled=False)
     answer = client.post(path, json=STREAMED[path])
     assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert "decoupled" in error["message"] and error["param"] == "stream"
+    assert "decoupled" in answer.text and '"param":"stream"' in answer.text
     assert engine.params == []
     if not path.endswith("_stream"):
         assert client.post(path, json=STREAMED[path] | {"stream": False}).status_code == 200

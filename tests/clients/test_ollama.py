@@ -1,0 +1,138 @@
+"""Ollama's own package."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+pydantic = pytest.importorskip("pydantic", reason="run scripts/test_clients")
+ollama = pytest.importorskip("ollama", reason="run scripts/test_clients")
+
+MODEL = "quire-tiny"
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+OPTIONS = {"temperature": 0, "num_predict": 60}
+
+
+class Person(pydantic.BaseModel):
+    """Somebody."""
+
+    name: str = pydantic.Field(max_length=10)
+    age: int = pydantic.Field(ge=0, le=120)
+
+
+def get_weather(city: str) -> str:
+    """Weather of a city.
+
+    Args:
+        city: Its name.
+    """
+    return f"sunny in {city}"
+
+
+@pytest.fixture
+def client(server_url, key):
+    with ollama.Client(server_url, headers={"Authorization": f"Bearer {key}"}) as made:
+        yield made
+
+
+def test_chat_whole_and_streamed(client):
+    whole = client.chat(MODEL, QUESTION, options=OPTIONS)
+    assert "Paris" in whole.message.content and whole.done_reason == "stop"
+    assert whole.eval_count > 0 and whole.total_duration > 0
+    pieces = list(client.chat(MODEL, QUESTION, options=OPTIONS, stream=True))
+    assert "".join(piece.message.content for piece in pieces) == whole.message.content
+    assert pieces[-1].done and pieces[-1].eval_count == whole.eval_count
+
+
+def test_generate_whole_and_streamed(client):
+    fields = {"model": f"{MODEL}:latest", "prompt": QUESTION[0]["content"], "options": OPTIONS}
+    whole = client.generate(**fields, system="Be brief.", keep_alive="5m")
+    assert whole.response and whole.done
+    pieces = client.generate(**fields, system="Be brief.", stream=True)
+    assert "".join(piece.response for piece in pieces) == whole.response
+    assert client.generate(**fields | {"prompt": "The capital of France is"}, raw=True).response
+    assert client.generate(model=MODEL, keep_alive="5m").done_reason == "load"
+
+
+def test_structured_output(client):
+    fields = {"model": MODEL, "messages": QUESTION, "options": {"num_predict": 200}}
+    answer = client.chat(**fields, format=Person.model_json_schema())
+    Person.model_validate_json(answer.message.content)
+    text = client.chat(**fields | {"options": {"stop": ["}"]}}, format="json").message.content
+    assert text.lstrip().startswith("{")
+
+
+def test_tools(client):
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    answer = client.chat(MODEL, question, tools=[get_weather], options=OPTIONS)
+    (call,) = answer.message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("get_weather", {"city": "Paris"})
+    streamed = client.chat(MODEL, question, tools=[get_weather], options=OPTIONS, stream=True)
+    (again,) = [call for piece in streamed for call in piece.message.tool_calls or ()]
+    assert again == call
+    result = {
+        "role": "tool",
+        "content": get_weather(**call.function.arguments),
+        "tool_name": "get_weather",
+    }
+    history = [*question, answer.message, result]
+    final = client.chat(MODEL, history, tools=[get_weather], options=OPTIONS)
+    assert final.message.content and not final.message.tool_calls
+
+
+def test_log_probabilities(client):
+    answer = client.chat(MODEL, QUESTION, options=OPTIONS, logprobs=True, top_logprobs=2)
+    assert len(answer.logprobs) == answer.eval_count
+    assert len(answer.logprobs[0].top_logprobs) == 2
+
+
+def test_vectors(client):
+    vectors = client.embed(MODEL, ["one", "two"]).embeddings
+    assert len(vectors) == 2 and len(vectors[0]) > 10
+    assert list(client.embeddings(MODEL, "one").embedding) == list(vectors[0])
+
+
+def test_models(client):
+    (model,) = client.list().models
+    assert model.model == MODEL and model.size > 0 and model.modified_at is not None
+    assert [running.model for running in client.ps().models] == [MODEL]
+    shown = client.show(MODEL)
+    assert {"completion", "tools"} <= set(shown.capabilities)
+    assert "tools" in shown.template and shown.details.family == "llama"
+
+
+def test_errors(client, server_url):
+    with pytest.raises(ollama.ResponseError, match="does not exist") as error:
+        client.chat("other", QUESTION)
+    assert error.value.status_code == 404
+    with pytest.raises(ollama.ResponseError, match="think") as error:
+        client.chat(MODEL, QUESTION, think=True)
+    assert error.value.status_code == 400
+    with pytest.raises(ollama.ResponseError, match="API key"):
+        ollama.Client(server_url).list()
+    with pytest.raises(ollama.ResponseError, match="temperature"):
+        list(client.chat(MODEL, QUESTION, options={"temperature": -1}, stream=True))
+
+
+def test_async(server_url, key):
+    async def ask():
+        client = ollama.AsyncClient(server_url, headers={"Authorization": f"Bearer {key}"})
+        pieces = await client.chat(MODEL, QUESTION, options=OPTIONS, stream=True)
+        return "".join([piece.message.content async for piece in pieces])
+
+    assert "Paris" in asyncio.run(ask())
+
+
+def test_as_curl_sends_it(server_url, key):
+    """``curl -d`` declares a form."""
+    import httpx
+
+    body = json.dumps({"model": MODEL, "prompt": "Hi", "stream": False, "options": OPTIONS})
+    headers = {
+        "authorization": f"Bearer {key}",
+        "content-type": "application/x-www-form-urlencoded",
+    }
+    answer = httpx.post(f"{server_url}/api/generate", content=body, headers=headers)
+    assert answer.json()["done"] is True

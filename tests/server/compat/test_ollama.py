@@ -1,0 +1,203 @@
+"""Ollama's shape beyond plain texts: tools, vectors, what is told of the model, errors."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quire.server.access.authentication import scope_of
+from quire.text.chat_template import ChatTemplate
+from tests.server.compat.test_other_shapes import lines
+from tests.server.test_tools import TEMPLATE
+
+CHAT, GENERATE = "/api/chat", "/api/generate"
+HELLO = {"role": "user", "content": "Hi"}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+BROKEN = '<tool_call>\n{"name": "get_weather", "arguments": {Rome}}\n</tool_call>'
+
+
+@pytest.fixture
+def calling(serve, engine, tokenizer, monkeypatch):
+    """A client of a model whose template shows tools."""
+    template = ChatTemplate({"default": TEMPLATE}, tokenizer.special_tokens)
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    engine.max_model_len = 4096
+    return serve()
+
+
+def test_calls_have_objects_as_arguments(calling, engine):
+    client = calling
+    engine.text = f"Well.{CALL}{CALL}"
+    body = {"messages": [HELLO], "tools": [TOOL]}
+    calls = [
+        {"function": {"index": i, "name": "get_weather", "arguments": {"city": "Rome"}}}
+        for i in range(2)
+    ]
+    answer = client.post(CHAT, json=body | {"stream": False}).json()
+    assert answer["message"] == {"role": "assistant", "content": "Well.", "tool_calls": calls}
+    assert answer["done_reason"] == "stop"
+    found = lines(client.post(CHAT, json=body))
+    assert "".join(line["message"]["content"] for line in found) == "Well."
+    assert [line["message"]["tool_calls"] for line in found if "tool_calls" in line["message"]] == [
+        calls
+    ]
+    assert found[-1]["done"] and found[-1]["message"]["content"] == ""
+
+
+def test_a_call_that_cannot_be_made_is_told(calling, engine):
+    client = calling
+    engine.text = BROKEN
+    body = {"messages": [HELLO], "tools": [TOOL], "stream": False}
+    message = client.post(CHAT, json=body).json()["message"]
+    assert "tool_calls" not in message
+    (error,) = message["tool_call_errors"]
+    assert "must be a JSON object" in error
+
+
+def test_a_history_of_calls_renders_as_in_chat_completions(live):
+    """Calls have no ids there; each answer is of the call with its name, in order."""
+    ours = [
+        HELLO,
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "a", "function": {"name": "f", "arguments": '{"x":1}'}},
+                {"id": "b", "function": {"name": "g", "arguments": "{}"}},
+            ],
+        },
+        {"role": "tool", "content": "2", "tool_call_id": "b", "name": "g"},
+        {"role": "tool", "content": "1", "tool_call_id": "a"},
+    ]
+    theirs = [
+        HELLO,
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"function": {"name": "f", "arguments": {"x": 1}}},
+                {"function": {"name": "g", "arguments": {}, "index": 1}},
+            ],
+        },
+        {"role": "tool", "content": "2", "tool_name": "g"},
+        {"role": "tool", "content": "1"},
+    ]
+    settings = {"temperature": 0, "max_tokens": 8}
+    (choice,) = live.http.post("/v1/chat/completions", json={"messages": ours, **settings}).json()[
+        "choices"
+    ]
+    body = {"messages": theirs, "options": {"temperature": 0, "num_predict": 8}, "stream": False}
+    answer = live.http.post(CHAT, json=body)
+    assert answer.json()["message"]["content"] == choice["message"]["content"], answer.text
+    assert "x-ignored-params" not in answer.headers
+
+
+def test_calls_are_answered_by_name_then_in_order():
+    from quire.protocol.decode import decode_body
+    from quire.protocol.ollama import OllamaChatRequest
+
+    calls = [{"function": {"name": name, "arguments": {}}} for name in "fgg"]
+    answers = [{"role": "tool", "tool_name": name, "content": ""} for name in ("g", "f", "g")]
+    messages = [HELLO, {"role": "assistant", "tool_calls": calls}, *answers, *answers[:1]]
+    body, ignored = decode_body(json.dumps({"messages": messages}).encode(), OllamaChatRequest)
+    chat = body.our_request()
+    f, g1, g2 = (call.id for call in chat.messages[1].tool_calls)
+    assert len({f, g1, g2}) == 3 and {len(f), len(g1)} == {9}, "Mistral's templates take nine"
+    assert [message.tool_call_id for message in chat.messages[2:]] == [g1, f, g2, None]
+    assert chat.messages[1].tool_calls == body.our_request().messages[1].tool_calls
+    assert not ignored
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities(live, stream):
+    options = {"temperature": 0, "num_predict": 4}
+    asked = {"logprobs": True, "top_logprobs": 2, "options": options, "stream": stream}
+    for path, prompt in (
+        (CHAT, {"messages": [HELLO]}),
+        (GENERATE, {"prompt": "Hi"}),
+        (GENERATE, {"prompt": "Hi", "raw": True}),
+    ):
+        response = live.http.post(path, json=prompt | asked)
+        found = lines(response) if stream else [response.json()]
+        entries = [entry for line in found for entry in line.get("logprobs", [])]
+        assert len(entries) == found[-1]["eval_count"], response.text
+        assert all(entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 2 for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(GENERATE, {}), (GENERATE, {"prompt": "", "keep_alive": 0}), (CHAT, {"messages": []})],
+)
+def test_without_a_prompt_it_is_loaded(client, engine, path, body):
+    answer = client.post(path, json=body)
+    assert (answer.json()["done"], answer.json()["done_reason"]) == (True, "load")
+    assert engine.params == []
+    assert answer.headers.get("x-ignored-params") == (
+        "keep_alive" if "keep_alive" in body else None
+    )
+
+
+def test_vectors(live):
+    ours = live.http.post("/v1/embeddings", json={"input": ["a", "b"]}).json()
+    vectors = [item["embedding"] for item in ours["data"]]
+    answer = live.http.post("/api/embed", json={"model": "tiny:latest", "input": ["a", "b"]}).json()
+    assert answer["embeddings"] == vectors and answer["model"] == "tiny"
+    assert answer["prompt_eval_count"] == ours["usage"]["prompt_tokens"]
+    assert live.http.post("/api/embed", json={"input": "a"}).json()["embeddings"] == vectors[:1]
+    older = live.http.post("/api/embeddings", json={"prompt": "a"}).json()
+    assert older == {"embedding": vectors[0]}
+    wrong = live.http.post("/api/embed", json={"input": "a", "dimensions": 3})
+    assert wrong.status_code == 400 and "dimensions" in wrong.json()["error"]
+
+
+def test_what_is_told_of_the_model(client):
+    (listed,) = client.get("/api/tags").json()["models"]
+    (running,) = client.get("/api/ps").json()["models"]
+    assert running.items() >= listed.items()
+    assert running["context_length"] == 256
+    for body in ({"model": "quire-tiny:latest"}, {"name": "quire-tiny"}):
+        shown = client.post("/api/show", json=body).json()
+        assert shown["model_info"]["scripted.context_length"] == 256
+        assert "completion" in shown["capabilities"] and shown["details"] == listed["details"]
+        assert "messages" in shown["template"]
+    assert client.post("/api/show", json={"model": "other"}).status_code == 404
+
+
+def test_a_body_need_not_be_declared_unless_a_page_may_have_sent_it(client):
+    content = json.dumps({"prompt": "x", "stream": False}).encode()
+    for headers in ({}, {"content-type": "application/x-www-form-urlencoded"}):
+        assert client.post(GENERATE, content=content, headers=headers).status_code == 200
+        for name, value in (("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")):
+            answer = client.post(GENERATE, content=content, headers=headers | {name: value})
+            assert answer.status_code == 415, name
+            assert "application/json" in answer.json()["error"]
+        answer = client.post("/v1/completions", content=content, headers=headers)
+        assert answer.status_code == 415, "only the clients of Ollama leave it out"
+
+
+def test_errors_are_texts(serve):
+    client = serve(api_key="secret")
+    key = {"authorization": "Bearer secret"}
+    for headers, method, path, body, status in (
+        ({}, "POST", CHAT, {"messages": [HELLO]}, 401),
+        (key, "POST", CHAT, {"messages": [HELLO], "model": "other"}, 404),
+        (key, "POST", CHAT, {"messages": 5}, 400),
+        (key, "GET", CHAT, None, 405),
+        (key, "POST", "/api/pull", {}, 404),
+    ):
+        answer = client.request(method, path, json=body, headers=headers)
+        assert answer.status_code == status
+        assert isinstance(answer.json()["error"], str), answer.text
+
+
+def test_scopes():
+    assert {scope_of(f"/api/{name}") for name in ("tags", "show", "ps", "version")} == {"read"}
+    paths = ("generate", "chat", "embed", "embeddings")
+    assert {scope_of(f"/api/{name}") for name in paths} == {"infer"}
