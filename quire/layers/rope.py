@@ -12,6 +12,11 @@ import numpy as np
 from quire.core.model_config import RopeConfig
 
 
+def rope_table_bytes(rope: RopeConfig, num_positions: int) -> int:
+    """Return the bytes of both tables."""
+    return 2 * 4 * num_positions * (rope.rotary_dim // 2)
+
+
 def rope_tables(rope: RopeConfig, num_positions: int) -> tuple[np.ndarray, np.ndarray]:
     """Return cosines and sines of every position's angles.
 

@@ -128,11 +128,11 @@ def read_gguf_config(file: GgufFile) -> ModelConfig:
     reader = _Reader(file, name)
     config = reader.config()
     eos = (f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
-    eos_ids = [file.integer(key) for key in eos]
+    eos_ids = [file.token_id(key) for key in eos]
     return replace(
         config,
         dtype=_dtype(file),
-        bos_token_id=file.integer("tokenizer.ggml.bos_token_id"),
+        bos_token_id=file.token_id("tokenizer.ggml.bos_token_id"),
         eos_token_ids=tuple(dict.fromkeys(i for i in eos_ids if i is not None)),
     )
 

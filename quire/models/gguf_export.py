@@ -23,7 +23,7 @@ from quire.models.gguf_checkpoint import row_order
 from quire.models.gguf_names import GGUF_FAMILIES, ROPE_FACTORS
 from quire.models.gguf_writer import TensorPlan
 from quire.models.registry import get_family
-from quire.models.tensor_source import check_tensors
+from quire.models.tensor_source import check_tensors, map_weights
 from quire.models.weight_map import WeightMap
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import quantize
@@ -89,8 +89,8 @@ class GgufExport:
     def _plans(self) -> list[TensorPlan]:
         """Pair our names with the file's: both come from the same map, in the same order."""
         config = self.config
-        names = self._checkpoint.weight_names(config.architecture)
-        ours = WeightMap(config, names).shapes()
+        weights = map_weights(self._checkpoint, config)
+        names, ours = weights.names, weights.shapes()
         tied = (re.escape(f"{names.head}.weight"),) if config.tie_word_embeddings else ()
         check_tensors(self._checkpoint, ours, (*names.harmless, *tied))
         theirs = WeightMap(config, self._family.names).shapes()

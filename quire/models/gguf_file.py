@@ -43,6 +43,9 @@ MAX_HEADER_BYTES = 256 << 20
 MIN_ENTRY_BYTES = 8 + 1 + 4 + 1
 MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
 
+#: What stands for "no such token" where an id is expected.
+NO_TOKEN = 2**32 - 1
+
 #: Type numbers of metadata values. Scalars: how struct and array name them.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
 BOOL, STRING, ARRAY = 7, 8, 9
@@ -141,6 +144,14 @@ class GgufFile:
         if value is not None and (type(value) is not int or value < 0):
             raise self.error(key, "must be an integer >= 0")
         return value
+
+    def token_id(self, key: str, default: int | None = None) -> int | None:
+        """Return the id of a special token, or ``default`` where there is none or :data:`NO_TOKEN`.
+
+        Source: llama.cpp, whose null token -1 becomes that where a file stores ids as uint32.
+        """
+        value = self.integer(key, default)
+        return default if value == NO_TOKEN else value
 
     def boolean(self, key: str, default: bool) -> bool:
         """Return true or false."""

@@ -14,6 +14,8 @@ import numpy as np
 
 from quire.core.errors import ConfigError, WeightMismatchError
 from quire.core.kv_cache_spec import DTYPE_BYTES
+from quire.core.machine import read_machine
+from quire.core.memory_budget import format_bytes
 from quire.core.model_config import ModelConfig, MoEConfig
 from quire.kernels.backend import Array, AttentionSpec, Backend, Linear, Weight
 from quire.kernels.block_matrix import BlockMatrix
@@ -24,11 +26,11 @@ from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
-from quire.layers.rope import rope_tables
+from quire.layers.rope import rope_table_bytes, rope_tables
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder, DecoderParts
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
-from quire.models.tensor_source import TensorSource, check_tensors, open_tensors
+from quire.models.tensor_source import TensorSource, check_tensors, map_weights, open_tensors
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import Scheme, quantize
@@ -64,12 +66,13 @@ def load_model(
         ModelLoadError: The folder, its configuration or a file is missing or damaged.
         UnsupportedArchitectureError: The architecture or one of its options is not implemented.
         WeightMismatchError: A tensor is missing, surplus or of another shape.
-        ConfigError: ``dtype``, ``plan`` or ``max_model_len`` does not fit the model.
+        ConfigError: ``dtype``, ``plan`` or ``max_model_len`` does not fit the model, or the context
+            does not fit in memory.
     """
     stored = read_model_config(Path(path))
     config = _settle(stored, dtype, max_model_len)
     checkpoint = open_tensors(Path(path), config)
-    weights = WeightMap(config, checkpoint.weight_names(config.architecture))
+    weights = map_weights(checkpoint, config)
     for line in checkpoint.notices():
         log.info("%s: %s", path, line)
     _check_tensors(checkpoint, weights)
@@ -115,7 +118,7 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
     tied = weights.config.tie_word_embeddings
     harmless = (*names.harmless, *((re.escape(head),) if tied else ()))
     check_tensors(checkpoint, weights.shapes(), harmless)
-    if not tied or head not in checkpoint.names:
+    if not tied or head not in checkpoint.names or head == embedding:
         return
     ours, theirs = (checkpoint.tensor(name).float32() for name in (head, embedding))
     if not np.array_equal(ours, theirs):
@@ -341,6 +344,14 @@ class _Builder:
     def _rope(self, config: ModelConfig, max_model_len: int) -> tuple[Array, Array] | None:
         if config.rope is None:
             return None
+        nbytes = rope_table_bytes(config.rope, max_model_len)
+        free = read_machine().free_bytes
+        if nbytes > free:
+            raise ConfigError(
+                f"[load] the RoPE tables of a context of {max_model_len} tokens must fit in "
+                f"{format_bytes(free)} of free memory; they take {format_bytes(nbytes)}. Give a "
+                "smaller --max-model-len."
+            )
         cos, sin = rope_tables(config.rope, max_model_len)
         self.weight_bytes += cos.nbytes + sin.nbytes
         return self.backend.from_numpy(cos), self.backend.from_numpy(sin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from quire.kernels.host_tensor import HostTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.gguf_checkpoint import GgufCheckpoint
 from quire.models.gguf_file import open_gguf
+from quire.models.weight_map import WeightMap
 from quire.models.weight_names import WeightNames
 
 log = logging.getLogger(__name__)
@@ -86,6 +88,18 @@ def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
         ModelLoadError: There are no weights, or they are damaged.
     """
     return GgufCheckpoint(open_gguf(path), config) if path.is_file() else Checkpoint(path)
+
+
+def map_weights(source: TensorSource, config: ModelConfig) -> WeightMap:
+    """Return which tensor of ``source`` is which weight of the model.
+
+    A matrix that is embedding and head at once may be stored under either name.
+    """
+    names = source.weight_names(config.architecture)
+    is_stored = {name: f"{name}.weight" in source.names for name in (names.embedding, names.head)}
+    if config.tie_word_embeddings and is_stored == {names.embedding: False, names.head: True}:
+        names = replace(names, embedding=names.head)
+    return WeightMap(config, names)
 
 
 def check_tensors(

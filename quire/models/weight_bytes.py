@@ -7,6 +7,7 @@ from pathlib import Path
 
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
+from quire.layers.rope import rope_table_bytes
 from quire.models.gguf_file import open_gguf
 from quire.models.registry import get_family
 from quire.models.weight_map import WeightMap
@@ -26,7 +27,7 @@ def expected_weight_bytes(
         plan: What is quantized at load.
         max_model_len: Positions of the tables.
     """
-    tables = 4 * max_model_len * config.rope.rotary_dim if config.rope else 0
+    tables = rope_table_bytes(config.rope, max_model_len) if config.rope else 0
     if path.is_file() and plan.layers is None:
         return tables + _gguf_bytes(path, config, dtype)
     shapes = WeightMap(config, get_family(config.architecture).names).shapes()

@@ -56,7 +56,7 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
         "chat_template": _templates(file),
     }
     for name, key in SPECIAL.items():
-        token_id = file.integer(f"{PREFIX}{key}_token_id", defaults.get(name))
+        token_id = file.token_id(f"{PREFIX}{key}_token_id", defaults.get(name))
         if token_id is None:
             continue
         if token_id >= len(tokens):

@@ -8,8 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quire.core.errors import ModelLoadError, UnsupportedArchitectureError, WeightMismatchError
+from quire.core.errors import (
+    ConfigError,
+    ModelLoadError,
+    UnsupportedArchitectureError,
+    WeightMismatchError,
+)
+from quire.core.machine import Machine
 from quire.kernels.registry import create_backend
+from quire.models import loader
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_checkpoint import GgufCheckpoint, row_order
 from quire.models.gguf_export import GgufExport
@@ -245,6 +252,23 @@ def test_counts_of_positions_are_integers(key, value, export):
     """A huge window was a TypeError of the kernels; what was no integer was ignored."""
     with pytest.raises(ModelLoadError, match=rf"llama.{key} must be an integer >= 0"):
         read_model_config(export("llama-biased-tied", change=set_value(f"llama.{key}", value)))
+
+
+def test_ids_of_no_token(export):
+    """2**32 - 1 is llama.cpp's null token; it was an end token beyond the vocabulary."""
+    ids = {f"tokenizer.ggml.{kind}_token_id": 2**32 - 1 for kind in ("bos", "eos", "padding")}
+    path = export("llama-biased-tied", change=lambda e: e.metadata.update(ids))
+    config = read_model_config(path)
+    assert (config.bos_token_id, config.eos_token_ids) == (None, ())
+
+
+def test_context_beyond_the_memory_is_one_clear_error(export, reference, monkeypatch):
+    """The tables of such a context ended in a MemoryError, or took all memory there was."""
+    monkeypatch.setattr(loader, "read_machine", lambda: Machine(1, 2**33, 2**33))
+    path = export("llama-biased-tied", change=set_value("llama.context_length", 2**28))
+    with pytest.raises(ConfigError, match=r"RoPE tables of a context of \d+ tokens must fit in"):
+        load_model(path, reference)
+    load_model(path, reference, max_model_len=64)
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,20 @@ def test_repeated_tied_head_must_be_equal(copy, reference, caplog):
         load_model(folder, reference)
 
 
+def test_tied_matrix_may_be_stored_as_the_head_alone(
+    copy, reference, create_driver, random_prompts
+):
+    """Such checkpoints were refused: missing model.embed_tokens.weight."""
+    folder, (prompt,) = copy("qwen3"), random_prompts([9])
+    want = last_logits(create_driver(folder, reference), prompt)
+
+    def rename(tensors):
+        tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+
+    edit(folder, rename)
+    assert np.array_equal(last_logits(create_driver(folder, reference), prompt), want)
+
+
 def drop(name):
     return lambda tensors: tensors.pop(name)
 

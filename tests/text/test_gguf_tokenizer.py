@@ -155,6 +155,13 @@ def test_small_vocabulary(tmp_path):
     assert load_tokenizer(tmp_path / "v.gguf").encode("aab<e>") == [0, 2, 3, 3]
 
 
+def test_ids_of_no_token(tmp_path):
+    """2**32 - 1 is llama.cpp's null token, which its test model has; such files were refused."""
+    nothing = {f"{kind}_token_id": 2**32 - 1 for kind in ("bos", "padding", "seperator", "mask")}
+    write_gguf(tmp_path / "v.gguf", small(**nothing), [])
+    assert load_tokenizer(tmp_path / "v.gguf").special_tokens == {"eos_token": "<e>"}
+
+
 BROKEN = {
     "kind": ({"model": "rwkv"}, "rwkv"),
     "no-kind": ({"model": None}, "tokenizer.ggml.model must be a string; got none"),
