@@ -33,6 +33,33 @@ def test_real_vocabularies(name):
     assert tokenizer.eos_token_id == (2 if name == "llama-spm" else 50256)
 
 
+#: What the models' own tokenizers make of a text, byte-level letters shown as text.
+CUTS = {
+    "deepseek-llm": (
+        "if x1234:\n\n 東京è",
+        ["if", " x", "1234", ":", "\n", "\n", " ", "東京", "è"],
+    ),
+    "deepseek-coder": ("a+=12;\n東京は", ["a", "+=", "1", "2", ";", "\n", "東京は"]),
+    "deepseek-v3": ("12345 .method東京", ["123", "45", " .", "method", "東京"]),
+    "falcon": ("it's 12345 $5`", ["it", "'", "s", " ", "123", "45", " ", "$", "5", "`"]),
+    "mpt": ("it's 12345  x", ["it", "'s", " 12345", " ", " x"]),
+    "bloom": ("Hello, world. é", ["Hello", ",", " world", ".", " é"]),
+    "viking": ("in 2024.", ["in", " ", "2", "0", "2", "4", "."]),
+    "superbpe": ("a 1234567", ["a ", "1", "234", "567"]),
+    "tiny_aya": ("1234567 Ab", ["1", "234", "567", " Ab"]),
+    "kimi-k2": ("x東京y's 12345", ["x", "東京", "y's", " ", "123", "45"]),
+    "glm4": ("x  y\n\n12345", ["x", " ", " y", "\n\n", "123", "45"]),
+    "qwen35": ("हिन्दी 12", ["हिन्दी", " ", "1", "2"]),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_where_text_is_cut(name):
+    text, pieces = CUTS[name]
+    cut = PRE_TOKENIZERS[name].build().pre_tokenize_str(text)
+    assert [text[begin:end] for _, (begin, end) in cut] == pieces
+
+
 def byte_level(folder, pre, *, normalizer=None, ignore_merges=False):
     """Write a byte-level tokenizer with a few merges, trained on TEXTS, and a chat template."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
