@@ -18,6 +18,9 @@ Messages follow ``[where] rule; got value. What to do.``
 
 #: How the error of a request begins that met a changed block of the KV cache.
 KV_CANARY = "[kv_canary]"
+#: How the error of a request begins whose grammar went beyond a limit after some tokens: its
+#: sender can help that.
+GRAMMAR_LIMIT = "[structured_outputs] the grammar must stay within the limits of a token"
 
 
 class QuireError(Exception):

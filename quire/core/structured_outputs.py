@@ -122,7 +122,7 @@ class TokenMatcher(Protocol):
 
     @property
     def error(self) -> str:
-        """Why the grammar could not go on; empty while it can."""
+        """The request's error when the grammar could not go on; empty while it can."""
         ...
 
 

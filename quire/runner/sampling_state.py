@@ -150,7 +150,7 @@ class SamplingState:
         """Say why no token could be drawn for ``row``."""
         rules = self._rules.get(row)
         if rules is not None and rules.matcher is not None and rules.matcher.error:
-            return f"[structured_outputs] the grammar could not go on: {rules.matcher.error}"
+            return rules.matcher.error
         if rules is not None:
             return (
                 "[sampling] a token must be possible; structured_outputs, allowed_token_ids, "

@@ -18,7 +18,7 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from quire.core.errors import RequestError
+from quire.core.errors import GRAMMAR_LIMIT, RequestError
 from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
 from quire.core.structured_outputs import StructuredOutputs
 from quire.text.grammar_vocabulary import Vocabulary
@@ -73,10 +73,15 @@ class SequenceMatcher:
 
     @property
     def error(self) -> str:
-        """Why it could not go on, in one line; empty while it can."""
+        """Why it could not go on, as the request's error; empty while it can."""
+        if self._matcher.is_error():
+            return f"{GRAMMAR_LIMIT}; got {_one_line(self._matcher.get_error())}. Simplify it."
         if self._num_refused:
-            return "a token does not follow the ones before it"
-        return _one_line(self._matcher.get_error())
+            return (
+                "[structured_outputs] a token must follow the ones before it; the grammar forbids "
+                "the last one."
+            )
+        return ""
 
 
 class GrammarCompiler:
@@ -176,12 +181,35 @@ def compile_grammar(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatche
         RequestError: It is no grammar, allows nothing, or is beyond :data:`LIMITS`. What these do
             not see may take any time and memory, and more stack than there is.
     """
+    matcher = create_start(tokenizer, kind, grammar)
+    first_mask(matcher, kind)
+    return matcher
+
+
+def create_start(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:
+    """Return a matcher that has done nothing yet; see :func:`compile_grammar`."""
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
-    if not matcher.is_error() and not any(matcher.compute_bitmask()):
+    check_limits(matcher, kind)
+    return matcher
+
+
+def first_mask(matcher: LLMatcher, kind: str) -> bytes:
+    """Return what may begin an output; see :func:`compile_grammar`."""
+    mask: bytes = matcher.compute_bitmask()
+    check_limits(matcher, kind)
+    if not any(mask):
         raise _refusal(f"{kind} must allow some output; no token can begin it")
+    return mask
+
+
+def check_limits(matcher: LLMatcher, kind: str) -> None:
+    """Refuse what has made a matcher stop.
+
+    Raises:
+        RequestError: Something has.
+    """
     if matcher.is_error():
         raise _refusal(f"{kind} cannot be enforced ({_one_line(matcher.get_error())})")
-    return matcher
 
 
 def grammar_of(constraint: StructuredOutputs) -> str:

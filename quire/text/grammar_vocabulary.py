@@ -40,7 +40,7 @@ class Vocabulary(TokenizerWrapper):
         self.special_token_ids = special_token_ids
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_ids[0]
-        self._eos_token_ids = eos_token_ids
+        self.eos_token_ids = eos_token_ids
         self._encode = encode
         self._special = frozenset(special_token_ids)
         self._ids: dict[bytes, int] = {}
@@ -55,12 +55,12 @@ class Vocabulary(TokenizerWrapper):
             list(self.tokens),
             list(self.special_token_ids),
             self.bos_token_id,
-            self._eos_token_ids,
+            self.eos_token_ids,
         )
 
     def create_tokenizer(self) -> LLTokenizer:
         """Return llguidance's tokenizer, a trie of the tokens' bytes."""
-        return LLTokenizer(self, n_vocab=len(self.tokens), eos_token=self._eos_token_ids)
+        return LLTokenizer(self, n_vocab=len(self.tokens), eos_token=self.eos_token_ids)
 
     def __call__(self, text: str) -> list[int]:
         """Return the tokens that ``text`` begins with; all of them when it is not long.

@@ -114,3 +114,15 @@ def test_compilations_are_counted(live):
         content(live, extra_body={"guided_regex": "counted"})
     assert live.metric("quire:grammar_compilation_time_seconds_count") == before + 1
     assert live.metric("quire:grammar_compilation_time_seconds_sum") > 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_limit_met_after_some_tokens_is_the_requests_own_fault(live, stream):
+    """It was a 500; this engine compiles in-process, without the server's check."""
+    late = {"structured_outputs": {"grammar": 'start: "a"{1000000000}'}}
+    with pytest.raises(openai.APIError, match="within the limits of a token") as caught:
+        answer = chat(live, stream=stream, extra_body=late)
+        assert stream and list(answer)
+    assert caught.value.param == "structured_outputs"
+    assert stream or isinstance(caught.value, openai.BadRequestError)
+    live.wait_until_idle()

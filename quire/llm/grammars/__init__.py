@@ -2,10 +2,10 @@
 
 What a grammar costs to compile cannot be told before: some would take hours, gigabytes or more
 stack than there is. A server therefore compiles every new one in a process of its own first
-(``sandbox``), with limits on time, memory and stack, and keeps the verdict (``checker``): one
-request is refused, and no other waits or dies. What was compiled cannot leave that process, but it
-is needed where tokens are drawn; so the engine's process compiles it once more, knowing that this
-ends, in a thread of its own (``compile_thread``): the tokens of other requests do not wait. ``LLM``
-and ``AsyncLLM``, whose callers are trusted, have no sandbox and compile once, in the thread that
-reads the request.
+(``sandbox``), with limits on time, memory and stack, follows it there for some tokens (``trial``),
+and keeps the verdict (``checker``), each client in its turn (``turns``): one request is refused,
+and no other waits or dies. What was compiled cannot leave that process, but it is needed where
+tokens are drawn; so the engine's process compiles it once more, knowing that this ends, in a thread
+of its own (``compile_thread``): the tokens of other requests do not wait. ``LLM`` and ``AsyncLLM``,
+whose callers are trusted, have no sandbox and compile once, in the thread that reads the request.
 """

@@ -6,10 +6,12 @@ The server's side: what passes here is compiled once more where it is used.
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
@@ -20,12 +22,21 @@ from quire.core.errors import CapacityError, RequestError
 from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
 from quire.core.structured_outputs import StructuredOutputs
 from quire.llm.grammars.sandbox import compile_in_sandbox
-from quire.llm.process.child import ChildProcess
+from quire.llm.grammars.turns import Turns
+from quire.llm.process.child import ChildProcess, ending_text
 from quire.text.grammar import GrammarCompiler, grammar_of
 from quire.text.grammar_vocabulary import Vocabulary
 
 #: Grammars compiled at once: one that takes long does not hold up the others.
-MAX_PROCESSES = 2
+MAX_PROCESSES = 3
+#: Of one client at a time, so that whoever sends long ones leaves a process to the others.
+MAX_PER_CLIENT = 2
+#: New grammars of one client that wait for a process; further ones are sent away.
+MAX_WAITING_PER_CLIENT = 64
+#: A process lost to anything but the grammar says nothing of it: another one tries again, once.
+MAX_TRIES = 2
+#: How a process ends that its grammar has ended: stack, memory, computing time.
+_OF_THE_GRAMMAR = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGXCPU}
 #: Answers kept, refusals too.
 MAX_KEPT = 1024
 #: What a process gets to start and to read the vocabulary.
@@ -53,6 +64,7 @@ class GrammarChecker:
         self._answers: OrderedDict[bytes, str] = OrderedDict()
         self._lock = threading.Lock()  # of the answers; held for moments only
         self._closed = False
+        self._turns = Turns(MAX_PROCESSES, MAX_PER_CLIENT, MAX_WAITING_PER_CLIENT)
         self.threads = ThreadPoolExecutor(MAX_PROCESSES, thread_name_prefix="quire-grammars")
         self.compilation_time = Histogram(COMPILATION_BUCKETS)
 
@@ -71,44 +83,76 @@ class GrammarChecker:
         answer = self._answer(key)
         if answer is None:
             grammar = grammar_of(constraint)
-            sandbox = self._take()
             start = time.perf_counter()
-            answer = sandbox.ask(constraint.kind, grammar, self._seconds)
+            answer, is_certain = self._ask(constraint.kind, grammar)
             with self._lock:
                 self.compilation_time.observe(time.perf_counter() - start)
-                if sandbox.is_alive:  # else it may have been the machine's fault
+                if is_certain:
                     self._answers[key] = answer
                 if len(self._answers) > MAX_KEPT:
                     self._answers.popitem(last=False)
-            self._give_back(sandbox)
         if answer:
             raise RequestError(answer, "structured_outputs")
 
-    async def check(self, constraint: StructuredOutputs, deadline: float | None = None) -> bool:
+    def _ask(self, kind: str, grammar: str) -> tuple[str, bool]:
+        """Return the refusal of a grammar, empty without one, and whether it stands for good."""
+        ending = 0
+        for _ in range(MAX_TRIES):
+            sandbox = self._take()
+            try:
+                answer = sandbox.ask(kind, grammar, self._seconds)
+                return answer, sandbox.is_alive  # too slow: it may have been the machine
+            except (EOFError, OSError):
+                ending = sandbox.end()
+            finally:
+                self._give_back(sandbox)
+            if self._closed:
+                break
+        if ending not in _OF_THE_GRAMMAR:
+            raise CapacityError(
+                "[structured_outputs] the process that checks grammars has died twice "
+                f"({ending_text(ending)}). Try again.",
+                1.0,
+            )
+        rule = "compile; it takes more memory or deeper nesting than there is"
+        return f"[structured_outputs] {kind} must {rule}. Simplify it.", False
+
+    async def check(
+        self, constraint: StructuredOutputs, deadline: float | None = None, client_id: str = ""
+    ) -> bool:
         """Wait for what :meth:`compile` says, in an event loop; not at all when it is known.
 
         Args:
             constraint: What a request asks for.
             deadline: On the monotonic clock, in seconds; what compiles then goes on.
+            client_id: Clients take turns.
 
         Returns:
             Whether it was known before the deadline.
 
         Raises:
-            RequestError, CapacityError: See :meth:`compile`.
+            RequestError: See :meth:`compile`.
+            CapacityError: See there; or too many of this client wait already.
         """
         if self.knows(constraint):
             self.compile(constraint)
             return True
         loop = asyncio.get_running_loop()
-        compiled = loop.run_in_executor(self.threads, self.compile, constraint)
         patience = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             async with asyncio.timeout(patience):
-                await compiled
+                await self._turns.take(client_id)
+                compiled = loop.run_in_executor(self.threads, self.compile, constraint)
+                compiled.add_done_callback(partial(self._checked, client_id))
+                await asyncio.shield(compiled)  # a place is free when its process is
         except TimeoutError:
             return False
         return True
+
+    def _checked(self, client_id: str, compiled: asyncio.Future[None]) -> None:
+        if not compiled.cancelled():
+            compiled.exception()  # for whoever waits still
+        self._turns.give_back(client_id)
 
     def stats(self) -> Samples:
         """Return what was compiled, by metric stem."""
@@ -175,22 +219,23 @@ class _Sandbox:
             raise
 
     def ask(self, kind: str, grammar: str, seconds: float) -> str:
-        """Return the refusal of a grammar, empty when it has none; a process lost to it ends."""
-        try:
-            self._link.send_bytes(msgspec.msgpack.encode((kind, grammar)))
-            if self._link.poll(seconds):
-                return self._link.recv_bytes().decode()
-            rule = f"compile within {seconds:g} s (--grammar-compilation-timeout); it takes longer"
-        except (EOFError, OSError):
-            rule = "compile; it takes more memory or deeper nesting than there is"
+        """Return the refusal of a grammar, empty when it has none; one too slow ends the process.
+
+        Raises:
+            EOFError, OSError: It has died.
+        """
+        self._link.send_bytes(msgspec.msgpack.encode((kind, grammar)))
+        if self._link.poll(seconds):
+            return self._link.recv_bytes().decode()
         self.end()
+        rule = f"compile within {seconds:g} s (--grammar-compilation-timeout); it takes longer"
         return f"[structured_outputs] {kind} must {rule}. Simplify it."
 
-    def end(self) -> None:
-        """Kill it."""
+    def end(self) -> int:
+        """Kill it, if it lives; return its exit code, that of a signal below 0."""
         self.is_alive = False
         self._link.close()
-        self._process.end(at_once=True)
+        return self._process.end(at_once=True)
 
 
 def _key(constraint: StructuredOutputs) -> bytes:

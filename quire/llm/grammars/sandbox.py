@@ -1,4 +1,4 @@
-"""A process that compiles grammars to see whether that ends; its parent ends it when not.
+"""A process that compiles and tries grammars; its parent ends it when that does not end.
 
 What a grammar costs to compile cannot be told before, and some would take hours, gigabytes or more
 stack than there is. Here they take no one else with them.
@@ -18,7 +18,8 @@ import msgspec
 from llguidance import LLTokenizer
 
 from quire.core.errors import RequestError
-from quire.text.grammar import compile_grammar
+from quire.llm.grammars.trial import try_out
+from quire.text.grammar import create_start
 from quire.text.grammar_vocabulary import Vocabulary
 
 #: Less than the engine has (``compile_thread``), so that what passes here passes there.
@@ -38,7 +39,8 @@ def compile_in_sandbox(connection: socket.socket) -> None:
     link = Connection(connection.detach())
     with suppress(EOFError, OSError):
         seconds, vocabulary = msgspec.msgpack.decode(link.recv_bytes())
-        tokenizer = Vocabulary(*vocabulary).create_tokenizer()
+        words = Vocabulary(*vocabulary)
+        tokenizer = words.create_tokenizer()
         _limit(resource.RLIMIT_AS, _address_space() + MEMORY_BYTES)
         link.send_bytes(b"")
         threading.stack_size(STACK_BYTES)
@@ -49,15 +51,18 @@ def compile_in_sandbox(connection: socket.socket) -> None:
             cpu_seconds = used.ru_utime + used.ru_stime + 2 * seconds + 1
             _limit(resource.RLIMIT_CPU, math.ceil(cpu_seconds))
             answer: list[str] = []
-            thread = threading.Thread(target=_compile, args=(tokenizer, kind, grammar, answer))
+            task = (tokenizer, words.eos_token_ids, kind, grammar, answer)
+            thread = threading.Thread(target=_compile, args=task)
             thread.start()
             thread.join()
             link.send_bytes(answer[0].encode())
 
 
-def _compile(tokenizer: LLTokenizer, kind: str, grammar: str, answer: list[str]) -> None:
+def _compile(
+    tokenizer: LLTokenizer, eos_token_ids: list[int], kind: str, grammar: str, answer: list[str]
+) -> None:
     try:
-        compile_grammar(tokenizer, kind, grammar)
+        try_out(create_start(tokenizer, kind, grammar), kind, eos_token_ids)
         answer.append("")
     except RequestError as refusal:
         answer.append(str(refusal))

@@ -69,8 +69,8 @@ class ChildProcess:
                 self._process.send_signal(number)
         time.sleep(DUMP_SECONDS)
 
-    def end(self, *, at_once: bool) -> str:
-        """Close the socket and wait for the process; return how it ended, as text.
+    def end(self, *, at_once: bool) -> int:
+        """Close the socket and wait for the process; return its exit code, below 0 of a signal.
 
         Args:
             at_once: Kill it, instead of after :data:`SHUTDOWN_GRACE_SECONDS`.
@@ -83,10 +83,15 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
-        if code < 0:
-            with suppress(ValueError):
-                return f"killed by {signal.Signals(-code).name}"
-        return f"exit code {code}"
+        return code
+
+
+def ending_text(code: int) -> str:
+    """Return an exit code as text."""
+    if code < 0:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
 
 
 def _main(module: str, function: str, descriptor: str, parent: str) -> None:

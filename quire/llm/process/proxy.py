@@ -175,7 +175,8 @@ class EngineProxy:
         grammar = request.params.structured_outputs
         if grammar is not None:
             assert self._grammars is not None, "made when the model was loaded"
-            if not await self._grammars.check(grammar, request.deadline):
+            client_id = request.client.client_id
+            if not await self._grammars.check(grammar, request.deadline, client_id):
                 # Past its deadline: the engine ends it before it would need the grammar.
                 return replace(request, params=replace(request.params, structured_outputs=None))
         return request

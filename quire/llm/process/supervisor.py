@@ -19,7 +19,7 @@ from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.log import get_logger
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
 from quire.llm.process import engine_loop
-from quire.llm.process.child import ChildProcess
+from quire.llm.process.child import ChildProcess, ending_text
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
     Done,
@@ -201,7 +201,7 @@ class Supervisor:
         self._keep_counters()
         if self._closed:
             self._owner.ended(None)
-        ending = child.end(at_once=not self._closed)
+        ending = ending_text(child.end(at_once=not self._closed))
         if error is None:
             error = EngineDeadError(f"[engine] its process has died ({ending}); see the log.")
         self._owner.ended(error)

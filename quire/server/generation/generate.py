@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from quire.core.errors import KV_CANARY
+from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY
 from quire.core.outputs import RequestOutput
 from quire.server.generation.service import Service
 from quire.server.generation.submission import Submission
@@ -66,7 +66,10 @@ def _check(output: RequestOutput, generations: list[Generation]) -> None:
     """Refuse an output that is not an answer."""
     for completion in output.outputs:
         if completion.finish_reason == "error":
-            corrupted = (output.error or "").startswith(KV_CANARY)
+            reason = output.error or ""
+            if reason.startswith(GRAMMAR_LIMIT):
+                raise ApiError(400, reason, param="structured_outputs")
+            corrupted = reason.startswith(KV_CANARY)
             raise ApiError(
                 500,
                 f"The engine failed on this request: {output.error}",

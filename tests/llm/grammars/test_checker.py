@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,8 @@ import pytest
 
 from quire import SamplingParams, StructuredOutputs
 from quire.core.config import EngineConfig
-from quire.core.errors import RequestError
-from quire.llm.grammars.checker import GrammarChecker
+from quire.core.errors import CapacityError, RequestError
+from quire.llm.grammars.checker import GrammarChecker, _Sandbox
 from quire.llm.process.proxy import EngineProxy
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import load_tokenizer
@@ -34,6 +37,17 @@ DEEP = {
     "grammar": "start: r0\n"
     + "\n".join(f'r{i}: "a" r{i + 1} | "b{i}"' for i in range(9_000))
     + '\nr9000: "c"'
+}
+
+
+#: Found out only after a token or more, or dear from the first one on.
+LATE: dict[str, dict[str, Any]] = {
+    "one letter": {"regex": "x{99999}"},
+    "after a choice": {"regex": "(a|b)x{99999}"},
+    "in an item": {"json": {"type": "array", "items": {"const": "y" * 30_000}, "minItems": 1}},
+    "rows": {"grammar": 'start: "a"{1000000000}'},
+    "states": {"regex": "((((((a{1,9}){1,9}){1,9}){1,9}){1,9}){1,9}){1,9}"},
+    "constant": {"choice": ["z" * 50_000]},
 }
 
 
@@ -67,6 +81,53 @@ def test_what_takes_too_long_is_refused(checker: GrammarChecker, kind: str) -> N
     assert {process.pid for process in children()} == before  # nobody computes on
     assert not checker.knows(constraint)
     checker.compile(StructuredOutputs(regex="a+"))
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_what_is_found_out_late_is_refused_at_once(compiler: GrammarCompiler, kind: str) -> None:
+    """Each passed and then cost every neighbour a second, or ended in a 500."""
+    constraint = StructuredOutputs(**LATE[kind])
+    checker = GrammarChecker(compiler, 60.0)
+    refusal = pytest.raises(RequestError, match="cannot be enforced|must (need|leave)")
+    with closing(checker), refusal as caught:
+        checker.compile(constraint)
+    assert caught.value.param == "structured_outputs"
+    assert checker.knows(constraint)
+
+
+def kill_next(checker: GrammarChecker, times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have the checker's processes be killed from outside while they are asked."""
+    killed: list[int] = []
+    ask = _Sandbox.ask
+
+    def dying(self: _Sandbox, kind: str, grammar: str, seconds: float) -> str:
+        if len(killed) < times:
+            killed.append(self._process.pid)
+            os.kill(self._process.pid, signal.SIGKILL)
+        return ask(self, kind, grammar, seconds)
+
+    monkeypatch.setattr(_Sandbox, "ask", dying)
+    return killed
+
+
+def test_a_process_that_dies_costs_nobody_a_refusal(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = kill_next(checker, 1, monkeypatch)
+    checker.compile(StructuredOutputs(regex="a+"))
+    assert len(killed) == 1
+
+
+def test_processes_that_keep_dying_are_no_fault_of_the_grammar(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = kill_next(checker, 2, monkeypatch)
+    constraint = StructuredOutputs(regex="b+")
+    with pytest.raises(CapacityError, match="killed by SIGKILL"):
+        checker.compile(constraint)
+    assert len(set(killed)) == 2
+    assert not checker.knows(constraint)
+    checker.compile(constraint)
 
 
 def test_the_time_is_kept(compiler: GrammarCompiler) -> None:

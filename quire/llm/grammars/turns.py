@@ -1,0 +1,70 @@
+"""A few places that many clients share in turn; what is done there is the caller's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+
+from quire.core.errors import CapacityError
+
+
+class Turns:
+    """Places for one event loop; each client gets some at once, and the next in turn.
+
+    Args:
+        num_places: All that there are.
+        max_per_client: What one client may have at a time, so that others always find a place soon.
+        max_waiting: Turns that one client may wait for.
+    """
+
+    def __init__(self, num_places: int, max_per_client: int, max_waiting: int) -> None:
+        self._num_free = num_places
+        self._max_per_client = max_per_client
+        self._max_waiting = max_waiting
+        self._held: Counter[str] = Counter()
+        #: Who waits, by client; the client that was served last is the last.
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def take(self, client_id: str) -> None:
+        """Wait for a place; :meth:`give_back` returns it.
+
+        Raises:
+            CapacityError: This client waits for too many already.
+        """
+        queue = self._waiting.setdefault(client_id, deque())
+        if len(queue) >= self._max_waiting:
+            raise CapacityError(
+                f"[structured_outputs] at most {self._max_waiting} new grammars of one client may "
+                "wait to be checked. Try again.",
+                1.0,
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        self._serve()
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.give_back(client_id)
+            raise
+
+    def give_back(self, client_id: str) -> None:
+        """Let the next one have a place."""
+        self._num_free += 1
+        self._held[client_id] -= 1
+        if not self._held[client_id]:
+            del self._held[client_id]
+        self._serve()
+
+    def _serve(self) -> None:
+        for client_id in list(self._waiting):
+            queue = self._waiting[client_id]
+            while queue and queue[0].done():  # nobody waits any more
+                queue.popleft()
+            if queue and self._num_free and self._held[client_id] < self._max_per_client:
+                self._num_free -= 1
+                self._held[client_id] += 1
+                queue.popleft().set_result(None)
+                self._waiting.move_to_end(client_id)
+            if not queue:
+                del self._waiting[client_id]

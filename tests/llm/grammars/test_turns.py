@@ -1,0 +1,81 @@
+"""Places that clients share: whose turn it is, who is sent away, and that none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quire.core.errors import CapacityError
+from quire.llm.grammars.turns import Turns
+
+pytestmark = pytest.mark.asyncio
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_clients_take_turns() -> None:
+    turns, order = Turns(1, 1, 100), list[str]()
+
+    async def work(client_id: str) -> None:
+        await turns.take(client_id)
+        order.append(client_id)
+        await asyncio.sleep(0)
+        turns.give_back(client_id)
+
+    names = ["many"] * 5 + ["few", "one", "few"]
+    await asyncio.gather(*map(work, names))
+    assert order.index("one") < 5 and order.count("many") == 5
+    first = order.index("few")
+    assert "many" in order[first : order.index("few", first + 1)]
+
+
+async def test_one_client_leaves_a_place_to_others() -> None:
+    turns = Turns(3, 2, 100)
+    hogs = [asyncio.create_task(turns.take("hog")) for _ in range(10)]
+    await settle()
+    assert sum(task.done() for task in hogs) == 2
+    await asyncio.wait_for(turns.take("other"), 1)
+    turns.give_back("hog")
+    await settle()
+    assert sum(task.done() for task in hogs) == 3
+    for task in hogs:
+        task.cancel()
+
+
+async def test_too_many_are_sent_away_alone() -> None:
+    turns = Turns(1, 1, 2)
+    await turns.take("a")
+    waiting = [asyncio.create_task(turns.take("a")) for _ in range(2)]
+    await settle()
+    with pytest.raises(CapacityError, match="at most 2"):
+        await turns.take("a")
+    other = asyncio.create_task(turns.take("b"))
+    await settle()
+    turns.give_back("a")
+    for task in (waiting[0], other, waiting[1]):
+        await asyncio.wait_for(task, 1)
+        turns.give_back("b" if task is other else "a")
+    assert all(task.done() for task in (*waiting, other))
+
+
+async def test_who_leaves_takes_no_place_along() -> None:
+    turns = Turns(1, 1, 10)
+    await turns.take("a")
+    gone = [asyncio.create_task(turns.take("a")) for _ in range(3)]
+    stays = asyncio.create_task(turns.take("b"))
+    await settle()
+    for task in gone:
+        task.cancel()
+    await settle()
+    turns.give_back("a")
+    await asyncio.wait_for(stays, 1)
+    late = asyncio.create_task(turns.take("c"))
+    await settle()
+    turns.give_back("b")
+    late.cancel()  # in the moment in which it has its turn
+    await settle()
+    await asyncio.wait_for(turns.take("d"), 1)
