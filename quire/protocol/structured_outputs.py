@@ -30,10 +30,11 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's ``response_format``."""
+    """OpenAI's ``response_format``; TGI's has a ``value`` in it, see :func:`tgi_constraint`."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "json", "regex"]
     json_schema: JsonSchemaFormat | None = None
+    value: str | dict[str, Any] | None = None
 
 
 class StructuredOutputsField(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +45,32 @@ class StructuredOutputsField(msgspec.Struct, kw_only=True, forbid_unknown_fields
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+
+
+def tgi_constraint(
+    kind: str, value: str | dict[str, Any] | None, field: str
+) -> StructuredOutputsField:
+    """Return what TGI's grammars mean: a regular expression, or a schema, bare or with a name.
+
+    Args:
+        kind: ``regex``, or one of ``json``, ``json_object`` and ``json_schema``.
+        value: Of the grammar.
+        field: Where it stands, for errors.
+
+    Raises:
+        RequestError: It is not what the kind says.
+    """
+    if kind == "regex":
+        if isinstance(value, str):
+            return StructuredOutputsField(regex=value)
+        rule = "must be text for a regex"
+    else:
+        if kind == "json_schema" and isinstance(value, dict):
+            value = value.get("schema")
+        if value is not None:
+            return StructuredOutputsField(json=value)
+        rule = "must be a schema"
+    raise RequestError(f"[{field}.value] {rule}; got {value!r:.80}.", f"{field}.value")
 
 
 class StructuredRequest(StreamableBody, kw_only=True):
@@ -85,15 +112,19 @@ class StructuredRequest(StreamableBody, kw_only=True):
             return StructuredOutputs(**{ALIASES[name]: getattr(self, name)})
         if self.structured_outputs is not None:
             return StructuredOutputs(**msgspec.structs.asdict(self.structured_outputs))
-        assert self.response_format is not None
-        if self.response_format.type == "json_object":
+        form = self.response_format
+        assert form is not None
+        if form.value is not None or form.type in ("json", "regex"):
+            meant = tgi_constraint(form.type, form.value, "response_format")
+            return StructuredOutputs(**msgspec.structs.asdict(meant))
+        if form.type == "json_object":
             return StructuredOutputs(json_object=True)
-        if self.response_format.json_schema is None:
+        if form.json_schema is None:
             raise RequestError(
                 '[response_format.json_schema] is needed by type "json_schema"; got none.',
                 "response_format.json_schema",
             )
-        return StructuredOutputs(json=self.response_format.json_schema.json_schema)
+        return StructuredOutputs(json=form.json_schema.json_schema)
 
     def _asks(self, name: str) -> bool:
         value = getattr(self, name)

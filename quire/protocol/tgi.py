@@ -1,4 +1,4 @@
-"""``POST /generate`` and ``/generate_stream`` of TGI on the wire."""
+"""``POST /generate``, ``/generate_stream`` and ``/`` of TGI on the wire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from quire.protocol.compat import CompatRequest, refuse, shared_fields
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.generation import Count, Seed
-from quire.protocol.structured_outputs import StructuredOutputsField
+from quire.protocol.structured_outputs import tgi_constraint
 
 DEFAULT_MAX_NEW_TOKENS = 100
 _NAMES = {
@@ -26,7 +26,7 @@ _DRAWING = ("temperature", "top_k", "top_p")
 class TgiGrammar(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the text must look like."""
 
-    type: Literal["json", "regex", "json_object"]
+    type: Literal["json", "json_object", "json_schema", "regex"]
     value: str | dict[str, Any]
 
 
@@ -89,7 +89,9 @@ class TgiRequest(CompatRequest, kw_only=True):
         if asked.max_new_tokens is not UNSET:
             fields["max_tokens"] = asked.max_new_tokens
         if asked.grammar is not None:
-            fields["structured_outputs"] = _constraint(asked.grammar)
+            fields["structured_outputs"] = tgi_constraint(
+                asked.grammar.type, asked.grammar.value, "parameters.grammar"
+            )
         return CompletionRequest(
             **fields,
             prompt=self.inputs,
@@ -98,14 +100,6 @@ class TgiRequest(CompatRequest, kw_only=True):
             logprobs=0 if asked.details or self.stream else None,
             prompt_logprobs=0 if asked.decoder_input_details else None,
         )
-
-
-def _constraint(grammar: TgiGrammar) -> StructuredOutputsField:
-    if grammar.type != "regex":
-        return StructuredOutputsField(json=grammar.value)
-    if not isinstance(grammar.value, str):
-        raise refuse("parameters.grammar.value", "must be text for a regex", grammar.value)
-    return StructuredOutputsField(regex=grammar.value)
 
 
 class TgiToken(msgspec.Struct):

@@ -11,7 +11,8 @@ from quire.protocol.compat import CompatRequest, shared_fields
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.generation import Count, Seed
 
-_NAMES = {
+#: Our names of settings.
+NAMES = {
     name: name
     for name in (
         "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
@@ -112,7 +113,7 @@ class TritonRequest(CompatRequest, kw_only=True):
         Raises:
             RequestError: See :meth:`given`.
         """
-        fields = shared_fields(self.given(), _NAMES)
+        fields = shared_fields(self.given(), NAMES)
         return CompletionRequest(**fields, prompt=self.text_input, stream=self.stream)
 
 

@@ -20,21 +20,27 @@ from quire.server.http.errors import ApiError, path_of
 
 SCOPES = ("infer", "read", "admin")
 #: What probes read without a key.
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/progress", "/ping"})
+OPEN_PATHS = frozenset(
+    {
+        "/health", "/health/live", "/health/ready", "/health/progress", "/ping",
+        "/v2/health/live", "/v2/health/ready",
+    }
+)  # fmt: skip
 #: Of a WebSocket; what follows is the key.
 SUBPROTOCOL = "openai-insecure-api-key."
 _INFER = frozenset(
     {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
-        "/tokenize", "/detokenize", "/invocations", "/generate", "/generate_stream",
+        "/tokenize", "/detokenize", "/invocations", "/", "/generate", "/generate_stream",
         "/api/generate", "/api/chat", "/api/embed", "/api/embeddings",
     }
 )  # fmt: skip
-_INFER_BELOW = ("/v1/responses/", "/v2/models/")
+#: Of one of Triton's models; others tell of it.
+_INFER_OF_MODEL = ("/generate", "/generate_stream", "/infer")
 _READ = frozenset(
     {
         "/metrics", "/load", "/version", "/openapi.json", "/v1/models", "/api/tags",
-        "/api/version", "/api/show", "/api/ps",
+        "/api/version", "/api/show", "/api/ps", "/info", "/v2",
     }
 )  # fmt: skip
 _KEY = re.compile(r"[!-~]+")
@@ -179,7 +185,9 @@ _FIELDS: dict[str, Callable[[str], Any]] = {
 
 def scope_of(path: str) -> str:
     """Return the scope a path needs that is not open; an unknown one needs the highest."""
-    if path in _INFER or path.startswith(_INFER_BELOW):
+    if path.startswith("/v2/models/"):
+        return "infer" if path.endswith(_INFER_OF_MODEL) else "read"
+    if path in _INFER or path.startswith("/v1/responses/"):
         return "infer"
     if path in _READ or path.startswith("/v1/models/"):
         return "read"

@@ -1,4 +1,4 @@
-"""``POST /generate`` and ``/generate_stream`` in TGI's shape."""
+"""TGI's routes: ``POST /generate``, ``/generate_stream`` and ``/``, and ``GET /info``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
+import quire
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.tgi import (
     DEFAULT_MAX_NEW_TOKENS,
@@ -22,13 +25,19 @@ from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
+from quire.server.http.body import json_response
 from quire.server.http.sse import TGI_EVENTS
 from quire.server.openai.logprobs import LOWEST, TokenNames
 from quire.text.tokenizer import Tokenizer
 
 
 class Tgi(CompatEndpoint[TgiRequest]):
-    """The ASGI app of either route."""
+    """The ASGI app of one of the routes for texts.
+
+    Args:
+        service: The served model.
+        streams: What the route does; None, of ``/``, where the body says it.
+    """
 
     kind = TgiRequest
     id_prefix = "tgi"
@@ -39,7 +48,8 @@ class Tgi(CompatEndpoint[TgiRequest]):
         submission, _ = await prepare_completion(
             self.service, completion, "inputs", DEFAULT_MAX_NEW_TOKENS
         )
-        return TgiTexts(self.service.engine.tokenizer, request.body), submission
+        listed = self._streams is None
+        return TgiTexts(self.service.engine.tokenizer, request.body, listed), submission
 
 
 class TokenPieces:
@@ -81,11 +91,13 @@ class TgiTexts(CompatAnswer):
     Args:
         tokenizer: Of the served model.
         body: The request.
+        listed: A whole answer is a list of one.
     """
 
     form = TGI_EVENTS
 
-    def __init__(self, tokenizer: Tokenizer, body: TgiRequest) -> None:
+    def __init__(self, tokenizer: Tokenizer, body: TgiRequest, listed: bool) -> None:
+        self._listed = listed
         self._names = TokenNames(tokenizer, False)
         self._asked = body.parameters or TgiParameters()
         self._echo = body.inputs if self._asked.return_full_text else ""
@@ -93,7 +105,7 @@ class TgiTexts(CompatAnswer):
         self._texts: list[str] = []
         self._index = 0
 
-    def whole(self, outputs: list[RequestOutput]) -> TgiAnswer:
+    def whole(self, outputs: list[RequestOutput]) -> TgiAnswer | list[TgiAnswer]:
         (output,) = outputs
         (completion,) = output.outputs
         text = completion.text
@@ -102,7 +114,8 @@ class TgiTexts(CompatAnswer):
             tokens = self._tokens.split(completion, text)
             prefill = self._prefill(output)
             details = self._details(completion, len(tokens), tokens=tokens, prefill=prefill)
-        return TgiAnswer(generated_text=self._echo + text, details=details)
+        answer = TgiAnswer(generated_text=self._echo + text, details=details)
+        return [answer] if self._listed else answer
 
     def pieces(self, output: RequestOutput, completion: CompletionOutput) -> Iterator[TgiEvent]:
         self._texts.append(completion.text)
@@ -149,7 +162,36 @@ def _finish_reason(completion: CompletionOutput) -> str:
 
 def routes(service: Service) -> list[Route]:
     """Return the routes."""
+
+    async def show_info(request: Request) -> Response:
+        return json_response(_info(service))
+
     return [
+        Route("/", Tgi(service), methods=["POST"]),
+        Route("/info", show_info, methods=["GET"]),
         Route("/generate", Tgi(service, False), methods=["POST"]),
         Route("/generate_stream", Tgi(service, True), methods=["POST"]),
     ]
+
+
+def _info(service: Service) -> dict[str, Any]:
+    """Return what TGI tells of itself, as far as it has a meaning here."""
+    config, longest = service.config, service.engine.max_model_len
+    return {
+        "model_id": service.model_names[0],
+        "model_sha": None,
+        "model_dtype": service.engine.model_config.dtype,
+        "model_device_type": config.parallel.device,
+        "model_pipeline_tag": "text-generation",
+        "max_concurrent_requests": service.options.max_num_queued_reqs,
+        "max_best_of": 1,
+        "max_input_tokens": longest - 1,
+        "max_input_length": longest - 1,
+        "max_total_tokens": longest,
+        "max_batch_size": config.scheduler.max_num_seqs,
+        "max_client_batch_size": 1,
+        "router": "quire",
+        "version": quire.__version__,
+        "sha": None,
+        "docker_label": None,
+    }

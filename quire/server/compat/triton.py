@@ -1,4 +1,4 @@
-"""``POST /v2/models/{model}/generate`` and ``.../generate_stream``: Triton's generate extension."""
+"""Triton's routes: ``.../generate``, ``.../generate_stream``, ``.../infer``, and about a model."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
+import quire
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.triton import TritonAnswer, TritonRequest
+from quire.protocol.triton_tensors import INPUTS, TEXT_INPUT, TEXT_OUTPUT
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
+from quire.server.compat.triton_infer import VERSION, Infer
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
+from quire.server.http.body import json_response
 from quire.server.http.sse import PLAIN_EVENTS
 
 PREFIX = "/v2/models/"
-#: Models have one version here.
-VERSION = "1"
+PLATFORM = "quire"
 
 
 class Triton(CompatEndpoint[TritonRequest]):
@@ -74,9 +79,81 @@ class TritonTexts(CompatAnswer):
 
 
 def routes(service: Service) -> list[Route]:
-    """Return the routes."""
-    whole, streamed = Triton(service, False), Triton(service, True)
-    return [
-        Route(PREFIX + "{model:path}/generate", whole, methods=["POST"]),
-        Route(PREFIX + "{model:path}/generate_stream", streamed, methods=["POST"]),
+    """Return the routes; a model's name may hold slashes, and its one version may be named."""
+
+    async def show_server(request: Request) -> Response:
+        extensions = ["generate", "binary_tensor_data", "model_configuration"]
+        return json_response(
+            {"name": PLATFORM, "version": quire.__version__, "extensions": extensions}
+        )
+
+    async def ready(request: Request) -> Response:
+        service.resolve_model(request.path_params["model"])
+        service.check_serving()
+        return Response()
+
+    async def show(request: Request) -> Response:
+        return json_response(_metadata(service.resolve_model(request.path_params["model"])))
+
+    async def show_config(request: Request) -> Response:
+        name = service.resolve_model(request.path_params["model"])
+        return json_response(_config(name, service.options.decoupled))
+
+    whole, streamed, infer = Triton(service, False), Triton(service, True), Infer(service)
+    found = [Route("/v2", show_server, methods=["GET"])]
+    for model in (f"{PREFIX}{{model:path}}/versions/{VERSION}", f"{PREFIX}{{model:path}}"):
+        found += [
+            Route(f"{model}/generate", whole, methods=["POST"]),
+            Route(f"{model}/generate_stream", streamed, methods=["POST"]),
+            Route(f"{model}/infer", infer, methods=["POST"]),
+            Route(f"{model}/ready", ready, methods=["GET"]),
+            Route(f"{model}/config", show_config, methods=["GET"]),
+        ]
+    for model in (f"{PREFIX}{{model:path}}/versions/{VERSION}", f"{PREFIX}{{model:path}}"):
+        found.append(Route(model, show, methods=["GET"]))
+    return found
+
+
+def _metadata(name: str) -> dict[str, Any]:
+    """Return what ``.../infer`` takes and gives."""
+    return {
+        "name": name,
+        "versions": [VERSION],
+        "platform": PLATFORM,
+        "inputs": [
+            {"name": tensor, "datatype": kind, "shape": [_length(tensor)]}
+            for tensor, kind in INPUTS
+        ],
+        "outputs": [{"name": TEXT_OUTPUT, "datatype": "BYTES", "shape": [-1]}],
+    }
+
+
+def _config(name: str, decoupled: bool) -> dict[str, Any]:
+    """Return the same in the words of a model's configuration file."""
+    inputs = [
+        {
+            "name": tensor,
+            "data_type": _data_type(kind),
+            "dims": [_length(tensor)],
+            "optional": tensor != TEXT_INPUT,
+        }
+        for tensor, kind in INPUTS
     ]
+    return {
+        "name": name,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "max_batch_size": 0,
+        "input": inputs,
+        "output": [{"name": TEXT_OUTPUT, "data_type": _data_type("BYTES"), "dims": [-1]}],
+        "model_transaction_policy": {"decoupled": decoupled},
+    }
+
+
+def _length(tensor: str) -> int:
+    """Return how many elements an input has; -1 leaves it open."""
+    return -1 if tensor in (TEXT_INPUT, "stop") else 1
+
+
+def _data_type(kind: str) -> str:
+    return "TYPE_STRING" if kind == "BYTES" else f"TYPE_{kind}"

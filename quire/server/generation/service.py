@@ -24,6 +24,9 @@ from quire.server.observability.request_record import Sink
 from quire.server.observability.tracing import Tracing
 from quire.server.options import ServerOptions
 
+#: What TGI's clients send where a model's name is asked for: it serves one and looks at no name.
+PLACEHOLDERS = ("dummy", "tgi")
+
 
 @dataclass(frozen=True, slots=True)
 class UsageOptions:
@@ -97,13 +100,24 @@ class Service:
             await asyncio.to_thread(self.tracing.shutdown)
             self.tracing = None
 
+    def check_serving(self) -> None:
+        """Return when requests are taken.
+
+        Raises:
+            EngineDeadError: The engine has stopped, or is being restarted.
+            ApiError: 503, the server is about to end.
+        """
+        self.engine.check_health()
+        if self.admission.draining:
+            raise ApiError(503, "The server is shutting down.")
+
     def resolve_model(self, name: str | None) -> str:
-        """Return the served name a request means; none or an empty one means the first.
+        """Return the served name a request means; none, or one of no model, means the first.
 
         Raises:
             ApiError: 404, no such model.
         """
-        if not name:
+        if not name or (name in PLACEHOLDERS and name not in self.model_names):
             return self.model_names[0]
         if name not in self.model_names:
             raise ApiError(404, f"The model `{name}` does not exist.", param="model")

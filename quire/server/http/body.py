@@ -62,6 +62,12 @@ async def read_json(request: Request, any_type: bool = False) -> dict[str, msgsp
         ApiError: 413 too large, 415 not JSON by its content type, or compressed.
         RequestError: It is not a JSON object.
     """
+    check_media_type(request, any_type)
+    return decode_json(await read_body(request))
+
+
+def check_media_type(request: Request, any_type: bool = False) -> None:
+    """Refuse a body that is not declared as JSON; see :func:`read_json`."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # A web page may send a form or text to this machine without asking; JSON it may not.
     any_type = any_type and not any(name in request.headers for name in _OF_BROWSERS)
@@ -70,6 +76,14 @@ async def read_json(request: Request, any_type: bool = False) -> dict[str, msgsp
         raise ApiError(
             415, f"[content-type] must be application/json; got {media_type or 'nothing'}."
         )
+
+
+async def read_body(request: Request) -> bytes:
+    """Return a body as it was sent.
+
+    Raises:
+        ApiError: 413 too large, 415 compressed.
+    """
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", ""):
         raise ApiError(
@@ -77,10 +91,6 @@ async def read_json(request: Request, any_type: bool = False) -> dict[str, msgsp
             f"[content-encoding] a body must be sent as it is; got {coding[:40]!a}.",
             headers={"Accept-Encoding": "identity"},
         )
-    return decode_json(await _read_bytes(request))
-
-
-async def _read_bytes(request: Request) -> bytes:
     too_large = ApiError(413, f"[body] must be at most {MAX_BODY_BYTES} bytes.")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
@@ -147,6 +157,9 @@ def read_timeout(request: Request) -> float | None:
 
 
 def json_response(value: Any, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response of ``value``; bytes are JSON already."""
+    """Return a response of ``value``; bytes are JSON already, and a response is one already."""
+    if isinstance(value, Response):
+        value.headers.update(headers or {})
+        return value
     content = value if isinstance(value, bytes) else msgspec.json.encode(value)
     return Response(content, headers=headers, media_type="application/json")

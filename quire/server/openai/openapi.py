@@ -35,6 +35,7 @@ from quire.protocol.tokenization import (
     TokenizeResponse,
 )
 from quire.protocol.triton import TritonAnswer, TritonRequest
+from quire.protocol.triton_tensors import InferRequest
 from quire.server.access.authentication import OPEN_PATHS, scope_of
 from quire.server.http.errors import has_flat_errors
 
@@ -45,6 +46,7 @@ _TEXT = "text/plain"
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
 _LINES = "application/x-ndjson"
+_BYTES = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,27 @@ class AnyRequest(msgspec.Struct, kw_only=True):
     input: Any = msgspec.UNSET
 
 
+def _of_triton() -> dict[tuple[str, str], Operation]:
+    """Return Triton's routes, each with and without the model's version."""
+    found = {("GET", "/v2"): Operation("The server, in Triton's shape.")}
+    for model in ("/v2/models/{model:path}", "/v2/models/{model:path}/versions/1"):
+        found |= {
+            ("GET", model): Operation("What a model takes and gives, in Triton's shape."),
+            ("GET", f"{model}/config"): Operation("The same as a configuration."),
+            ("GET", f"{model}/ready"): Operation("Whether requests are served.", media=()),
+            ("POST", f"{model}/generate"): Operation(
+                "Continue a text, in Triton's shape.", TritonRequest, TritonAnswer
+            ),
+            ("POST", f"{model}/generate_stream"): Operation(
+                "The same, streamed.", TritonRequest, media=(_EVENTS,)
+            ),
+            ("POST", f"{model}/infer"): Operation(
+                "Continue texts, as tensors.", InferRequest, media=(_JSON, _BYTES)
+            ),
+        }
+    return found
+
+
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/chat/completions"): Operation(
         "Answer a conversation.", ChatCompletionRequest, ChatCompletion, (_JSON, _EVENTS)
@@ -95,6 +118,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/responses/{id}/cancel"): Operation("End a response under way."),
     ("POST", "/generate"): Operation("Continue a text, in TGI's shape.", TgiRequest, TgiAnswer),
     ("POST", "/generate_stream"): Operation("The same, streamed.", TgiRequest, media=(_EVENTS,)),
+    ("POST", "/"): Operation("As /generate, in a list, or streamed.", TgiRequest, media=(_EVENTS,)),
+    ("GET", "/info"): Operation("What is served, in TGI's shape."),
     ("POST", "/api/generate"): Operation(
         "Answer a text, in Ollama's shape.", OllamaGenerateRequest, OllamaAnswer, (_JSON, _LINES)
     ),
@@ -112,12 +137,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/api/ps"): Operation("List the loaded models, in Ollama's shape."),
     ("GET", "/api/tags"): Operation("List the served models, in Ollama's shape."),
     ("GET", "/api/version"): Operation("The server's version, in Ollama's shape."),
-    ("POST", "/v2/models/{model:path}/generate"): Operation(
-        "Continue a text, in Triton's shape.", TritonRequest, TritonAnswer
-    ),
-    ("POST", "/v2/models/{model:path}/generate_stream"): Operation(
-        "The same, streamed.", TritonRequest, media=(_EVENTS,)
-    ),
+    **_of_triton(),
     ("GET", "/load"): Operation("How many requests are under way."),
     ("GET", "/v1/models"): Operation("List the served models.", None, ModelList),
     ("GET", "/v1/models/{model:path}"): Operation("Describe a model.", None, ModelCard),
@@ -143,7 +163,7 @@ def create_document(routes: Iterable[BaseRoute], with_keys: bool) -> dict[str, A
     schemas: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        if isinstance(route, Route) and not _is_page(route.path):
+        if isinstance(route, Route) and not _is_page(route):
             methods = sorted((route.methods or {"POST"}) - {"HEAD"})
             item = paths.setdefault(_PARAMETER.sub(r"{\1}", route.path), {})
             for method in methods:
@@ -158,8 +178,9 @@ def create_document(routes: Iterable[BaseRoute], with_keys: bool) -> dict[str, A
     }
 
 
-def _is_page(path: str) -> bool:
-    return path == "/" or path.startswith("/playground")
+def _is_page(route: Route) -> bool:
+    shown = route.path == "/" and "GET" in (route.methods or ())
+    return shown or route.path.startswith("/playground")
 
 
 def _operation(

@@ -15,20 +15,15 @@ from quire.server.http.errors import ApiError
 def routes(service: Service) -> list[Route]:
     """Return the routes."""
 
-    def check() -> None:
-        service.engine.check_health()
-        if service.admission.draining:
-            raise ApiError(503, "The server is shutting down.")
-
     async def health(request: Request) -> Response:
-        check()
+        service.check_serving()
         return Response()
 
     async def live(request: Request) -> Response:
         return Response()
 
     async def ready(request: Request) -> Response:
-        check()
+        service.check_serving()
         progress, limit = service.engine.progress(), service.options.watchdog_timeout
         if progress.pending and progress.stalled_seconds > limit:
             raise ApiError(
@@ -63,6 +58,9 @@ def routes(service: Service) -> list[Route]:
         Route("/health/live", live, methods=["GET"]),
         Route("/health/ready", ready, methods=["GET"]),
         Route("/health/progress", progress, methods=["GET"]),
+        # Triton's names of the two probes.
+        Route("/v2/health/live", live, methods=["GET"]),
+        Route("/v2/health/ready", ready, methods=["GET"]),
         Route("/ping", health, methods=["GET", "POST"]),
         Route("/version", version, methods=["GET"]),
         Route("/load", load, methods=["GET"]),

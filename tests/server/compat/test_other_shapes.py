@@ -375,3 +375,56 @@ def test_a_server_that_is_not_decoupled_over_a_websocket(serve, engine):
         client.ask({"prompt": "x"})
         (message,) = client.answers()
     assert "decoupled" in message["error"]["message"] and engine.params == []
+
+
+def test_tgi_at_the_root(serve, engine):
+    """The hub's client posts to the URL that it was given; a key guards that, not the page."""
+    client = serve(api_key="secret")
+    body = {"inputs": "x", "parameters": {"details": True}}
+    assert client.get("/").status_code == 200
+    refused = client.post("/", json=body)
+    assert refused.status_code == 401 and "error_type" not in refused.json()
+    headers = {"authorization": "Bearer secret"}
+    (answer,) = client.post("/", json=body, headers=headers).json()
+    assert answer == client.post(TGI, json=body, headers=headers).json()
+    found = events(client.post("/", json=body | {"stream": True}, headers=headers))
+    assert found[-1]["generated_text"] == engine.text
+    info = client.get("/info", headers=headers).json()
+    assert (info["model_id"], info["max_total_tokens"]) == ("quire-tiny", 256)
+    assert (scope_of("/"), scope_of("/info")) == ("infer", "read")
+
+
+def test_names_that_mean_no_model(serve):
+    client = serve()
+    for name in ("tgi", "dummy"):
+        body = {"model": name, "messages": [{"role": "user", "content": "x"}]}
+        answer = client.post("/v1/chat/completions", json=body).json()
+        assert answer["model"] == "quire-tiny"
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ({"type": "json", "value": {"type": "object"}}, {"json": '{"type":"object"}'}),
+        ({"type": "json_object", "value": {"type": "object"}}, {"json": '{"type":"object"}'}),
+        (
+            {"type": "json_schema", "value": {"name": "n", "schema": {"type": "object"}}},
+            {"json": '{"type":"object"}'},
+        ),
+        ({"type": "regex", "value": "a+"}, {"regex": "a+"}),
+        ({"type": "json_object"}, {"json_object": True}),
+        ({"type": "regex"}, None),
+        ({"type": "json"}, None),
+        ({"type": "regex", "value": {}}, None),
+        ({"type": "json_schema", "value": {"name": "n"}}, None),
+    ],
+)
+def test_response_formats_of_tgi_s_clients(client, engine, form, expected):
+    body = {"messages": [{"role": "user", "content": "x"}], "response_format": form}
+    answer = client.post("/v1/chat/completions", json=body)
+    if expected is None:
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "response_format.value")
+        return
+    asked = engine.params[-1].structured_outputs
+    assert {name: getattr(asked, name) for name in expected} == expected
