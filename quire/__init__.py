@@ -8,25 +8,41 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from quire.core.engine_keywords import KvCacheConfig
     from quire.core.sampling_params import RequestOutputKind, SamplingParams
     from quire.core.structured_outputs import StructuredOutputs
+    from quire.core.structured_outputs import StructuredOutputs as StructuredOutputsParams
     from quire.llm import LLM, AsyncLLM
+    from quire.llm import AsyncLLM as AsyncLLMEngine
+    from quire.llm.engine_args import EngineArgs
+    from quire.llm.engine_args import EngineArgs as AsyncEngineArgs
 
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
     "AsyncLLM",
+    "AsyncLLMEngine",
+    "EngineArgs",
+    "KvCacheConfig",
     "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputs",
+    "StructuredOutputsParams",
     "__version__",
 ]
 
+#: Where each name lives; several are vLLM's names of a thing.
 _HOMES = {
-    "LLM": "quire.llm",
-    "AsyncLLM": "quire.llm",
-    "RequestOutputKind": "quire.core.sampling_params",
-    "SamplingParams": "quire.core.sampling_params",
-    "StructuredOutputs": "quire.core.structured_outputs",
+    "LLM": "quire.llm:LLM",
+    "AsyncEngineArgs": "quire.llm.engine_args:EngineArgs",
+    "AsyncLLM": "quire.llm:AsyncLLM",
+    "AsyncLLMEngine": "quire.llm:AsyncLLM",
+    "EngineArgs": "quire.llm.engine_args:EngineArgs",
+    "KvCacheConfig": "quire.core.engine_keywords:KvCacheConfig",
+    "RequestOutputKind": "quire.core.sampling_params:RequestOutputKind",
+    "SamplingParams": "quire.core.sampling_params:SamplingParams",
+    "StructuredOutputs": "quire.core.structured_outputs:StructuredOutputs",
+    "StructuredOutputsParams": "quire.core.structured_outputs:StructuredOutputs",
 }
 
 
@@ -34,4 +50,5 @@ def __getattr__(name: str) -> Any:
     # Lazy, so that `quire --help` and the planner never pay for the engine's imports.
     if name not in _HOMES:
         raise AttributeError(f"module 'quire' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    module, attribute = _HOMES[name].split(":")
+    return getattr(import_module(module), attribute)

@@ -13,6 +13,7 @@ import click
 
 from quire.bench.options import BenchOptions
 from quire.cli.engine_flags import config_option
+from quire.cli.several_values import repeat_flags
 from quire.core import env
 from quire.core.errors import ConfigError
 
@@ -43,24 +44,7 @@ class BenchCommand(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        repeatable = {
-            name
-            for param in self.params
-            if isinstance(param, click.Option) and param.multiple
-            for name in param.opts
-        }
-        spelled: list[str] = []
-        flag: str | None = None
-        values = 0
-        for word in args:
-            if word.startswith("-"):
-                name, equals, _ = word.partition("=")
-                flag, values = name if name in repeatable else None, len(equals)
-            elif flag is not None:
-                spelled += [flag] if values else []
-                values += 1
-            spelled.append(word)
-        return super().parse_args(ctx, spelled)
+        return super().parse_args(ctx, repeat_flags(self.params, args))
 
 
 @click.group()

@@ -27,8 +27,15 @@ def read_config_file(ctx: click.Context, param: click.Parameter, path: str | Non
         raise click.BadParameter(f"{path} must be YAML; {reason}", ctx, param) from error
     if not isinstance(entries, dict):
         raise click.BadParameter(f"{path} must hold flag: value lines.", ctx, param)
-    given = {str(key).replace("-", "_"): value for key, value in entries.items()}
-    known = {option.name for option in ctx.command.params if isinstance(option, click.Option)}
+    options = [option for option in ctx.command.params if isinstance(option, click.Option)]
+    names = {
+        spelling.lstrip("-").replace("-", "_"): option.name
+        for option in options
+        for spelling in option.opts
+    }
+    keys = {key: str(key).replace("-", "_") for key in entries}
+    given = {names.get(keys[key], keys[key]): value for key, value in entries.items()}
+    known = {option.name for option in options}
     unknown = sorted(set(given) - (known - {param.name}))
     if unknown:
         raise click.BadParameter(f"{path} names unknown flags: {', '.join(unknown)}.", ctx, param)

@@ -13,38 +13,24 @@ from __future__ import annotations
 import functools
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
-from fractions import Fraction
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
 
 from quire.cli.config_file import config_file_option
+from quire.cli.known_flags import known_options
+from quire.cli.several_values import repeat_flags
 from quire.core.config import PARTS, EngineConfig
+from quire.core.counts import parse_count
+from quire.core.engine_keywords import read_keywords
 from quire.core.errors import ConfigError
+from quire.core.known_settings import ENGINE, KnownSetting
 
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?)?", re.IGNORECASE)
 HELP_ALL = "quire.help_all"
 _LONG_NO = re.compile(r"--([a-z-]+) / --no-\1")
-
-
-def parse_count(text: str) -> int:
-    """Read a whole number with an optional unit: ``4k`` and ``4KiB`` are 4096, ``4kB`` is 4000.
-
-    Raises:
-        ValueError: Not a number, an unknown unit, or not whole.
-    """
-    match = _NUMBER.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(text)
-    number, unit, suffix = match[1], (match[2] or "").lower(), (match[3] or "").lower()
-    value = Fraction(number) * (1000 if suffix == "b" else 1024) ** _POWERS[unit]
-    if value.denominator != 1:
-        raise ValueError(text)
-    return int(value)
 
 
 class CountType(click.ParamType[int | None]):
@@ -92,11 +78,18 @@ class EngineOption(click.Option):
 class EngineCommand(click.Command):
     """A command that takes ``--config``; its help lists the engine's options last.
 
-    ``--help`` shows the common ones of them, ``--help-all`` all.
+    ``--help`` shows the common ones of them, ``--help-all`` all. Flags of other engines that have
+    nothing to do are taken and not shown.
+
+    Args:
+        known: Such flags besides an engine's.
     """
 
-    def __init__(self, *args: Any, **keywords: Any) -> None:
+    def __init__(
+        self, *args: Any, known: Mapping[str, KnownSetting] | None = None, **keywords: Any
+    ) -> None:
         super().__init__(*args, **keywords)
+        self.params += known_options({**ENGINE, **(known or {})}, taken=self.params)
         self.params.append(config_file_option())
         self.params.append(
             click.Option(
@@ -108,6 +101,9 @@ class EngineCommand(click.Command):
                 help="show every engine flag and exit",
             )
         )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, repeat_flags(self.params, args))
 
     def _show_all(self, ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
@@ -162,7 +158,8 @@ def config_option(
     elif get_origin(hint) is Literal:
         names = f"--{flag}"
         text += f" ({', '.join(get_args(hint))})"
-        extra = {"type": click.Choice(get_args(hint)), "metavar": "NAME"}
+        choices = (*get_args(hint), *field.metadata.get("spellings", ()))
+        extra = {"type": click.Choice(choices), "metavar": "NAME"}
     else:
         names = f"--{flag}"
         extra = {"type": CountType(optional) if hint is int else hint}
@@ -172,7 +169,10 @@ def config_option(
     if field.default not in (None, ()):
         shown = ("on" if field.default else "off") if hint is bool else field.default
         text += f" [{shown}]"
-    aliases = [f"--{alias}" for alias in field.metadata.get("aliases", ())]
+    aliases = [
+        alias if alias.startswith("-") else f"--{alias}"
+        for alias in field.metadata.get("aliases", ())
+    ]
     return click.option(
         field.name, names, *aliases, cls=kind, default=field.default, help=text, **extra
     )
@@ -194,9 +194,11 @@ def engine_flags(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise click.UsageError("MODEL and --model are the same setting; give one.")
             settings_given["model"] = model_argument
         try:
-            config = EngineConfig.from_keywords(**settings_given)
+            config, notices = read_keywords(settings_given, as_flags=True)
         except ConfigError as error:
             raise click.UsageError(str(error)) from error
+        for notice in notices:
+            click.echo(f"quire: {notice}", err=True)
         return function(config=config, **keywords)
 
     for field, hint in reversed(list(settings.values())):

@@ -1,72 +1,50 @@
-"""Flags that other servers have and scripts pass: accepted, with a word on why they do nothing."""
+"""Flags that other engines have and scripts pass: taken, with a word on why they do nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-_ALWAYS = "is how it is always done here"
-_ONE_PROCESS = "is not available: one process computes each model"
-_NO_SPECULATION = "is not available: tokens are not drafted (the answers are the same)"
-_NO_ADAPTERS = "is not available: adapters are not served"
-
-#: Switches, and why each changes nothing.
-SWITCHES = {
-    "--enforce-eager": "changes nothing: there are no graphs to capture",
-    "--use-v2-block-manager": "changes nothing: there is one block manager",
-    "--trust-remote-code": "changes nothing: code of a checkpoint is never run",
-    "--disable-log-stats": "changes nothing: statistics are at /metrics, not in the log",
-    "--enable-log-requests": _ALWAYS,
-    "--enable-request-id-headers": _ALWAYS,
-    "--enable-prompt-tokens-details": _ALWAYS,
-    "--enable-server-load-tracking": _ALWAYS,
-    "--async-scheduling": "is not available",
-    "--enable-lora": _NO_ADAPTERS,
-}
-#: Settings with a value, the values that ask for nothing, and why others change nothing.
-SETTINGS: dict[str, tuple[tuple[str, ...], str]] = {
-    "--tensor-parallel-size": (("1",), _ONE_PROCESS),
-    "--pipeline-parallel-size": (("1",), _ONE_PROCESS),
-    "--data-parallel-size": (("1",), _ONE_PROCESS),
-    "--distributed-executor-backend": (("uni", "mp"), _ONE_PROCESS),
-    "--swap-space": (("0",), "changes nothing: preempted requests are computed again"),
-    "--cpu-offload-gb": (("0",), "changes nothing: weights are in the machine's memory"),
-    "--load-format": (("auto",), "changes nothing: the files say what they are"),
-    "--tokenizer-mode": (("auto",), "changes nothing: the files say what they are"),
-    "--lora-modules": ((), _NO_ADAPTERS),
-    "--max-loras": ((), _NO_ADAPTERS),
-    "--max-lora-rank": ((), _NO_ADAPTERS),
-    "--limit-mm-per-prompt": ((), "is not available: models take text only"),
-    "--speculative-model": ((), _NO_SPECULATION),
-    "--num-speculative-tokens": ((), _NO_SPECULATION),
-    "--speculative-max-model-len": ((), _NO_SPECULATION),
-}
-SHORT_NAMES = {
-    "--tensor-parallel-size": "-tp",
-    "--pipeline-parallel-size": "-pp",
-    "--data-parallel-size": "-dp",
-}
+from quire.core.errors import ConfigError
+from quire.core.known_settings import KnownSetting, flag_name
 
 
-def known_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a command take these flags; each says once, on stderr, that it does nothing."""
-    for flag, why in SWITCHES.items():
-        names = (flag, f"--no-{flag.removeprefix('--')}")
-        _option("/".join(names), why, (), is_flag=True, default=False)(function)
-    for flag, (neutral, why) in SETTINGS.items():
-        short = [SHORT_NAMES[flag]] if flag in SHORT_NAMES else []
-        _option(flag, why, neutral, *short, type=str)(function)
-    return function
+def known_options(
+    known: Mapping[str, KnownSetting], *, taken: Sequence[click.Parameter]
+) -> list[click.Option]:
+    """Return hidden options; each says once, on stderr, that it does nothing.
+
+    Args:
+        known: The settings by name.
+        taken: Parameters of the command; a setting that one of them has is left out.
+    """
+    has = {name for param in taken for name in (*param.opts, *param.secondary_opts)}
+    return [_option(name, setting) for name, setting in known.items() if flag_name(name) not in has]
 
 
-def _option(
-    flag: str, why: str, neutral: tuple[str, ...], *short: str, **keywords: Any
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def warn(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        if value not in (None, False, *neutral) and not ctx.resilient_parsing:
-            shown = param.opts[0] if value is True else f"{param.opts[0]} {value}"
-            click.echo(f"quire: {shown} {why}.", err=True)
+def _option(name: str, setting: KnownSetting) -> click.Option:
+    flag = flag_name(name)
 
-    return click.option(flag, *short, expose_value=False, hidden=True, callback=warn, **keywords)
+    def say(ctx: click.Context, param: click.Parameter, given: Any) -> None:
+        for value in given if setting.is_list else (given,):
+            shown = flag if value is True else f"{flag} {value}"
+            try:
+                notice = setting.notice(flag, shown, value)
+            except ConfigError as error:
+                raise click.UsageError(str(error), ctx) from error
+            if notice is not None and not ctx.resilient_parsing:
+                click.echo(f"quire: {notice}", err=True)
+
+    extra: dict[str, Any] = {"type": str, "multiple": setting.is_list}
+    if setting.is_switch:
+        flag_forms = f"{flag}/--no-{flag.removeprefix('--')}"
+        extra = {"is_flag": True, "default": False}
+    return click.Option(
+        [name, flag_forms if setting.is_switch else flag, *setting.short],
+        expose_value=False,
+        hidden=True,
+        callback=say,
+        **extra,
+    )

@@ -13,10 +13,10 @@ from typing import Any, get_type_hints
 import click
 
 from quire.cli.engine_flags import EngineCommand, config_option, engine_flags
-from quire.cli.known_flags import known_flags
 from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.core.known_settings import SERVER
 from quire.server.options import ServerOptions
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -42,10 +42,9 @@ def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(cls=EngineCommand)
+@click.command(cls=EngineCommand, known=SERVER)
 @engine_flags
 @server_flags
-@known_flags
 def serve(config: EngineConfig, options: ServerOptions) -> None:
     """Answer HTTP requests in OpenAI's API with MODEL (default: quire-tiny).
 

@@ -5,19 +5,30 @@ Resolution of ``auto`` and ``None`` lives in :mod:`quire.core.resolve`; nothing 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
+from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
 
 KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:
-    """Declare a config field: its default, its one-line help, and ``common=True`` where the short
-    help of a command shows it."""
+    """Declare a config field.
+
+    Args:
+        default: Its default.
+        help: Its line in the help.
+        **extra: ``common``: the short help of a command shows it. ``aliases``: further names of its
+            flag. ``spellings``: further values, with what they stand for. ``sized``: text with a
+            unit, such as ``8GiB``, is taken from Python, too. ``is_json``: text of a JSON object,
+            or a dict.
+    """
     return field(default=default, metadata={"help": help, **extra})
 
 
@@ -32,14 +43,21 @@ class ModelOptions:
     """Which checkpoint, and how its numbers are held."""
 
     model: str = option("quire-tiny", "folder, GGUF file, hub id, or quire-tiny (embedded)")
-    served_model_name: str | None = option(None, "name clients use; default: the model argument")
+    served_model_name: tuple[str, ...] = option((), "name clients use; default: MODEL")
     tokenizer: str | None = option(None, "folder, GGUF file or hub id; default: the model's own")
     revision: str | None = option(None, "branch, tag or commit of a hub id")
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "element type of the weights; auto keeps the checkpoint's", common=True
+        "auto",
+        "element type of the weights; auto keeps the checkpoint's",
+        common=True,
+        spellings={"half": "float16", "float": "float32"},
     )
     quantization: Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"] | None = option(
-        None, "round the linears' weights at load", common=True
+        None,
+        "round the linears' weights at load",
+        common=True,
+        aliases=("-q",),
+        spellings={name: ours for name, (ours, _) in KNOWN_QUANTIZATIONS.items()},
     )
     quantization_group_size: int | None = option(None, "weights that share a scale; 0: a row")
     quantization_overrides: str | None = option(
@@ -52,11 +70,41 @@ class ModelOptions:
         None, "folder that keeps packed weights; later starts map them"
     )
     max_model_len: int | None = option(
-        None, "longest context (4k: 4096); default: the model's, or what fits", common=True
+        None,
+        "longest context (4k: 4096); default: the model's, or what fits",
+        common=True,
+        sized=True,
+        spellings={"auto": None, "-1": None},
     )
-    generation_config: str = option("auto", "auto: the model's own sampling defaults; none: ours")
+    generation_config: str = option(
+        "auto",
+        "auto: the model's own sampling defaults; none: ours",
+        spellings={"vllm": "none"},
+    )
+    override_generation_config: str | None = option(
+        None, "sampling defaults in place of the model's: {...}", is_json=True
+    )
     chat_template: str | None = option(None, "Jinja file used instead of the model's template")
+    default_chat_template_kwargs: str | None = option(
+        None, "variables of the chat template: {...}; a request's win", is_json=True
+    )
     max_logprobs: int = option(20, "most alternatives a request may ask for; -1: no limit")
+
+    def json_object(self, name: str) -> dict[str, Any]:
+        """Return a setting that holds a JSON object; empty when it is not given.
+
+        Raises:
+            ConfigError: It holds something else.
+        """
+        text = getattr(self, name)
+        try:
+            value = {} if text is None else json.loads(text)
+        except (ValueError, RecursionError) as error:
+            value = error
+        if not isinstance(value, dict):
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"[config] {flag} must be a JSON object; got {text!r:.80}.")
+        return value
 
     def overrides(self) -> list[tuple[str, str]]:
         """Return patterns of modules with the name of a quantization, or :data:`KEEP`.
@@ -85,17 +133,28 @@ class CacheOptions:
 
     block_size: int = option(16, "tokens per KV block")
     memory: int | None = option(
-        None, "bytes for weights, scratch and KV (8GiB); overrides the fraction", common=True
+        None,
+        "bytes for weights, scratch and KV (8GiB); overrides the fraction",
+        common=True,
+        sized=True,
     )
     gpu_memory_utilization: float = option(
         0.9, "fraction of device memory (CPU: of what is free) to use"
     )
-    kv_cache_memory_bytes: int | None = option(None, "bytes for the KV cache alone")
+    free_gpu_memory_fraction: float | None = option(
+        None, "KV cache: fraction of what weights and scratch leave free; overrides the other"
+    )
+    kv_cache_memory_bytes: int | None = option(None, "bytes for the KV cache alone", sized=True)
+    max_tokens_in_paged_kv_cache: int | None = option(
+        None, "most tokens the KV cache holds", sized=True
+    )
     num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
     kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8"] = (
         option("auto", "of K and V; auto: as the weights; fp8, int8: twice the tokens of 16 bits")
     )
-    enable_prefix_caching: bool = option(True, "reuse KV blocks of equal prefixes")
+    enable_prefix_caching: bool = option(
+        True, "reuse KV blocks of equal prefixes", aliases=("enable-block-reuse",)
+    )
     kv_canary: KVCanaryMode = option("off", "on a changed checksum of a reused KV block")
     kv_cache_metrics: bool = option(False, "measure how long KV blocks live and lie idle")
     use_cache: bool = option(True, "off: recompute every token each step (for teaching)")
@@ -156,7 +215,7 @@ class EngineConfig:
             ConfigError: A keyword is not a setting, or a value is out of range.
         """
         parts: dict[str, Any] = {}
-        keywords = {k: fspath(v) if isinstance(v, PathLike) else v for k, v in keywords.items()}
+        keywords = {name: _plain(name, value) for name, value in keywords.items()}
         for part, part_class in PARTS.items():
             own = {f.name for f in fields(part_class)}
             parts[part] = part_class(**{k: keywords.pop(k) for k in list(keywords) if k in own})
@@ -181,6 +240,7 @@ class EngineConfig:
             "--num-gpu-blocks-override": self.cache.num_gpu_blocks_override,
             "--memory": self.cache.memory,
             "--kv-cache-memory-bytes": self.cache.kv_cache_memory_bytes,
+            "--max-tokens-in-paged-kv-cache": self.cache.max_tokens_in_paged_kv_cache,
         }
         for flag, value in at_least_one.items():
             if value is not None and value < 1:
@@ -202,11 +262,9 @@ class EngineConfig:
         if mixed < 0:
             raise ConfigError(f"[config] --mixed-prefill-tokens must be at least 0; got {mixed}.")
         self._check_quantization()
-        fraction = self.cache.gpu_memory_utilization
-        if not 0.0 < fraction <= 1.0:
-            raise ConfigError(
-                f"[config] --gpu-memory-utilization must be in (0, 1]; got {fraction}."
-            )
+        self._check_cache()
+        for name in ("override_generation_config", "default_chat_template_kwargs"):
+            self.model.json_object(name)
         if not self.scheduler.enable_chunked_prefill and self.model.max_model_len is not None:
             budget = self.scheduler.max_num_batched_tokens
             if budget < self.model.max_model_len:
@@ -215,6 +273,20 @@ class EngineConfig:
                     f"--max-model-len ({self.model.max_model_len}); got {budget}. Raise it, or "
                     "keep chunked prefill on."
                 )
+
+    def _check_cache(self) -> None:
+        cache = self.cache
+        for name in ("gpu_memory_utilization", "free_gpu_memory_fraction"):
+            fraction = getattr(cache, name)
+            if fraction is not None and not 0.0 < fraction <= 1.0:
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"[config] {flag} must be in (0, 1]; got {fraction}.")
+        if cache.free_gpu_memory_fraction is not None and cache.kv_cache_memory_bytes is not None:
+            raise ConfigError(
+                "[config] --free-gpu-memory-fraction and --kv-cache-memory-bytes must not both be "
+                f"given; got {cache.free_gpu_memory_fraction} and {cache.kv_cache_memory_bytes}. "
+                "Leave one out."
+            )
 
     def _check_quantization(self) -> None:
         size, overrides = self.model.quantization_group_size, self.model.overrides()
@@ -229,13 +301,41 @@ class EngineConfig:
             )
 
 
+def _plain(name: str, value: Any) -> Any:
+    """Return a keyword's value as its field holds it; what fits none is left for the checks."""
+    if isinstance(value, PathLike):
+        return fspath(value)
+    setting = SETTINGS.get(name)
+    if setting is None:
+        return value
+    told = setting.metadata
+    if type(value).__module__ == "torch":  # torch.float16
+        value = str(value).removeprefix("torch.")
+    spellings = told.get("spellings", {})
+    if not isinstance(value, bool) and str(value) in spellings:
+        return spellings[str(value)]
+    if told.get("is_json") and isinstance(value, dict):
+        return json.dumps(value)
+    if isinstance(setting.default, tuple) and isinstance(value, str | list):
+        return (value,) if isinstance(value, str) else tuple(value)
+    if told.get("sized") and isinstance(value, str):
+        try:
+            return parse_count(value)
+        except ValueError:
+            return value
+    return value
+
+
 def _check_types(part: Any) -> None:
     """Refuse values of another type, which Python callers can give and flags cannot."""
     hints = get_type_hints(type(part))
     for setting in fields(part):
-        value, allowed = getattr(part, setting.name), list(_alternatives(hints[setting.name]))
+        value = getattr(part, setting.name)
+        allowed = [kind for kind in _alternatives(hints[setting.name]) if kind is not ...]
         if isinstance(value, bool):
             fits = bool in allowed
+        elif isinstance(setting.default, tuple):
+            fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
         else:
             fits = any(
                 value == kind if isinstance(kind, str) else isinstance(value, kind)
@@ -243,6 +343,8 @@ def _check_types(part: Any) -> None:
             )
         if not fits:
             names = [kind if isinstance(kind, str) else kind.__name__ for kind in allowed]
+            if isinstance(setting.default, tuple):
+                names = ["text", "a list of texts"]
             names = ["None" if name == "NoneType" else name for name in names]
             flag = setting.name.replace("_", "-")
             raise ConfigError(f"[config] --{flag} must be {' or '.join(names)}; got {value!r:.80}.")
@@ -264,4 +366,11 @@ PARTS: dict[str, type] = {
     "cache": CacheOptions,
     "scheduler": SchedulerOptions,
     "parallel": ParallelOptions,
+}
+#: Every setting's field, by name.
+SETTINGS: dict[str, Any] = {
+    setting.name: setting
+    for part in (*PARTS.values(), EngineConfig)
+    for setting in fields(part)
+    if part is not EngineConfig or setting.name not in PARTS
 }

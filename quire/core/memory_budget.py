@@ -1,11 +1,12 @@
 """How memory is divided: bytes in, number of KV blocks out; it measures and allocates nothing.
 
-There are three ways to say how much memory there is for the KV cache: a fraction of all memory or
-of what is free, for weights, scratch *and* KV; or absolute bytes.
+There are three ways to say how much memory there is for the KV cache: a fraction of all memory, for
+weights, scratch *and* KV; a fraction of what weights and scratch leave; or absolute bytes.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -132,6 +133,17 @@ class MemoryBudget:
         demand = self.demand
         return self.device_bytes - demand.weight_bytes - demand.scratch_bytes - self.kv_bytes
 
+    def shares(self) -> dict[str, tuple[int, float]]:
+        """Return bytes and percentage of the device for each use; the percentages sum to 100.0."""
+        return shares(
+            {
+                "weights": self.demand.weight_bytes,
+                "scratch": self.demand.scratch_bytes,
+                "KV": self.kv_bytes,
+                "headroom": self.headroom_bytes,
+            }
+        )
+
     def num_sequences(self, num_tokens: int) -> int:
         """Return how many requests of ``num_tokens`` tokens each fit at once."""
         return (self.num_blocks - 1) // self.demand.spec.num_blocks(num_tokens)
@@ -140,6 +152,30 @@ class MemoryBudget:
 def budget_from_total(total_bytes: int, fraction: float) -> int:
     """Return the bytes for weights, scratch and KV together (``gpu_memory_utilization``)."""
     return int(total_bytes * fraction)
+
+
+def kv_bytes_from_free(free_bytes: int, fraction: float) -> int:
+    """Return the part of what weights and scratch leave that is for KV blocks alone.
+
+    That is ``free_gpu_memory_fraction``; ``fraction`` is in (0, 1].
+    """
+    return int(free_bytes * fraction)
+
+
+def shares(parts: dict[str, int]) -> dict[str, tuple[int, float]]:
+    """Return each part's bytes and its percentage of all, in tenths that sum to 100.0.
+
+    The largest remainders are rounded up, as seats are shared out by votes.
+    """
+    total = sum(parts.values())
+    if total <= 0:
+        return dict.fromkeys(parts, (0, 0.0))
+    tenths = {name: 1000 * size // total for name, size in parts.items()}
+    missing = 1000 - sum(tenths.values())
+    by_remainder = sorted(parts, key=lambda name: -(1000 * parts[name] % total))
+    for name in by_remainder[:missing]:
+        tenths[name] += 1
+    return {name: (size, tenths[name] / 10) for name, size in parts.items()}
 
 
 def num_sequences(kv_bytes: int, spec: KVCacheSpec, num_tokens: int) -> int:
@@ -153,10 +189,11 @@ def divide_memory(
     budget_bytes: int,
     kv_bytes: int | None = None,
     host_bytes: int = 0,
+    free_fraction: float = 1.0,
 ) -> MemoryBudget:
     """Divide a budget: what weights and scratch leave becomes KV blocks.
 
-    ``num_blocks = floor((budget - weights - scratch) / block)``.
+    ``num_blocks = floor((budget - weights - scratch) * free_fraction / block)``.
 
     Args:
         demand: What is needed.
@@ -165,6 +202,7 @@ def divide_memory(
         kv_bytes: Bytes for KV blocks alone, when given; with the blocks' scales, which come on top
             (int8), they must lie within the budget.
         host_bytes: What the engine may use of another memory, that of the host.
+        free_fraction: Of what weights and scratch leave of the budget, for KV.
 
     Raises:
         ConfigError: The pools on the host do not fit. Or a request of full length does not; the
@@ -176,6 +214,8 @@ def divide_memory(
             f"{format_bytes(demand.pool_bytes('host'))}. Lower their size."
         )
     available = budget_bytes - demand.fixed_bytes
+    if available > 0:
+        available = kv_bytes_from_free(available, free_fraction)
     block_bytes = demand.allocated_block_bytes
     if kv_bytes is not None:
         block_bytes = demand.block_bytes
@@ -193,7 +233,9 @@ def divide_memory(
     needed = demand.spec.num_blocks(demand.max_model_len) + 1
     if num_blocks < needed:
         allowed = demand.fixed_bytes + available
-        options = _fitting_settings(demand, allowed, device_bytes, kv_bytes is not None)
+        options = _fitting_settings(
+            demand, allowed, device_bytes, kv_given=kv_bytes is not None, fraction=free_fraction
+        )
         advice = f"Any of these would fit: {'; '.join(options)}." if options else NOTHING_FITS
         raise ConfigError(
             f"[config] the KV cache must hold one request of {demand.max_model_len} tokens; got "
@@ -206,7 +248,7 @@ def divide_memory(
 
 
 def _fitting_settings(
-    demand: MemoryDemand, allowed: int, device_bytes: int, kv_given: bool
+    demand: MemoryDemand, allowed: int, device_bytes: int, *, kv_given: bool, fraction: float
 ) -> list[str]:
     """Return three settings, each of which makes the demand fit by itself.
 
@@ -232,7 +274,8 @@ def _fitting_settings(
     settings = settings[:2]
     for divisor in (1, 2, 4)[: 3 - len(settings)]:
         length = -(-demand.max_model_len // divisor)
-        needed = replace(demand, max_model_len=length).least_bytes
+        least = replace(demand, max_model_len=length).least_bytes - demand.fixed_bytes
+        needed = demand.fixed_bytes + math.ceil(least / fraction)
         if needed > device_bytes:
             continue
         if kv_given:

@@ -108,6 +108,8 @@ def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> tuple[int
 
 def _memory_bytes(config: EngineConfig, machine: Machine) -> tuple[int, str]:
     given = config.cache.memory
+    if given is None and config.cache.free_gpu_memory_fraction is not None:
+        return machine.free_bytes, "all that is free; the KV cache gets a fraction of the rest"
     if given is None:
         fraction = config.cache.gpu_memory_utilization
         return int(fraction * machine.free_bytes), (

@@ -12,16 +12,19 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from functools import partial
+from os import PathLike
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Unpack
 
 from quire.core.config import EngineConfig
+from quire.core.engine_keywords import EngineKeywords
 from quire.core.errors import EngineDeadError
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
+from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import EngineProgress, Prompt
 from quire.llm.output_streams import OutputStreams
 from quire.llm.progress import loading_bar
@@ -36,8 +39,7 @@ class AsyncLLM:
     """A model loaded for concurrent use; see :class:`quire.llm.engine_client.EngineClient`.
 
     Args:
-        model: Folder, hub id, or ``quire-tiny`` (embedded).
-        **keywords: Settings of :mod:`quire.core.config` (the flags of ``quire serve``).
+        model, **keywords: As of :class:`quire.llm.engine_args.EngineArgs`.
 
     Attributes:
         config: The settings, ``max_model_len`` resolved.
@@ -46,8 +48,15 @@ class AsyncLLM:
         ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
     """
 
-    def __init__(self, model: str = "quire-tiny", **keywords: Any) -> None:
-        self._start(EngineConfig.from_keywords(model=model, **keywords))
+    def __init__(
+        self, model: str | PathLike[str] = "quire-tiny", **keywords: Unpack[EngineKeywords]
+    ) -> None:
+        self._start(EngineArgs(model, **keywords).config)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLM:
+        """Load a model with settings in vLLM's shape."""
+        return cls.from_config(engine_args.config)
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> AsyncLLM:

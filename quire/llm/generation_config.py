@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,22 +45,45 @@ class GenerationConfig:
     eos_token_ids: tuple[int, ...] = ()
 
 
-def read_generation_config(folder: Path, mode: str) -> GenerationConfig:
+def read_generation_config(
+    folder: Path, mode: str, override: Mapping[str, Any] | None = None
+) -> GenerationConfig:
     """Read the file of ``folder``; without one there are no defaults.
 
     Args:
         folder: A checkpoint's folder, or a GGUF file, whose end-of-sequence ids are in its model's
             configuration.
         mode: ``auto`` reads it; ``none`` takes only the end-of-sequence ids.
+        override: Settings in the file's names that take the place of the file's.
 
     Raises:
-        ConfigError: Another ``mode``.
+        ConfigError: Another ``mode``, or an override that is unknown or out of range.
         ModelLoadError: The file is damaged or a value is out of range.
     """
     if mode not in ("auto", "none"):
         raise ConfigError(f"[config] --generation-config must be auto or none; got {mode}.")
-    if folder.is_file():
-        return _read_gguf(folder, mode)
+    found = _read_gguf(folder, mode) if folder.is_file() else _read_file(folder, mode)
+    return replace(found, sampling=found.sampling | _read_override(override or {}))
+
+
+def _read_override(values: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = ", ".join(sorted(set(values) - {*_NAMES, "do_sample"}))
+    if unknown:
+        raise ConfigError(
+            f"[config] --override-generation-config may hold {', '.join(_NAMES)} and do_sample; "
+            f"got {unknown}."
+        )
+    sampling = {_NAMES[name]: value for name, value in values.items() if name in _NAMES}
+    if values.get("do_sample") is False:
+        sampling["temperature"] = 0.0
+    try:
+        SamplingParams(**sampling)
+    except ValueError as error:
+        raise ConfigError(f"[config] --override-generation-config: {error}") from error
+    return sampling
+
+
+def _read_file(folder: Path, mode: str) -> GenerationConfig:
     path = folder / "generation_config.json"
     if not path.is_file():
         return GenerationConfig()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import count
+from os import PathLike
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
-from quire.core.config import EngineConfig
+from quire.core.engine_keywords import EngineKeywords
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
 from quire.llm.progress import loading_bar, prompts_bar
@@ -26,8 +28,7 @@ class LLM:
     """A model loaded for offline use.
 
     Args:
-        model: Folder, GGUF file, hub id, or ``quire-tiny`` (embedded).
-        **keywords: Settings of :mod:`quire.core.config` (the flags of ``quire serve``).
+        model, **keywords: As of :class:`quire.llm.engine_args.EngineArgs`.
 
     Attributes:
         engine: Requests one step at a time: ``add_request``, ``step``, ``abort_request``.
@@ -36,8 +37,10 @@ class LLM:
         ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
     """
 
-    def __init__(self, model: str = "quire-tiny", **keywords: Any) -> None:
-        config = EngineConfig.from_keywords(model=model, **keywords)
+    def __init__(
+        self, model: str | PathLike[str] = "quire-tiny", **keywords: Unpack[EngineKeywords]
+    ) -> None:
+        config = EngineArgs(model, **keywords).config
         with loading_bar() as on_progress:
             self.engine = TextEngine(config, on_progress=on_progress)
         self._request_ids = map(str, count())

@@ -45,7 +45,14 @@ class RequestReader:
             of_text = resolve_model(options.tokenizer, weights=False)
         self.tokenizer_folder = of_text
         self.tokenizer: Tokenizer = load_tokenizer(of_text, options.chat_template)
-        generation = read_generation_config(self.folder, options.generation_config)
+        if self.tokenizer.chat_template is not None:
+            defaults = options.json_object("default_chat_template_kwargs")
+            self.tokenizer.chat_template.default_kwargs = defaults
+        generation = read_generation_config(
+            self.folder,
+            options.generation_config,
+            options.json_object("override_generation_config"),
+        )
         self.default_sampling_params: dict[str, Any] = generation.sampling
         self.eos_token_ids = generation.eos_token_ids
         self.vocab_size = 0

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.core.memory_budget import MemoryBudget, MemoryDemand, divide_memory, format_bytes
+from quire.core.memory_budget import (
+    MemoryBudget,
+    MemoryDemand,
+    divide_memory,
+    format_bytes,
+    kv_bytes_from_free,
+)
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
 from quire.layers.workspace import workspace_bytes
@@ -38,17 +44,18 @@ class MemoryPlan:
         while len(lengths) < 4 and lengths[-1] >= 4 * spec.block_size:
             lengths.append(lengths[-1] // 4)
         fits = ", ".join(f"{budget.num_sequences(n):,} of {n:,} tokens" for n in lengths)
-        parts = (demand.weight_bytes, demand.scratch_bytes, budget.kv_bytes)
-        weights, scratch, kv, total = map(format_bytes, (*parts, sum(parts)))
-        headroom, device = map(format_bytes, (budget.headroom_bytes, budget.device_bytes))
+        uses = [
+            f"{name} {format_bytes(size)} ({share:.1f}%)"
+            for name, (size, share) in budget.shares().items()
+        ]
+        device = format_bytes(budget.device_bytes)
         token_bytes = sum(spec.token_bytes for spec in demand.specs)
         scale_bytes = budget.num_blocks * (demand.allocated_block_bytes - demand.block_bytes)
         scales = f", scales {format_bytes(scale_bytes)} in all" if scale_bytes else ""
         host_bytes = demand.pool_bytes("host")
         host = f"; KV {format_bytes(host_bytes)} on the host" if host_bytes else ""
         return [
-            f"memory: weights {weights} + scratch {scratch} + KV {kv} = {total}; "
-            f"headroom {headroom} of {device}{host}",
+            f"memory: {' + '.join(uses)} = {device}{host}",
             f"KV cache: {budget.num_blocks - 1:,} blocks of {spec.block_size} tokens in "
             f"{spec.dtype}, {format_bytes(token_bytes)} a token{scales}; "
             f"sequences at once: {fits}",
@@ -104,21 +111,44 @@ def plan_memory(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: in
     if cache.num_gpu_blocks_override is not None:
         return _fixed_blocks(cache.num_gpu_blocks_override, resolved, demand, device_bytes)
     budget_bytes = resolved.memory_bytes
+    fraction = cache.free_gpu_memory_fraction or 1.0
     max_model_len = resolved.max_model_len
+    most_blocks = _most_blocks(resolved, spec)
     if resolved.config.model.max_model_len is None:
-        room = demand.longest_fitting(budget_bytes)
+        free_bytes = kv_bytes_from_free(budget_bytes - demand.fixed_bytes, fraction)
+        room = demand.longest_fitting(demand.fixed_bytes + free_bytes)
         if cache.kv_cache_memory_bytes is not None:
             blocks = cache.kv_cache_memory_bytes // demand.block_bytes - 1
             room = min(room, blocks * spec.block_size)
+        if most_blocks is not None:
+            room = min(room, (most_blocks - 1) * spec.block_size)
         if spec.block_size <= room < max_model_len:
             max_model_len = room
             choices.append(f"max_model_len = {room}: what fits of the model's")
             demand = replace(demand, max_model_len=room)
-    budget = divide_memory(demand, device_bytes, budget_bytes, cache.kv_cache_memory_bytes)
+    needed = spec.num_blocks(max_model_len) + 1
+    if most_blocks is not None and most_blocks < needed:
+        raise ConfigError(
+            "[config] --max-tokens-in-paged-kv-cache must hold one request of --max-model-len "
+            f"({max_model_len}) tokens; got {cache.max_tokens_in_paged_kv_cache}. Raise it, or "
+            "lower --max-model-len."
+        )
+    budget = divide_memory(
+        demand, device_bytes, budget_bytes, cache.kv_cache_memory_bytes, free_fraction=fraction
+    )
     useful = resolved.config.scheduler.max_num_seqs * spec.num_blocks(max_model_len) + 1
-    if useful < budget.num_blocks and cache.kv_cache_memory_bytes is None:
-        budget = MemoryBudget(demand, device_bytes, useful)
+    if cache.kv_cache_memory_bytes is not None:
+        useful = budget.num_blocks
+    num_blocks = min(budget.num_blocks, useful, most_blocks or useful)
+    if num_blocks < budget.num_blocks:
+        budget = MemoryBudget(demand, device_bytes, num_blocks)
     return MemoryPlan(budget, max_model_len, tuple(choices))
+
+
+def _most_blocks(resolved: ResolvedConfig, spec: KVCacheSpec) -> int | None:
+    """Return the blocks, the null block included, that hold the most tokens asked for."""
+    most_tokens = resolved.config.cache.max_tokens_in_paged_kv_cache
+    return None if most_tokens is None else spec.num_blocks(most_tokens) + 1
 
 
 def _table_bytes(max_num_seqs: int, max_model_len: int, spec: KVCacheSpec) -> int:

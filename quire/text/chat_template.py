@@ -75,11 +75,15 @@ class ChatTemplate:
     Args:
         templates: Jinja sources by name. ``default`` is used, or ``tool_use`` when there are tools.
         special_tokens: Variables such as ``bos_token``.
+
+    Attributes:
+        default_kwargs: Further variables, unless a conversation brings its own.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         self.templates = dict(templates)
         self.special_tokens = dict(special_tokens)
+        self.default_kwargs: Mapping[str, Any] = {}
         self._compiled: dict[str, Template] = {}
 
     @cached_property
@@ -119,7 +123,7 @@ class ChatTemplate:
                 add_generation_prompt,
                 continue_final_message,
                 tools,
-                chat_template_kwargs,
+                {**self.default_kwargs, **chat_template_kwargs},
             )
         except RecursionError as error:
             raise RequestError(

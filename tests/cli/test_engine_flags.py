@@ -6,8 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from quire.cli.engine_flags import EngineCommand, EngineOption, engine_flags, parse_count
+from quire.cli.engine_flags import EngineCommand, EngineOption, engine_flags
 from quire.core.config import EngineConfig
+from quire.core.counts import parse_count
 
 FLAGS = [
     "--model",
@@ -22,12 +23,16 @@ FLAGS = [
     "--packed-weights-cache",
     "--max-model-len",
     "--generation-config",
+    "--override-generation-config",
     "--chat-template",
+    "--default-chat-template-kwargs",
     "--max-logprobs",
     "--block-size",
     "--memory",
     "--gpu-memory-utilization",
+    "--free-gpu-memory-fraction",
     "--kv-cache-memory-bytes",
+    "--max-tokens-in-paged-kv-cache",
     "--num-gpu-blocks-override",
     "--kv-cache-dtype",
     "--enable-prefix-caching",

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+from typing import Any
+
+import click
 import pytest
 
-from quire.cli.known_flags import SETTINGS, SWITCHES
 from quire.cli.serve import serve
+from quire.core.known_settings import ENGINE, SERVER, KnownSetting, flag_name
+from quire.server.options import ServerOptions
 from tools.serve_process import ServeProcess
+
+#: But for those that are settings of the server itself.
+KNOWN: dict[str, KnownSetting] = {
+    name: setting
+    for name, setting in (ENGINE | SERVER).items()
+    if name not in {field.name for field in fields(ServerOptions)}
+}
 
 SCRIPTS = """
 --model quire-tiny
@@ -20,6 +33,9 @@ quire-tiny
 --max-num-batched-tokens 8192
 --max-num-seqs 256
 --block-size 16
+--quantization awq
+--quantization gptq
+--quantization fp8
 --kv-cache-dtype fp8
 --dtype auto
 --dtype bfloat16
@@ -39,8 +55,58 @@ quire-tiny
 --api-key token-abc123
 """.strip().splitlines()
 
+#: Every flag of ``vllm serve`` 0.33, with a value that asks for something.
+VLLM = """
+--host 127.0.0.1 --port 8000 --uds /tmp/a --grpc-port 9 --uvicorn-log-level info --disable-uvicorn-access-log
+--disable-access-log-for-endpoints /health --allow-credentials --allowed-origins http://a
+--allowed-methods ["GET"] --allowed-headers ["x"] --api-key k --ssl-keyfile k --ssl-certfile c --ssl-ca-certs a
+--root-path /x --middleware !a.b --enable-request-id-headers --disable-fastapi-docs
+--h11-max-incomplete-event-size 4096 --h11-max-header-count 10 --lora-modules a=b --chat-template t.jinja
+--chat-template-content-format openai --trust-request-chat-template
+--default-chat-template-kwargs {"enable_thinking":false} --response-role !user --return-tokens-as-token-ids
+--enable-auto-tool-choice --exclude-tools-when-tool-choice-none --tool-call-parser hermes --tool-parser-plugin !p.py
+--tool-server !demo --reasoning-parser qwen3 --max-log-len 5 --enable-log-requests --enable-log-outputs
+--enable-prompt-tokens-details --enable-per-request-metrics --enable-server-load-tracking
+--enable-force-include-usage --sse-keep-alive-interval 0 --enable-tokenizer-info-endpoint --fingerprint-mode none
+--shutdown-timeout 0 --headless!
+--model quire-tiny --served-model-name a --tokenizer t --tokenizer-mode slow --runner pooling --convert embed
+--dtype half --seed 1 --max-model-len 25.5k --max-model-len auto --max-model-len -1 --revision main --trust-remote-code
+--download-dir /models --load-format dummy --quantization fp8 -q awq --kv-cache-dtype fp8 --block-size 32
+--gpu-memory-utilization 0.92 --kv-cache-memory-bytes 1GiB --cpu-offload-gb 2 --num-gpu-blocks-override 9
+--enable-prefix-caching --no-enable-prefix-caching --prefix-caching-hash-algo xxhash
+--max-num-batched-tokens 4096 --max-num-seqs 9 --max-num-active-seqs 3 --max-num-queued-reqs 4
+--max-num-queued-tokens 4 --long-prefill-token-threshold 4 --enable-chunked-prefill --scheduling-policy priority
+--scheduler-reserve-full-isl --prefill-schedule-interval 2 --watermark 0.1 --stream-interval 2 --async-scheduling
+--max-logprobs 5 --logprobs-mode !processed_logprobs --logits-processors !a.b --generation-config auto
+--override-generation-config {"temperature":0.5}
+--enable-lora --max-loras 2 --max-lora-rank 8 --max-cpu-loras 2 --lora-dtype float16 --fully-sharded-loras
+--tensor-parallel-size 2 -tp 2 --pipeline-parallel-size 2 -pp 2 --data-parallel-size 2 -dp 2
+--enable-expert-parallel -ep --decode-context-parallel-size 2 -dcp 2 --prefill-context-parallel-size 2 -pcp 2
+--distributed-executor-backend ray --nnodes !2 -n !2 --node-rank !1 -r !1
+--speculative-config {"method":"ngram"} -sc {} --spec-method ngram --spec-model m --spec-tokens 3
+--structured-outputs-config {"backend":"xgrammar"} --limit-mm-per-prompt {"image":1} --mm-processor-kwargs {"a":1}
+--mm-processor-cache-gb 1 --enforce-eager --compilation-config 3 -cc 3 --optimization-level 1 -O 1
+--performance-mode throughput --attention-config {"a":1} -ac {"a":1} --kv-transfer-config {"a":1}
+--kv-events-config {"a":1} --kv-offloading-size 4 --kv-offloading-backend lmcache --enable-sleep-mode
+--otlp-traces-endpoint http://localhost:4318/v1/traces --collect-detailed-traces all --kv-cache-metrics
+--custom-histogram-buckets {"a":1} --show-hidden-metrics-for-version 0.1 --disable-log-stats --watchdog-config {"a":1}
+--log-level debug --logging-config f.json --fail-on-environ-validation
+""".split()  # noqa: E501
 
-def say(capsys, *args: str) -> str:
+
+def vllm_flags() -> list[tuple[list[str], bool]]:
+    """Return each flag with its value, and whether it is refused (its value begins with ``!``)."""
+    found: list[tuple[list[str], bool]] = []
+    for word in VLLM:
+        if word.startswith("-") and not word[1:].isdigit():
+            found.append(([word.removesuffix("!")], word.endswith("!")))
+        else:
+            words, refused = found.pop()
+            found.append(([*words, word.removeprefix("!")], refused or word.startswith("!")))
+    return found
+
+
+def say(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     """Return what parsing the command line writes on stderr."""
     serve.make_context("serve", list(args))
     return capsys.readouterr().err
@@ -50,28 +116,71 @@ def say(capsys, *args: str) -> str:
 def test_every_flag_of_a_script_is_taken(line, capsys):
     flag, *rest = line.split()
     said = say(capsys, flag, *rest)
-    if flag in (*SWITCHES, *SETTINGS):
+    if flag in map(flag_name, KNOWN):
         assert said.startswith(f"quire: {line} ") and said.count("\n") == 1
     else:
         assert said == ""
 
 
-@pytest.mark.parametrize("flag", SETTINGS)
-def test_a_value_that_asks_for_nothing_is_no_news(flag, capsys):
-    for value in SETTINGS[flag][0]:
+@pytest.mark.parametrize(("words", "refused"), vllm_flags(), ids=lambda value: str(value))
+def test_every_flag_of_vllm_is_known(words, refused, capsys):
+    """Forty of them ended in "No such option"."""
+    if not refused:
+        said = say(capsys, *words)
+        assert said == "" or re.fullmatch(r"quire: --\S+.* (is|changes|names|needs) .+\.\n", said)
+        return
+    with pytest.raises(click.UsageError, match=r"\[config\] --\S+ .+Leave it out\."):
+        say(capsys, *words)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_asks_for_nothing_is_no_news(name, capsys):
+    setting, flag = KNOWN[name], flag_name(name)
+    assert say(capsys) == ""
+    if setting.is_switch:
+        assert say(capsys, f"--no-{flag.removeprefix('--')}") == ""
+    for value in setting.neutral:
         assert say(capsys, flag, value) == ""
-    assert "7" in say(capsys, flag, "7")
 
 
-@pytest.mark.parametrize("flag", SWITCHES)
-def test_a_switch_that_is_off_is_no_news(flag, capsys):
-    assert say(capsys) == say(capsys, f"--no-{flag.removeprefix('--')}") == ""
-    assert flag in say(capsys, flag)
+@pytest.mark.parametrize("name", [name for name in KNOWN if not KNOWN[name].is_refused])
+def test_what_asks_for_something_is_said_in_one_line(name, capsys):
+    given = [] if KNOWN[name].is_switch else ["7"]
+    said = say(capsys, flag_name(name), *given)
+    assert said.startswith(f"quire: {' '.join([flag_name(name), *given])} ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two"])
+def test_a_width_that_cannot_be_is_misuse(value, capsys):
+    with pytest.raises(click.UsageError, match="--tensor-parallel-size must be a whole number"):
+        say(capsys, "--tensor-parallel-size", value)
+
+
+def parsed(*args: str) -> dict[str, Any]:
+    return serve.make_context("serve", list(args)).params
+
+
+def test_several_names_of_the_model():
+    """vLLM's flag takes several words; none of them is the model."""
+    for args in (
+        ["m", "--served-model-name", "a", "b", "--port", "1"],
+        ["--model", "m", "--served-model-name", "a", "b", "--port", "1"],
+        ["m", "--port", "1", "--served-model-name", "a", "--served-model-name", "b"],
+        ["--served-model-name", "a", "--served-model-name=b", "--port", "1", "m"],
+    ):
+        found = parsed(*args)
+        assert found["served_model_name"] == ("a", "b"), args
+        assert found["model_argument"] == "m" or found["model"] == "m"
+        assert found["port"] == 1
+    assert parsed("--served-model-name", "a", "m")["model_argument"] == "m"
+    keys = parsed("m", "--api-key", "a", "b", "--lora-modules", "x=1", "y=2")["api_key"]
+    assert keys == ("a", "b")
 
 
 def test_they_are_not_in_the_help():
     shown = serve.get_help(serve.make_context("serve", []))
-    assert not [flag for flag in (*SWITCHES, *SETTINGS) if f"{flag} " in shown]
+    assert not [name for name in map(flag_name, KNOWN) if re.search(rf"{name}\s", shown)]
 
 
 def test_the_form_of_older_scripts_starts(device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from quire.core.errors import ConfigError
 @pytest.mark.parametrize(
     ("name", "value", "rule"),
     [
-        ("dtype", "half", "auto or float32 or float16 or bfloat16"),
+        ("dtype", "int3", "auto or float32 or float16 or bfloat16"),
         (
             "kv_cache_dtype",
             "fp8_e5m2",
@@ -22,7 +23,8 @@ from quire.core.errors import ConfigError
         ),
         ("scheduling_policy", "lifo", "fcfs or priority"),
         ("device", None, "auto or cpu or reference"),
-        ("memory", "8GiB", "int or None"),
+        ("memory", "8Gx", "int or None"),
+        ("served_model_name", ("a", 5), "text or a list of texts"),
         ("memory", 1e9, "int or None"),
         ("max_num_seqs", "8", "int"),
         ("max_model_len", True, "int or None"),
@@ -47,6 +49,45 @@ def test_wrong_types_name_the_flag(name: str, value: Any, rule: str) -> None:
 def test_right_types_are_taken(settings: dict[str, Any]) -> None:
     config = EngineConfig.from_keywords(**settings)
     assert config.cache.memory == settings.get("memory")
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [
+        ({"memory": "8GiB"}, "cache.memory", 8 * 2**30),
+        ({"kv_cache_memory_bytes": "512MiB"}, "cache.kv_cache_memory_bytes", 2**29),
+        ({"max_model_len": "4k"}, "model.max_model_len", 4096),
+        ({"max_model_len": -1}, "model.max_model_len", None),
+        ({"dtype": "half"}, "model.dtype", "float16"),
+        ({"dtype": "float"}, "model.dtype", "float32"),
+        ({"generation_config": "vllm"}, "model.generation_config", "none"),
+        ({"served_model_name": "a"}, "model.served_model_name", ("a",)),
+        ({"served_model_name": ["a", "b"]}, "model.served_model_name", ("a", "b")),
+        (
+            {"default_chat_template_kwargs": {"enable_thinking": False}},
+            "model.default_chat_template_kwargs",
+            '{"enable_thinking": false}',
+        ),
+    ],
+)
+def test_further_forms_of_values(given: dict[str, Any], field: str, value: Any) -> None:
+    assert attrgetter(field)(EngineConfig.from_keywords(**given)) == value
+
+
+def test_a_dtype_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    assert EngineConfig.from_keywords(dtype=torch.float16).model.dtype == "float16"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "5", "null x"])
+def test_settings_that_hold_json_say_so(text: str) -> None:
+    with pytest.raises(ConfigError, match="--override-generation-config must be a JSON object"):
+        EngineConfig.from_keywords(override_generation_config=text)
+
+
+def test_two_sizes_of_the_cache_are_one_too_many() -> None:
+    with pytest.raises(ConfigError, match="must not both be given; got 0.5 and 1024"):
+        EngineConfig.from_keywords(free_gpu_memory_fraction=0.5, kv_cache_memory_bytes=1024)
 
 
 def test_a_path_is_a_model() -> None:

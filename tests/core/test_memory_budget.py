@@ -15,6 +15,7 @@ from quire.core.memory_budget import (
     budget_from_total,
     divide_memory,
     num_sequences,
+    shares,
 )
 
 GIB = 2**30
@@ -38,9 +39,7 @@ def test_blocks_from_a_fraction_of_all_memory():
 
 def test_blocks_from_a_fraction_of_free_memory():
     """The fraction is of what weights and scratch leave, and for KV alone."""
-    free_bytes = 10 * GIB - DEMAND.weight_bytes - DEMAND.scratch_bytes
-    kv_bytes = int(0.85 * free_bytes)
-    budget = divide_memory(DEMAND, 10 * GIB, 10 * GIB, kv_bytes)
+    budget = divide_memory(DEMAND, 10 * GIB, 10 * GIB, free_fraction=0.85)
     assert budget.num_blocks == int(0.85 * 5.5 * 1024) == 4787
 
 
@@ -61,10 +60,15 @@ def test_percentages_sum_to_100():
         max_model_len=4096,
     )
     budget = divide_memory(demand, 80 * 10**9, budget_from_total(80 * 10**9, 0.9))
-    parts = (demand.weight_bytes, budget.kv_bytes, demand.scratch_bytes, budget.headroom_bytes)
-    shares = [100 * part / budget.device_bytes for part in parts]
-    assert sum(shares) == pytest.approx(100.0, abs=1e-9)
-    assert shares == pytest.approx([43.75, 43.75, 2.5, 10.0], abs=0.01)
+    found = [share for _, share in budget.shares().values()]
+    assert sum(found) == pytest.approx(100.0, abs=1e-9)
+    assert found == pytest.approx([43.8, 2.5, 43.7, 10.0], abs=0.1)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (0, 7, 0), (1, 2, 3, 994), (333, 333, 335, 10**12)])
+def test_percentages_always_sum_to_100(sizes):
+    found = shares({str(index): size for index, size in enumerate(sizes)})
+    assert sum(round(10 * share) for _, share in found.values()) == 1000
 
 
 def test_number_of_sequences_that_fit():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -38,6 +39,38 @@ def test_the_fraction_is_of_what_is_free() -> None:
     assert found.budget.num_blocks == 20 * MIB // SPEC.block_bytes
     assert found.budget.headroom_bytes == 50 * MIB
     assert found.max_model_len == 4096
+
+
+def test_the_other_fraction_is_of_what_weights_and_scratch_leave() -> None:
+    found = plan(free_gpu_memory_fraction=0.5)
+    assert found.budget.num_blocks == 35 * MIB // SPEC.block_bytes
+    assert found.budget.headroom_bytes == 35 * MIB
+    within = plan(free_gpu_memory_fraction=0.5, memory=50 * MIB)
+    assert within.budget.num_blocks == 10 * MIB // SPEC.block_bytes
+
+
+def test_what_is_advised_with_a_fraction_of_what_is_free_fits() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(free_gpu_memory_fraction=0.5, memory=40 * MIB, max_model_len=2048)
+    advice = re.findall(r"(?:--max-model-len (\d+) )?--memory (\d+)MiB", str(caught.value))
+    assert advice
+    for length, memory in advice:
+        plan(
+            free_gpu_memory_fraction=0.5,
+            memory=int(memory) * MIB,
+            max_model_len=int(length or 2048),
+        )
+
+
+def test_a_cap_in_tokens() -> None:
+    found = plan(max_tokens_in_paged_kv_cache=1000, max_model_len=100)
+    assert found.budget.num_blocks == 63 + 1
+    assert "KV cache: 63 blocks of 16 tokens" in found.lines()[1]
+    assert plan(max_tokens_in_paged_kv_cache=1000).max_model_len == 1008
+    both = {"max_tokens_in_paged_kv_cache": "100k", "free_gpu_memory_fraction": 0.1}
+    assert plan(**both).budget.num_blocks == 7 * MIB // SPEC.block_bytes
+    with pytest.raises(ConfigError, match="--max-tokens-in-paged-kv-cache must hold one request"):
+        plan(max_tokens_in_paged_kv_cache=80, max_model_len=100)
 
 
 def test_no_more_blocks_than_requests_can_hold() -> None:
@@ -90,7 +123,8 @@ def test_weights_that_leave_nothing_are_refused() -> None:
 
 def test_the_lines_say_what_fits() -> None:
     first, second = plan(memory=62 * MIB, max_num_seqs=64).lines()
-    assert "weights 20.0 MiB + scratch 10.0 MiB + KV 32.0 MiB = 62.0 MiB" in first
-    assert "headroom 38.0 MiB of 100 MiB" in first
+    assert "weights 20.0 MiB (20.0%) + scratch 10.0 MiB (10.0%) + KV 32.0 MiB (32.0%)" in first
+    assert "headroom 38.0 MiB (38.0%) = 100 MiB" in first
+    assert sum(map(float, re.findall(r"\(([\d.]+)%\)", first))) == pytest.approx(100)
     assert "511 blocks of 16 tokens in float32, 4.0 KiB a token" in second
     assert "1 of 4,096 tokens, 7 of 1,024 tokens, 31 of 256 tokens" in second

@@ -20,7 +20,7 @@ def test_models(client):
 
 
 def test_served_names_may_hold_slashes(serve):
-    options = ModelOptions(model="/some/where", served_model_name="org/name")
+    options = ModelOptions(model="/some/where", served_model_name=("org/name",))
     client = serve(EngineConfig(model=options))
     card = client.get("/v1/models/org/name").json()
     assert (card["id"], card["root"]) == ("org/name", "/some/where")

@@ -73,7 +73,7 @@ class Service:
     fingerprint: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model_names = (self.config.model.served_model_name or self.config.model.model,)
+        self.model_names = self.config.model.served_model_name or (self.config.model.model,)
         options = self.options
         self.responses = ResponseStore(options.max_stored_responses, options.max_stored_bytes)
         self.formats = AnswerFormats.resolve(options, self.engine.tokenizer)

@@ -1,0 +1,25 @@
+"""Whole numbers as people write them, with a unit: ``4k``, ``8GiB``."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?)?", re.IGNORECASE)
+
+
+def parse_count(text: str) -> int:
+    """Read a whole number with an optional unit: ``4k`` and ``4KiB`` are 4096, ``4kB`` is 4000.
+
+    Raises:
+        ValueError: Not a number, an unknown unit, or not whole.
+    """
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    number, unit, suffix = match[1], (match[2] or "").lower(), (match[3] or "").lower()
+    value = Fraction(number) * (1000 if suffix == "b" else 1024) ** _POWERS[unit]
+    if value.denominator != 1:
+        raise ValueError(text)
+    return int(value)

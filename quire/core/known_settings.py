@@ -1,0 +1,236 @@
+"""Settings of other engines that scripts pass and that have nothing to do here.
+
+Each is taken with a line on why it does nothing, as long as the answers stay what they are without
+it; one that would change them, or who may ask, is refused. Flags and keywords of ``LLM`` share the
+tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import ConfigError
+
+_ALWAYS = "is how it is always done here"
+_ONE_PROCESS = "is not available: one process computes each model, on all cores it may use"
+_NO_GRAPHS = "changes nothing: there are no graphs to capture and no code to compile"
+_NO_SPECULATION = "is not available: tokens are not drafted (the answers are the same)"
+_NO_ADAPTERS = "is not available: adapters are not served"
+_NO_TRANSFER = "is not available: the KV cache stays in the engine's memory"
+_TEXT_ONLY = "is not available: models take text only"
+_FILES = "changes nothing: the files say what they are"
+_NO_TEXTS = "is not available: texts of requests and answers are never logged"
+_NO_CODE = "names code that would run in the engine, which it does not do"
+_ONE_METHOD = "changes nothing: there is one way to compute attention on each machine"
+_PREFIXES = "changes nothing: blocks are named by BLAKE2b"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSetting:
+    """A setting that is taken and does nothing, or is refused by name.
+
+    Attributes:
+        why: What follows the setting in the notice: why it changes nothing, or is refused.
+        neutral: Values, as text, that ask for nothing.
+        short: Other spellings of its flag.
+        is_switch: It is on or off.
+        least: Its value is a whole number of at least this; None: it is something else.
+        is_list: It may be given several times.
+        is_refused: A value that asks for something is an error.
+    """
+
+    why: str
+    neutral: tuple[str, ...] = ()
+    short: tuple[str, ...] = ()
+    is_switch: bool = False
+    least: int | None = None
+    is_list: bool = False
+    is_refused: bool = False
+
+    def notice(self, shown_name: str, shown: str, value: Any) -> str | None:
+        """Return the line on a given value; None when it asks for nothing.
+
+        Args:
+            shown_name: The setting as the user wrote it.
+            shown: Setting and value as the user wrote them.
+            value: None, False and empty ones ask for nothing.
+
+        Raises:
+            ConfigError: The value cannot be, or asks for what would change the answers.
+        """
+        if self.least is not None and value is not None and not _is_count(value, self.least):
+            raise ConfigError(
+                f"[config] {shown_name} must be a whole number of at least {self.least}; got "
+                f"{value!r:.80}."
+            )
+        if value is None or value is False or value in ("", (), [], {}):
+            return None
+        if str(value) in self.neutral:
+            return None
+        if self.is_refused:
+            raise ConfigError(f"[config] {shown_name} {self.why}; got {value!r:.80}. Leave it out.")
+        return f"{shown} {self.why}."
+
+
+def _switch(why: str, *short: str) -> KnownSetting:
+    return KnownSetting(why, short=short, is_switch=True)
+
+
+def _value(why: str, *neutral: str, short: tuple[str, ...] = ()) -> KnownSetting:
+    return KnownSetting(why, neutral, short)
+
+
+def _number(why: str, *neutral: str) -> KnownSetting:
+    return KnownSetting(why, neutral, least=0)
+
+
+def _width(short: str) -> KnownSetting:
+    return KnownSetting(_ONE_PROCESS, ("1",), (short,), least=1)
+
+
+def _refused(
+    why: str, *neutral: str, short: tuple[str, ...] = (), is_list: bool = False
+) -> KnownSetting:
+    return KnownSetting(why, neutral, short, is_list=is_list, is_refused=True)
+
+
+#: Other engines' quantizations and what is done instead: name of ours, and why.
+QUANTIZATIONS: dict[str, tuple[str | None, str]] = {
+    "awq": ("int4", "weights are rounded at load; AWQ files are not read"),
+    "awq_marlin": ("int4", "weights are rounded at load; AWQ files are not read"),
+    "gptq": ("int4", "weights are rounded at load; GPTQ files are not read"),
+    "gptq_marlin": ("int4", "weights are rounded at load; GPTQ files are not read"),
+    "fp8": ("int8", "the same bytes, and activations are rounded to 8 bits as well"),
+    "bitsandbytes": ("nf4", "weights are rounded at load"),
+    "gguf": (None, ""),
+}
+
+#: Of an engine: flags of every command that loads one, keywords of ``LLM`` and ``EngineArgs``.
+ENGINE: dict[str, KnownSetting] = {
+    "enforce_eager": _switch(_NO_GRAPHS),
+    "compilation_config": _value(_NO_GRAPHS, short=("-cc",)),
+    "optimization_level": _value(_NO_GRAPHS, short=("-O",)),
+    "performance_mode": _value("changes nothing: a step takes what is there", "balanced"),
+    "max_seq_len_to_capture": _number(_NO_GRAPHS),
+    "use_v2_block_manager": _switch("changes nothing: there is one block manager"),
+    "trust_remote_code": _switch("changes nothing: code of a checkpoint is never run"),
+    "disable_log_stats": _switch("changes nothing: statistics are at /metrics, not in the log"),
+    "async_scheduling": _switch("is not available"),
+    "scheduler_reserve_full_isl": _switch(_ALWAYS),
+    "prefill_schedule_interval": _number("changes nothing: prompts start at any step", "1"),
+    "watermark": _value("changes nothing: a prompt starts when its blocks are free", "0", "0.0"),
+    "num_scheduler_steps": _number("changes nothing: a step is one token of each", "1"),
+    "max_num_active_seqs": _number("changes nothing: --max-num-seqs is the limit"),
+    "stream_interval": _number("changes nothing: it is a setting of quire serve", "1"),
+    "tensor_parallel_size": _width("-tp"),
+    "pipeline_parallel_size": _width("-pp"),
+    "data_parallel_size": _width("-dp"),
+    "decode_context_parallel_size": _width("-dcp"),
+    "prefill_context_parallel_size": _width("-pcp"),
+    "enable_expert_parallel": _switch(_ONE_PROCESS, "-ep"),
+    "distributed_executor_backend": _value(_ONE_PROCESS, "uni", "mp"),
+    "disable_custom_all_reduce": _switch(_ONE_PROCESS),
+    "worker_use_ray": _switch(_ONE_PROCESS),
+    "nnodes": _refused("must be 1: an engine runs on one machine", "1", short=("-n",)),
+    "node_rank": _refused("must be 0: an engine runs on one machine", "0", short=("-r",)),
+    "swap_space": _value("changes nothing: preempted requests are computed again", "0"),
+    "preemption_mode": _value("changes nothing: preempted requests are computed again"),
+    "cpu_offload_gb": _value("changes nothing: weights are in the machine's memory", "0", "0.0"),
+    "kv_offloading_size": _value(_NO_TRANSFER, "0"),
+    "kv_offloading_backend": _value(_NO_TRANSFER, "native"),
+    "kv_transfer_config": _value(_NO_TRANSFER),
+    "kv_events_config": _value(_NO_TRANSFER),
+    "prefix_caching_hash_algo": _value(_PREFIXES, "sha256"),
+    "attention_config": _value(_ONE_METHOD, short=("-ac",)),
+    "attention_backend": _value(_ONE_METHOD),
+    "load_format": _value(_FILES, "auto", "safetensors"),
+    "tokenizer_mode": _value(_FILES, "auto"),
+    "config_format": _value(_FILES, "auto"),
+    "model_impl": _value("changes nothing: there is one implementation", "auto"),
+    "runner": _value("changes nothing: every model generates and embeds", "auto", "generate"),
+    "convert": _value("changes nothing: every model generates and embeds", "auto", "none"),
+    "task": _value("changes nothing: every model generates and embeds", "auto", "generate"),
+    "download_dir": _value("changes nothing: HF_HOME says where downloaded models are kept"),
+    "tokenizer_revision": _value("changes nothing: the tokenizer comes with --revision"),
+    "code_revision": _value("changes nothing: code of a checkpoint is never run"),
+    "hf_overrides": _refused("would change the model: edit its config.json"),
+    "rope_scaling": _refused("would change the model: edit its config.json"),
+    "rope_theta": _refused("would change the model: edit its config.json"),
+    "logprobs_mode": _refused("must be raw_logprobs", "raw_logprobs"),
+    "logits_processors": _refused(_NO_CODE, is_list=True),
+    "enable_lora": _switch(_NO_ADAPTERS),
+    "lora_modules": KnownSetting(_NO_ADAPTERS, is_list=True),
+    "max_loras": _number(_NO_ADAPTERS),
+    "max_lora_rank": _number(_NO_ADAPTERS),
+    "max_cpu_loras": _number(_NO_ADAPTERS),
+    "lora_dtype": _value(_NO_ADAPTERS),
+    "fully_sharded_loras": _switch(_NO_ADAPTERS),
+    "limit_mm_per_prompt": _value(_TEXT_ONLY),
+    "mm_processor_kwargs": _value(_TEXT_ONLY),
+    "mm_processor_cache_gb": _value(_TEXT_ONLY, "4", "4.0"),
+    "allowed_local_media_path": _value(_TEXT_ONLY),
+    "speculative_config": _value(_NO_SPECULATION, short=("-sc",)),
+    "spec_method": _value(_NO_SPECULATION),
+    "spec_model": _value(_NO_SPECULATION),
+    "spec_tokens": _number(_NO_SPECULATION),
+    "speculative_model": _value(_NO_SPECULATION),
+    "num_speculative_tokens": _number(_NO_SPECULATION),
+    "speculative_max_model_len": _number(_NO_SPECULATION),
+    "speculative_draft_tensor_parallel_size": _number(_NO_SPECULATION),
+    "structured_outputs_config": _value("changes nothing: grammars are compiled by llguidance"),
+    "guided_decoding_backend": _value("changes nothing: grammars are compiled by llguidance"),
+    "enable_sleep_mode": _switch("is not available"),
+    "collect_detailed_traces": _value("changes nothing: a trace has a span for each stage"),
+    "enable_log_requests": _switch(_ALWAYS),
+    "disable_log_requests": _switch("changes nothing: quire serve alone logs requests"),
+}
+#: Of a server: flags of ``quire serve`` only.
+SERVER: dict[str, KnownSetting] = {
+    "grpc_port": _number("is not available: the server speaks HTTP"),
+    "headless": KnownSetting("needs several machines", is_switch=True, is_refused=True),
+    "api_server_count": _value("changes nothing: one process serves", "1", short=("-asc",)),
+    "middleware": _refused(_NO_CODE, is_list=True),
+    "tool_parser_plugin": _refused(_NO_CODE),
+    "tool_server": _refused("must be left to clients: tools are run by them"),
+    "response_role": _refused("must be assistant", "assistant"),
+    "allow_credentials": _switch("changes nothing: keys come in a header, not in cookies"),
+    "allowed_methods": _value("changes nothing: pages may use what routes take", '["*"]', "*"),
+    "allowed_headers": _value("changes nothing: pages may send any header", '["*"]', "*"),
+    "disable_access_log_for_endpoints": KnownSetting(
+        "changes nothing: see --disable-uvicorn-access-log", is_list=True
+    ),
+    "disable_fastapi_docs": _switch("changes nothing: there is /openapi.json, without pages"),
+    "h11_max_incomplete_event_size": _number("changes nothing: a head may have 64 KiB"),
+    "h11_max_header_count": _number("changes nothing: a head may have 200 headers"),
+    "chat_template_content_format": _value(
+        "changes nothing: parts of a message are text and joined", "auto", "string"
+    ),
+    "trust_request_chat_template": _switch("is not available: clients send no templates"),
+    "return_tokens_as_token_ids": _switch("is not available: a request asks for it by that name"),
+    "enable_log_outputs": _switch(_NO_TEXTS),
+    "max_log_len": _number(_NO_TEXTS),
+    "enable_request_id_headers": _switch(_ALWAYS),
+    "enable_prompt_tokens_details": _switch(_ALWAYS),
+    "enable_per_request_metrics": _switch("is not available: the log has a line per request"),
+    "enable_server_load_tracking": _switch(_ALWAYS),
+    "enable_tokenizer_info_endpoint": _switch("is not available"),
+    "fingerprint_mode": _value("changes nothing: it names version and settings", "full"),
+    "custom_histogram_buckets": _value("is not available: buckets are fixed"),
+    "show_hidden_metrics_for_version": _value("changes nothing: no metric is hidden"),
+    "watchdog_config": _value("is not available: see --watchdog-timeout"),
+    "log_level": _value("changes nothing: QUIRE_LOG_LEVEL sets it", "info"),
+    "logging_config": _value("is not available: see --log-format and QUIRE_LOG_LEVEL"),
+    "fail_on_environ_validation": _switch("changes nothing: wrong QUIRE_ variables always fail"),
+}
+
+
+def flag_name(name: str) -> str:
+    """Return the flag of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _is_count(value: Any, least: int) -> bool:
+    if isinstance(value, str):
+        return value.isdecimal() and int(value) >= least
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -1,0 +1,126 @@
+"""Keywords of Python callers: types for editors, other engines' settings, the cache's object."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+from quire.core.config import PARTS, SETTINGS, EngineConfig
+from quire.core.engine_keywords import EngineKeywords, KvCacheConfig, read_keywords
+from quire.core.errors import ConfigError
+from quire.core.known_settings import ENGINE, QUANTIZATIONS
+
+
+def choices(hint: Any) -> set[Any]:
+    """Return the types and words that a hint allows."""
+    if get_origin(hint) is None:
+        return {hint}
+    if get_origin(hint) is Literal:
+        return set(get_args(hint))
+    return set().union(*map(choices, get_args(hint)))
+
+
+def test_the_types_for_editors_are_those_of_the_settings() -> None:
+    typed = get_type_hints(EngineKeywords)
+    own = set(SETTINGS) - {"model"}  # the first argument
+    assert set(typed) == own | set(ENGINE) | {"kv_cache_config", "enable_block_reuse"}
+    for owner in (*PARTS.values(), EngineConfig):
+        hints = get_type_hints(owner)
+        for name in own & set(hints):
+            spellings = SETTINGS[name].metadata.get("spellings", {})
+            words = {word for word in spellings if str in map(type, get_args(hints[name]))}
+            expected = choices(hints[name]) - {...} | words
+            assert expected <= choices(typed[name]), name
+    assert set(QUANTIZATIONS) <= choices(typed["quantization"])
+    assert {"half", "float"} <= choices(typed["dtype"])
+
+
+def test_settings_of_other_engines_are_taken_with_a_notice() -> None:
+    config, notices = read_keywords(
+        {
+            "model": "m",
+            "tensor_parallel_size": 1,
+            "pipeline_parallel_size": 2,
+            "enforce_eager": True,
+            "trust_remote_code": False,
+            "swap_space": 4,
+            "speculative_config": {"method": "ngram"},
+            "dtype": "half",
+        }
+    )
+    assert config == EngineConfig.from_keywords(model="m", dtype="float16")
+    assert notices == [
+        "pipeline_parallel_size=2 is not available: one process computes each model, on all cores "
+        "it may use.",
+        "enforce_eager=True changes nothing: there are no graphs to capture and no code to "
+        "compile.",
+        "swap_space=4 changes nothing: preempted requests are computed again.",
+        "speculative_config={'method': 'ngram'} is not available: tokens are not drafted (the "
+        "answers are the same).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size must be a whole number of at least 1"),
+        ({"tensor_parallel_size": "two"}, "must be a whole number of at least 1; got 'two'"),
+        ({"nnodes": 2}, "nnodes must be 1: an engine runs on one machine; got 2"),
+        ({"logits_processors": [print]}, "names code that would run in the engine"),
+        ({"hf_overrides": {"rope_theta": 5}}, "would change the model"),
+        ({"logprobs_mode": "processed_logprobs"}, "must be raw_logprobs"),
+        ({"pages": 3}, "settings must be known; got pages"),
+        ({"quantization": "int1"}, "--quantization must be int8 or"),
+        ({"quantization": None, "dtype": "fp8"}, "--dtype must be"),
+    ],
+)
+def test_what_cannot_be_done_is_an_error(keywords: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_keywords(keywords)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+def test_other_engines_quantizations_say_what_they_are_here(name: str) -> None:
+    config, notices = read_keywords({"quantization": name})
+    ours, why = QUANTIZATIONS[name]
+    assert config.model.quantization == ours
+    assert notices == ([f"quantization={name!r} is {ours} here: {why}."] if why else [])
+    _, as_flags = read_keywords({"quantization": name}, as_flags=True)
+    assert not why or as_flags[0].startswith(f"--quantization {name} is {ours} here: ")
+
+
+def test_the_cache_as_an_object() -> None:
+    config, notices = read_keywords(
+        {"kv_cache_config": KvCacheConfig(free_gpu_memory_fraction=0.85, enable_block_reuse=False)}
+    )
+    assert config.cache.free_gpu_memory_fraction == 0.85
+    assert not config.cache.enable_prefix_caching and not notices
+    for given in (
+        KvCacheConfig(max_tokens="128k"),
+        KvCacheConfig(max_tokens_in_paged_kv_cache=131072),
+        {"max_tokens": 131072},
+    ):
+        config, _ = read_keywords({"kv_cache_config": given, "enable_block_reuse": True})
+        assert config.cache.max_tokens_in_paged_kv_cache == 131072
+        assert config.cache.enable_prefix_caching
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"kv_cache_config": KvCacheConfig(max_tokens=1, max_tokens_in_paged_kv_cache=2)}, "same"),
+        ({"kv_cache_config": {"blocks": 3}}, "kv_cache_config may hold enable_block_reuse"),
+        ({"kv_cache_config": 0.5}, "kv_cache_config must be KvCacheConfig; got 0.5"),
+        (
+            {"kv_cache_config": KvCacheConfig(), "enable_prefix_caching": False},
+            "enable_prefix_caching must be given once; got False and True",
+        ),
+        ({"kv_cache_config": KvCacheConfig(1.5)}, "--free-gpu-memory-fraction must be in (0, 1]"),
+    ],
+)
+def test_a_wrong_cache_object_is_refused(keywords: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_keywords(keywords)
+    assert words in str(caught.value)
