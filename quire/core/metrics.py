@@ -83,6 +83,7 @@ METRICS: dict[str, Metric] = {
     "avg_generation_throughput_toks_per_s": _gauge("Tokens generated a second, last 10 s."),
     "memory_bytes": _gauge("Memory reserved at start, by pool: weights, scratch, kv_cache."),
     "process_memory_bytes": _gauge("Resident memory, by process: engine, server."),
+    "process_heap_bytes": _gauge("The C library's heap, by process and state: used, free."),
     "host_cpu_usage_perc": _gauge("Part of the machine's cores that were busy lately, 0 to 1."),
     "server_load": _gauge("Generation requests being answered, as GET /load shows."),
     "cache_config_info": _gauge("The KV cache's settings, as labels; always 1."),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import QuireError, RequestError
+from quire.core.heap import HeapTrimmer
 from quire.core.log import get_logger, set_format
 from quire.core.model_config import ModelConfig
 from quire.core.process_usage import process_samples
@@ -124,6 +125,7 @@ class EngineLoop:
         self._engine = engine
         self._link = link
         self._grammars: GrammarThread[EngineRequest] = GrammarThread(grammars)
+        self._heap = HeapTrimmer("engine")
         self._stats_time = 0.0
 
     def run(self) -> None:
@@ -152,6 +154,7 @@ class EngineLoop:
             _report(link, error, "a step")
         finally:
             self._grammars.close()
+            self._heap.close()
 
     def _send_step(self, outputs: list[Any]) -> None:
         now = time.monotonic()
@@ -159,7 +162,7 @@ class EngineLoop:
         idle = not self._engine.has_unfinished_requests()
         if idle or now - self._stats_time >= STATS_SECONDS:
             self._stats_time = now
-            stats = self._engine.stats() | process_samples("engine")
+            stats = self._engine.stats() | process_samples("engine") | self._heap.samples()
         self._link.send(Step(outputs, stats))
 
     def _handle(self, message: Any) -> None:

@@ -96,6 +96,7 @@ class Service:
     async def shutdown(self) -> None:
         """Stop the engine and send what is left of the traces. A second call does nothing."""
         await self.engine.shutdown()
+        self.metrics.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.shutdown)
             self.tracing = None

@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from quire.core.config import EngineConfig
+from quire.core.heap import HeapTrimmer
 from quire.core.metrics import METRICS, Histogram, Samples
 from quire.core.process_usage import HostLoad, process_samples
 from quire.llm.engine_client import EngineClient
@@ -79,6 +80,7 @@ class ServerMetrics:
         self._engine = engine
         self._rejections = rejections
         self._host_load = HostLoad()
+        self._heap = HeapTrimmer("server")
         self._histograms: dict[str, Histogram] = {}
         self._by_length = _one_two_five(engine.max_model_len)
         self.http = HttpMetrics()
@@ -122,7 +124,12 @@ class ServerMetrics:
             own[f'admission_rejections{{reason="{reason}"}}'] = count
         for stem, histogram in self._histograms.items():
             own[stem] = histogram.state()
-        return self._engine.stats() | process_samples("server") | own
+        processes = process_samples("server") | self._heap.samples()
+        return self._engine.stats() | processes | own
+
+    def close(self) -> None:
+        """Look after this process's memory no longer."""
+        self._heap.close()
 
     def _histogram(self, stem: str) -> Histogram:
         histogram = self._histograms[stem] = Histogram(METRICS[stem].buckets or self._by_length)
