@@ -16,6 +16,7 @@ import psutil
 
 ROOT = Path(__file__).parents[1]
 _READY = re.compile(r"ready: (\S+) serves \S+ after [\d.]+ s")
+_LISTENING = re.compile(r"loading: (\S+) answers")
 START_SECONDS = 120.0
 
 
@@ -31,7 +32,7 @@ class ServeProcess:
     Attributes:
         popen: The process.
         lines: Of its stderr so far.
-        address: ``http://...`` once it is ready.
+        address: ``http://...`` once it listens.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class ServeProcess:
         self.lines: list[str] = []
         self.address = ""
         self._pass_on = pass_on
-        self._ready = threading.Event()
+        self._listening, self._ready = threading.Event(), threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -65,10 +66,11 @@ class ServeProcess:
             self.lines.append(line)
             if self._pass_on is not None:
                 self._pass_on(line)
-            found = _READY.search(line)
-            if found:
-                self.address = found[1]
-                self._ready.set()
+            for pattern, event in ((_LISTENING, self._listening), (_READY, self._ready)):
+                if found := pattern.search(line):
+                    self.address = found[1]
+                    event.set()
+        self._listening.set()
         self._ready.set()
 
     @property
@@ -76,9 +78,14 @@ class ServeProcess:
         """What it has written so far."""
         return "".join(self.lines)
 
+    def wait_listening(self) -> str:
+        """Wait until it says where it listens; return the address."""
+        assert self._listening.wait(START_SECONDS) and self.address, self.stderr
+        return self.address
+
     def wait_ready(self) -> str:
         """Wait until it serves; return its address."""
-        assert self._ready.wait(START_SECONDS) and self.address, self.stderr
+        assert self._ready.wait(START_SECONDS) and "ready: " in self.stderr, self.stderr
         return self.address
 
     def engine(self) -> psutil.Process:

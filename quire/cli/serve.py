@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
 
@@ -19,6 +19,15 @@ from quire.core.errors import ConfigError
 from quire.core.known_settings import SERVER
 from quire.server.options import ServerOptions
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from quire.core.loading import Loading
+    from quire.server.access.authentication import ApiKey
+    from quire.server.generation.service import Service
+
+#: Connections that wait to be accepted; as uvicorn's.
+BACKLOG = 2048
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -51,12 +60,16 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     SIGTERM or Ctrl-C lets running requests finish for --shutdown-timeout seconds.
     """
     started = time.perf_counter()
-    from quire.core.log import get_logger, set_format
-    from quire.llm.process.proxy import EngineProxy
-    from quire.server.access.authentication import read_key_file
-    from quire.server.generation.service import Service
-    from quire.server.lifecycle import address, bind, run_server
-    from quire.server.observability.tracing import check_available
+    # The port first, then what takes long to import: clients are told, not refused.
+    from quire.server.listener import address, bind
+
+    listener = bind(options)
+    listener.listen(BACKLOG)
+    from quire.core.loading import Loading
+    from quire.core.log import set_format
+    from quire.server.access.authentication import ApiKey, read_key_file
+    from quire.server.lifecycle import Load, Server, run_server
+    from quire.server.loading_app import create_loading_app
 
     # The thread that reads the engine's outputs and the event loop share the GIL. At Python's 5 ms
     # per turn a small model, which makes a token in 0.3 ms, would wait for its own server.
@@ -65,30 +78,54 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     if key is not None:
         options = replace(options, api_key=(*options.api_key, key))
     keys = [] if options.api_key_file is None else read_key_file(options.api_key_file)
-    log = get_logger(__name__)
     set_format(options.log_format)
+    url = address(listener, "http" if options.ssl_certfile is None else "https")
+    if options.uds is None and options.host not in LOOPBACK and not (keys or options.api_key):
+        _say(options, f"{options.host} is reachable by others and needs no key", "warning")
+    loading = Loading()
+    name = (config.model.served_model_name or (config.model.model,))[0]
+    every_key = (*keys, *map(ApiKey.create, options.api_key))
+    meanwhile = create_loading_app(options, every_key, loading, name)
+
+    def create() -> tuple[Service, ASGIApp]:
+        return _create(config, options, tuple(keys), loading)
+
+    def announce(service: Service) -> None:
+        seconds = time.perf_counter() - started
+        _say(options, f"ready: {url} serves {service.model_names[0]} after {seconds:.1f} s")
+
+    _say(options, f"loading: {url} answers 503 until {name} is there")
+    run_server(Server(options, Load(create, meanwhile, loading), announce), listener, options.uds)
+
+
+def _create(
+    config: EngineConfig, options: ServerOptions, keys: tuple[ApiKey, ...], loading: Loading
+) -> tuple[Service, ASGIApp]:
+    """Load the model; return what is served and its app."""
+    from quire.llm.process.proxy import EngineProxy
+    from quire.server.app import create_app
+    from quire.server.generation.service import Service
+    from quire.server.observability.tracing import check_available
+
     if options.otlp_traces_endpoint is not None:
         check_available()  # before the model is loaded
-    listener = bind(options)
     engine = EngineProxy(
         config,
         watchdog_timeout=options.watchdog_timeout,
         log_format=options.log_format,
         grammar_timeout=options.grammar_compilation_timeout,
+        loading=loading,
     )
-    service = Service(engine, engine.config, options, tuple(keys))
-    if options.uds is None and options.host not in LOOPBACK and not service.keys:
-        log.warning("%s is reachable by others and needs no key", options.host)
+    service = Service(engine, engine.config, options, keys)
+    return service, create_app(service)
 
-    def announce() -> None:
-        seconds = time.perf_counter() - started
-        name = service.model_names[0]
-        scheme = "http" if options.ssl_certfile is None else "https"
-        line = f"ready: {address(listener, scheme)} serves {name} after {seconds:.1f} s"
-        if options.log_format == "json":
-            log.info("%s", line)
-        else:
-            with suppress(OSError):  # stderr on a full disk is no reason not to serve
-                click.echo(line, err=True)
 
-    run_server(service, listener, announce)
+def _say(options: ServerOptions, line: str, level: str = "info") -> None:
+    """Write a line that people wait for."""
+    if options.log_format == "json" or level != "info":
+        from quire.core.log import get_logger
+
+        getattr(get_logger(__name__), level)("%s", line)
+    else:
+        with suppress(OSError):  # stderr on a full disk is no reason not to serve
+            click.echo(line, err=True)

@@ -86,6 +86,7 @@ METRICS: dict[str, Metric] = {
     "process_heap_bytes": _gauge("The C library's heap, by process and state: used, free."),
     "host_cpu_usage_perc": _gauge("Part of the machine's cores that were busy lately, 0 to 1."),
     "server_load": _gauge("Generation requests being answered, as GET /load shows."),
+    "model_load_progress_perc": _gauge("Part of the model's weights that is loaded, 0 to 1."),
     "cache_config_info": _gauge("The KV cache's settings, as labels; always 1."),
     # Tokens and requests.
     "prefix_cache_queries": _counter("Prompt tokens looked up in the prefix cache."),
@@ -103,6 +104,9 @@ METRICS: dict[str, Metric] = {
     "request_success": _counter("Sequences that ended, by finish reason."),
     "request_timeouts": _counter("Sequences that their deadline ended: in queue, prefill, decode."),
     "admission_rejections": _counter("Requests refused at the door, by reason."),
+    "unread_answer_disconnects": _counter(
+        "Connections cut because their client read nothing (--write-timeout)."
+    ),
     # Work.
     "num_steps": _counter("Steps executed."),
     "step_seconds": _counter(

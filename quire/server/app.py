@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp
 
-from quire.server.access.authentication import RequireKey
+from quire.server.access.outer_layers import with_outer_layers
 from quire.server.compat import ollama, ollama_models, tgi, triton
 from quire.server.compat.invocations import Invocations
 from quire.server.generation.service import Service
-from quire.server.http.boundary import Boundary
 from quire.server.openai import models, openapi, responses, tokenization
 from quire.server.openai.chat_completions import ChatCompletions
 from quire.server.openai.completions import Completions
@@ -48,16 +46,5 @@ def create_app(service: Service) -> ASGIApp:
     ]
     document = openapi.routes(api, bool(service.keys))
     app: ASGIApp = Router([*api, *document, *page], redirect_slashes=False)
-    if service.keys:
-        shown = {(method, route.path) for route in page for method in route.methods or ()}
-        app = RequireKey(app, service.keys, shown)
-    app = Boundary(app, service.sinks)
-    if service.options.allowed_origins:
-        app = CORSMiddleware(
-            app,
-            allow_origins=service.options.allowed_origins,
-            allow_methods=("GET", "POST", "DELETE"),
-            allow_headers=("*",),
-            expose_headers=("X-Request-Id", "X-Ignored-Params", "Retry-After"),
-        )
-    return app
+    shown = {(method, route.path) for route in page for method in route.methods or ()}
+    return with_outer_layers(app, service.options, service.keys, shown, service.sinks)

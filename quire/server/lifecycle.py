@@ -1,4 +1,4 @@
-"""From a loaded engine to a listening server and back: bind first, drain last."""
+"""A server from its first second to its last: it listens, loads, serves, drains."""
 
 from __future__ import annotations
 
@@ -7,191 +7,231 @@ import math
 import os
 import socket
 import ssl
-import stat
+import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from quire.core.errors import ConfigError
+from quire.core.loading import Loading
 from quire.core.log import library_config
-from quire.server.app import create_app
-from quire.server.generation.service import Service
+from quire.server.access.authentication import OPEN_PATHS
 from quire.server.http.body import MAX_BODY_BYTES
+from quire.server.http.connection_rules import (
+    ConnectionRules,
+    ProtocolConfig,
+    default_max_connections,
+)
+from quire.server.http.host_rule import HostRule
 from quire.server.http.protocol import HttpProtocol
+from quire.server.http.unread_answers import UnreadAnswers
 from quire.server.http.websocket_protocol import WebSocketProtocol
 from quire.server.options import ServerOptions
+
+if TYPE_CHECKING:  # it imports the engine, and the first second comes before that
+    from quire.server.generation.service import Service
 
 KEEP_ALIVE_SECONDS = 60
 #: Time for aborted requests to send their error before connections are cut.
 SHUTDOWN_GRACE_SECONDS = 5
 #: Between two looks whether the last request has ended.
 POLL_SECONDS = 0.02
+#: Time for the engine to end whose model is not wanted any more.
+CANCEL_SECONDS = 5.0
+#: Ticks of uvicorn, a tenth of a second each, between two looks for clients that do not read.
+LOOK_TICKS = 10
 
 
-def bind(options: ServerOptions) -> socket.socket:
-    """Take the address before anything is loaded; until the server listens nobody can connect.
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a server does before it serves.
 
-    Raises:
-        ConfigError: It is taken or not permitted, or a file for TLS is not what it should be.
+    Attributes:
+        create: Loads the model; called in a thread of its own.
+        app: Answers meanwhile.
+        loading: Cancelled when the server is to end before the model is there.
     """
-    _check_tls(options)
-    try:
-        if options.uds is not None:
-            _remove_stale_socket(options.uds)
-        return _create_listener(options)
-    except OSError as error:
-        name = options.uds or f"{options.host}:{options.port}"
-        raise ConfigError(
-            f"[serve] {name} must be free to listen on; got {error.strerror or error}. "
-            "Give another --host, --port or --uds, or stop what holds it."
-        ) from error
 
-
-def _check_tls(options: ServerOptions) -> None:
-    """Read what uvicorn will read when the model has been loaded."""
-    if options.ssl_certfile is None:
-        return
-    names = "--ssl-certfile and --ssl-keyfile"
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile, _no_password)
-        if options.ssl_ca_certs is not None:
-            names = "--ssl-ca-certs"
-            context.load_verify_locations(options.ssl_ca_certs)
-    except (OSError, ValueError) as error:  # an SSLError is an OSError
-        raise ConfigError(
-            f"[serve] {names} must be readable PEM files that belong together, without a "
-            f"password; got {error}."
-        ) from error
-
-
-def _no_password() -> NoReturn:
-    raise ValueError("a key with a password")  # instead of asking the terminal for it
-
-
-def _create_listener(options: ServerOptions) -> socket.socket:
-    if options.uds is not None:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        target: Any = options.uds
-    else:
-        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
-        listener, target = socket.socket(found[0][0], socket.SOCK_STREAM), found[0][4]
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(target)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _remove_stale_socket(path: str) -> None:
-    """Remove a socket whose server has died."""
-    if not os.path.exists(path):
-        return
-    if not stat.S_ISSOCK(os.stat(path).st_mode):
-        raise ConfigError(f"[serve] --uds must name a socket or nothing; got file {path}.")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-    raise ConfigError(f"[serve] --uds {path} must not be in use; another server listens there.")
-
-
-def address(listener: socket.socket, scheme: str = "http") -> str:
-    """Return where clients reach ``listener``."""
-    name = listener.getsockname()
-    if listener.family == socket.AF_UNIX:
-        return f"unix:{name}"
-    host = f"[{name[0]}]" if listener.family == socket.AF_INET6 else name[0]
-    return f"{scheme}://{host}:{name[1]}"
+    create: Callable[[], tuple[Service, ASGIApp]]
+    app: ASGIApp
+    loading: Loading
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with an announcement and an ending of our own.
+    """uvicorn, with a beginning and an ending of our own.
 
-    On SIGTERM or SIGINT it refuses new requests, lets running ones finish for
-    ``shutdown_timeout`` seconds, then stops the engine, which ends the rest with an error they
-    can read. It listens until then: a client that comes meanwhile gets a 503 with a time to try
-    again.
+    It listens at once and loads while it answers that it does. On SIGTERM or SIGINT it refuses new
+    requests, lets running ones finish for ``shutdown_timeout`` seconds, then stops the engine,
+    which ends the rest with an error they can read. It listens until then: a client that comes
+    meanwhile gets a 503 with a time to try again.
 
     Args:
-        service: What is served; its engine is shut down at the end.
-        announce: Called once, when requests are accepted.
+        options: Of the server.
+        ready: What is served and its app; or how to get there.
+        announce: Called once, when requests are accepted; gets what is served.
+
+    Attributes:
+        error: Why the model could not be loaded.
     """
 
-    def __init__(self, service: Service, announce: Callable[[], None]) -> None:
-        options = service.options
-        super().__init__(
-            uvicorn.Config(
-                create_app(service),
-                http=HttpProtocol,
-                lifespan="off",
-                ws=WebSocketProtocol,
-                ws_max_size=MAX_BODY_BYTES,
-                root_path=options.root_path,
-                log_level=options.uvicorn_log_level,
-                log_config=library_config(
-                    options.log_format, "uvicorn", options.uvicorn_log_level.upper()
-                ),
-                access_log=False,  # the request log has a line for each, with more in it
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                server_header=False,
-                ssl_certfile=options.ssl_certfile,
-                ssl_keyfile=options.ssl_keyfile,
-                ssl_ca_certs=options.ssl_ca_certs,
-                ssl_cert_reqs=ssl.CERT_REQUIRED if options.ssl_ca_certs else ssl.CERT_NONE,
-            )
+    def __init__(
+        self,
+        options: ServerOptions,
+        ready: tuple[Service, ASGIApp] | Load,
+        announce: Callable[[Service], None] = lambda service: None,
+    ) -> None:
+        limit = options.max_connections
+        self._rules = ConnectionRules(
+            max_connections=default_max_connections() if limit is None else limit,
+            probe_paths=OPEN_PATHS,
         )
-        self._service = service
+        self._options = options
         self._announce = announce
+        self._unread = UnreadAnswers(options.write_timeout)
+        self._service: Service | None = None
+        self._load: Load | None = ready if isinstance(ready, Load) else None
+        self._loader = threading.Thread(target=self._run_load, name="quire-load", daemon=True)
+        self._ready = None if isinstance(ready, Load) else ready
+        self.error: BaseException | None = None
+        app = ready.app if isinstance(ready, Load) else ready[1]
+        super().__init__(_settings(options, app, self._rules))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
+        """Listen, then load."""
+        options = self._options
+        self._rules.hosts = HostRule.create(
+            options.allowed_hosts, options.allowed_origins, options.host, sockets or ()
+        )
         await super().startup(sockets)
-        self._announce()
+        self._loop = asyncio.get_running_loop()
+        if self._ready is not None:
+            self._serve_requests(*self._ready)
+        else:
+            self._loader.start()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after the connections."""
+        if self._options.write_timeout and counter % LOOK_TICKS == 0 and self._service is not None:
+            self._service.metrics.num_unread += self._unread.cut(
+                list(self.server_state.connections)
+            )
+        return await super().on_tick(counter)
+
+    def _run_load(self) -> None:
+        """Load, in a thread."""
+        assert self._load is not None
+        try:
+            then: tuple[Callable[..., None], Any] = self._serve_requests, self._load.create()
+        except BaseException as error:
+            then = self._fail, (error,)
+        with suppress(RuntimeError):  # the loop has ended, and the process is about to
+            self._loop.call_soon_threadsafe(then[0], *then[1])
+
+    def _fail(self, error: BaseException) -> None:
+        if self._load is not None and not self._load.loading.cancelled:
+            self.error = error
+        self.should_exit = True
+
+    def _serve_requests(self, service: Service, app: ASGIApp) -> None:
+        """From now on ``app`` answers, on the connections that are open already, too."""
+        self._service = service
+        rejections = service.admission.rejections
+        rejections.update(self._rules.rejections)
+        self._rules.rejections = rejections
+        self.config.loaded_app = app
+        for connection in self.server_state.connections:
+            if isinstance(connection, HttpProtocol):
+                connection.app = app
+        if not self.should_exit:
+            self._announce(service)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, within bounds, and stop the engine."""
-        end = time.monotonic() + self._service.options.shutdown_timeout
-        self._service.admission.draining = True
-        ending = asyncio.create_task(self._end_late_requests())
+        await self._end_load()
+        service = self._service
+        if service is None:
+            self.config.timeout_graceful_shutdown = SHUTDOWN_GRACE_SECONDS
+            await super().shutdown(sockets)
+        else:
+            await self._drain(service, sockets)
+        # uvicorn would raise the signal again, and a drained server has not failed.
+        self._captured_signals.clear()
+
+    async def _end_load(self) -> None:
+        """Have a model that is being loaded given up."""
+        if self._load is not None and self._service is None:
+            self._load.loading.cancelled = True
+            await asyncio.to_thread(self._loader.join, CANCEL_SECONDS)
+            await asyncio.sleep(0)  # what it called for is done by now
+
+    async def _drain(self, service: Service, sockets: list[socket.socket] | None) -> None:
+        end = time.monotonic() + self._options.shutdown_timeout
+        service.admission.draining = True
+        ending = asyncio.create_task(self._end_late_requests(service))
         try:
             for connection in list(self.server_state.connections):
                 if isinstance(connection, WebSocketProtocol):
                     connection.shutdown()
-            while self._service.metrics.num_in_flight and not (ending.done() or self.force_exit):
+            while service.metrics.num_in_flight and not (ending.done() or self.force_exit):
                 await asyncio.sleep(POLL_SECONDS)
             rest = max(0.0, end - time.monotonic()) + SHUTDOWN_GRACE_SECONDS
             self.config.timeout_graceful_shutdown = math.ceil(rest)
             await super().shutdown(sockets)
         finally:
             ending.cancel()
-            await self._service.shutdown()
-        # uvicorn would raise the signal again, and a drained server has not failed.
-        self._captured_signals.clear()
+            await service.shutdown()
 
-    async def _end_late_requests(self) -> None:
-        await asyncio.sleep(self._service.options.shutdown_timeout)
-        await self._service.engine.shutdown()
+    async def _end_late_requests(self, service: Service) -> None:
+        await asyncio.sleep(self._options.shutdown_timeout)
+        await service.engine.shutdown()
 
 
-def run_server(
-    service: Service, listener: socket.socket, announce: Callable[[], None] = lambda: None
-) -> None:
+def _settings(options: ServerOptions, app: ASGIApp, rules: ConnectionRules) -> ProtocolConfig:
+    """Return uvicorn's settings."""
+    level = options.uvicorn_log_level
+    return ProtocolConfig(
+        app,
+        rules,
+        http=HttpProtocol,
+        lifespan="off",
+        ws=WebSocketProtocol,
+        ws_max_size=MAX_BODY_BYTES,
+        root_path=options.root_path,
+        log_level=level,
+        log_config=library_config(options.log_format, "uvicorn", level.upper()),
+        access_log=False,  # the request log has a line for each, with more in it
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        server_header=False,
+        ssl_certfile=options.ssl_certfile,
+        ssl_keyfile=options.ssl_keyfile,
+        ssl_ca_certs=options.ssl_ca_certs,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if options.ssl_ca_certs else ssl.CERT_NONE,
+    )
+
+
+def run_server(server: Server, listener: socket.socket, uds: str | None = None) -> None:
     """Serve until a signal, then drain; see :class:`Server`.
+
+    Args:
+        server: What to run.
+        listener: Where it listens.
+        uds: The Unix socket's path, removed at the end.
 
     Raises:
         ConfigError: Somebody else has taken the address since it was bound.
+        QuireError: The model could not be loaded.
     """
     try:
-        Server(service, announce).run(sockets=[listener])
+        server.run(sockets=[listener])
     except OSError as error:
         raise ConfigError(f"[serve] the address must be free to listen on; got {error}.") from error
     finally:
-        if service.options.uds is not None and os.path.exists(service.options.uds):
-            os.unlink(service.options.uds)
+        if uds is not None and os.path.exists(uds):
+            os.unlink(uds)
+    if server.error is not None:
+        raise server.error

@@ -22,6 +22,8 @@ _LEAST = {
     "max_num_queued_tokens": 1,
     "max_stored_responses": 0,
     "max_stored_bytes": 0,
+    "max_connections": 1,
+    "write_timeout": 0,
 }
 _KEY = re.compile(r"[!-~]+")
 
@@ -41,6 +43,7 @@ class ServerOptions:
     )
     api_key_file: str | None = option(None, "file with lines `KEY|sha256:HEX infer,read,admin`")
     allowed_origins: tuple[str, ...] = option((), "web pages that may call (CORS); * is any")
+    allowed_hosts: tuple[str, ...] = option((), "names to answer to, besides localhost; * is any")
     ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)")
     ssl_keyfile: str | None = option(None, "its private key (PEM)")
     ssl_ca_certs: str | None = option(None, "authorities of clients' certificates")
@@ -61,6 +64,8 @@ class ServerOptions:
     max_stored_bytes: int = option(64 * 2**20, "bytes of memory for them")
     max_num_queued_reqs: int = option(4096, "prompts that may wait; others: 429")
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
+    max_connections: int | None = option(None, "connections at once; auto: what the OS allows")
+    write_timeout: float = option(60.0, "seconds till a client that reads nothing is cut; 0: never")
     watchdog_timeout: float = option(120.0, "seconds without a step that restart the engine")
     grammar_compilation_timeout: float = option(10.0, "seconds that compiling a grammar may take")
     sse_keep_alive_interval: float = option(15.0, "silent seconds to a stream's comment; 0: never")
@@ -74,7 +79,7 @@ class ServerOptions:
     otlp_traces_endpoint: str | None = option(None, "send traces there (needs quire[otel])")
 
     def __post_init__(self) -> None:
-        for name in ("api_key", "allowed_origins"):
+        for name in ("api_key", "allowed_origins", "allowed_hosts"):
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, (value,))

@@ -31,7 +31,7 @@ def raw_request(url, body):
     address = httpx2.URL(url)
     content = json.dumps(body).encode()
     head = (
-        f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     )
     connection = socket.create_connection((address.host, address.port), timeout=60)
@@ -90,7 +90,7 @@ def test_client_sends_half_a_request(start):
     url = server.wait_ready()
     address = httpx2.URL(url)
     with socket.create_connection((address.host, address.port), timeout=60) as slow:
-        slow.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n".encode())
+        slow.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n".encode())
         assert ask(url, SHORT).reason == "length"
         slow.sendall(b"Content-Type: application/json\r\n\r\n{")
         assert ask(url, SHORT).reason == "length"

@@ -24,8 +24,10 @@ from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm import AsyncLLM
 from quire.llm.engine_client import EngineProgress
+from quire.server.app import create_app
 from quire.server.generation.service import Service
-from quire.server.lifecycle import Server, address, bind
+from quire.server.lifecycle import Server
+from quire.server.listener import address, bind
 from quire.server.options import ServerOptions
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 from tools.random_checkpoint import PRESETS, random_checkpoint
@@ -201,7 +203,7 @@ def run_in_thread(service: Service) -> Iterator[str]:
     listener = bind(service.options)
     url = address(listener)
     ready = threading.Event()
-    server = Server(service, ready.set)
+    server = Server(service.options, (service, create_app(service)), lambda service: ready.set())
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

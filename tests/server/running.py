@@ -10,8 +10,10 @@ import httpx2
 
 from quire.core.config import EngineConfig
 from quire.llm.engine_client import EngineClient
+from quire.server.app import create_app
 from quire.server.generation.service import Service
-from quire.server.lifecycle import Server, address, bind
+from quire.server.lifecycle import Server
+from quire.server.listener import address, bind
 from quire.server.options import ServerOptions
 
 
@@ -33,7 +35,8 @@ class Running:
         self.url = address(self._listener)
         ready = threading.Event()
         self._service = Service(engine, EngineConfig(), options)
-        self._server = Server(self._service, ready.set)
+        serving = self._service, create_app(self._service)
+        self._server = Server(options, serving, lambda service: ready.set())
         keywords = {"sockets": [self._listener]}
         self._thread = threading.Thread(target=self._server.run, kwargs=keywords)
         self._thread.start()

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.server.lifecycle import address, bind
+from quire.server.listener import address, bind
 from quire.server.options import ServerOptions
 from tests.server.running import Running
 

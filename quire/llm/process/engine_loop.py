@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from quire.llm.process.messages import (
     Done,
     Failed,
     Loaded,
+    Progress,
     Refused,
     Start,
     Step,
@@ -45,6 +47,8 @@ log = get_logger(__name__)
 
 #: Counters travel at most this often, and whenever the engine runs out of work.
 STATS_SECONDS = 0.05
+#: How far loading is travels at most this often.
+PROGRESS_SECONDS = 0.1
 
 
 def run(connection: socket.socket) -> None:
@@ -77,7 +81,7 @@ def _load(link: MessageSocket) -> EngineLoop | None:
                 Path(start.folder),
                 start.config,
                 eos_token_ids=start.eos_token_ids,
-                on_progress=on_progress,
+                on_progress=_reporting(link, on_progress),
                 create_grammars=create_grammars,
             )
         length = executor.memory.max_model_len
@@ -91,6 +95,21 @@ def _load(link: MessageSocket) -> EngineLoop | None:
     stats = engine.stats() | process_samples("engine")
     link.send(Loaded(executor.model_config, length, stats))
     return EngineLoop(engine, link, grammars[0])
+
+
+def _reporting(link: MessageSocket, show: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Return a function that shows how far loading is, and now and then tells the server."""
+    sent_time = 0.0
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        nonlocal sent_time
+        show(done_bytes, total_bytes)
+        now = time.monotonic()
+        if now - sent_time >= PROGRESS_SECONDS:
+            sent_time = now
+            link.send(Progress(done_bytes, total_bytes))
+
+    return report
 
 
 def _first(link: MessageSocket) -> Any:

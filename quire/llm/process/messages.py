@@ -53,6 +53,13 @@ class Describe(msgspec.Struct, tag=True):
     ticket: int
 
 
+class Progress(msgspec.Struct, tag=True):
+    """How far loading is, in bytes of weights."""
+
+    done_bytes: int
+    total_bytes: int
+
+
 class Loaded(msgspec.Struct, tag=True):
     """The engine takes requests."""
 
@@ -100,7 +107,7 @@ class Done(msgspec.Struct, tag=True):
 
 
 ToEngine: TypeAlias = Start | Add | Abort | StopSequence | Describe
-FromEngine: TypeAlias = Loaded | Failed | Refused | Step | Done
+FromEngine: TypeAlias = Progress | Loaded | Failed | Refused | Step | Done
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 from_engine = msgspec.msgpack.Decoder(FromEngine)

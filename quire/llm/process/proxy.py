@@ -18,6 +18,7 @@ from typing import Any
 from quire.core import errors
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
+from quire.core.loading import Loading
 from quire.core.log import LogFormat
 from quire.core.metrics import Samples, add_counters
 from quire.core.model_config import ModelConfig
@@ -61,6 +62,7 @@ class EngineProxy:
         watchdog_timeout: Seconds.
         log_format: Of the process's log lines.
         grammar_timeout: Seconds that compiling a grammar may take.
+        loading: Told how far the process is while it loads.
 
     Raises:
         ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
@@ -74,6 +76,7 @@ class EngineProxy:
         watchdog_timeout: float = DEFAULT_WATCHDOG_SECONDS,
         log_format: LogFormat = "human",
         grammar_timeout: float = DEFAULT_SECONDS,
+        loading: Loading | None = None,
     ) -> None:
         self._reader = reader = RequestReader(config.model)
         self.model_config: ModelConfig
@@ -91,7 +94,7 @@ class EngineProxy:
         self._grammars: GrammarChecker | None = None
         folders = str(reader.folder), str(reader.tokenizer_folder)
         start = Start(folders[0], config, reader.eos_token_ids, folders[1], log_format)
-        self._supervisor = Supervisor(start, self, watchdog_timeout)
+        self._supervisor = Supervisor(start, self, watchdog_timeout, loading)
         self._supervisor.start()
 
     @property

@@ -16,6 +16,7 @@ from typing import Protocol
 from quire.core import errors
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
+from quire.core.loading import Loading
 from quire.core.log import get_logger
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
 from quire.llm.process import engine_loop
@@ -26,6 +27,7 @@ from quire.llm.process.messages import (
     Failed,
     FromEngine,
     Loaded,
+    Progress,
     Refused,
     Start,
     Step,
@@ -75,16 +77,20 @@ class Supervisor:
         start: What to load.
         owner: Told of what happens.
         watchdog_timeout: Longest time without a message while there is work, in seconds.
+        loading: Told how far a process is that loads; cancelling it ends the first one.
 
     Attributes:
         num_restarts: Since the start.
         step_time: When the engine last advanced, on the monotonic clock.
     """
 
-    def __init__(self, start: Start, owner: Owner, watchdog_timeout: float) -> None:
+    def __init__(
+        self, start: Start, owner: Owner, watchdog_timeout: float, loading: Loading | None = None
+    ) -> None:
         self._start = start
         self._owner = owner
         self._watchdog_timeout = watchdog_timeout
+        self._loading = Loading() if loading is None else loading
         self.num_restarts = 0
         self.step_time = time.monotonic()
         self._serving: MessageSocket | None = None
@@ -201,7 +207,8 @@ class Supervisor:
         self._keep_counters()
         if self._closed:
             self._owner.ended(None)
-        ending = ending_text(child.end(at_once=not self._closed))
+        at_once = not (self._closed and self._first_load.done())
+        ending = ending_text(child.end(at_once=at_once))
         if error is None:
             error = EngineDeadError(f"[engine] its process has died ({ending}); see the log.")
         self._owner.ended(error)
@@ -213,11 +220,15 @@ class Supervisor:
         Raises:
             EOFError: It is gone.
         """
+        self._loading.begin()
         with suppress(OSError):  # that it is gone shows in what is received
             link.send(self._start)
         looked = time.monotonic()
         while not self._closed:
             link.wait(TICK_SECONDS, self._wake)
+            if self._loading.cancelled and not self._first_load.done():
+                self._closed = True
+                return None
             with suppress(OSError):
                 link.flush()
             for message in link.receive():
@@ -237,6 +248,9 @@ class Supervisor:
     def _apply(self, link: MessageSocket, message: FromEngine) -> QuireError | None:
         """Act on a message; return the error it stands for."""
         self.step_time = time.monotonic()
+        if isinstance(message, Progress):
+            self._loading.advance(message.done_bytes, message.total_bytes)
+            return None
         if isinstance(message, Failed):
             kind: type[QuireError] = getattr(errors, message.kind, EngineDeadError)
             return kind(message.message)

@@ -1,6 +1,7 @@
 """HTTP/1.1 on one connection: limits on heads, on slow senders, every refusal in OpenAI's body.
 
 uvicorn's own refusals are plain text, its heads unbounded in size and time; routes see none of it.
+Requests that a client sends without waiting for answers are answered one after another.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import http
 import sys
 import uuid
 from collections.abc import Callable
+from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from quire.server.http.connection_rules import PROBE_CONNECTIONS, ProtocolConfig
 from quire.server.http.errors import ApiError, to_api_error
+from quire.server.http.host_rule import HostError
 
 MAX_URL_BYTES = 16 * 1024
 MAX_HEADERS = 200
@@ -36,39 +41,91 @@ def _head_too_large() -> ApiError:
 class HttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol; see the module."""
 
+    config: ProtocolConfig
     _head_bytes = 0
+    _num_heads = 0
     _in_head = False
     _refused = False
+    _is_extra = False
     _body_bytes = 0
     _timer: asyncio.TimerHandle | None = None
+    #: What is answered now; those in the pipeline wait for it.
+    _running: RequestResponseCycle | None = None
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._ahead = bytearray()
+
+    @property
+    def waits_to_write(self) -> bool:
+        """Whether all that is unsent waits for the client alone."""
+        running = self._running
+        ended = running is None or running.response_complete
+        return self.flow.write_paused or ended or self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
         super().connection_made(transport)
+        rules = self.config.rules
+        num_extra = len(self.connections) - rules.max_connections
+        self._is_extra = num_extra > 0
+        if num_extra > PROBE_CONNECTIONS:
+            rules.rejections["connections"] += 1
+            transport.abort()
+            return
         self._await(HEAD_SECONDS, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop waiting, and tell what is being answered; uvicorn tells the last request only."""
         self._stop_waiting()
+        self.pipeline.clear()
+        running = self._running
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come; refuse a head that does not end."""
         if self._refused:
+            return
+        if self.pipeline and not self.cycle.more_body:
+            self._keep(data)
             return
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
             self._await(HEAD_SECONDS, self._head_is_late)  # even for line ends alone
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(_head_too_large())
             return
-        before = self._head_bytes
+        before, number, was_in_head = self._head_bytes, self._num_heads, self._in_head
         super().data_received(data)
-        if self._in_head:
+        if self._in_head and was_in_head and number == self._num_heads:
             self._head_bytes = max(self._head_bytes, before + len(data))
+        if self.pipeline and len(self.cycle.body) <= HIGH_WATER_LIMIT:
+            self.flow.resume_reading()  # one who reads on learns when the client leaves
+
+    def _keep(self, data: bytes) -> None:
+        """Keep what comes while requests wait to be answered; it is parsed after them."""
+        self._ahead += data
+        if len(self._ahead) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request."""
+        super().on_response_complete()
+        if self._ahead and not self.pipeline and not self.transport.is_closing():
+            data = bytes(self._ahead)
+            self._ahead.clear()
+            self.data_received(data)
 
     def on_message_begin(self) -> None:
         """Begin to count."""
         self._head_bytes, self._in_head = 0, True
+        self._num_heads += 1
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -88,8 +145,27 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin to answer."""
         self._in_head, self._body_bytes = False, 0
+        self._check_head()
         self._await(BODY_SECONDS, self._body_is_late)
         super().on_headers_complete()
+
+    def _check_head(self) -> None:
+        """Refuse what the rules of all connections do not allow.
+
+        Raises:
+            ApiError: 400, 403 or 503.
+        """
+        rules = self.config.rules
+        try:
+            rules.hosts.check(self.headers, self.parser.get_http_version())
+            if self.parser.should_upgrade():  # browsers do not check WebSockets by CORS
+                rules.hosts.check_origin(self.headers)
+        except HostError as error:
+            if error.reason is not None:
+                rules.rejections[error.reason] += 1
+            raise
+        if self._is_extra:
+            rules.check_probe(self.url.partition(b"?")[0].decode("latin-1"))
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
@@ -141,8 +217,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(ApiError(408, f"[body] must come with at least {rate}."))
 
     def _refuse(self, error: ApiError) -> None:
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete or not cycle.response_started:
+        self._refused = True
+        running = self._running
+        if running is not None and not running.response_complete and not running.more_body:
+            # An earlier request came whole: it is answered, then the connection ends.
+            self._stop_waiting()
+            self.pipeline.clear()
+            running.keep_alive = False
+            return
+        if running is None or running.response_complete or not running.response_started:
             body = error.body()
             fields = {
                 "content-type": "application/json",
@@ -154,7 +237,6 @@ class HttpProtocol(HttpToolsProtocol):
             head = f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}\r\n"
             head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
             self.transport.write(head.encode() + b"\r\n" + body)
-        self._refused = True
         if self.transport.can_write_eof():
             # Closing with bytes unread would reset the connection, and the answer would be lost.
             self.transport.write_eof()

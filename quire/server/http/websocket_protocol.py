@@ -7,6 +7,7 @@ without a body, and logs the query.
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
@@ -15,7 +16,7 @@ from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from wsproto import events
 from wsproto.connection import ConnectionState
 from wsproto.typing import Headers
-from wsproto.utilities import RemoteProtocolError
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from quire.server.http.errors import ApiError
 
@@ -28,10 +29,15 @@ CLOSE_SECONDS = 2.0
 class WebSocketProtocol(WSProtocol):
     """uvicorn's protocol; see the module."""
 
+    @property
+    def waits_to_write(self) -> bool:
+        """Whether all that is unsent waits for the client alone."""
+        return not self.writable.is_set() or self.transport.is_closing()
+
     def data_received(self, data: bytes) -> None:
         """Take bytes of the client; an upgrade that is none is refused."""
         if self.conn.state is not ConnectionState.CONNECTING:
-            super().data_received(data)
+            self._take(data)
             return
         try:
             self.conn.receive_data(data)
@@ -41,6 +47,18 @@ class WebSocketProtocol(WSProtocol):
             self._reject(ApiError(400, f"[websocket] the upgrade must be valid; {error}."), headers)
         else:
             self.handle_events()
+
+    def _take(self, data: bytes) -> None:
+        """Take frames; what is not one ends the connection, and so does one after the close."""
+        try:
+            self.conn.receive_data(data)
+            self.handle_events()
+        except (RemoteProtocolError, LocalProtocolError) as error:
+            hint = getattr(error, "event_hint", None)
+            if hint is not None:
+                with suppress(LocalProtocolError):
+                    self.transport.write(self.conn.send(hint))
+            self.transport.close()
 
     def _reject(self, error: ApiError, headers: Headers) -> None:
         body = error.body()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from quire.core.metrics import METRICS, Samples, stem_of
 
@@ -20,6 +23,27 @@ _FAMILIES = {
     "counter": CounterMetricFamily,
     "histogram": HistogramMetricFamily,
 }
+
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class _SamplesCollector(Collector):
+    """Yields the same samples at each scrape."""
+
+    def __init__(self, samples: Samples, prefix: str, labels: Mapping[str, str]) -> None:
+        self._families = list(families(samples, prefix, labels, {}))
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+def exposition(samples: Samples, prefix: str, model_name: str) -> bytes:
+    """Return the text of a scrape that shows ``samples`` alone."""
+    registry = CollectorRegistry()
+    labels = {"model_name": model_name, "engine": "0"}
+    registry.register(_SamplesCollector(samples, prefix.rstrip(":") + ":", labels))
+    return generate_latest(registry)
 
 
 def families(

@@ -66,6 +66,7 @@ class ServerMetrics:
     Attributes:
         http: Of all routes.
         num_in_flight: Generation requests being answered.
+        num_unread: Connections cut because their client read nothing.
         generated, computed: Output tokens; prompt tokens that were computed.
     """
 
@@ -85,6 +86,7 @@ class ServerMetrics:
         self._by_length = _one_two_five(engine.max_model_len)
         self.http = HttpMetrics()
         self.num_in_flight = 0
+        self.num_unread = 0
         self.generated, self.computed = Throughput(), Throughput()
         self.time_to_first_token = self._histogram("time_to_first_token_seconds")
         self.inter_token_latency = self._histogram("inter_token_latency_seconds")
@@ -119,6 +121,8 @@ class ServerMetrics:
             "avg_prompt_throughput_toks_per_s": self.computed.value(),
             "avg_generation_throughput_toks_per_s": self.generated.value(),
             "host_cpu_usage_perc": self._host_load.value(),
+            "model_load_progress_perc": 1.0,
+            "unread_answer_disconnects": self.num_unread,
         }
         for reason, count in self._rejections.items():
             own[f'admission_rejections{{reason="{reason}"}}'] = count

@@ -6,10 +6,8 @@ import asyncio
 import uuid
 from contextlib import aclosing
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.protocol.decode import decode_json
@@ -44,10 +42,6 @@ class WebSocketStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         assert (await receive())["type"] == "websocket.connect"
-        if not self._allows_origin(Headers(scope=scope)):
-            error = ApiError(403, "[origin] pages of this origin may not call (--allowed-origins).")
-            await error.response()(scope, receive, send)
-            return
         await send({"type": "websocket.accept", "subprotocol": _subprotocol(scope)})
         connection = _Connection(self._endpoint, scope, send)
         try:
@@ -63,15 +57,6 @@ class WebSocketStream:
             return  # The client is gone.
         finally:
             await connection.cancel()
-
-    def _allows_origin(self, headers: Headers) -> bool:
-        """Return whether the calling page may: browsers do not check WebSockets by CORS."""
-        origin = headers.get("origin")
-        if origin is None:
-            return True
-        allowed = self._endpoint.service.options.allowed_origins
-        same = urlsplit(origin).netloc == headers.get("host")
-        return same or origin in allowed or "*" in allowed
 
 
 class _Connection:

@@ -15,7 +15,7 @@ from quire.core.errors import ConfigError
 from quire.server.access.authentication import OPEN_PATHS, SCOPES, read_key_file, scope_of
 from quire.server.app import create_app
 from quire.server.generation.service import Service
-from quire.server.lifecycle import address
+from quire.server.listener import address
 from quire.server.options import ServerOptions
 from tests.server.conftest import run_in_thread
 

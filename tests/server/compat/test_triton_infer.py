@@ -131,7 +131,7 @@ def test_what_does_nothing_is_named(client):
 
 def test_a_page_may_not_send_bytes(client):
     content, headers = with_bytes([tensor("text_input", ["a"])], b"")
-    headers["origin"] = "http://evil.example"
+    headers["sec-fetch-site"] = "cross-site"
     assert client.post(URL, content=content, headers=headers).status_code == 415
 
 

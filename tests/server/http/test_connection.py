@@ -49,7 +49,7 @@ def test_a_disconnect_frees_everything(live, path, stream, n):
     aborted = live.metric("quire:request_success_total", ABORTED)
     content = json.dumps(body).encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     )
     url = httpx2.URL(live.url)
@@ -120,7 +120,7 @@ def test_a_disconnect_reaches_a_request_without_a_token(client, engine, stream, 
 
 def test_a_client_that_leaves_while_it_sends_is_no_error(live, caplog):
     url = httpx2.URL(live.url)
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with socket.create_connection((url.host, url.port), timeout=20) as connection:
         connection.sendall(f'{head}Content-Length: 100\r\n\r\n{{"prompt"'.encode())
     assert live.http.get("/health").status_code == 200

@@ -52,7 +52,10 @@ def test_heads_up_to_the_limits_are_served(client):
         assert client.get("/version", headers=large).status_code == 200
 
 
-POST = b"POST /tokenize HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+POST = (
+    b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n"
+)
 
 
 @pytest.fixture
@@ -80,7 +83,9 @@ def test_a_request_that_does_not_go_on_is_refused(impatient, data, word):
     assert impatient.get("/version").status_code == 200
 
 
-@pytest.mark.parametrize("data", [b"", b"\r\n", b"GET /version HTTP/1.1\r\n\r\n"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\r\n", b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"]
+)
 def test_a_connection_without_a_further_request_is_closed(impatient, data):
     """Nobody asked anything, so nobody is answered: not to nothing, nor to line ends alone."""
     address = httpx2.URL(str(impatient.base_url))

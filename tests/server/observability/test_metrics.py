@@ -107,7 +107,9 @@ def test_refusals_are_counted(serve, engine):
     (family,) = [f for name, f in families(client).items() if name.endswith("rejections")]
     counted = {s.labels["reason"]: s.value for s in family.samples}
     assert counted.pop("queued_requests") == 1
-    assert set(counted) == {"queued_tokens", "shutdown", "key_requests", "key_tokens"}
+    keys = {"key_requests", "key_tokens"}
+    door = {"host", "origin", "connections"}
+    assert set(counted) == {"queued_tokens", "shutdown", *keys, *door}
     assert not any(counted.values())
 
 

@@ -1,0 +1,76 @@
+"""What holds for every connection of a server: whom it answers, and how many there may be."""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+
+from quire.server.http.errors import ApiError
+from quire.server.http.host_rule import HostRule
+
+#: Why connections are refused; counted with what admission refuses.
+REASONS = ("host", "origin", "connections")
+#: File descriptors that are not for connections: files of the model, pipes, the listener.
+RESERVED_DESCRIPTORS = 128
+#: Connections above the limit that may still ask for the server's health.
+PROBE_CONNECTIONS = 32
+#: Without a limit of descriptors.
+MAX_CONNECTIONS = 65536
+
+
+@dataclass(slots=True)
+class ConnectionRules:
+    """The rules, and what they have refused.
+
+    Attributes:
+        hosts: Names that requests may give the server.
+        max_connections: At once; those above it are refused.
+        probe_paths: Served above the limit, too.
+        rejections: Connections and requests refused, by reason.
+    """
+
+    hosts: HostRule = field(default_factory=HostRule)
+    max_connections: int = MAX_CONNECTIONS
+    probe_paths: frozenset[str] = frozenset()
+    rejections: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REASONS, 0)))
+
+    def check_probe(self, path: str) -> None:
+        """Refuse a request on a connection above the limit, unless it asks for the health.
+
+        Raises:
+            ApiError: 503, with a time to try again.
+        """
+        if path not in self.probe_paths:
+            self.rejections["connections"] += 1
+            raise ApiError(
+                503,
+                f"The server has {self.max_connections} connections (--max-connections), "
+                "which is all it takes. Try again.",
+                headers={"Retry-After": "1"},
+            )
+
+
+class ProtocolConfig(uvicorn.Config):
+    """uvicorn's settings, and the rules that this server's protocols keep.
+
+    Args:
+        app: Answers requests.
+        rules: Of all connections.
+        **settings: uvicorn's.
+    """
+
+    def __init__(self, app: Any, rules: ConnectionRules, **settings: Any) -> None:
+        super().__init__(app, **settings)
+        self.rules = rules
+
+
+def default_max_connections() -> int:
+    """Return how many connections this process's limit of file descriptors leaves room for."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, limit - RESERVED_DESCRIPTORS - PROBE_CONNECTIONS))

@@ -1,0 +1,72 @@
+"""What a server answers while its model loads: that it lives, is not ready, and when to come back.
+
+Nothing of the engine is imported here: these answers are there in the first second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.core.loading import Loading
+from quire.core.metrics import Samples
+from quire.server.access.authentication import ApiKey
+from quire.server.access.outer_layers import with_outer_layers
+from quire.server.http.body import json_response
+from quire.server.http.errors import ApiError, path_of
+from quire.server.options import ServerOptions
+
+
+def create_loading_app(
+    options: ServerOptions, keys: Sequence[ApiKey], loading: Loading, model_name: str
+) -> ASGIApp:
+    """Return the app that answers until the model is loaded.
+
+    Args:
+        options: Of the server.
+        keys: Who may call.
+        loading: How far it is.
+        model_name: Served name of the model.
+    """
+
+    async def live(request: Request) -> Response:
+        return Response()
+
+    async def progress(request: Request) -> Response:
+        return json_response(
+            {
+                "loading_seconds": loading.seconds,
+                "loaded_bytes": loading.done_bytes,
+                "total_bytes": loading.total_bytes,
+            }
+        )
+
+    async def metrics(request: Request) -> Response:
+        from quire.server.observability.exposition import CONTENT_TYPE, exposition
+
+        samples: Samples = {"model_load_progress_perc": loading.part}
+        text = exposition(samples, options.metrics_prefix, model_name)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    routes = [
+        Route("/health/live", live, methods=["GET"]),
+        Route("/v2/health/live", live, methods=["GET"]),
+        Route("/health/progress", progress, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        known = f" ({loading.part:.0%} of its weights are)" if loading.total_bytes else ""
+        error = ApiError(
+            503,
+            f"The model {model_name} is not loaded yet{known}. Try again.",
+            headers={"Retry-After": str(loading.retry_after()), "Connection": "close"},
+        )
+        await error.response(path_of(scope))(scope, receive, send)
+
+    router = Router(routes, redirect_slashes=False, default=refuse)
+    return with_outer_layers(router, options, keys)
