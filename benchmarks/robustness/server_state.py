@@ -8,6 +8,7 @@ import time
 import httpx2
 
 _SAMPLE = re.compile(r"quire:(\w+)\{(.*)\} (\S+)")
+_HEAP = re.compile(r'quire:process_heap_bytes\{.*process="(\w+)",state="(\w+)"\} (\S+)')
 _REASON = re.compile(r'finished_reason="(\w+)"')
 _POOL = re.compile(r"\d+ blocks of \d+ slots: (\d+) used, ")
 
@@ -32,6 +33,12 @@ def parse_counters(text: str) -> dict[str, float]:
         key = f"{name}/{reason[1]}" if reason else name
         found[key] = found.get(key, 0.0) + float(sample[3])
     return found
+
+
+def heaps(client: httpx2.Client) -> dict[str, float]:
+    """Return MiB of the C library's heap by process and state, as of its last trim."""
+    found = _HEAP.findall(client.get("/metrics").text)
+    return {f"{process} {state}": round(float(size) / 2**20, 1) for process, state, size in found}
 
 
 def num_ended(values: dict[str, float]) -> float:

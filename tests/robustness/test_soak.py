@@ -22,10 +22,10 @@ def test_saturated_for_some_seconds():
 def test_problems_are_named():
     reached = {
         "errors": 0, "engine_restarts": 0, "blocks_in_use_afterwards": 0, "integrity": "ok",
-        "exit_code": 0, "server_slope_mib_a_minute": 0.2, "engine_slope_mib_a_minute": -1.0,
+        "exit_code": 0, "server_slope_mib_a_minute": 0.02, "engine_slope_mib_a_minute": -1.0,
         "itl_p99_ratio_last_to_first_third": 1.1,
     }  # fmt: skip
     assert soak.problems(reached) == []
-    missed = reached | {"engine_slope_mib_a_minute": 1.5, "errors": 3}
+    missed = reached | {"engine_slope_mib_a_minute": 0.06, "errors": 3}
     assert soak.problems(missed) == ["no errors", "engine memory"]
     assert soak._slope([(0.0, 10.0), (30.0, 11.0), (60.0, 12.0)]) == 2.0
