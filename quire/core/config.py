@@ -152,6 +152,10 @@ class CacheOptions:
     kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8"] = (
         option("auto", "of K and V; auto: as the weights; fp8, int8: twice the tokens of 16 bits")
     )
+    kv_layout: Literal["paged", "static", "contiguous"] = option(
+        "paged",
+        "static: a request reserves blocks for --max-model-len; contiguous: in one run",
+    )
     enable_prefix_caching: bool = option(
         True, "reuse KV blocks of equal prefixes", aliases=("enable-block-reuse",)
     )

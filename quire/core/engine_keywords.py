@@ -85,6 +85,7 @@ class EngineKeywords(TypedDict, total=False):
     max_tokens_in_paged_kv_cache: Count | None
     num_gpu_blocks_override: int | None
     kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8"]
+    kv_layout: Literal["paged", "static", "contiguous"]
     enable_prefix_caching: bool
     kv_canary: KVCanaryMode
     kv_cache_metrics: bool

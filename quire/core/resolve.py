@@ -71,6 +71,9 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
     elif kv_cache_dtype == "fp8":
         kv_cache_dtype = "fp8_e4m3"
         chosen("kv_cache_dtype", kv_cache_dtype, "what fp8 stands for")
+    layout = config.cache.kv_layout
+    if layout != "paged" and config.cache.enable_prefix_caching:
+        chosen("enable_prefix_caching", "off", f"blocks are not shared with --kv-layout {layout}")
     max_model_len, why = _max_model_len(config, model_config)
     if why:
         chosen("max_model_len", max_model_len, why)

@@ -51,16 +51,22 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         """Give out free blocks, least recently used first; their cached content is lost."""
         assert count <= self.num_free, f"allocate {count} blocks of {self.num_free} free"
-        block_ids = []
-        for _ in range(count):
-            block_id = self._next[NULL_BLOCK]
-            self._unlink(block_id)
-            self.forget(block_id)
-            for observer in self.observers:
-                observer.given_out(block_id)
-            self.ref_cnt[block_id] = 1
-            block_ids.append(block_id)
-        return block_ids
+        return [self._give_out(self._next[NULL_BLOCK]) for _ in range(count)]
+
+    def find_run(self, count: int) -> range | None:
+        """Return ``count`` free blocks with consecutive ids; None when there are none.
+
+        Runs begin at multiples of ``count``: when all are of one length, none is ever cut up.
+        """
+        for first in range(1, self.num_blocks - count + 1, count):
+            run = range(first, first + count)
+            if not any(self.ref_cnt[block_id] for block_id in run):
+                return run
+        return None
+
+    def take(self, block_ids: Iterable[int]) -> list[int]:
+        """Give out these blocks, which are free; their cached content is lost."""
+        return [self._give_out(block_id) for block_id in block_ids]
 
     def hold(self, block_ids: Iterable[int]) -> None:
         """Add one reference to each block; free ones leave the ring."""
@@ -105,6 +111,14 @@ class BlockPool:
             block_id = self._next[block_id]
             assert len(block_ids) < self.num_blocks, f"free ring is longer than {self.num_blocks}"
         return block_ids
+
+    def _give_out(self, block_id: int) -> int:
+        self._unlink(block_id)
+        self.forget(block_id)
+        for observer in self.observers:
+            observer.given_out(block_id)
+        self.ref_cnt[block_id] = 1
+        return block_id
 
     def _link(self, block_id: int, *, after: int) -> None:
         follower = self._next[after]

@@ -21,6 +21,7 @@ from quire.engine.block_pool import BlockPool
 from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import Executor
 from quire.engine.kv_cache_manager import KVCacheManager
+from quire.engine.kv_layout import create_layout
 from quire.engine.request import Request, derive_seed, sequence_seed
 from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
@@ -80,10 +81,12 @@ class Engine:
         self._lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
         self._canary_feed = CanaryFeed() if cache.kv_canary != "off" else None
         observers = (self._lifetimes, self._canary_feed)
+        block_size = executor.kv_cache_spec.block_size
         kv = KVCacheManager(
             BlockPool(executor.num_blocks, [o for o in observers if o is not None]),
-            executor.kv_cache_spec.block_size,
+            block_size,
             cache.enable_prefix_caching and cache.use_cache,
+            create_layout(cache.kv_layout, self.max_model_len, block_size, executor.num_blocks),
         )
         self.scheduler = Scheduler(
             options, kv, frozenset(model_config.eos_token_ids), cache.use_cache, clock
@@ -148,10 +151,10 @@ class Engine:
         self._num_added += 1
         if request.deadline is not None:
             self._remember_deadline(request.deadline, request_id)
-        if self._use_cache:
+        if self._use_cache and self.scheduler.kv.layout.shares_blocks:
             group[0].pending_children = group[1:]
             self.scheduler.add(group[0])
-        else:  # without a cache there is nothing to share
+        else:  # nothing is shared
             for sequence in group:
                 sequence.token_ids = list(prompt)
                 self.scheduler.add(sequence)

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 
 from quire.engine.block_hash import ROOT_HASH, hash_block
 from quire.engine.block_pool import NULL_BLOCK, BlockPool
+from quire.engine.kv_layout import KVLayout
 from quire.engine.kv_report import SlotUse
 from quire.engine.request import Request
+
+PAGED = KVLayout()
 
 
 @dataclass(slots=True)
@@ -61,12 +64,20 @@ class KVCacheManager:
         pool: The blocks.
         block_size: Tokens per block.
         enable_prefix_caching: Whether blocks are found by content.
+        layout: Which blocks a request gets, and when.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int, enable_prefix_caching: bool) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        enable_prefix_caching: bool,
+        layout: KVLayout = PAGED,
+    ) -> None:
         self.pool = pool
         self.block_size = block_size
-        self.enable_prefix_caching = enable_prefix_caching
+        self.enable_prefix_caching = enable_prefix_caching and layout.shares_blocks
+        self.layout = layout
         self._tables: dict[str, BlockTable] = {}
 
     @property
@@ -133,16 +144,19 @@ class KVCacheManager:
         table = self._tables.get(request.request_id) or BlockTable()
         num_computed = request.num_computed_tokens + len(computed_block_ids) * block_size
         num_total = num_computed + num_new_tokens + num_lookahead_tokens
-        num_missing = -(-num_total // block_size) - len(table.block_ids) - len(computed_block_ids)
+        num_held = len(table.block_ids) + len(computed_block_ids)
+        num_missing = max(-(-num_total // block_size), self.layout.num_reserved) - num_held
         index, offset = divmod(num_computed, block_size)
         copies = offset > 0 and pool.ref_cnt[table.block_ids[index]] > 1
         if num_missing > 0 or copies or computed_block_ids:
-            num_needed = max(num_missing, 0) + copies
-            if num_reserve_tokens > num_total:
-                num_needed += -(-num_reserve_tokens // block_size) - -(-num_total // block_size)
+            num_in_all = max(num_missing, -(-num_reserve_tokens // block_size) - num_held)
+            num_needed = max(num_in_all, 0) + copies
             num_idle_hits = sum(pool.ref_cnt[block_id] == 0 for block_id in computed_block_ids)
             if num_needed > pool.num_free - num_idle_hits:
                 return None
+        run = pool.find_run(num_missing) if self.layout.in_one_run and num_missing > 0 else ()
+        if run is None:
+            return None
         copy = self._copy_on_write(table, index) if copies else None
         new_block_ids: list[int] = []
         if num_missing > 0 or computed_block_ids:
@@ -150,7 +164,8 @@ class KVCacheManager:
                 pool.hold(computed_block_ids)
                 for observer in pool.observers:
                     observer.hit(request.request_id, computed_block_ids)
-            new_block_ids = [*computed_block_ids, *pool.allocate(max(num_missing, 0))]
+            own = pool.take(run) if run else pool.allocate(max(num_missing, 0))
+            new_block_ids = [*computed_block_ids, *own]
             table.block_ids += new_block_ids
             self._tables[request.request_id] = table
         table.num_slots_used = num_total
@@ -222,7 +237,7 @@ class KVCacheManager:
         lines = [
             f"{pool.num_blocks} blocks of {self.block_size} slots: {pool.num_used} used, "
             f"{pool.num_free} free, 1 null; {use.used} of {use.reserved} slots filled "
-            f"({use.utilization:.1%})"
+            f"({use.utilization:.1%}), {use.wasted} wasted"
         ]
         for request_id, table in self._tables.items():
             entries = []
@@ -231,7 +246,8 @@ class KVCacheManager:
                 last = min(first + self.block_size, table.num_slots_used) - 1
                 shared = pool.ref_cnt[block_id]
                 holders = f" x{shared}" if shared > 1 else ""
-                entries.append(f"[{block_id}: {first}-{last}{holders}]")
+                slots = f"{first}-{last}" if first <= last else "reserved"
+                entries.append(f"[{block_id}: {slots}{holders}]")
             lines.append(f"{request_id} ({table.num_slots_used} tokens): {' '.join(entries)}")
         return "\n".join(lines)
 

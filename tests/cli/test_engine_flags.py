@@ -35,6 +35,7 @@ FLAGS = [
     "--max-tokens-in-paged-kv-cache",
     "--num-gpu-blocks-override",
     "--kv-cache-dtype",
+    "--kv-layout",
     "--enable-prefix-caching",
     "--kv-canary",
     "--kv-cache-metrics",

@@ -47,7 +47,8 @@ def test_tables_as_text():
     compute(kv, request("a", list(range(40))))
     compute(kv, request("b", list(range(100, 170))))
     assert kv.describe() == (
-        "12 blocks of 16 slots: 8 used, 3 free, 1 null; 110 of 128 slots filled (85.9%)\n"
+        "12 blocks of 16 slots: 8 used, 3 free, 1 null; 110 of 128 slots filled "
+        "(85.9%), 18 wasted\n"
         "a (40 tokens): [1: 0-15] [2: 16-31] [3: 32-39]\n"
         "b (70 tokens): [4: 0-15] [5: 16-31] [6: 32-47] [7: 48-63] [8: 64-69]"
     )
