@@ -46,5 +46,9 @@ def create_app(service: Service) -> ASGIApp:
     ]
     document = openapi.routes(api, bool(service.keys))
     app: ASGIApp = Router([*api, *document, *page], redirect_slashes=False)
-    shown = {(method, route.path) for route in page for method in route.methods or ()}
+    shown = {
+        (method, route.path)
+        for route in page
+        for method in {"GET", "HEAD"} & (route.methods or set())
+    }
     return with_outer_layers(app, service.options, service.keys, shown, service.sinks)

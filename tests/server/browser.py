@@ -81,6 +81,19 @@ class Browser:
         )
         self.cdp("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def new_tab(self) -> tuple[str, str]:
+        """Open an empty tab and go to it; return the handles of the tab before and of this one."""
+        before: str = self._session.get("/window").json()["value"]
+        handle: str = self._post("/window/new", type="tab")["handle"]
+        self._post("/window", handle=handle)
+        return before, handle
+
+    def close_tab(self, handle: str, then: str) -> None:
+        """Close the tab that is shown and go to another."""
+        self._post("/window", handle=handle)
+        self._session.delete("/window")
+        self._post("/window", handle=then)
+
     def screenshot(self, path: Path) -> None:
         """Write what is seen as PNG."""
         path.write_bytes(base64.b64decode(self._session.get("/screenshot").json()["value"]))

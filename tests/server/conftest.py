@@ -30,6 +30,8 @@ from quire.server.lifecycle import Server
 from quire.server.listener import address, bind
 from quire.server.options import ServerOptions
 from quire.text.tokenizer import Tokenizer, load_tokenizer
+from tests.server.browser import Browser, missing, start_browser
+from tests.server.chat_page import Page
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 #: Long enough that no test's client is too slow to leave before the answer is complete.
@@ -291,3 +293,20 @@ def live(folder: Path, device: str) -> Iterator[Live]:
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
     ):
         yield Live(url, http, client, service)
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests."""
+    if missing():
+        pytest.skip(f"not installed: {missing()}")
+    with start_browser(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def scripted(chromium: Browser, client: httpx2.Client) -> Page:
+    """The page on the scripted engine."""
+    page = Page(chromium, str(client.base_url))
+    page.open()
+    return page

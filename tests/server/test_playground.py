@@ -5,22 +5,19 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
+from quire.core.config import EngineConfig
+from quire.core.errors import CapacityError
 from quire.models.hub import ASSETS
+from quire.server.access.authentication import ApiKey
+from quire.server.generation.service import Service
+from quire.server.options import ServerOptions
 from quire.server.playground.routes import FOLDER, PAGE
-from tests.server.browser import (
-    ENTER,
-    ESCAPE,
-    RIGHT,
-    SHIFT,
-    UP,
-    Browser,
-    missing,
-    start_browser,
-)
+from tests.server.browser import ENTER, ESCAPE, RIGHT, SHIFT, UP
+from tests.server.chat_page import Page
+from tests.server.conftest import run_in_thread
 from tools.serve_process import ServeProcess
 
 # --- What is served
@@ -32,6 +29,7 @@ def test_the_page_and_its_assets(client):
         ("/playground/page.css", "text/css"),
         ("/playground/page.js", "text/javascript"),
         ("/playground/api.js", "text/javascript"),
+        ("/playground/answer.css", "text/css"),
     ):
         response = client.get(path)
         assert response.status_code == 200
@@ -63,6 +61,7 @@ def test_the_page_can_be_left_out(serve):
     client = serve(playground=False)
     for path in PAGE:
         assert client.get(path).status_code == 404
+    assert client.post("/playground/render", json={"text": "a"}).status_code == 404
     assert client.get("/v1/models").status_code == 200
 
 
@@ -72,58 +71,12 @@ def test_the_page_needs_no_key_but_the_api_does(serve):
         assert client.get(path).status_code == 200
     assert client.get("/v1/models").status_code == 401
     assert client.get("/playground/other").status_code == 401
+    assert client.post("/playground/render", json={"text": "a"}).status_code == 401
     client = serve(api_key="secret", playground=False)
     assert client.get("/").status_code == 401
 
 
 # --- In a browser
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all tests."""
-    if missing():
-        pytest.skip(f"not installed: {missing()}")
-    with start_browser(tmp_path_factory.mktemp("chromium")) as browser:
-        yield browser
-
-
-class Page:
-    """The page of one server, used as people use it."""
-
-    def __init__(self, browser: Browser, url: str) -> None:
-        self.browser = browser
-        self.url = str(url)
-        # An earlier server may have had the same port.
-        browser.cdp("Storage.clearDataForOrigin", origin=self.url, storageTypes="all")
-
-    def open(self) -> None:
-        self.browser.open(self.url)
-        self.browser.wait("document.querySelector('#model, #notice p')")
-
-    def ask(self, text: str) -> str:
-        """Send and wait for the end; return what the answer's article shows."""
-        self.browser.keys("#prompt", text + ENTER)
-        return self.last()
-
-    def last(self) -> str:
-        self.browser.wait("document.querySelector('#stop').hidden")
-        return self.browser.run("return document.querySelector('article:last-child').innerText")
-
-    def bodies(self) -> list[str]:
-        script = "return [...document.querySelectorAll('article .body')].map(b => b.textContent)"
-        return self.browser.run(script)
-
-    def wait_for(self, text: str, selector: str = "body") -> None:
-        self.browser.wait(f"document.querySelector({selector!r})?.innerText.includes({text!r})")
-
-
-@pytest.fixture
-def scripted(chromium, client) -> Page:
-    """The page on the scripted engine."""
-    page = Page(chromium, client.base_url)
-    page.open()
-    return page
 
 
 def test_a_conversation_with_quire_tiny(chromium, device):
@@ -136,6 +89,7 @@ def test_a_conversation_with_quire_tiny(chromium, device):
         page.open()
         page.wait_for("quire-tiny", "#model")
         chromium.complaints()
+        page.click("Settings", "header")
         chromium.keys("[name=temperature]", "0")
         chromium.click("[name=logprobs]")
         answer = page.ask("What is the capital of France?")
@@ -174,29 +128,113 @@ def test_stop_frees_the_engine_and_keeps_what_was_said(scripted, engine):
     assert scripted.bodies() == ["Go on\nand on", "x" * 20]
 
 
-def test_edit_regenerate_clear_and_undo(scripted, engine):
+def test_any_message_can_be_edited_and_no_version_is_lost(scripted, engine):
     browser = scripted.browser
     scripted.ask("First")
-    browser.keys("#prompt", UP)
-    browser.wait("!document.querySelector('#editing').hidden")
-    scripted.ask(" and second")
-    assert scripted.bodies() == ["First and second", engine.text]
+    engine.text = "More"
+    scripted.ask("Next")
+    scripted.click("Edit", "article:first-child")
+    browser.keys(".editor textarea", " and second" + ENTER)
+    scripted.last()
+    assert scripted.bodies() == ["First and second", "More"], "what followed belongs to the other"
+    scripted.click("Version before", "article:first-child")
+    assert scripted.bodies() == ["First", "Grüße 😀!", "Next", "More"]
+    scripted.click("Next version", "article:first-child")
     engine.text = "Another one"
-    browser.click("article:last-child .actions button")
+    scripted.click("Regenerate", "article:last-child")
     scripted.last()
     assert scripted.bodies() == ["First and second", "Another one"]
-    browser.click("#new")
-    assert scripted.bodies() == []
-    browser.click("#notice button")
+    assert "2/2" in scripted.run("return document.querySelector('article:last-child').innerText")
+    browser.keys("#prompt", UP)
+    browser.keys(".editor textarea", "x" + ESCAPE)
     assert scripted.bodies() == ["First and second", "Another one"]
-    # Undoing later would drop what was asked since.
-    browser.click("#new")
-    scripted.ask("Third")
-    assert not browser.run("return document.querySelector('#notice').checkVisibility()")
+    scripted.open()
+    assert scripted.bodies() == ["First and second", "Another one"]
+
+
+def test_an_edited_answer_is_gone_on_from(scripted, engine):
+    engine.text = "Once upon"
+    scripted.ask("Tell")
+    scripted.click("Edit", "article:last-child")
+    scripted.browser.keys(".editor textarea", " a time")
+    engine.text = ", there was a fox."
+    scripted.click("Save")
+    assert scripted.bodies()[-1] == "Once upon a time"
+    assert len(engine.params) == 1, "saving asks for nothing"
+    prompts = record_prompts(engine)
+    scripted.click("Continue")
+    scripted.last()
+    assert scripted.bodies()[-1] == "Once upon a time, there was a fox."
+    assert prompts[0].endswith("<|im_start|>assistant\nOnce upon a time")
+
+
+def record_prompts(engine):
+    """Return a list that gets the text of each prompt that is to come."""
+    prompts, generate = [], engine.generate
+
+    def recorded(request):
+        prompts.append(engine.tokenizer.decode(request.prompt_token_ids, False))
+        return generate(request)
+
+    engine.generate = recorded
+    return prompts
+
+
+def test_conversations_are_listed_renamed_found_and_deleted(scripted, engine):
+    browser = scripted.browser
+    scripted.ask("First")
+    scripted.click("New chat")
+    assert scripted.bodies() == []
+    scripted.ask("Second")
+    assert scripted.chats() == ["Second", "First"]
+    scripted.click("First")
+    assert scripted.bodies()[0] == "First"
+    scripted.click("Rename First")
+    browser.keys("#chat-list input", "Foxes" + ENTER)
+    scripted.ask("More")
+    assert scripted.chats() == ["Foxes", "Second"]
+    scripted.click("Delete Foxes")
+    assert (scripted.chats(), scripted.bodies()) == (["Second"], [])
+    scripted.click("Undo", "#notice")
+    assert scripted.chats() == ["Foxes", "Second"] and scripted.bodies()[2] == "More"
+    scripted.open()
+    assert scripted.bodies()[0] == "First", "the tab keeps its conversation"
+
+
+def test_an_answer_goes_on_while_another_conversation_is_shown(scripted, engine):
+    engine.text, engine.hold_after = "x" * 40, 20
+    scripted.browser.keys("#prompt", "Slow" + ENTER)
+    scripted.wait_for("x" * 20, "article:last-child .body")
+    scripted.click("New chat")
+    engine.hold_after = None
+    engine.text = "Quick one"
+    assert "Quick one" in scripted.ask("Quick")
+    scripted.browser.wait("!document.querySelector('.dot')")
+    scripted.click("Slow")
+    scripted.last()
+    assert scripted.bodies() == ["Slow", "x" * 40]
+
+
+def test_another_tab_sees_the_answer(scripted, engine):
+    browser = scripted.browser
+    engine.text, engine.hold_after = "x" * 40, 20
+    browser.keys("#prompt", "Slow" + ENTER)
+    scripted.wait_for("x" * 20, "article:last-child .body")
+    first, second = browser.new_tab()
+    scripted.open()
+    assert scripted.bodies() == []
+    browser.wait("document.querySelectorAll('.chat').length == 1")
+    scripted.click("Slow")
+    engine.hold_after = None
+    browser.wait(f"document.querySelector('#log').innerText.includes({'x' * 40!r})")
+    browser.close_tab(second, first)
+    scripted.last()
+    assert scripted.bodies() == ["Slow", "x" * 40]
 
 
 def test_parameters_are_sent(scripted, engine):
     browser = scripted.browser
+    scripted.click("Settings", "header")
     for name, value in (
         ("system", "Be brief"), ("temperature", "0.5"), ("top_p", "0.25"), ("max_tokens", "7"),
         ("seed", "3"), ("stop", "one\ntwo"),
@@ -212,16 +250,12 @@ def test_parameters_are_sent(scripted, engine):
 
 def test_refusals_are_shown_in_the_servers_words(scripted, client):
     browser = scripted.browser
+    scripted.click("Settings", "header")
     browser.click("[name=json]")
-    set_schema = """
-        const field = document.querySelector("[name=schema]");
-        field.value = arguments[0];
-        field.dispatchEvent(new Event("input", { bubbles: true }));
-    """
-    browser.run(set_schema, '{"type": ')
+    scripted.set("schema", '{"type": ')
     scripted.wait_for("JSON", "#schema-error")
     assert "The schema is not JSON" in scripted.ask("Hi")
-    browser.run(set_schema, '"nonsense"')
+    scripted.set("schema", '"nonsense"')
     shown = scripted.ask("Hi")
     body = {
         "messages": [{"role": "user", "content": "Hi"}],
@@ -235,31 +269,71 @@ def test_refusals_are_shown_in_the_servers_words(scripted, client):
     assert refusal.json()["error"]["message"] in shown
 
 
-def test_a_failure_in_the_middle_keeps_what_came(scripted, engine):
+def test_after_a_failure_it_goes_on_from_what_came(scripted, engine):
     engine.text, engine.fail_after = "abcdef", 3
     shown = scripted.ask("Hi")
-    assert shown.startswith("abc") and "The answer broke off" in shown and "Try again" in shown
+    assert shown.startswith("abc") and "The answer broke off" in shown
+    engine.text, engine.fail_after = "def", None
+    prompts = record_prompts(engine)
+    scripted.click("Try again")
+    assert "broke off" not in scripted.last()
+    assert scripted.bodies() == ["Hi", "abcdef"]
+    assert prompts[0].endswith("<|im_start|>assistant\nabc")
+
+
+def test_an_answer_that_is_cut_off_says_so_and_goes_on(scripted, engine):
+    engine.text = "One. Two."
+    scripted.set("max_tokens", "4")
+    assert "cut off at the token limit" in scripted.ask("Count")
+    engine.text = " Two."
+    scripted.set("max_tokens", "")
+    scripted.click("Continue")
+    assert "ended by stop" in scripted.last()
+    assert scripted.bodies() == ["Count", "One. Two."]
+
+
+def test_overload_counts_down_to_the_time_that_the_server_names(scripted, engine):
+    engine.error, engine.fail_after = CapacityError("[queue] full.", 3.0), 0
+    shown = scripted.ask("Hi")
+    assert "cannot answer now (503)" in shown and "[queue] full." in shown
+    assert re.search(r"Try again in [123] s", shown)
+    assert scripted.run("return document.querySelector('article .notice button').disabled")
+    engine.fail_after = None
+    scripted.browser.wait("!document.querySelector('article .notice button').disabled")
+    scripted.click("Try again")
+    assert scripted.last() and scripted.bodies() == ["Hi", engine.text]
 
 
 def test_a_key_is_asked_for_and_kept_for_the_tab(chromium, serve):
-    page = Page(chromium, serve(api_key="secret").base_url)
+    page = Page(chromium, str(serve(api_key="secret").base_url))
     page.open()
     page.wait_for("needs an API key", "#notice")
+    chromium.keys("#notice input", "guess" + ENTER)
+    page.wait_for("This API key is wrong", "#notice")
     chromium.keys("#notice input", "secret" + ENTER)
     page.wait_for("quire-tiny", "#model")
+    assert not page.run("return document.querySelector('#notice').checkVisibility()")
     assert "Grüße 😀!" in page.ask("Hi")
-    assert "secret" not in chromium.run("return JSON.stringify(localStorage)")
+    assert "secret" not in page.run("return JSON.stringify(localStorage)")
 
 
-def test_text_is_only_text(scripted, engine):
-    engine.text = "<img src=x onerror=alert(1)>\n```html\n<b>&amp;</b>\n```\n<script>1</script>"
-    scripted.ask("<i>Hi</i>")
-    user, answer = scripted.bodies()
-    assert user == "<i>Hi</i>"
-    assert answer == "<img src=x onerror=alert(1)><b>&amp;</b><script>1</script>"
-    tags = "return document.querySelectorAll('#log :is(img, b, i, script)').length"
-    assert scripted.browser.run(tags) == 0
-    assert scripted.browser.run("return document.querySelectorAll('#log pre').length") == 1
+def test_a_key_without_the_scope_says_so(chromium, engine):
+    keys = (ApiKey.create("reader", ["read"]), ApiKey.create("writer", ["read", "infer"]))
+    options = ServerOptions(port=0, uvicorn_log_level="warning")
+    with run_in_thread(Service(engine, EngineConfig(), options, keys)) as url:
+        _ask_without_the_scope(Page(chromium, url), chromium)
+
+
+def _ask_without_the_scope(page, chromium):
+    page.open()
+    page.wait_for("needs an API key", "#notice")
+    chromium.keys("#notice input", "reader" + ENTER)
+    page.wait_for("quire-tiny", "#model")
+    shown = page.ask("Hi")
+    assert "may not do that" in shown and "`infer`" in shown
+    chromium.keys("article .notice input", "writer" + ENTER)
+    page.wait_for("Grüße 😀!", "article:last-child .body")
+    assert page.bodies() == ["Hi", "Grüße 😀!"]
 
 
 def test_a_conversation_can_be_imported(scripted):
@@ -292,10 +366,11 @@ def test_a_phone_and_both_themes(scripted):
         assert browser.run(top) >= 0, "the way back stays in reach"
         browser.click("#close")
         scripted.ask("Hi")
-        browser.click("#new")
-        tops = "return [...document.querySelectorAll('#notice button')].map(b => b.offsetTop)"
-        undo, close = browser.run(tops)
-        assert undo == close, "side by side"
+        scripted.click("Conversations", "header")
+        assert scripted.run("return document.querySelector('#chats').checkVisibility()")
+        scripted.click("Hi", "#chats")
+        assert not scripted.run("return document.querySelector('#chats').checkVisibility()")
+        assert browser.run("return document.documentElement.scrollWidth") == 390
         colours = set()
         for _ in ("light", "dark"):
             browser.click("#theme")

@@ -33,6 +33,7 @@ _INFER = frozenset(
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
         "/tokenize", "/detokenize", "/invocations", "/", "/generate", "/generate_stream",
         "/api/generate", "/api/chat", "/api/embed", "/api/embeddings",
+        "/playground/render",
     }
 )  # fmt: skip
 #: Of one of Triton's models; others tell of it.

@@ -51,19 +51,22 @@ class JsonRequest:
         await response(self.http.scope, self.http.receive, self.send)
 
 
-async def read_json(request: Request, any_type: bool = False) -> dict[str, msgspec.Raw]:
+async def read_json(
+    request: Request, any_type: bool = False, max_bytes: int = MAX_BODY_BYTES
+) -> dict[str, msgspec.Raw]:
     """Return the fields of a body.
 
     Args:
         request: Its body has not been read.
         any_type: The content type does not matter, unless a web page may have sent the request.
+        max_bytes: Most that the body may hold.
 
     Raises:
         ApiError: 413 too large, 415 not JSON by its content type, or compressed.
         RequestError: It is not a JSON object.
     """
     check_media_type(request, any_type)
-    return decode_json(await read_body(request))
+    return decode_json(await read_body(request, max_bytes))
 
 
 def check_media_type(request: Request, any_type: bool = False) -> None:
@@ -78,8 +81,8 @@ def check_media_type(request: Request, any_type: bool = False) -> None:
         )
 
 
-async def read_body(request: Request) -> bytes:
-    """Return a body as it was sent.
+async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """Return a body of at most that many bytes as it was sent.
 
     Raises:
         ApiError: 413 too large, 415 compressed.
@@ -91,15 +94,15 @@ async def read_body(request: Request) -> bytes:
             f"[content-encoding] a body must be sent as it is; got {coding[:40]!a}.",
             headers={"Accept-Encoding": "identity"},
         )
-    too_large = ApiError(413, f"[body] must be at most {MAX_BODY_BYTES} bytes.")
+    too_large = ApiError(413, f"[body] must be at most {max_bytes} bytes.")
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
+    if declared.isdigit() and int(declared) > max_bytes:
         raise too_large
     chunks = []
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > MAX_BODY_BYTES:
+        if size > max_bytes:
             raise too_large
         chunks.append(chunk)
     return b"".join(chunks)

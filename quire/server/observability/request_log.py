@@ -10,6 +10,9 @@ from quire.server.options import ServerOptions
 
 log = get_logger(__name__)
 
+#: Asked several times a second while an answer streams to the page; only refusals are told.
+QUIET = frozenset({"/playground/render"})
+
 
 class RequestLog:
     """Writes the lines.
@@ -24,6 +27,8 @@ class RequestLog:
 
     def __call__(self, record: RequestRecord) -> None:
         """Write the line of a request that has ended."""
+        if record.handler in QUIET and record.status == 200:
+            return
         if self._generations if record.generations else self._others:
             log.info("request", extra={"fields": fields(record)})
 

@@ -3,11 +3,11 @@
 const API_KEY = "quire.api-key";
 const TOP_LOGPROBS = 5;
 
-/** A failure as text; `status` 0 means that there was no answer. */
+/** A failure as text; `status` 0 means that there was no answer, `retryAt` is in ms since 1970. */
 export class Failure extends Error {
-  constructor(status, title, text) {
+  constructor(status, title, text, retryAt = null) {
     super(text);
-    Object.assign(this, { status, title });
+    Object.assign(this, { status, title, retryAt });
   }
 }
 
@@ -26,20 +26,33 @@ export async function call(path, options = {}) {
     response = await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
+    if (error instanceof TypeError && key && !/^[\x20-\x7e]*$/.test(key))
+      throw new Failure(401, "This API key is wrong", "A key holds no such characters.");
     throw new Failure(0, "The server does not answer", "Is quire serve still running?");
   }
   if (response.ok) return response;
-  const text = await response.text();
+  throw failureOf(response, await response.text(), Boolean(key));
+}
+
+function failureOf(response, text, withKey) {
+  const { status } = response;
   let message = text;
   try {
     message = JSON.parse(text).error.message;
   } catch {
     // A proxy's page, say: shown as it is.
   }
-  const title = response.status === 401 ? "This server needs an API key"
-    : response.status < 500 ? `The server refused the request (${response.status})`
-    : `The server failed (${response.status})`;
-  throw new Failure(response.status, title, message || response.statusText);
+  const titles = {
+    401: withKey ? "This API key is wrong" : "This server needs an API key",
+    403: "This API key may not do that",
+    429: "The server has too much to do (429)",
+    503: "The server cannot answer now (503)",
+  };
+  const title = titles[status] ?? (status < 500 ? `The server refused the request (${status})`
+    : `The server failed (${status})`);
+  const seconds = Number(response.headers.get("retry-after") || NaN);
+  const retryAt = Number.isFinite(seconds) ? Date.now() + seconds * 1000 : null;
+  return new Failure(status, title, message || response.statusText, retryAt);
 }
 
 /** Yield the data of each server-sent event. */
@@ -55,8 +68,9 @@ export async function* events(body) {
   }
 }
 
-/** Return the body of a chat completion; throws a Failure when the schema is not JSON. */
-export function requestBody(settings, messages) {
+/** Return the body of a chat completion; throws a Failure when the schema is not JSON.
+ *  With `goesOn` the last of the messages is an answer that the model goes on with. */
+export function requestBody(settings, messages, goesOn) {
   // A question that got no answer is not repeated to the model.
   const said = messages.filter(
     (message, i) => message.content && !(messages[i + 1]?.role === "assistant"
@@ -67,6 +81,10 @@ export function requestBody(settings, messages) {
     stream: true,
     stream_options: { include_usage: true, continuous_usage_stats: true },
   };
+  if (goesOn) {
+    body.continue_final_message = true;
+    if (said.at(-1).reasoning) body.messages.at(-1).reasoning_content = said.at(-1).reasoning;
+  }
   if (settings.system.trim()) body.messages.unshift({ role: "system", content: settings.system });
   for (const name of ["temperature", "top_p", "max_tokens", "seed"])
     if (settings[name] !== "") body[name] = Number(settings[name]);
@@ -110,6 +128,11 @@ export function receiver(message) {
     } else if (choice && tokens > firstTokens) {
       message.rate = ((tokens - firstTokens) * 1000) / Math.max(now - first, 0.1);
     }
+    const thought = choice?.delta.reasoning_content ?? choice?.delta.reasoning ?? "";
+    if (thought) {
+      message.reasoning = (message.reasoning ?? "") + thought;
+      message.reasoningMs = now - sent;
+    }
     message.content += choice?.delta.content ?? "";
     message.finish = choice?.finish_reason ?? message.finish;
     for (const entry of choice?.logprobs?.content ?? []) {
@@ -123,7 +146,10 @@ export function receiver(message) {
 
 /** Return an error as it is kept and shown. */
 export function wording(error) {
-  if (error instanceof Failure) return { status: error.status, title: error.title, text: error.message };
+  if (error instanceof Failure) {
+    const { status, title, message, retryAt } = error;
+    return { status, title, text: message, retryAt };
+  }
   // The stream itself failed, as it does when the server is killed.
   return { status: 0, title: "The answer broke off", text: `The connection was lost (${error.message}).` };
 }
