@@ -113,6 +113,10 @@ class TokenMatcher(Protocol):
         """
         ...
 
+    def fail(self, reason: str) -> None:
+        """Allow nothing any more; ``reason`` is :attr:`error` from now on."""
+        ...
+
     def rollback(self, num_tokens: int) -> None:
         """Forget the last tokens it was given, and that it refused one of them.
 

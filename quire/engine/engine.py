@@ -29,6 +29,8 @@ from quire.engine.stats import StepWatch
 
 #: Up to this many are kept before those of requests that have ended are dropped.
 MIN_DEADLINES = 64
+#: How long a step waits for grammars when it has nothing else to do: aborts and arrivals wait, too.
+UNREADY_SECONDS = 0.005
 
 
 class Engine:
@@ -191,10 +193,13 @@ class Engine:
         self.check_alive()
         expired = self._end_expired()
         watch = StepWatch(self.scheduler.stats.step_seconds)
-        plan = self.scheduler.schedule()
+        unready = self.executor.unready()
+        plan = self.scheduler.schedule(unready)
         if self._canary_feed is not None:
             self._canary_feed.fill(plan)
         watch.lap("schedule")
+        if unready and not plan.scheduled:
+            self.executor.wait_until_ready(UNREADY_SECONDS)
         result = self._execute(plan)
         watch.lap("execute")
         watch.move(result.sample_seconds, "execute", "sample")

@@ -39,6 +39,17 @@ class Executor(Protocol):
         """
         ...
 
+    def unready(self) -> frozenset[str]:
+        """Return the requests whose next token cannot be drawn yet: their grammars are at work.
+
+        A plan must not schedule them; they get ready by themselves.
+        """
+        ...
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Wait until one of :meth:`unready` is ready, at most that long."""
+        ...
+
     def stats(self) -> Samples:
         """Return counters and gauges by metric stem."""
         ...

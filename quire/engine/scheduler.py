@@ -102,10 +102,14 @@ class Scheduler:
         """Return the live sequences of a user's request; empty when unknown or finished."""
         return list(self._groups.get(group_id, ()))
 
-    def schedule(self) -> SchedulerOutput:
-        """Plan the next step; with nothing to do the plan's ``scheduled`` is empty."""
+    def schedule(self, unready: Container[str] = ()) -> SchedulerOutput:
+        """Plan the next step; with nothing to do the plan's ``scheduled`` is empty.
+
+        Args:
+            unready: Running requests that sit this step out.
+        """
         plan = SchedulerOutput()
-        self._schedule_waiting(plan, self._schedule_running(plan))
+        self._schedule_waiting(plan, self._schedule_running(plan, unready))
         if plan.scheduled:
             self.stats.step_planned(plan)
             plan.finished_request_ids, self._ended = self._ended, []
@@ -113,7 +117,8 @@ class Scheduler:
             plan.block_loads, self._block_loads = self._block_loads, []
         else:
             num_live = len(self.running) + len(self.waiting)
-            assert num_live == 0, f"0 of {num_live} requests can run; {self.kv.describe()}"
+            can_run = num_live and not any(r.request_id in unready for r in self.running)
+            assert not can_run, f"0 of {num_live} requests can run; {self.kv.describe()}"
         return plan
 
     def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:
@@ -159,7 +164,7 @@ class Scheduler:
         self._finish(request, reason)
         return _output(request, SequenceResult(), reason)
 
-    def _schedule_running(self, plan: SchedulerOutput) -> int:
+    def _schedule_running(self, plan: SchedulerOutput, unready: Container[str]) -> int:
         """Plan running requests, oldest first; return the tokens left of the budget."""
         running = self.running
         num_decodes_after = sum(map(_decodes, running))
@@ -170,6 +175,9 @@ class Scheduler:
             num_new_tokens = len(request.token_ids) - request.num_computed_tokens
             hits: Sequence[int] = ()
             num_decodes_after -= _decodes(request)
+            if request.request_id in unready:
+                position += 1
+                continue
             if num_new_tokens > 1:
                 hits = self.kv.get_computed_blocks(request)
                 num_new_tokens = self._chunk(

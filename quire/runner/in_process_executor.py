@@ -68,6 +68,15 @@ class InProcessExecutor:
         except BaseException as error:  # Rust libraries raise panics as such
             return FinishedStep(StepOutput(), error)
 
+    def unready(self) -> frozenset[str]:
+        """Return the requests that no step may draw a token for yet; see the protocol."""
+        return frozenset() if self._runner is None else self._runner.unready()
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Wait until one of them is ready, at most that long."""
+        if self._runner is not None:
+            self._runner.wait_until_ready(seconds)
+
     def stats(self) -> Samples:
         """Return the memory of each pool and the estimated work so far, by metric stem."""
         budget = self.memory.budget
@@ -83,6 +92,8 @@ class InProcessExecutor:
 
     def shutdown(self) -> None:
         """Let go of weights and KV cache."""
+        if self._runner is not None:
+            self._runner.close()
         self._runner = None
 
 

@@ -1,18 +1,89 @@
-"""Tokens that follow without the model: where a grammar allows one token, that token comes next.
+"""Grammars past the tokens drawn: which may come next, and which must, without the model.
 
 It never chooses between tokens: where two spell the same text, the model is asked.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.errors import GRAMMAR_LIMIT
 from quire.runner.token_rules import TokenRules
-from quire.runner.token_table import IntArray, TokenTable
+from quire.runner.token_table import IntArray
 
 #: Most that follow one drawn token; the step after it goes on, so this changes no output.
 MAX_FORCED_TOKENS = 32
+#: Computing time that a mask may take, in seconds; its request fails beyond it.
+MAX_MASK_SECONDS = 1.0
+
+
+class GrammarAdvance:
+    """One row's grammar on its way to the next draw; :meth:`run` is for another thread.
+
+    Args:
+        rules: Of the row, with a matcher, which nobody else uses until :attr:`finished` is set.
+        output_ids: All of the row's output; kept.
+        jumps: Whether tokens that the grammar leaves no choice about are taken without the model.
+
+    Attributes:
+        finished: Set when what may come next is known.
+        mask_seconds: Computing time of the dearest mask.
+    """
+
+    def __init__(self, rules: TokenRules, output_ids: IntArray, jumps: bool) -> None:
+        assert rules.matcher is not None, "no grammar"
+        self._rules = rules
+        self._matcher = rules.matcher
+        self._output_ids = output_ids
+        self._jumps = jumps
+        self._forced: list[int] = []
+        self._lock = threading.Lock()  # of the tokens forced and whether there may be more
+        self.finished = threading.Event()
+        self.mask_seconds = 0.0
+
+    def run(self) -> None:
+        """Follow the output and what it forces; ends after a token that ends the sequence."""
+        try:
+            while self._output_ids[-1] not in self._rules.stop_ids:
+                mask = self._mask()
+                token = only_token(mask) if self._jumps else None
+                if token is None or not self._take(token):
+                    break
+            if self.mask_seconds > MAX_MASK_SECONDS:
+                self._matcher.fail(
+                    f"{GRAMMAR_LIMIT}; got {self.mask_seconds:.1f} s of computing. Simplify it."
+                )
+        except BaseException as error:  # Rust libraries raise panics as such
+            self._matcher.fail(f"[structured_outputs] the grammar's library failed: {error!r}.")
+        finally:
+            self.finished.set()
+
+    def stop_forcing(self) -> list[int]:
+        """Return the tokens forced; there will be no more of them."""
+        with self._lock:
+            self._jumps = False
+            return list(self._forced)
+
+    def _mask(self) -> bytes:
+        start = time.thread_time()
+        mask = self._matcher.allowed(self._output_ids[self._matcher.num_taken :].tolist())
+        self.mask_seconds = max(self.mask_seconds, time.thread_time() - start)
+        return mask
+
+    def _take(self, token: int) -> bool:
+        """Force ``token``, unless that is for the sampler to decide."""
+        if not permitted(self._rules, self._output_ids, token):
+            return False
+        with self._lock:
+            if not self._jumps or len(self._forced) >= MAX_FORCED_TOKENS:
+                return False
+            self._forced.append(token)
+        self._output_ids = np.append(self._output_ids, np.int32(token))
+        return True
 
 
 def only_token(mask: bytes) -> int | None:
@@ -25,36 +96,7 @@ def only_token(mask: bytes) -> int | None:
     return None if word & (word - 1) else 32 * at + word.bit_length() - 1
 
 
-def append_forced_tokens(table: TokenTable, row: int, rules: TokenRules) -> list[int]:
-    """Append to ``row`` what its grammar leaves no choice about; return the tokens.
-
-    It ends after a token that ends the sequence, and before one that other settings forbid: that
-    is for the sampler to find. Whether the sequence has room is for the scheduler, which drops what
-    comes after its end.
-
-    Args:
-        table: The row's last token was drawn in this step.
-        row: Of the table.
-        rules: Of the row, with a matcher.
-    """
-    matcher = rules.matcher
-    assert matcher is not None, f"row {row} has no grammar"
-    at: IntArray = np.array([row], np.int32)
-    start = int(table.num_prompt_tokens[row])
-    forced: list[int] = []
-    last = int(table.tokens(row)[-1])
-    while len(forced) < MAX_FORCED_TOKENS and last not in rules.stop_ids:
-        output_ids = table.tokens(row)[start:]
-        token = only_token(matcher.allowed(output_ids[matcher.num_taken :].tolist()))
-        if token is None or not _permitted(rules, output_ids, token):
-            break
-        table.append_tokens(at, np.array([token], np.int32))
-        forced.append(token)
-        last = token
-    return forced
-
-
-def _permitted(rules: TokenRules, output_ids: IntArray, token: int) -> bool:
+def permitted(rules: TokenRules, output_ids: IntArray, token: int) -> bool:
     """Return whether everything but the grammar allows ``token`` after ``output_ids``."""
     ids, values = rules.bias(output_ids)
     biases: npt.NDArray[np.float32] = values[ids == token]

@@ -134,13 +134,28 @@ class ModelRunner:
         if num_samples:
             logits = self._model.logits(hidden[:num_samples])
             start = time.perf_counter()
-            self._sample(self._draws(plan), logits, output)
+            self._sample(self._draws(plan), logits, output, len(plan.scheduled))
             output.sample_seconds = time.perf_counter() - start
         if self.canary is not None:
             self.canary.seal(plan)
             for request_id, error in corrupted.items():
                 output.result(request_id).error = error
         return output
+
+    def unready(self) -> frozenset[str]:
+        """Return the requests whose next token cannot be drawn yet; see the protocol."""
+        rows = self._sampling.unready_rows()
+        if not rows:
+            return frozenset()
+        return frozenset(name for name, row in self._table.rows.items() if row in rows)
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Wait until one of :meth:`unready` is ready, at most that long."""
+        self._sampling.wait_until_ready(seconds)
+
+    def close(self) -> None:
+        """End what runs besides; no call follows."""
+        self._sampling.close()
 
     def _update_requests(self, plan: SchedulerOutput) -> None:
         for request_id in plan.finished_request_ids:
@@ -177,7 +192,7 @@ class ModelRunner:
             draws.append(Draw(fork.child_id, row, at, fork.params.logprobs))
         return draws
 
-    def _sample(self, draws: list[Draw], logits: Array, output: StepOutput) -> None:
+    def _sample(self, draws: list[Draw], logits: Array, output: StepOutput, num_rows: int) -> None:
         # Drawing overwrites the logits; rows that are needed again are copied, some at a time.
         in_place = len(draws) == len(logits) and all(d.num_logprobs is None for d in draws)
         size = len(draws) if in_place else LOGITS_CHUNK_ROWS
@@ -194,8 +209,7 @@ class ModelRunner:
                 if token < 0:
                     output.result(draw.request_id).error = self._sampling.refusal(draw.row)
                     continue
-                forced = self._sampling.append_forced_tokens(draw.row)
-                result = SequenceResult([token, *forced], 0, len(forced))
+                result = SequenceResult([token])
                 if draw.request_id in output.results:  # its prompt's log-probabilities
                     result.prompt_logprobs = output.results[draw.request_id].prompt_logprobs
                 output.results[draw.request_id] = result
@@ -208,6 +222,12 @@ class ModelRunner:
                 entries = self._sampler.logprobs(raw, tokens[asked], num_top)
                 for i, entry in zip(asked, entries, strict=True):
                     output.results[chunk[i].request_id].logprobs = [entry]
+        drawn = {d.row: d for d in draws if output.results[d.request_id].error is None}
+        num_others = max(0, num_rows - len(drawn))
+        for row, forced in self._sampling.advance(list(drawn), num_others).items():
+            result = output.results[drawn[row].request_id]
+            result.token_ids += forced
+            result.num_forced = len(forced)
 
     def _prompt_parts(self, plan: SchedulerOutput) -> list[PromptPart]:
         parts: list[PromptPart] = []

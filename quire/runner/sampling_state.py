@@ -14,7 +14,8 @@ import numpy.typing as npt
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import Backend, SamplingBatch
-from quire.runner.jump_forward import append_forced_tokens
+from quire.runner.jump_forward import GrammarAdvance
+from quire.runner.mask_threads import SLOW_SECONDS, MaskThreads, wait
 from quire.runner.token_rules import FloatArray, TokenRules
 from quire.runner.token_table import IntArray, TokenTable
 
@@ -57,7 +58,9 @@ class SamplingState:
         self._top_k: IntArray = np.zeros(rows, np.int32)
         self._seed: npt.NDArray[np.uint64] = np.zeros(rows, np.uint64)
         self._rules: dict[int, TokenRules] = {}
-        self._jumping: dict[int, TokenRules] = {}  # rows whose grammar may decide tokens alone
+        self._jumping: set[int] = set()  # rows whose grammar may decide tokens alone
+        self._advances: dict[int, GrammarAdvance] = {}  # that were under way when last looked at
+        self._threads = MaskThreads()
 
     def set(self, row: int, params: SamplingParams, seed: int) -> None:
         """Remember the settings of ``row``, whoever had it before."""
@@ -73,17 +76,64 @@ class SamplingState:
             matcher = self._grammars.create_matcher(params.structured_outputs)
         rules = TokenRules.from_params(params, self._eos_token_ids, matcher)
         self._rules.pop(row, None)
-        self._jumping.pop(row, None)
+        self._jumping.discard(row)
+        self._advances.pop(row, None)
         if rules is not None:
             self._rules[row] = rules
             # Log-probabilities are the model's: it must be asked.
             if matcher is not None and params.logprobs is None:
-                self._jumping[row] = rules
+                self._jumping.add(row)
 
-    def append_forced_tokens(self, row: int) -> list[int]:
-        """Append to ``row`` the tokens that must follow its last; return them, most often none."""
-        rules = self._jumping.get(row)
-        return [] if rules is None else append_forced_tokens(self._table, row, rules)
+    def advance(self, rows: Sequence[int], num_others: int) -> dict[int, list[int]]:
+        """Have the grammars of rows follow the tokens drawn, in other threads.
+
+        It waits a little; those that are not done then are among :meth:`unready_rows`.
+
+        Args:
+            rows: Of the table, whose last tokens were drawn in this step; some without a grammar.
+            num_others: Other rows of the step.
+
+        Returns:
+            By row the tokens that must come next, appended to the table: whether the sequence has
+            room is for the scheduler, which drops what comes after its end.
+        """
+        table = self._table
+        advances: dict[int, GrammarAdvance] = {}
+        for row in rows:
+            rules = self._rules.get(row)
+            if rules is None or rules.matcher is None:
+                continue
+            output_ids = table.tokens(row)[table.num_prompt_tokens[row] :].copy()
+            advances[row] = GrammarAdvance(rules, output_ids, row in self._jumping)
+            self._threads.submit(advances[row], slow=rules.is_slow)
+        if not advances:
+            return {}
+        alone = len(rows) + num_others == 1
+        waits = [advances[row] for row in advances if alone or not self._rules[row].is_slow]
+        wait(waits, alone=alone)
+        self._advances.update(advances)
+        forced = {row: advance.stop_forcing() for row, advance in advances.items()}
+        for row, tokens in forced.items():
+            for token in tokens:
+                table.append_tokens(np.array([row], np.int32), np.array([token], np.int32))
+        self.unready_rows()
+        return forced
+
+    def unready_rows(self) -> list[int]:
+        """Return the rows whose grammars are still at work; no token can be drawn for them."""
+        for row in [row for row, advance in self._advances.items() if advance.finished.is_set()]:
+            self._rules[row].is_slow |= self._advances.pop(row).mask_seconds > SLOW_SECONDS
+        return list(self._advances)
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Wait until a grammar at work is done, at most that long."""
+        for advance in self._advances.values():
+            advance.finished.wait(seconds)
+            return
+
+    def close(self) -> None:
+        """End the threads; no call follows."""
+        self._threads.close()
 
     def batch(self, rows: IntArray, lengths: IntArray) -> SamplingBatch:
         """Assemble what ``sample`` needs to draw one token after each position.
@@ -109,6 +159,7 @@ class SamplingState:
             rules, tokens = self._rules[row], table.token_ids[row, : lengths[i]]
             output_ids = tokens[table.num_prompt_tokens[row] :]
             if rules.matcher is not None:
+                assert row not in self._advances, f"row {row} is not ready"
                 num_known.setdefault(row, len(output_ids))
                 mask_rows[i] = len(masks)
                 new_ids = output_ids[rules.matcher.num_taken :].tolist()

@@ -27,6 +27,7 @@ class TokenRules:
         stop_ids: End-of-sequence and stop ids.
         bad_words: Sequences of at least two ids whose last one is forbidden after the others.
         matcher: Follows the output through its grammar; None without one.
+        is_slow: The matcher has taken long.
     """
 
     penalized: bool
@@ -37,6 +38,7 @@ class TokenRules:
     stop_ids: IntArray
     bad_words: list[IntArray]
     matcher: TokenMatcher | None
+    is_slow: bool = False
 
     @classmethod
     def from_params(

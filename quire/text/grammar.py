@@ -37,16 +37,20 @@ _PLAIN = re.compile(r"[A-Za-z0-9]")
 class SequenceMatcher:
     """A grammar's place in one sequence; a :class:`~quire.core.structured_outputs.TokenMatcher`."""
 
-    def __init__(self, matcher: LLMatcher, mask_bytes: int) -> None:
+    def __init__(self, matcher: LLMatcher, mask: bytes) -> None:
         self._matcher = matcher
-        self._mask_bytes = mask_bytes
-        self._mask: bytes | None = None
+        self._mask_bytes = len(mask)
+        self._mask: bytes | None = mask
         self._num_refused = 0  # the first token that does not follow, and what came after it
+        self._failure = ""
         self.num_taken = 0
 
     def allowed(self, new_ids: list[int]) -> bytes:
         """Follow tokens after :attr:`num_taken` and return which may come next, a bit per id."""
-        if self._mask is None or new_ids:
+        if self._failure:
+            self.num_taken += len(new_ids)
+            self._mask = bytes(self._mask_bytes)
+        elif self._mask is None or new_ids:
             # Unlike consume_tokens, this leaves the matcher whole when a token does not follow.
             num_followed = 0
             if not self._num_refused:
@@ -59,6 +63,10 @@ class SequenceMatcher:
             self._mask = mask[: self._mask_bytes].ljust(self._mask_bytes, b"\0")
         return self._mask
 
+    def fail(self, reason: str) -> None:
+        """Allow nothing any more."""
+        self._failure = reason
+
     def rollback(self, num_tokens: int) -> None:
         """Forget the last tokens; it costs about as little as following them did."""
         if not num_tokens:
@@ -68,12 +76,14 @@ class SequenceMatcher:
         self._num_refused -= num_refused
         self.num_taken -= num_tokens
         self._mask = None
-        if num_tokens > num_refused:
+        if num_tokens > num_refused and not self._failure:
             self._matcher.rollback(num_tokens - num_refused)
 
     @property
     def error(self) -> str:
         """Why it could not go on, as the request's error; empty while it can."""
+        if self._failure:
+            return self._failure
         if self._matcher.is_error():
             return f"{GRAMMAR_LIMIT}; got {_one_line(self._matcher.get_error())}. Simplify it."
         if self._num_refused:
@@ -101,7 +111,7 @@ class GrammarCompiler:
         self._eos_token_ids = list(eos_token_ids)
         self._vocab_size = vocab_size
         self._tokenizer: LLTokenizer | None = None
-        self._cache: OrderedDict[bytes, LLMatcher] = OrderedDict()
+        self._cache: OrderedDict[bytes, tuple[LLMatcher, bytes]] = OrderedDict()
         self._lock = threading.Lock()
         self.compilation_time = Histogram(COMPILATION_BUCKETS)
 
@@ -115,8 +125,9 @@ class GrammarCompiler:
 
     def create_matcher(self, constraint: StructuredOutputs) -> SequenceMatcher:
         """Return a matcher at the start of the output; errors as of :meth:`compile`."""
-        matcher = self._compiled(constraint).deep_copy()
-        return SequenceMatcher(matcher, (self._vocab_size + 31) // 32 * 4)
+        matcher, mask = self._compiled(constraint)
+        num_bytes = (self._vocab_size + 31) // 32 * 4
+        return SequenceMatcher(matcher.deep_copy(), mask[:num_bytes].ljust(num_bytes, b"\0"))
 
     def vocabulary(self) -> Vocabulary:
         """Return what grammars need of the tokenizer.
@@ -145,7 +156,7 @@ class GrammarCompiler:
         """Return what was compiled, by metric stem."""
         return {"grammar_compilation_time_seconds": self.compilation_time.state()}
 
-    def _compiled(self, constraint: StructuredOutputs) -> LLMatcher:
+    def _compiled(self, constraint: StructuredOutputs) -> tuple[LLMatcher, bytes]:
         key = sha256(constraint.key.encode("utf-8", "surrogatepass")).digest()
         # Held for moments only: the engine must not wait while another thread compiles.
         with self._lock:
@@ -162,15 +173,17 @@ class GrammarCompiler:
                 self._cache.popitem(last=False)
         return compiled
 
-    def _compile(self, constraint: StructuredOutputs) -> LLMatcher:
+    def _compile(self, constraint: StructuredOutputs) -> tuple[LLMatcher, bytes]:
+        """Return a matcher at the start and what may begin."""
         grammar = grammar_of(constraint)
         if self._tokenizer is None:
             self._tokenizer = self.vocabulary().create_tokenizer()
-        return compile_grammar(self._tokenizer, constraint.kind, grammar)
+        matcher = create_start(self._tokenizer, constraint.kind, grammar)
+        return matcher, first_mask(matcher, constraint.kind)
 
 
-def compile_grammar(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:
-    """Compile llguidance's form of a constraint, up to its first mask.
+def create_start(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:
+    """Compile llguidance's form of a constraint.
 
     Args:
         tokenizer: Of :meth:`Vocabulary.create_tokenizer`.
@@ -178,23 +191,20 @@ def compile_grammar(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatche
         grammar: Of :func:`grammar_of`.
 
     Raises:
-        RequestError: It is no grammar, allows nothing, or is beyond :data:`LIMITS`. What these do
-            not see may take any time and memory, and more stack than there is.
+        RequestError: It is no grammar, or is beyond :data:`LIMITS`. What these do not see may take
+            any time and memory, and more stack than there is.
     """
-    matcher = create_start(tokenizer, kind, grammar)
-    first_mask(matcher, kind)
-    return matcher
-
-
-def create_start(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:
-    """Return a matcher that has done nothing yet; see :func:`compile_grammar`."""
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
     check_limits(matcher, kind)
     return matcher
 
 
 def first_mask(matcher: LLMatcher, kind: str) -> bytes:
-    """Return what may begin an output; see :func:`compile_grammar`."""
+    """Return what may begin an output, a bit per id.
+
+    Raises:
+        RequestError: Nothing may, or it is beyond :data:`LIMITS`.
+    """
     mask: bytes = matcher.compute_bitmask()
     check_limits(matcher, kind)
     if not any(mask):

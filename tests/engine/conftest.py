@@ -122,6 +122,7 @@ class PagedExecutor:
         self.layers: list[dict[int, int]] = [{}, {}]
         self.held: dict[str, Held] = {}
         self.plans: list[SchedulerOutput] = []
+        self.at_work: frozenset[str] = frozenset()  # requests whose grammars are slow
         self.fail: Callable[[SchedulerOutput], dict[str, str]] | None = None
         self.on_step: Callable[[SchedulerOutput], object] = lambda plan: None
         self.on_result: Callable[[StepOutput], object] = lambda result: None
@@ -170,6 +171,12 @@ class PagedExecutor:
         for row, held in rows:
             self._sample(row, held, forks.get(row.request_id, []), result)
         return result
+
+    def unready(self) -> frozenset[str]:
+        return frozenset(self.held) & self.at_work
+
+    def wait_until_ready(self, seconds: float) -> None:
+        self.at_work = frozenset()
 
     def stats(self) -> dict[str, float]:
         return {}

@@ -183,8 +183,8 @@ class Interrupting:
         signal.raise_signal(signal.SIGINT)
         return self._executor.submit(plan)
 
-    def stats(self) -> Any:
-        return self._executor.stats()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
 
 
 def test_an_interrupt_waits_for_the_step_and_leaves_a_working_engine(llm: LLM) -> None:

@@ -1,0 +1,84 @@
+"""Threads in which grammars advance, so that one that is slow holds up no step; they draw nothing.
+
+llguidance computes without the interpreter's lock. Grammars that were slow before have a thread of
+their own, which yields to others: they wait for one another, and nobody waits for them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+
+from quire.runner.jump_forward import GrammarAdvance
+
+#: A grammar whose mask takes longer, in seconds of computing, is slow from then on.
+SLOW_SECONDS = 0.005
+#: What a step waits for the grammars that are not slow: for each, and besides.
+SECONDS_EACH = 0.002
+SECONDS_BESIDES = 0.003
+#: What it waits when there is nobody whom it holds up.
+SECONDS_ALONE = 0.25
+#: For grammars that are not known to be slow, so that the first mask that is holds up half of them.
+NUM_THREADS = 2
+#: As the thread has that compiles grammars.
+STACK_BYTES = 16 * 2**20
+#: Of the thread for slow grammars.
+NICENESS = 10
+
+
+class MaskThreads:
+    """A few threads, started when they are needed."""
+
+    def __init__(self) -> None:
+        self._queues: dict[bool, SimpleQueue[GrammarAdvance | None]] = {}
+
+    def submit(self, advance: GrammarAdvance, *, slow: bool) -> None:
+        """Run ``advance`` after those of its kind."""
+        queue = self._queues.get(slow)
+        if queue is None:
+            queue = self._queues[slow] = SimpleQueue()
+            default = threading.stack_size(STACK_BYTES)
+            try:
+                for _ in range(1 if slow else NUM_THREADS):
+                    name = "quire-slow-masks" if slow else "quire-masks"
+                    threading.Thread(
+                        target=_run, args=(queue, slow), name=name, daemon=True
+                    ).start()
+            finally:
+                threading.stack_size(default)
+        queue.put(advance)
+
+    def close(self) -> None:
+        """End the threads after what is in their queues."""
+        for queue in self._queues.values():
+            for _ in range(NUM_THREADS):
+                queue.put(None)
+        self._queues.clear()
+
+
+def wait(advances: Sequence[GrammarAdvance], *, alone: bool) -> None:
+    """Wait until grammars have advanced, but not for long.
+
+    Args:
+        advances: Of grammars that have not been slow.
+        alone: Nobody else is held up.
+    """
+    seconds = SECONDS_ALONE if alone else SECONDS_BESIDES + SECONDS_EACH * len(advances)
+    end = time.monotonic() + seconds
+    for advance in advances:
+        if not advance.finished.wait(max(0.0, end - time.monotonic())):
+            return
+
+
+def _run(queue: SimpleQueue[GrammarAdvance | None], slow: bool) -> None:
+    if slow and sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    while (advance := queue.get()) is not None:
+        advance.run()
+        del advance  # while waiting it would keep a request's grammar
