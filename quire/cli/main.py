@@ -24,9 +24,11 @@ COMMANDS = {
     "bench": ("quire.cli.bench:bench", "Send load to a server and measure it."),
     "calc": ("quire.cli.calc:calc", "Compute KV cache sizes and how many sequences fit."),
     "convert": ("quire.cli.convert:convert", "Write a checkpoint to a GGUF file."),
-    "pull": ("quire.cli.pull:pull", "Download a model into the hub cache."),
+    "pull": ("quire.cli.pull:pull", "Download a model into the cache."),
     "doctor": ("quire.cli.doctor:doctor", "Show what this machine gives Quire, measured."),
     "completion": ("quire.cli.completion:completion", "Print a shell's completion script."),
+    "help": ("quire.cli.help:help_", "Show the help of a command."),
+    "version": ("quire.cli.version:version", "Print version, commit and instruction set."),
 }
 
 
@@ -42,6 +44,15 @@ class LazyGroup(click.Group):
         module, name = COMMANDS[cmd_name][0].split(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one may have been meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, None, COMMANDS, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

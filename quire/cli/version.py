@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import click
+
 import quire
 from quire.core.errors import QuireError
 
@@ -40,3 +42,9 @@ def version_line() -> str:
     """Return the line of ``quire --version``."""
     known = commit()
     return f"quire {quire.__version__}" + (f" ({known})" if known else "") + f", {native_isa()}"
+
+
+@click.command()
+def version() -> None:
+    """Print version, commit and instruction set."""
+    click.echo(version_line())

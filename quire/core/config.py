@@ -42,8 +42,10 @@ KEEP = "none"
 class ModelOptions:
     """Which checkpoint, and how its numbers are held."""
 
-    model: str = option("quire-tiny", "folder, GGUF file, hub id, or quire-tiny (embedded)")
-    served_model_name: tuple[str, ...] = option((), "name clients use; default: MODEL")
+    model: str = option("quire-tiny", "folder, GGUF file, hub id, smollm2, quire-tiny (embedded)")
+    served_model_name: tuple[str, ...] = option(
+        (), "name clients use; default: an id, or the last part of a path"
+    )
     tokenizer: str | None = option(None, "folder, GGUF file or hub id; default: the model's own")
     revision: str | None = option(None, "branch, tag or commit of a hub id")
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(

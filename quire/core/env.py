@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from quire.core.errors import ConfigError
 
@@ -10,6 +11,7 @@ VARIABLES = {
     "QUIRE_CPU_ISA": "highest instruction set used: scalar, avx2, avx512, avx512vnni, avx512bf16",
     "QUIRE_LOG_LEVEL": "debug, info, warning or error",
     "QUIRE_API_KEY": "key that clients must send",
+    "QUIRE_CACHE": "folder that keeps models from the Python index; default: ~/.cache/quire",
 }
 
 
@@ -57,3 +59,11 @@ def num_threads() -> int:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     return min(int(limit), cores) if limit.isdigit() and int(limit) > 0 else cores
+
+
+def cache_folder() -> Path:
+    """Return the folder that keeps what Quire fetched: ``QUIRE_CACHE``, or the user's cache."""
+    own = get("QUIRE_CACHE")
+    if own is not None:
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "quire"

@@ -1,114 +1,86 @@
-"""A model argument to a local path: a folder, a GGUF file, quire-tiny, or a hub id.
-
-The hub library does the work, so ``HF_HOME``, ``HF_HUB_CACHE``, ``HF_HUB_OFFLINE``, ``HF_ENDPOINT``
-and ``HF_TOKEN`` mean what they mean everywhere.
-"""
+"""A model argument to a local path: a folder, a GGUF file, a named model, or a hub id."""
 
 from __future__ import annotations
 
-import re
+import os
 from pathlib import Path
 
 from quire.core.errors import ModelLoadError
+from quire.models.gguf_choice import choose_gguf, gguf_files
 from quire.models.gguf_file import is_gguf
+from quire.models.hub_files import HubReference, download, find_cached
+from quire.models.named_models import NAMED_MODELS
 
 EMBEDDED = "quire-tiny"
 ASSETS = Path(__file__).parent.parent / "assets"
-
-CONFIGURATION = ("config.json", "generation_config.json")
-TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template*",
-    "*.jinja",
-)
-#: Not ``consolidated*.safetensors``, the same weights once more in their maker's layout.
-WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
 
 
 def resolve_model(model: str, revision: str | None = None, *, weights: bool = True) -> Path:
     """Return the path of ``model``, downloading it when it is nowhere on this machine.
 
     Args:
-        model: A folder, a GGUF file, ``quire-tiny``, or a hub id such as ``org/name``.
+        model: A folder, a GGUF file, ``quire-tiny``, ``smollm2``, a hub id such as ``org/name`` or,
+            for one of its GGUF files, ``org/name:Q4_K_M``. ``hf.co/`` may stand before an id.
         revision: Branch, tag or commit of a hub id.
         weights: Whether the weights are needed, or only configuration and tokenizer.
 
     Raises:
         ModelLoadError: There is no such folder or hub id, or the hub cannot be reached.
     """
-    folder = _local_folder(model)
-    if folder is not None:
-        return folder
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        cached = Path(
-            snapshot_download(
-                model,
-                revision=revision,
-                allow_patterns=_patterns(weights),
-                local_files_only=True,
-            )
-        )
-    except (LocalEntryNotFoundError, HFValidationError):
-        return download_model(model, revision, weights=weights)
-    # A cache filled by another program may hold the configuration alone.
-    if weights and not any(cached.glob(WEIGHTS[0])):
-        return download_model(model, revision)
-    return cached
+    return _resolve(model, revision, weights, look_first=True)
 
 
 def download_model(model: str, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Bring ``model`` into the hub cache, showing progress, and return its folder.
+    """Bring ``model`` into the cache, showing progress, and return its folder or GGUF file.
 
-    Only the files Quire reads are fetched. A local path and ``quire-tiny`` are returned as they
-    are.
+    As :func:`resolve_model`, but the hub is asked for the newest state of a branch.
 
     Raises:
-        ModelLoadError: No such hub id or revision, no access, or the hub cannot be reached.
+        ModelLoadError: No such hub id, revision or file, no access, or the hub cannot be reached.
     """
-    folder = _local_folder(model)
-    if folder is not None:
-        return folder
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=_patterns(weights)))
-    except HFValidationError as error:
-        reason, advice = str(error), "Give a folder, quire-tiny, or a hub id such as org/name."
-    except LocalEntryNotFoundError as error:
-        reason = f"not in the cache, and the hub cannot be reached ({_first_line(error)})"
-        if HF_HUB_OFFLINE:
-            reason = "not in the cache, and HF_HUB_OFFLINE forbids the network"
-        advice = "Run quire pull where there is a network, or give a folder."
-    # The errors of the HTTP client come through, and which client it is depends on the version.
-    except Exception as error:
-        reason = _first_line(error)
-        advice = "Check the id, the revision and HF_TOKEN."
-    at = f" at {revision}" if revision else ""
-    raise ModelLoadError(
-        f"[load] the model must be a folder, {EMBEDDED}, or a hub id; got {model}{at}: {reason}. "
-        f"{advice}"
-    )
+    return _resolve(model, revision, weights, look_first=False)
 
 
-def _local_folder(model: str) -> Path | None:
+def served_name(model: str) -> str:
+    """Return what clients call ``model``: the last part of a path without ``.gguf``, else all."""
+    path = Path(model).expanduser()
+    if model == EMBEDDED or model in NAMED_MODELS or not path.exists():
+        return model
+    # The name of a link, not of what it leads to.
+    return Path(os.path.abspath(path)).name.removesuffix(".gguf") or model
+
+
+def _resolve(model: str, revision: str | None, weights: bool, *, look_first: bool) -> Path:
     if model == EMBEDDED:
-        folder = ASSETS / EMBEDDED
-        if not (folder / "config.json").exists():
-            raise ModelLoadError(
-                f"[load] {EMBEDDED} must be in the package; got no {folder}. Reinstall Quire."
-            )
-        return folder
+        return _embedded()
+    if model in NAMED_MODELS:
+        named = NAMED_MODELS[model]
+        return (named.find() if look_first else None) or named.fetch()
+    path = _local_model(model)
+    if path is not None:
+        return path
+    reference = HubReference.parse(model, revision)
+    if reference is None:
+        raise ModelLoadError(
+            f"[load] the model must be a folder or GGUF file that exists, {EMBEDDED}, "
+            f"{', '.join(NAMED_MODELS)}, or a hub id such as org/name or org/name:Q4_K_M; got "
+            f"{model!r}."
+        )
+    cached = find_cached(reference, weights=weights) if look_first else None
+    return cached if cached is not None else download(reference, weights=weights)
+
+
+def _embedded() -> Path:
+    folder = ASSETS / EMBEDDED
+    if not (folder / "config.json").exists():
+        raise ModelLoadError(
+            f"[load] {EMBEDDED} must be in the package; got no {folder}. Reinstall Quire."
+        )
+    return folder
+
+
+def _local_model(model: str) -> Path | None:
+    """Return the folder or file that ``model`` names, or None if there is nothing of that name."""
     try:
         path = Path(model).expanduser()
         is_folder, is_there = path.is_dir(), path.exists()
@@ -118,24 +90,18 @@ def _local_folder(model: str) -> Path | None:
         raise ModelLoadError(
             f"[load] the model must be a path or hub id; got {model!r:.80}: {reason}."
         ) from None
-    if model and is_folder:
-        return path
-    if model and is_there:
-        if is_gguf(path):
-            return path
+    if not model or not is_there:
+        return None
+    if is_folder:
+        return _model_of_folder(path)
+    if not is_gguf(path):
         raise ModelLoadError(f"[load] the model must be a folder or a GGUF file; got {path}.")
-    is_file_name = model.endswith(".gguf")
-    if is_file_name or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model) or model[0] in ".~":
-        raise ModelLoadError(
-            f"[load] the model must be a folder or GGUF file that exists, {EMBEDDED}, or a hub id "
-            f"such as org/name; got {model!r}."
-        )
-    return None
+    return path
 
 
-def _patterns(weights: bool) -> list[str]:
-    return [*CONFIGURATION, *TOKENIZER, *(WEIGHTS if weights else ())]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+def _model_of_folder(folder: Path) -> Path:
+    """Return a folder of safetensors as it is, else the GGUF file in it if there is one."""
+    names = [path.name for path in folder.iterdir()]
+    if not gguf_files(names) or any(name.endswith(".safetensors") for name in names):
+        return folder
+    return folder / choose_gguf(names, None, str(folder))

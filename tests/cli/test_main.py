@@ -39,7 +39,17 @@ def test_version(quire):
 def test_unknown_command_is_misuse(quire):
     result = quire("sreve")
     assert (result.returncode, result.stdout) == (2, "")
-    assert "sreve" in result.stderr
+    assert "No such command 'sreve'. Did you mean 'serve'?" in result.stderr
+    result = quire("serve", "--max-model-ln", "9")
+    assert result.returncode == 2 and "--max-model-len" in result.stderr
+
+
+def test_help_and_version_are_commands_too(quire):
+    assert quire("version").stdout == quire("--version").stdout
+    assert quire("help").stdout == quire("--help").stdout
+    assert quire("help", "pull").stdout == quire("pull", "--help").stdout
+    result = quire("help", "pul")
+    assert result.returncode == 2 and "Did you mean 'pull'?" in result.stderr
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -1,19 +1,15 @@
 """Where a model argument leads: folders, the embedded model, the hub's cache, and a hub."""
 
-import hashlib
-import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from quire.core.errors import ModelLoadError
 from quire.models import hub
+from tests.models.hub_stand_in import COMMIT, HubStandIn, serving
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
     "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
     "model.safetensors": b"\2\0\0\0\0\0\0\0{}",
@@ -116,57 +112,10 @@ def test_unknown_id_offline_is_one_clear_error(tmp_path):
     assert "Traceback" not in result.stderr
 
 
-class Hub(BaseHTTPRequestHandler):
-    """As much of a hub as a download needs."""
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def do_GET(self):
-        path = self.path.partition("?")[0]
-        if path.startswith("/api/models/org/name/tree/"):
-            entries = [
-                {"type": "file", "path": name, "size": len(data), "oid": self.etag(data)}
-                for name, data in FILES.items()
-            ]
-            self.answer(200, json.dumps(entries).encode())
-        elif path.startswith("/api/models/org/name"):
-            self.answer(200, json.dumps({"id": "org/name", "sha": COMMIT}).encode())
-        elif path.startswith(f"/org/name/resolve/{COMMIT}/"):
-            self.answer(200, FILES[path.rpartition("/")[2]])
-        else:
-            self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-
-    def answer(self, status, data, headers=None):
-        self.send_response(status)
-        for name, value in {
-            "Content-Length": str(len(data)),
-            "ETag": f'"{self.etag(data)}"',
-            "X-Repo-Commit": COMMIT,
-            **(headers or {}),
-        }.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(data)
-
-    @staticmethod
-    def etag(data):
-        return hashlib.sha1(data).hexdigest()
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def endpoint():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(HubStandIn({"org/name": FILES})) as hub:
+        yield hub.url
 
 
 @pytest.mark.parametrize("cached", [(), ("config.json",)])

@@ -11,6 +11,7 @@ from typing import Any
 import quire
 from quire.core.config import EngineConfig
 from quire.llm.engine_client import EngineClient
+from quire.models.hub import served_name
 from quire.protocol.generation import StreamOptions
 from quire.server.access.admission import Admission
 from quire.server.access.authentication import ApiKey
@@ -73,7 +74,8 @@ class Service:
     fingerprint: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model_names = self.config.model.served_model_name or (self.config.model.model,)
+        model = self.config.model
+        self.model_names = model.served_model_name or (served_name(model.model),)
         options = self.options
         self.responses = ResponseStore(options.max_stored_responses, options.max_stored_bytes)
         self.formats = AnswerFormats.resolve(options, self.engine.tokenizer)
@@ -115,10 +117,15 @@ class Service:
     def resolve_model(self, name: str | None) -> str:
         """Return the served name a request means; none, or one of no model, means the first.
 
+        Where no name was given, the model argument means it too, as in vLLM.
+
         Raises:
             ApiError: 404, no such model.
         """
-        if not name or (name in PLACEHOLDERS and name not in self.model_names):
+        model = self.config.model
+        is_argument = not model.served_model_name and name == model.model
+        is_placeholder = name in PLACEHOLDERS and name not in self.model_names
+        if not name or is_argument or is_placeholder:
             return self.model_names[0]
         if name not in self.model_names:
             raise ApiError(404, f"The model `{name}` does not exist.", param="model")

