@@ -19,7 +19,9 @@ from benchmarks.peers.setup import QUANTIZE
 from quire import LLM, SamplingParams
 from quire.cli.main import run
 from quire.models import hub
+from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS
 from tools.random_checkpoint import PRESETS, random_checkpoint
+from tools.record_pre_tokenizers import RECORD, peer_ids
 
 TEXTS = [
     "Hello, world! It's 12345 o'clock.",
@@ -112,6 +114,15 @@ def test_random_checkpoints_in_llama_cpp(preset, llama_cpp, small, device, tmp_p
     mine = ours(path, small, 6)
     assert [t for t, _ in mine] == [t for t, _ in theirs]
     assert [o[:3] for _, o in mine] == [o[:3] for _, o in theirs]
+
+
+def test_recorded_ids_are_llama_cpps(peer_python):
+    """What ``tests/text/test_pre_tokenizers.py`` compares with is what llama.cpp gives today."""
+    data, names = json.loads(RECORD.read_text()), list(PRE_TOKENIZERS)
+    found = peer_ids(peer_python, names, data["merges"])
+    for index, case in enumerate(data["cases"]):
+        recorded = {name: ids for same, ids in case["ids"].items() for name in same.split()}
+        assert {name: found[i][index] for i, name in enumerate(names)} == recorded
 
 
 def test_quality_rises_with_the_bits_and_is_llama_cpps(peer_python, tiny, device, tmp_path):
