@@ -67,6 +67,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     listener.listen(BACKLOG)
     from quire.core.loading import Loading
     from quire.core.log import set_format
+    from quire.models.hub import served_name
     from quire.server.access.authentication import ApiKey, read_key_file
     from quire.server.lifecycle import Load, Server, run_server
     from quire.server.loading_app import create_loading_app
@@ -83,7 +84,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     if options.uds is None and options.host not in LOOPBACK and not (keys or options.api_key):
         _say(options, f"{options.host} is reachable by others and needs no key", "warning")
     loading = Loading()
-    name = (config.model.served_model_name or (config.model.model,))[0]
+    name = (config.model.served_model_name or (served_name(config.model.model),))[0]
     every_key = (*keys, *map(ApiKey.create, options.api_key))
     meanwhile = create_loading_app(options, every_key, loading, name)
 

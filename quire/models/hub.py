@@ -43,8 +43,12 @@ def download_model(model: str, revision: str | None = None, *, weights: bool = T
 
 def served_name(model: str) -> str:
     """Return what clients call ``model``: the last part of a path without ``.gguf``, else all."""
-    path = Path(model).expanduser()
-    if model == EMBEDDED or model in NAMED_MODELS or not path.exists():
+    try:
+        path = Path(model).expanduser()
+        is_path = model != EMBEDDED and model not in NAMED_MODELS and path.exists()
+    except (OSError, RuntimeError):  # no path; loading it will say why
+        return model
+    if not is_path:
         return model
     # The name of a link, not of what it leads to.
     return Path(os.path.abspath(path)).name.removesuffix(".gguf") or model

@@ -153,7 +153,7 @@ def test_served_names(tmp_path, monkeypatch):
     names = {
         "My-Model.gguf": "My-Model", str(tmp_path / "folder/"): "folder", "./link": "link",
         ".": tmp_path.name, "org/name": "org/name", "hf.co/org/name:Q4_0": "hf.co/org/name:Q4_0",
-        "quire-tiny": "quire-tiny", "smollm2": "smollm2",
+        "quire-tiny": "quire-tiny", "smollm2": "smollm2", "~nobody/x": "~nobody/x",
     }  # fmt: skip
     assert {model: hub.served_name(model) for model in names} == names
 

@@ -15,7 +15,7 @@ CASES = {case["text"]: case["ids"] for case in DATA["cases"]}
 #: lower case where a class names their case, and takes only ASCII for white space.
 DIFFER = {
     "tekken gpt-4o llama4 kanana2 talkie minimax-m2 kimi-k2": "हिन्दी",
-    "tiny_aya cohere2moe youtu": "CamelCase",
+    "tiny_aya cohere2moe youtu kimi-k2": "CamelCase",
     "deepseek-llm": " \u3000全角",
 }
 
