@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from itertools import count
 from os import PathLike
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from quire.core.engine_keywords import EngineKeywords
 from quire.core.errors import RequestError
@@ -15,6 +16,16 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
+from quire.llm.pooling_outputs import (
+    EmbeddingOutput,
+    PooledRequestOutput,
+    PoolingOutput,
+    ScoringOutput,
+    check_pairs,
+    embedded,
+    pooled,
+    scores,
+)
 from quire.llm.progress import loading_bar, prompts_bar
 from quire.llm.prompts import chat_prompt
 from quire.llm.text_engine import TextEngine
@@ -26,6 +37,9 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 class LLM:
     """A model loaded for offline use.
+
+    Calls from several threads are taken one after the other: to compute prompts together, give them
+    in one call, or use :class:`quire.llm.AsyncLLM`.
 
     Args:
         model, **keywords: As of :class:`quire.llm.engine_args.EngineArgs`.
@@ -44,6 +58,7 @@ class LLM:
         with loading_bar() as on_progress:
             self.engine = TextEngine(config, on_progress=on_progress)
         self._request_ids = map(str, count())
+        self._turn = threading.RLock()
 
     def generate(
         self,
@@ -75,6 +90,20 @@ class LLM:
                 f"[priority] must be one per prompt ({len(items)}); got {len(priorities)}.",
                 "priority",
             )
+        with self._turn:
+            self.engine.check_alive()
+            return self._run(items, params, priorities, use_tqdm, fit=sampling_params is None)
+
+    def _run(
+        self,
+        items: Sequence[Prompt],
+        params: Sequence[SamplingParams],
+        priorities: Sequence[int],
+        use_tqdm: bool,
+        *,
+        fit: bool,
+    ) -> list[RequestOutput]:
+        """Complete prompts in this thread's turn; ``fit`` lowers ``max_tokens`` to what fits."""
         if self.engine.has_unfinished_requests():
             raise RequestError(
                 "[generate] the engine must be idle; requests added by add_request are unfinished. "
@@ -85,7 +114,7 @@ class LLM:
             self.engine.prepare(next(self._request_ids), prompt, own, priority=level)
             for prompt, own, level in zip(items, params, priorities, strict=True)
         ]
-        if sampling_params is None:
+        if fit:
             requests = [self.engine.fit_output(request) for request in requests]
         ids = [request.request_id for request in requests]
         finished: dict[str, RequestOutput] = {}
@@ -145,6 +174,68 @@ class LLM:
         ]
         return self.generate(prompts, sampling_params, use_tqdm)
 
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Literal["last", "mean"] = "last",
+        pooling_task: str = "embed",
+        use_tqdm: bool = True,
+    ) -> list[PooledRequestOutput[PoolingOutput]]:
+        """Return a vector for each prompt, as an array; any model can.
+
+        Args:
+            prompts: As of :meth:`generate`.
+            pooling: The hidden state of the last token, or the mean of all.
+            pooling_task: ``embed``; vLLM's others need a head that these models do not have.
+            use_tqdm: As of :meth:`generate`.
+
+        Raises:
+            RequestError: Another task, or a prompt is wrong.
+        """
+        if pooling_task != "embed":
+            raise RequestError(
+                "[pooling_task] must be embed, for models that generate have no head for others; "
+                f"got {pooling_task!r}.",
+                "pooling_task",
+            )
+        params = SamplingParams(pooling=pooling, max_tokens=None, detokenize=False)
+        return [pooled(output) for output in self.generate(prompts, params, use_tqdm)]
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Literal["last", "mean"] = "last",
+        use_tqdm: bool = True,
+    ) -> list[PooledRequestOutput[EmbeddingOutput]]:
+        """Return a vector for each prompt, as a list of floats; as :meth:`encode` otherwise."""
+        found = self.encode(prompts, pooling=pooling, use_tqdm=use_tqdm)
+        return [embedded(output) for output in found]
+
+    def score(
+        self,
+        data_1: Prompt | Sequence[Prompt],
+        data_2: Prompt | Sequence[Prompt],
+        *,
+        pooling: Literal["last", "mean"] = "last",
+        use_tqdm: bool = True,
+    ) -> list[PooledRequestOutput[ScoringOutput]]:
+        """Return how alike texts are: the cosine of their vectors.
+
+        Args:
+            data_1: One text, which is compared with each of ``data_2``, or as many.
+            data_2: The others.
+            pooling, use_tqdm: As of :meth:`encode`.
+
+        Raises:
+            RequestError: The numbers do not fit, or a prompt is wrong; nothing was computed.
+        """
+        first, second = _as_list(data_1), _as_list(data_2)
+        check_pairs(len(first), len(second))
+        found = self.encode([*first, *second], pooling=pooling, use_tqdm=use_tqdm)
+        return scores(found[: len(first)], found[len(first) :])
+
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
         return self.engine.tokenizer
@@ -154,8 +245,9 @@ class LLM:
         return SamplingParams(**self.engine.default_sampling_params)
 
     def shutdown(self) -> None:
-        """Release the model; no call follows."""
-        self.engine.shutdown()
+        """Release the model, after the call that runs; no call follows but this one."""
+        with self._turn:
+            self.engine.shutdown()
 
     def __enter__(self) -> LLM:
         return self

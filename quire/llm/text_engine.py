@@ -164,7 +164,8 @@ class TextEngine:
         return self.engine.describe_cache()
 
     def shutdown(self) -> None:
-        """Release the model; no call follows."""
+        """Release the model; later requests and steps are refused. A second call does nothing."""
+        self._dead = self._dead or "[engine] it was shut down. Load the model again."
         self.executor.shutdown()
 
     def _process(self, engine_outputs: list[EngineOutput]) -> list[RequestOutput]:
