@@ -86,6 +86,11 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     loading = Loading()
     name = (config.model.served_model_name or (served_name(config.model.model),))[0]
     every_key = (*keys, *map(ApiKey.create, options.api_key))
+    if options.prefix_cache_isolation == "key" and not every_key:
+        raise ConfigError(
+            "[config] --prefix-cache-isolation key must come with API keys; got none. Give "
+            "--api-key, --api-key-file or QUIRE_API_KEY."
+        )
     meanwhile = create_loading_app(options, every_key, loading, name)
 
     def create() -> tuple[Service, ASGIApp]:

@@ -48,6 +48,9 @@ class ModelOptions:
     )
     tokenizer: str | None = option(None, "folder, GGUF file or hub id; default: the model's own")
     revision: str | None = option(None, "branch, tag or commit of a hub id")
+    allow_special_tokens_in_content: bool = option(
+        False, "messages that spell a special token mean it"
+    )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto",
         "element type of the weights; auto keeps the checkpoint's",

@@ -8,7 +8,6 @@ from typing import Any
 
 from quire.core.errors import RequestError
 from quire.llm.engine_client import Prompt
-from quire.text.chat_template import no_template_error
 from quire.text.tokenizer import Tokenizer
 
 
@@ -50,11 +49,9 @@ def chat_prompt(
     Raises:
         RequestError: The model has no chat template, or it refuses the conversation.
     """
-    if tokenizer.chat_template is None:
-        raise no_template_error()
-    text = tokenizer.chat_template.render(messages, **options)
+    parts = tokenizer.render_chat(messages, **options)
     # The template writes the special tokens out itself.
-    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+    return {"prompt": "".join(parts), "prompt_token_ids": tokenizer.encode_parts(parts, False)}
 
 
 def _read_dict(prompt: dict[str, Any]) -> tuple[Any, Any]:

@@ -45,6 +45,7 @@ class RequestReader:
             of_text = resolve_model(options.tokenizer, weights=False)
         self.tokenizer_folder = of_text
         self.tokenizer: Tokenizer = load_tokenizer(of_text, options.chat_template)
+        self.tokenizer.keeps_text = not options.allow_special_tokens_in_content
         if self.tokenizer.chat_template is not None:
             defaults = options.json_object("default_chat_template_kwargs")
             self.tokenizer.chat_template.default_kwargs = defaults

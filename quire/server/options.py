@@ -42,6 +42,9 @@ class ServerOptions:
         metadata={"help": "key of clients (QUIRE_API_KEY)"},
     )
     api_key_file: str | None = option(None, "file with lines `KEY|sha256:HEX infer,read,admin`")
+    prefix_cache_isolation: Literal["none", "key"] = option(
+        "none", "who shares cached blocks: everybody, or each key its own"
+    )
     allowed_origins: tuple[str, ...] = option((), "web pages that may call (CORS); * is any")
     allowed_hosts: tuple[str, ...] = option((), "names to answer to, besides localhost; * is any")
     ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)")

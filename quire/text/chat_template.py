@@ -15,6 +15,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from quire.core.errors import ConfigError, RequestError
+from quire.text.plain_text import SpecialTexts, cut_at, unused_mark
 
 # Put after the text of a message to be continued. The space shows whether the template trims.
 _END_MARK = "\x02end of the final message\x02 "
@@ -106,7 +107,36 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt for a conversation, special tokens written out in it.
 
+        The arguments are those of :meth:`render_parts`, but for its first.
+        """
+        return "".join(
+            self.render_parts(
+                None,
+                messages,
+                add_generation_prompt,
+                continue_final_message,
+                tools,
+                **chat_template_kwargs,
+            )
+        )
+
+    def render_parts(
+        self,
+        special_texts: SpecialTexts | None,
+        messages: Sequence[Mapping[str, Any]],
+        /,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **chat_template_kwargs: Any,
+    ) -> list[str]:
+        """Return the prompt for a conversation in parts that are tokenized one after another.
+
+        There is one part unless messages or tools spell a special token; see
+        :mod:`quire.text.plain_text`.
+
         Args:
+            special_texts: That are text in messages and tools; None for none.
             messages: In OpenAI's form. Content parts must be text; they are joined by newlines.
             add_generation_prompt: End with the header of an assistant's message.
             continue_final_message: End inside the last message, so that the model goes on with it;
@@ -119,6 +149,7 @@ class ChatTemplate:
         """
         try:
             return self._prompt(
+                special_texts,
                 messages,
                 add_generation_prompt,
                 continue_final_message,
@@ -133,13 +164,19 @@ class ChatTemplate:
 
     def _prompt(
         self,
+        special_texts: SpecialTexts | None,
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool,
         continue_final_message: bool,
         tools: Sequence[Mapping[str, Any]] | None,
         chat_template_kwargs: Mapping[str, Any],
-    ) -> str:
+    ) -> list[str]:
         conversation = [_read_message(message, i) for i, message in enumerate(messages)]
+        shown = None if tools is None else _plain(tools, "tools")
+        mark = None
+        if special_texts is not None and special_texts.occur_in([conversation, shown]):
+            mark = unused_mark(conversation, shown, dict(chat_template_kwargs))
+            conversation, shown = special_texts.mark([conversation, shown], mark)
         if not conversation:
             raise RequestError("[chat] messages must not be empty; got none.", "messages")
         if "messages" in chat_template_kwargs:
@@ -160,11 +197,13 @@ class ChatTemplate:
             "documents": None,
             **_plain(chat_template_kwargs, "chat_template_kwargs"),
             "messages": conversation,
-            "tools": None if tools is None else _plain(tools, "tools"),
+            "tools": shown,
             "add_generation_prompt": add_generation_prompt,
         }
         prompt = self._render(self._choose(tools), variables)
-        return _cut_after_mark(prompt) if continue_final_message else prompt
+        if continue_final_message:
+            prompt = _cut_after_mark(prompt)
+        return [prompt] if mark is None else cut_at(prompt, mark)
 
     def _choose(self, tools: Sequence[Any] | None) -> str:
         name = "tool_use" if tools is not None and "tool_use" in self.templates else "default"

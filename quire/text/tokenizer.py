@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
 from quire.core.errors import ModelLoadError, QuireError, RequestError
-from quire.text.chat_template import ChatTemplate, find_template
+from quire.text.chat_template import ChatTemplate, find_template, no_template_error
 from quire.text.detokenizer import Detokenizer
 from quire.text.gguf_tokenizer import read_gguf_tokenizer
 from quire.text.pieces import Pieces
+from quire.text.plain_text import SpecialTexts
 from quire.text.sentencepiece_model import build_tokenizer, parse_model
 
 _NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -31,6 +32,8 @@ class Tokenizer:
         special_tokens: Named special tokens (``bos_token`` ...) by name, as text.
         chat_template: None when the model has none.
         vocab_size: All ids are below it; the model's own vocabulary may be larger.
+        special_texts: How the special tokens are spelled.
+        keeps_text: What messages and tools spell is text, never a special token.
     """
 
     def __init__(
@@ -44,6 +47,8 @@ class Tokenizer:
         self.eos_token_id = self.token_to_id(special_tokens.get("eos_token"))
         added = backend.get_added_tokens_decoder()
         self.vocab_size: int = max(backend.get_vocab_size(), *(i + 1 for i in added), 0)
+        self.special_texts = SpecialTexts(t.content for t in added.values() if t.special)
+        self.keeps_text = True
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``; special tokens written in it are recognised.
@@ -61,6 +66,54 @@ class Tokenizer:
                 f"[tokenize] text must be valid Unicode; got {text[:40]!a} ({error}).", "prompt"
             ) from error
         return ids
+
+    def encode_parts(self, parts: Sequence[str], add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of a text that is cut; what is spelled across a cut is text.
+
+        Args:
+            parts: At least one.
+            add_special_tokens: As of :meth:`encode`.
+
+        Raises:
+            RequestError: See :meth:`encode`.
+        """
+        if len(parts) == 1:
+            return self.encode(parts[0], add_special_tokens)
+        ids = self.encode(parts[0], False)
+        for part in parts[1:]:
+            ids += self._encode_after(part)
+        if add_special_tokens:
+            with_ends, alone = self.encode("a"), self.encode("a", False)
+            start = next(i for i in range(len(with_ends)) if with_ends[i:][: len(alone)] == alone)
+            ids = [*with_ends[:start], *ids, *with_ends[start + len(alone) :]]
+        return ids
+
+    def _encode_after(self, text: str) -> list[int]:
+        """Tokenize a text that follows another, without the space some put before a text."""
+        ids = self.encode(text, False)
+        if text[:1].isspace() or not ids or not self.pieces[ids[0]].startswith(b" "):
+            return ids
+        before, found = self.encode("\n" + text, False), b""
+        for number, token_id in enumerate(before, 1):
+            found += self.pieces[token_id]
+            if found.lstrip(b" ") == b"\n":
+                return before[number:]
+        return ids
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> list[str]:
+        """Return the prompt for a conversation, for :meth:`encode_parts`.
+
+        Args:
+            messages: In OpenAI's form.
+            **options: Of :meth:`ChatTemplate.render_parts`.
+
+        Raises:
+            RequestError: The model has no template, or it refuses the conversation.
+        """
+        if self.chat_template is None:
+            raise no_template_error()
+        special_texts = self.special_texts if self.keeps_text else None
+        return self.chat_template.render_parts(special_texts, messages, **options)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ``token_ids``; bytes that are no UTF-8 become U+FFFD."""

@@ -140,3 +140,11 @@ def test_when_to_come_back_follows_the_rate_of_loading():
     assert loading.retry_after() == MAX_RETRY_SECONDS
     loading.begin()
     assert loading.retry_after() == FIRST_RETRY_SECONDS and loading.seconds == 0.0
+
+
+def test_blocks_of_keys_apart_need_keys(arguments):
+    flags = ["--prefix-cache-isolation", "key"]
+    process = ServeProcess([*arguments, *flags], QUIRE_API_KEY="")
+    assert process.popen.wait(60) == 1
+    process.end()
+    assert "--prefix-cache-isolation key must come with API keys" in process.stderr

@@ -9,7 +9,6 @@ from typing import Any
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.protocol.chat_completion import Message
 from quire.protocol.tools import Tool
-from quire.text.chat_template import no_template_error
 from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
 from quire.text.tokenizer import Tokenizer
 
@@ -83,14 +82,12 @@ class Conversation:
         opens = self.add_generation_prompt is False or self.continue_final_message
         return self.messages[-1].role if opens else "assistant"
 
-    def render(self, tokenizer: Tokenizer) -> str:
-        """Return the prompt text.
+    def render(self, tokenizer: Tokenizer) -> list[str]:
+        """Return the prompt text in parts, see :meth:`Tokenizer.encode_parts`.
 
         Raises:
             RequestError: The model has no template, or it refuses the conversation.
         """
-        if tokenizer.chat_template is None:
-            raise no_template_error()
         kwargs = self.kwargs or {}
         for name in RESERVED_KWARGS:
             if name in kwargs:
@@ -101,7 +98,7 @@ class Conversation:
         add_generation_prompt = self.add_generation_prompt
         if add_generation_prompt is None:
             add_generation_prompt = not self.continue_final_message
-        return tokenizer.chat_template.render(
+        return tokenizer.render_chat(
             [message.for_template(index) for index, message in enumerate(self.messages)],
             add_generation_prompt=add_generation_prompt,
             continue_final_message=bool(self.continue_final_message),
@@ -112,7 +109,7 @@ class Conversation:
 
 async def encode_prompt(
     tokenizer: Tokenizer,
-    prompt: str | Conversation,
+    prompt: str | list[str] | Conversation,
     add_special_tokens: bool,
     limit: PromptLimit | None = None,
 ) -> list[int]:
@@ -120,7 +117,7 @@ async def encode_prompt(
 
     Args:
         tokenizer: Of the served model.
-        prompt: The text or conversation.
+        prompt: The text, whole or in parts, or the conversation.
         add_special_tokens: Add what the tokenizer adds to plain text; chat templates write it out.
         limit: How long it may be.
 
@@ -130,9 +127,11 @@ async def encode_prompt(
     """
 
     def encode() -> list[int]:
-        text = prompt if isinstance(prompt, str) else prompt.render(tokenizer)
+        parts = given.render(tokenizer) if isinstance(given, Conversation) else given
         if limit is not None:
-            limit.check(tokenizer, text)
-        return tokenizer.encode(text, add_special_tokens)
+            limit.check(tokenizer, "".join(parts))
+        return tokenizer.encode_parts(parts, add_special_tokens)
 
-    return await run_by_size(len(prompt), encode)
+    given = [prompt] if isinstance(prompt, str) else prompt
+    size = len(given) if isinstance(given, Conversation) else sum(map(len, given))
+    return await run_by_size(size, encode)

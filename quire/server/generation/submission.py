@@ -33,6 +33,7 @@ class ApiRequest(Generic[T]):
         response_id: Id of the answer; the engine's ids derive from it.
         record: Gets what becomes of it.
         api_key: The key that it came with, where keys are asked for.
+        cache_keys: Only requests with the same ones share cached blocks.
         deadline: When it ends with ``timeout``, on the monotonic clock.
         stream: Whether the answer is a stream.
         stream_interval: Tokens per event of the stream, at least.
@@ -43,6 +44,7 @@ class ApiRequest(Generic[T]):
     response_id: str
     record: RequestRecord
     api_key: ApiKey | None = None
+    cache_keys: tuple[str, ...] = ()
     deadline: float | None = None
     stream: bool = False
     stream_interval: int = 1
@@ -85,6 +87,7 @@ class ApiRequest(Generic[T]):
             response_id=f"{id_prefix}-{request_id}",
             record=record,
             api_key=api_key,
+            cache_keys=_cache_keys(service, api_key),
             deadline=None if timeout is None else record.started + timeout,
             stream=bool(streamable.stream),
             stream_interval=streamable.stream_interval or service.options.stream_interval,
@@ -98,6 +101,16 @@ class ApiRequest(Generic[T]):
     def client(self) -> Client:
         """On whose behalf it runs."""
         return SHARED if self.api_key is None else self.api_key.client
+
+
+def _cache_keys(service: Service, api_key: ApiKey | None) -> tuple[str, ...]:
+    """Return what keeps the blocks of a key from those of others, where they are to be kept apart.
+
+    No ``cache_salt`` of a request is equal to it.
+    """
+    if api_key is None or service.options.prefix_cache_isolation == "none":
+        return ()
+    return (f"key:{api_key.digest.hex()}",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +148,7 @@ class Submission:
                 token_ids,
                 params,
                 priority=body.priority or 0,
-                extra_keys=salt_keys(body.cache_salt),
+                extra_keys=(*request.cache_keys, *salt_keys(body.cache_salt)),
                 deadline=request.deadline,
                 client=request.client,
             )

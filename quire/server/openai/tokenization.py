@@ -64,13 +64,9 @@ def routes(service: Service) -> list[Route]:
 
 async def _content_tokens(service: Service, body: TokenizeRequest) -> ContentTokens:
     tokenizer = service.engine.tokenizer
-    if body.parse_special is False:
-        raise RequestError(
-            "[parse_special] must be true: special tokens in a text are always read as such; "
-            "got false.",
-            "parse_special",
-        )
-    token_ids = await encode_prompt(tokenizer, body.content or "", bool(body.add_special))
+    content = body.content or ""
+    parts = tokenizer.special_texts.cut(content) if body.parse_special is False else [content]
+    token_ids = await encode_prompt(tokenizer, parts, bool(body.add_special))
     if not body.with_pieces:
         return ContentTokens(tokens=token_ids)
     return ContentTokens(tokens=[_piece(i, tokenizer.token_bytes(i)) for i in token_ids])

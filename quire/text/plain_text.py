@@ -1,0 +1,77 @@
+"""Text that spells a special token without meaning it: found, marked, and tokenized as text.
+
+A tokenizer reads ``<|im_end|>`` as the end of a message wherever it stands. In what users write it
+is to be nothing but characters. Each such text is cut after its first character: neither part
+spells the token any more, so the parts can be tokenized one after another. All other text stays
+whole, and with it its tokens. The idea is llama.cpp's ``parse_special``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+#: Marks are characters of Unicode's private use, which mean nothing and have no case.
+_FIRST_MARK, _NUM_MARKS = 0xF0000, 0xFFFE
+
+
+class SpecialTexts:
+    """The texts of a tokenizer's special tokens.
+
+    Args:
+        tokens: As text.
+    """
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        # What is found at a character ends wherever it likes: each is cut after the first.
+        found = sorted({token for token in tokens if len(token) > 1})
+        first = f"(?=(?:{'|'.join(map(re.escape, found))}))(.)"
+        self._pattern = re.compile(first, re.DOTALL) if found else None
+
+    def occur_in(self, value: Any) -> bool:
+        """Return whether a special token is spelled in a JSON value, keys included."""
+        pattern = self._pattern
+        return pattern is not None and any(map(pattern.search, _strings(value)))
+
+    def mark(self, value: Any, mark: str) -> Any:
+        """Return a copy of a JSON value with ``mark`` wherever it must be cut."""
+        if self._pattern is None:
+            return value
+        if isinstance(value, str):
+            return self._pattern.sub(lambda match: match[1] + mark, value)
+        if isinstance(value, Mapping):
+            return {self.mark(key, mark): self.mark(item, mark) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.mark(item, mark) for item in value]
+        return value
+
+    def cut(self, text: str) -> list[str]:
+        """Return the parts of a text; the text alone when nothing is spelled in it."""
+        mark = unused_mark(text)
+        return cut_at(self.mark(text, mark), mark)
+
+
+def unused_mark(*values: Any) -> str:
+    """Return a mark that none of the JSON values holds."""
+    used = set().union(*(text for value in values for text in _strings(value)))
+    return next(mark for i in range(_NUM_MARKS) if (mark := chr(_FIRST_MARK + i)) not in used)
+
+
+def cut_at(text: str, mark: str) -> list[str]:
+    """Return the parts of a rendered text between its marks, written out or as JSON escapes."""
+    escaped = json.dumps(mark)[1:-1]
+    return text.replace(escaped, mark).split(mark)
+
+
+def _strings(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
