@@ -1,0 +1,87 @@
+"""LiteLLM's Ollama routes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+litellm = pytest.importorskip("litellm", reason="run scripts/test_clients")
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+@pytest.fixture
+def chat_fields(server_url, key):
+    return {
+        "model": "ollama_chat/quire-tiny", "api_base": server_url, "api_key": key,
+        "messages": QUESTION, "max_tokens": 80, "temperature": 0, "num_retries": 0,
+    }  # fmt: skip
+
+
+@pytest.fixture(params=["ollama_chat", "ollama"])
+def fields(request, chat_fields):
+    return chat_fields | {"model": f"{request.param}/quire-tiny"}
+
+
+def test_completion_and_stream(fields):
+    answer = litellm.completion(**fields)
+    whole = answer.choices[0].message.content
+    assert whole and answer.usage.completion_tokens > 0
+    pieces = litellm.completion(**fields, stream=True)
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == whole
+
+
+def test_json_schema(fields):
+    kind = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    answer = litellm.completion(**fields, response_format=kind)
+    assert json.loads(answer.choices[0].message.content).keys() == {"name", "age"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools(chat_fields, stream):
+    """Not on the other route, where LiteLLM writes them into the prompt."""
+    fields = chat_fields
+    fields["messages"] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    answer = litellm.completion(**fields, tools=[TOOL], stream=stream)
+    if stream:
+        answer = litellm.stream_chunk_builder(list(answer))
+    message = answer.choices[0].message
+    (call,) = message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+    fields["messages"] = [*fields["messages"], message.model_dump(), result]
+    assert litellm.completion(**fields, tools=[TOOL]).choices[0].message.content
+
+
+def test_embedding(server_url, key, monkeypatch):
+    # This call of LiteLLM passes no key on.
+    headers = litellm.module_level_client.client.headers
+    monkeypatch.setitem(headers, "authorization", f"Bearer {key}")
+    answer = litellm.embedding(model="ollama/quire-tiny", input=["one", "two"], api_base=server_url)
+    assert len(answer.data) == 2 and len(answer.data[0]["embedding"]) > 10
+
+
+def test_errors(fields):
+    with pytest.raises(litellm.BadRequestError, match="temperature"):
+        litellm.completion(**fields | {"temperature": -1})
+    with pytest.raises(litellm.AuthenticationError):
+        litellm.completion(**fields | {"api_key": "wrong"})
