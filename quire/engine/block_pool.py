@@ -102,6 +102,11 @@ class BlockPool:
             for observer in self.observers:
                 observer.evicted(block_id, block_hash)
 
+    def forget_all(self) -> None:
+        """Make no block findable; who holds one keeps it."""
+        for block_id in list(self.cached.values()):
+            self.forget(block_id)
+
     def free_block_ids(self) -> list[int]:
         """Return the free blocks in the order in which they will be given out."""
         block_ids = []

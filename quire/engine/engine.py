@@ -243,6 +243,10 @@ class Engine:
             integrity = f"broken: {error}"
         return f"{kv.describe()}\nintegrity: {integrity}"
 
+    def reset_prefix_cache(self) -> None:
+        """Have no later request find what was computed so far; those under way keep theirs."""
+        self.scheduler.kv.pool.forget_all()
+
     def _remember_deadline(self, deadline: float, request_id: str) -> None:
         if len(self._deadlines) > 2 * len(self.scheduler.requests) + MIN_DEADLINES:
             # Most are of requests that ended in time, and theirs may be years away.

@@ -145,6 +145,11 @@ class AsyncLLM:
         text: str = await self._call(self._engine.describe_cache)
         return text
 
+    async def reset_prefix_cache(self) -> None:
+        """Have no later request find what was computed so far; those under way keep theirs."""
+        self.check_health()
+        await self._call(self._engine.reset_prefix_cache)
+
     async def shutdown(self) -> None:
         """Stop the engine; open requests end with ``abort``. A second call does nothing."""
         if not self._closed:

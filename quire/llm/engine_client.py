@@ -101,6 +101,14 @@ class EngineClient(Protocol):
         """
         ...
 
+    async def reset_prefix_cache(self) -> None:
+        """Have no later request find what was computed so far; those under way keep theirs.
+
+        Raises:
+            EngineDeadError: The engine has stopped.
+        """
+        ...
+
     async def shutdown(self) -> None:
         """Stop the engine; open requests end with ``abort``."""
         ...

@@ -163,6 +163,10 @@ class TextEngine:
         """Return the KV pool and the block table of each live request as text, for people."""
         return self.engine.describe_cache()
 
+    def reset_prefix_cache(self) -> None:
+        """Have no later request find what was computed so far."""
+        self.engine.reset_prefix_cache()
+
     def shutdown(self) -> None:
         """Release the model; later requests and steps are refused. A second call does nothing."""
         self._dead = self._dead or "[engine] it was shut down. Load the model again."

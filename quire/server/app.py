@@ -14,7 +14,7 @@ from quire.server.openai.chat_completions import ChatCompletions
 from quire.server.openai.completions import Completions
 from quire.server.openai.embeddings import Embeddings
 from quire.server.openai.websocket import WebSocketStream
-from quire.server.operations import debug, health
+from quire.server.operations import debug, health, prefix_cache
 from quire.server.playground import routes as playground
 
 
@@ -43,6 +43,7 @@ def create_app(service: Service) -> ASGIApp:
         *tokenization.routes(service),
         *health.routes(service),
         *debug.routes(service),
+        *prefix_cache.routes(service),
     ]
     document = openapi.routes(api, bool(service.keys))
     app: ASGIApp = Router([*api, *document, *page], redirect_slashes=False)

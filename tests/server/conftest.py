@@ -188,6 +188,9 @@ class ScriptedEngine:
         """There is none."""
         return "no cache"
 
+    async def reset_prefix_cache(self) -> None:
+        """There is none."""
+
     async def shutdown(self) -> None:
         """End everything with ``abort``."""
         self.stopped = True

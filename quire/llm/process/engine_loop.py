@@ -33,6 +33,7 @@ from quire.llm.process.messages import (
     Loaded,
     Progress,
     Refused,
+    ResetPrefixCache,
     Start,
     Step,
     StopSequence,
@@ -202,6 +203,9 @@ class EngineLoop:
             self._link.send(Done(message.ticket))
         elif isinstance(message, Describe):
             self._link.send(Done(message.ticket, self._engine.describe_cache()))
+        elif isinstance(message, ResetPrefixCache):
+            self._engine.reset_prefix_cache()
+            self._link.send(Done(message.ticket))
 
     def _add(self, request: EngineRequest, error: RequestError | None = None) -> None:
         try:

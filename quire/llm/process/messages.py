@@ -60,6 +60,12 @@ class Progress(msgspec.Struct, tag=True):
     total_bytes: int
 
 
+class ResetPrefixCache(msgspec.Struct, tag=True):
+    """Forget the content of all blocks; :class:`Done` follows."""
+
+    ticket: int
+
+
 class Loaded(msgspec.Struct, tag=True):
     """The engine takes requests."""
 
@@ -106,7 +112,7 @@ class Done(msgspec.Struct, tag=True):
     text: str = ""
 
 
-ToEngine: TypeAlias = Start | Add | Abort | StopSequence | Describe
+ToEngine: TypeAlias = Start | Add | Abort | StopSequence | Describe | ResetPrefixCache
 FromEngine: TypeAlias = Progress | Loaded | Failed | Refused | Step | Done
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)

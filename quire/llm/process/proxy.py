@@ -35,6 +35,7 @@ from quire.llm.process.messages import (
     Done,
     Loaded,
     Refused,
+    ResetPrefixCache,
     Start,
     Step,
     StopSequence,
@@ -165,6 +166,10 @@ class EngineProxy:
     async def describe_cache(self) -> str:
         """Return the KV pool and every block table as text, as they are between two steps."""
         return await self._ask(Describe)
+
+    async def reset_prefix_cache(self) -> None:
+        """Have no later request find what was computed so far; those under way keep theirs."""
+        await self._ask(ResetPrefixCache)
 
     async def shutdown(self) -> None:
         """Stop the engine; open requests end with ``abort``. A second call does nothing."""

@@ -153,6 +153,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/ping"): Operation("As /health.", media=()),
     ("GET", "/version"): Operation("The server's version."),
     ("GET", "/metrics"): Operation("Prometheus' text format.", media=(_TEXT,)),
+    ("POST", "/reset_prefix_cache"): Operation("Forget all cached prefixes.", media=()),
+    ("GET", "/v1/responses/{id}/input_items"): Operation("What a stored response answers."),
     ("GET", "/debug/kv_cache"): Operation("The block pool, for people.", media=(_TEXT,)),
     ("GET", PATH): Operation("This document."),
 }

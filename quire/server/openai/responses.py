@@ -28,6 +28,7 @@ from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.generation.tool_use import AnswerReading
 from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
+from quire.server.openai.input_items import list_input_items
 from quire.server.openai.response_items import Event, OutputItems
 
 #: Names of chat requests in errors, and what they are called here.
@@ -250,6 +251,11 @@ def routes(service: Service) -> list[Route]:
         found = find(service, _client(request), request.path_params["id"], None)
         return json_response(found.body)
 
+    async def show_input(request: Request) -> Response:
+        response_id = request.path_params["id"]
+        found = find(service, _client(request), response_id, None)
+        return json_response(list_input_items(response_id, found, request.query_params))
+
     async def delete(request: Request) -> Response:
         response_id = request.path_params["id"]
         find(service, _client(request), response_id, None)
@@ -266,6 +272,7 @@ def routes(service: Service) -> list[Route]:
         Route("/v1/responses", Responses(service), methods=["POST"]),
         Route("/v1/responses/{id}", show, methods=["GET"]),
         Route("/v1/responses/{id}", delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/input_items", show_input, methods=["GET"]),
         Route("/v1/responses/{id}/cancel", cancel, methods=["POST"]),
     ]
 

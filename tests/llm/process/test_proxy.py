@@ -112,6 +112,20 @@ async def test_a_stop_string_ends_the_sequence_in_the_process_too(
     assert engine.stats()["generation_tokens"] < 1900
 
 
+async def test_the_prefix_cache_is_reset_in_the_process_too(
+    create: Callable[..., EngineProxy],
+) -> None:
+    engine, prompt = create(), "abcdefgh" * 8
+    params = SamplingParams(temperature=0.0, max_tokens=1)
+    found = []
+    for number in range(3):
+        if number == 2:
+            await engine.reset_prefix_cache()
+        (*_, output) = [o async for o in ask(engine, prompt, params, str(number))]
+        found.append(output.num_cached_tokens)
+    assert found[0] == found[2] == 0 and found[1] > 0
+
+
 async def test_a_message_larger_than_the_socket_s_buffer(
     create: Callable[..., EngineProxy],
 ) -> None:

@@ -281,3 +281,34 @@ def test_the_store_is_bounded():
     assert len(small) == 1 and small.num_bytes == made.num_bytes
     small.put("", "c", StoredResponse.create(b"x" * 5000, []))
     assert len(small) == small.num_bytes == 0
+
+
+def test_input_items(client, engine):
+    """All that was answered, whatever it was sent as; the newest first unless asked otherwise."""
+    history = [
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "1"},
+    ]
+    first = ask(client, input=history, instructions="Not one of them.")
+    second = ask(client, input="b", previous_response_id=first.id)
+    listed = client.responses.input_items.list
+    items = list(listed(second.id, order="asc"))
+    kinds = ["message", "reasoning", "function_call", "function_call_output", "message", "message"]
+    assert [item.type for item in items] == kinds
+    assert (items[0].content[0].text, items[0].role) == ("a", "user")
+    assert (items[2].name, items[3].output) == ("f", "1")
+    assert (items[4].content[0].text, items[4].role) == (engine.text, "assistant")
+    assert items[5].content[0].text == "b"
+    assert len({item.id for item in items}) == 6
+    assert [item.id for item in listed(second.id)] == [item.id for item in reversed(items)]
+    assert [item.id for item in listed(second.id, limit=4)] == [item.id for item in items[::-1]]
+    page = listed(second.id, limit=4)
+    assert page.has_more and len(page.data) == 4
+    for wrong in ({"limit": 0}, {"order": "up"}, {"after": "x"}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            listed(second.id, **wrong)
+        assert caught.value.body["param"] in wrong
+    with pytest.raises(openai.NotFoundError):
+        listed("resp_x")

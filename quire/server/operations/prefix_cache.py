@@ -1,0 +1,19 @@
+"""``POST /reset_prefix_cache``, as vLLM has it."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.server.generation.service import Service
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the route."""
+
+    async def reset(request: Request) -> Response:
+        await service.engine.reset_prefix_cache()
+        return Response()
+
+    return [Route("/reset_prefix_cache", reset, methods=["POST"])]
