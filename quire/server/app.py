@@ -6,7 +6,7 @@ from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp
 
 from quire.server.access.outer_layers import with_outer_layers
-from quire.server.compat import ollama, ollama_models, tgi, triton
+from quire.server.compat import llama_server, ollama, ollama_models, tgi, triton
 from quire.server.compat.invocations import Invocations
 from quire.server.generation.service import Service
 from quire.server.openai import models, openapi, responses, tokenization
@@ -39,6 +39,7 @@ def create_app(service: Service) -> ASGIApp:
         *ollama.routes(service, embeddings),
         *ollama_models.routes(service),
         *triton.routes(service),
+        *llama_server.routes(service),
         *models.routes(service),
         *tokenization.routes(service),
         *health.routes(service),

@@ -32,8 +32,8 @@ _INFER = frozenset(
     {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
         "/tokenize", "/detokenize", "/invocations", "/", "/generate", "/generate_stream",
-        "/api/generate", "/api/chat", "/api/embed", "/api/embeddings",
-        "/playground/render",
+        "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/completion",
+        "/completions", "/playground/render",
     }
 )  # fmt: skip
 #: Of one of Triton's models; others tell of it.
@@ -41,7 +41,7 @@ _INFER_OF_MODEL = ("/generate", "/generate_stream", "/infer")
 _READ = frozenset(
     {
         "/metrics", "/load", "/version", "/openapi.json", "/v1/models", "/api/tags",
-        "/api/version", "/api/show", "/api/ps", "/info", "/v2",
+        "/api/version", "/api/show", "/api/ps", "/info", "/v2", "/props", "/slots",
     }
 )  # fmt: skip
 _KEY = re.compile(r"[!-~]+")

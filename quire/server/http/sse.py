@@ -51,6 +51,7 @@ class StreamForm:
 _EVENTS = "text/event-stream; charset=utf-8"
 OPENAI_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n", DONE)
 PLAIN_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n", flat_errors=True)
+LLAMA_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n")
 TGI_EVENTS = StreamForm(_EVENTS, b"data:", b"\n\n", flat_errors=True)
 LINES = StreamForm("application/x-ndjson", b"", b"\n", comments=False, flat_errors=True)
 

@@ -18,6 +18,7 @@ from quire.protocol.chat_completion import ChatCompletion, ChatCompletionRequest
 from quire.protocol.completion import Completion, CompletionRequest
 from quire.protocol.embedding import EmbeddingRequest, EmbeddingResponse
 from quire.protocol.error_body import ErrorBody, FlatErrorBody
+from quire.protocol.llama_server import LlamaRequest
 from quire.protocol.model_list import ModelCard, ModelList
 from quire.protocol.ollama import (
     OllamaAnswer,
@@ -138,6 +139,14 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/api/tags"): Operation("List the served models, in Ollama's shape."),
     ("GET", "/api/version"): Operation("The server's version, in Ollama's shape."),
     **_of_triton(),
+    **{
+        ("POST", path): Operation(
+            "Continue texts, in llama-server's shape.", LlamaRequest, None, (_JSON, _EVENTS)
+        )
+        for path in ("/completion", "/completions")
+    },
+    ("GET", "/props"): Operation("What is served, in llama-server's shape."),
+    ("GET", "/slots"): Operation("Who may run and who does, in llama-server's shape."),
     ("GET", "/load"): Operation("How many requests are under way."),
     ("GET", "/v1/models"): Operation("List the served models.", None, ModelList),
     ("GET", "/v1/models/{model:path}"): Operation("Describe a model.", None, ModelCard),

@@ -1,0 +1,160 @@
+"""``POST /completion`` of llama-server on the wire."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quire.protocol.compat import CompatRequest, refuse, shared_fields
+from quire.protocol.completion import CompletionRequest
+from quire.protocol.generation import Count, Seed
+from quire.protocol.prompt_list import PromptField, read_prompts
+from quire.protocol.structured_outputs import StructuredOutputsField
+
+#: Our names of settings; ``n_predict`` and some others need more.
+_NAMES = {
+    name: name
+    for name in (
+        "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "stop",
+        "ignore_eos",
+    )
+} | {"repeat_penalty": "repetition_penalty", "n_probs": "logprobs"}  # fmt: skip
+BIAS_OF_FALSE = -100.0
+
+
+class LlamaRequest(CompatRequest, kw_only=True):
+    """The request; None means the model's own default, not llama-server's."""
+
+    refused = {
+        "typical_p": (1.0,),
+        "mirostat": (0,),
+        "dry_multiplier": (0.0,),
+        "xtc_probability": (0.0,),
+        "dynatemp_range": (0.0,),
+        "top_n_sigma": (-1.0,),
+        # The penalty looks at all of the text.
+        "repeat_last_n": (-1,),
+        "n_indent": (0,),
+        "lora": ([],),
+        "image_data": ([],),
+        "post_sampling_probs": (False,),
+        "t_max_predict_ms": (0, -1),
+        "response_fields": ([],),
+    }
+    sent_names = {ours: theirs for theirs, ours in _NAMES.items()} | {
+        "max_tokens": "n_predict",
+    }
+
+    prompt: PromptField
+    n_predict: int | None = None
+    temperature: float | None = None
+    top_k: Count | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: Seed | None = None
+    stop: list[str] | None = None
+    ignore_eos: bool | None = None
+    logit_bias: dict[str, float | bool] | list[tuple[int | str, float | bool]] | None = None
+    n_probs: Count | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    cache_prompt: bool | None = None
+    return_tokens: bool | None = None
+    timings_per_token: bool | None = None
+
+    def prompts(self) -> list[str | list[int]]:
+        """Return the prompts."""
+        return read_prompts(self.prompt, "prompt")
+
+    def completion_request(self) -> CompletionRequest:
+        """Return the completion request that has the same text.
+
+        Raises:
+            RequestError: A combination that no single field shows.
+        """
+        fields = shared_fields(self, _NAMES)
+        if not self.n_probs:
+            fields.pop("logprobs", None)
+        limit = self.n_predict
+        if limit is not None and limit < 1 and limit != -1:
+            raise refuse("n_predict", "must be at least 1, or -1 for no limit", limit)
+        if self.cache_prompt is False:
+            raise refuse("cache_prompt", "must be true: equal prefixes are always shared", False)
+        if self.grammar and self.json_schema is not None:
+            raise refuse("json_schema", "must be absent when grammar is given", self.json_schema)
+        if self.grammar:
+            fields["structured_outputs"] = StructuredOutputsField(grammar=self.grammar)
+        elif self.json_schema is not None:
+            fields["structured_outputs"] = StructuredOutputsField(json=self.json_schema)
+        if self.seed is not None and self.seed >= 0:
+            fields["seed"] = self.seed  # a negative one means any
+        if self.logit_bias:
+            fields["logit_bias"] = dict(self._biases())
+        return CompletionRequest(
+            **fields,
+            prompt=self.prompt,
+            max_tokens=None if limit is None or limit < 0 else limit,
+            stream=self.stream,
+        )
+
+    def _biases(self) -> list[tuple[int, float]]:
+        given = self.logit_bias or ()
+        found = []
+        for name, value in given.items() if isinstance(given, dict) else given:
+            if isinstance(name, str) and not name.isdecimal():
+                raise refuse("logit_bias", "must name tokens by their ids", name)
+            # False bans the token; True means nothing there.
+            bias = BIAS_OF_FALSE if value is False else float(value)
+            found.append((int(name), bias))
+        return found
+
+
+class LlamaProbability(msgspec.Struct, kw_only=True):
+    """A token, its natural log-probability and its exact bytes."""
+
+    id: int
+    token: str
+    bytes: list[int]
+    logprob: float
+    top_logprobs: list[LlamaProbability] | UnsetType = UNSET
+
+
+class LlamaTimings(msgspec.Struct, kw_only=True):
+    """How long prompt and output took; rates are in tokens a second."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+
+
+class LlamaAnswer(msgspec.Struct, kw_only=True):
+    """The answer, and with a piece of the text an event of a stream; the last has the rest."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    stop: bool
+    id_slot: int
+    tokens_predicted: int
+    tokens_evaluated: int
+    completion_probabilities: list[LlamaProbability] | UnsetType = UNSET
+    timings: LlamaTimings | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    prompt: str | UnsetType = UNSET
+    generation_settings: dict[str, Any] | UnsetType = UNSET
+    has_new_line: bool | UnsetType = UNSET
+    truncated: bool | UnsetType = UNSET
+    stop_type: Literal["none", "eos", "limit", "word"] | UnsetType = UNSET
+    stopping_word: str | UnsetType = UNSET
+    tokens_cached: int | UnsetType = UNSET

@@ -1,0 +1,136 @@
+"""llama-server's shape of a completion, and what it tells of itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quire.server.access.authentication import scope_of
+from tests.server.compat.test_other_shapes import N, case, events  # noqa: F401
+
+URL = "/completion"
+
+
+@pytest.mark.parametrize("path", ["/completion", "/completions"])
+def test_whole(live, case, path):  # noqa: F811
+    prompt, expected = case
+    body = {"prompt": prompt, "n_predict": N, "temperature": 0, "cache_prompt": True}
+    answer = live.http.post(path, json=body).json()
+    assert (answer["content"], answer["stop"], answer["stop_type"]) == (expected, True, "limit")
+    assert (answer["index"], answer["id_slot"], answer["tokens"]) == (0, -1, [])
+    assert (answer["tokens_predicted"], answer["prompt"], answer["model"]) == (N, prompt, "tiny")
+    num_prompt = len(live.http.post("/tokenize", json={"prompt": prompt}).json()["tokens"])
+    assert answer["tokens_evaluated"] == num_prompt
+    assert answer["tokens_cached"] == num_prompt + N
+    assert answer["generation_settings"]["n_predict"] == N and answer["truncated"] is False
+    timings = answer["timings"]
+    assert timings["prompt_n"] + timings["cache_n"] == num_prompt
+    assert timings["predicted_n"] == N and timings["predicted_per_second"] > 0
+    tokens = live.http.post(path, json=body | {"return_tokens": True}).json()["tokens"]
+    assert len(tokens) == N and all(type(token) is int for token in tokens)
+
+
+def test_streamed(live, case):  # noqa: F811
+    prompt, expected = case
+    body = {"prompt": prompt, "n_predict": N, "temperature": 0, "stream": True}
+    found = events(live.http.post(URL, json=body | {"timings_per_token": True}), "data: ")
+    assert "".join(event["content"] for event in found) == expected
+    assert [event["stop"] for event in found] == [False] * (len(found) - 1) + [True]
+    counts = [event["tokens_predicted"] for event in found]
+    assert counts == sorted(counts) and counts[-1] == N
+    assert sum(len(event["tokens"]) for event in found) == N
+    assert found[0]["timings"]["predicted_n"] == counts[0] and found[-1]["stop_type"] == "limit"
+    assert "timings" not in events(live.http.post(URL, json=body), "data: ")[0]
+
+
+def test_several_prompts(live, case):  # noqa: F811
+    prompt, expected = case
+    body = {"prompt": [prompt, "b"], "n_predict": N, "temperature": 0}
+    first, second = live.http.post(URL, json=body).json()
+    assert (first["content"], first["index"], second["index"]) == (expected, 0, 1)
+    assert (first["tokens_predicted"], second["prompt"]) == (N, "b")
+    refused = live.http.post(URL, json=body | {"stream": True})
+    assert refused.json()["error"]["param"] == "prompt"
+
+
+def test_ends(client, engine):
+    answer = client.post(URL, json={"prompt": "x"}).json()
+    assert (answer["stop_type"], answer["stopping_word"]) == ("eos", "")
+    assert engine.params[-1].max_tokens is None, "without a limit: what is left of the context"
+    engine.text = "a\nb"
+    assert client.post(URL, json={"prompt": "x"}).json()["has_new_line"] is True
+
+
+def test_stop_words_and_settings(live, case):  # noqa: F811
+    prompt, expected = case
+    stop = expected[3:5]
+    body = {"prompt": prompt, "n_predict": N, "temperature": 0, "stop": [stop], "seed": -1}
+    answer = live.http.post(URL, json=body).json()
+    assert answer["content"] == expected[: expected.index(stop)]
+    assert (answer["stop_type"], answer["stopping_word"]) == ("word", stop)
+    for constraint in (
+        {"json_schema": {"enum": [1, 2]}},
+        {"grammar": 'root ::= "1" | "2"'},
+    ):
+        answer = live.http.post(URL, json={"prompt": "a", "n_predict": 9} | constraint).json()
+        assert answer["content"] in ("1", "2")
+    body = {"prompt": "a", "n_predict": 3, "temperature": 0, "n_probs": 2}
+    (first, *_) = live.http.post(URL, json=body).json()["completion_probabilities"]
+    assert first["id"] == first["top_logprobs"][0]["id"] and len(first["top_logprobs"]) == 2
+    banned = {"logit_bias": [[first["id"], False]]}
+    (other, *_) = live.http.post(URL, json=body | banned).json()["completion_probabilities"]
+    assert other["id"] != first["id"]
+    banned = {"logit_bias": {str(first["id"]): -100}}
+    (same, *_) = live.http.post(URL, json=body | banned).json()["completion_probabilities"]
+    assert same["id"] == other["id"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n_predict": 0}, "n_predict"),
+        ({"n_predict": 999}, "prompt"),
+        ({"mirostat": 2}, "mirostat"),
+        ({"temperature": -1}, "temperature"),
+        ({"repeat_penalty": -1}, "repeat_penalty"),
+        ({"cache_prompt": False}, "cache_prompt"),
+        ({"logit_bias": [["word", 1]]}, "logit_bias"),
+        ({"logit_bias": [[1, 500]]}, "logit_bias"),
+        ({"grammar": "root ::= x", "json_schema": {}}, "json_schema"),
+        ({"response_fields": ["content"]}, "response_fields"),
+    ],
+)
+def test_what_cannot_be_done_is_named(client, engine, fields, param):
+    answer = client.post(URL, json={"prompt": "x", **fields})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+    assert engine.params == []
+
+
+def test_what_does_nothing_is_named(client):
+    body = {"prompt": "x", "samplers": ["top_k"], "n_keep": 3}
+    assert client.post(URL, json=body).headers["x-ignored-params"] == "samplers, n_keep"
+    declared = {"content-type": "application/x-www-form-urlencoded"}
+    content = json.dumps({"prompt": "x"})
+    assert client.post(URL, content=content, headers=declared).status_code == 200
+
+
+def test_props_and_slots(client, live):
+    props = client.get("/props").json()
+    assert props["default_generation_settings"]["n_ctx"] == 256
+    assert props["model_alias"] == "quire-tiny" and "messages" in props["chat_template"]
+    slots = live.http.get("/slots").json()
+    assert len(slots) == live.http.get("/props").json()["total_slots"] == 16
+    assert not any(slot["is_processing"] for slot in slots)
+    assert live.http.get("/slots?fail_on_no_slot=1").status_code == 200
+    body = {"prompt": ["a"] * 16, "max_tokens": 32000, "ignore_eos": True, "stream": True}
+    with live.http.stream("POST", "/v1/completions", json=body):
+        live.wait_until_running(16)
+        assert all(slot["is_processing"] for slot in live.http.get("/slots").json())
+        assert live.http.get("/slots?fail_on_no_slot=1").status_code == 503
+    live.wait_until_idle()
+
+
+def test_scopes():
+    assert {scope_of(URL), scope_of("/completions")} == {"infer"}
+    assert {scope_of("/props"), scope_of("/slots")} == {"read"}
