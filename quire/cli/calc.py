@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from quire.cli.engine_flags import CountType
-from quire.core.kv_cache_spec import KV_DTYPE_BYTES, SCALE_BYTES, KVCacheSpec
-from quire.core.memory_budget import budget_from_total, num_sequences
+from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BYTES, SCALE_BYTES, KVCacheSpec
+from quire.core.memory_budget import (
+    budget_from_total,
+    kv_bytes_from_free,
+    num_sequences,
+    shares,
+)
 from quire.core.named_shapes import NAMED_SHAPES, named_spec
 
 #: What else an engine's --kv-cache-dtype calls them.
@@ -26,16 +34,16 @@ TOKENS = click.option("--tokens", type=COUNT, default=4096, show_default=True, h
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
+def _number(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
     """Refuse nan, which no range of click's does."""
-    if math.isnan(value):
+    if value is not None and math.isnan(value):
         raise click.BadParameter("nan is no number.")
     return value
 
 
 @click.group()
 def calc() -> None:
-    """Compute KV cache sizes and how many sequences fit.
+    """Compute KV cache sizes, where memory goes and how many sequences fit.
 
     MODEL is a name such as llama-3.1-8b, quire-tiny, a folder with config.json, or a GGUF file.
     """
@@ -72,23 +80,95 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
     ])  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What a calculator is told of a device and of what lies there besides the KV cache.
+
+    Attributes:
+        memory: Bytes of it.
+        weights: Bytes of the model's weights on all devices together; None: counted.
+        weight_dtype: Element type that they are counted in; None: the checkpoint's.
+        scratch: Bytes of activations and other buffers.
+        fraction: Of the memory, for weights, scratch and KV.
+        free_fraction: Of what weights and scratch leave, for KV; None: the other fraction counts.
+        tensor_parallel_size: Equal devices that share the weights and the KV heads.
+    """
+
+    memory: int
+    weights: int | None
+    weight_dtype: str | None
+    scratch: int
+    fraction: float
+    free_fraction: float | None
+    tensor_parallel_size: int
+
+    def divide(self, model: str, spec: KVCacheSpec) -> dict[str, int]:
+        """Return the bytes of each use on one device; without memory for any KV it has 0."""
+        weights = self.weights
+        if weights is None:
+            weights = _weight_bytes(model, self.weight_dtype)
+        weights = -(-weights // self.tensor_parallel_size)
+        if self.free_fraction is None:
+            kv_bytes = budget_from_total(self.memory, self.fraction) - weights - self.scratch
+        else:
+            free_bytes = self.memory - weights - self.scratch
+            kv_bytes = kv_bytes_from_free(free_bytes, self.free_fraction)
+        kv_bytes = max(kv_bytes, 0)
+        rest = self.memory - weights - self.scratch - kv_bytes
+        return {"weights": weights, "KV": kv_bytes, "scratch": self.scratch, "headroom": rest}
+
+    def spec(self, model: str, dtype: str) -> KVCacheSpec:
+        """Return one device's part of a model's KV cache; KV heads fewer than devices are copied.
+
+        Raises:
+            click.UsageError: The heads cannot be shared out.
+        """
+        spec, width = _spec(model, dtype), self.tensor_parallel_size
+        heads = max(spec.num_kv_heads, width)
+        if heads % width or heads % spec.num_kv_heads:
+            raise click.UsageError(
+                f"--tensor-parallel-size must divide {spec.num_kv_heads} KV heads; got {width}."
+            )
+        return replace(spec, num_kv_heads=heads // width)
+
+
+def device_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the flags of a device; it receives them as ``device``."""
+
+    @functools.wraps(function)
+    def command(**keywords: Any) -> Any:
+        given = {field.name: keywords.pop(field.name) for field in fields(Device)}
+        return function(device=Device(**given), **keywords)
+
+    flags = (
+        click.option("--memory", type=COUNT, required=True, help="Of the device (80GiB)."),
+        click.option("--weights", type=COUNT, help="Of the weights (16GiB); default: counted."),
+        click.option("--weight-dtype", type=click.Choice(list(DTYPE_BYTES)),
+            help="Of the weights; default: the checkpoint's, bfloat16 for a name."),
+        click.option("--scratch", type=CountType(False, minimum=0), default=0,
+            help="Of activations and buffers (2GB)."),
+        click.option("--fraction", type=click.FloatRange(0, 1), default=0.9, show_default=True,
+            callback=_number, help="Of the memory, for weights, scratch and KV."),
+        click.option("--free-fraction", type=click.FloatRange(0, 1), callback=_number,
+            help="Of what weights and scratch leave, for KV alone."),
+        click.option("--tensor-parallel-size", "-tp", type=COUNT, default=1, show_default=True,
+            help="Devices that share the model."),
+    )  # fmt: skip
+    for flag in reversed(flags):
+        flag(command)
+    return command
+
+
 @calc.command(short_help="Show how many sequences fit next to the weights.")
 @click.argument("model")
-@click.option("--memory", type=COUNT, required=True, help="Of the device (80GiB).")
-@click.option("--weights", type=COUNT, required=True, help="Of the weights (16GiB).")
-@click.option(
-    "--fraction", type=click.FloatRange(0, 1), default=0.9, show_default=True, callback=_number,
-    help="Of the memory that is used.",
-)  # fmt: skip
+@device_flags
 @TOKENS
 @DTYPE
 @JSON
-def concurrency(
-    model: str, memory: int, weights: int, fraction: float, tokens: int, dtype: str, as_json: bool
-) -> None:
+def concurrency(model: str, device: Device, tokens: int, dtype: str, as_json: bool) -> None:
     """Show how many sequences of --tokens tokens fit next to the weights."""
-    spec = _spec(model, dtype)
-    kv_bytes = max(0, budget_from_total(memory, fraction) - weights)
+    spec = device.spec(model, dtype)
+    kv_bytes = device.divide(model, spec)["KV"]
     count = num_sequences(kv_bytes, spec, tokens)
     if as_json:
         click.echo(json.dumps({"kv_bytes": kv_bytes, "sequences": count}))
@@ -96,11 +176,67 @@ def concurrency(
         click.echo(f"{kv_bytes / 1e9:.2f} GB for KV: {count:,} sequences of {tokens:,} tokens")
 
 
+@calc.command(short_help="Show where a device's memory goes.")
+@click.argument("model")
+@device_flags
+@DTYPE
+@JSON
+def memory(model: str, device: Device, dtype: str, as_json: bool) -> None:
+    """Show where the memory of one device goes: weights, KV cache, scratch and headroom."""
+    spec = device.spec(model, dtype)
+    uses = device.divide(model, spec)
+    if uses["headroom"] < 0:
+        raise click.UsageError(
+            f"weights ({uses['weights'] / 1e9:.1f} GB) and scratch must fit in --memory; got "
+            f"{device.memory / 1e9:.1f} GB. Raise it, or --tensor-parallel-size."
+        )
+    blocks = uses["KV"] // spec.allocated_block_bytes
+    if as_json:
+        parts = {
+            name: {"bytes": size, "percent": share} for name, (size, share) in shares(uses).items()
+        }
+        click.echo(json.dumps(parts | {"blocks": blocks}))
+        return
+    _table([
+        ("use", "bytes", "GB", "GiB", "%"),
+        *(
+            (name, f"{size:,}", f"{size / 1e9:.1f}", f"{size / 2**30:.1f}", f"{share:.1f}")
+            for name, (size, share) in shares(uses).items()
+        ),
+    ])  # fmt: skip
+    tokens = blocks * spec.block_size
+    click.echo(f"KV cache: {blocks:,} blocks of {spec.block_size} tokens, {tokens:,} in all")
+
+
+def _weight_bytes(model: str, dtype: str | None) -> int:
+    """Return what the weights of a named model or a checkpoint take in memory."""
+    shape = NAMED_SHAPES.get(model.lower())
+    if shape is not None:
+        return shape.num_parameters * DTYPE_BYTES[dtype or "bfloat16"]
+    from quire.core.config import ModelOptions
+    from quire.models.config_reader import read_model_config
+    from quire.models.weight_bytes import expected_weight_bytes
+    from quire.quantization.plan import create_plan
+
+    path = _checkpoint(model)
+    config = read_model_config(path)
+    own = "float32" if config.dtype == "auto" else config.dtype
+    plan = create_plan(ModelOptions())
+    return expected_weight_bytes(path, config, dtype or own, plan, config.max_position_embeddings)
+
+
 def _spec(model: str, dtype: str) -> KVCacheSpec:
     spec = named_spec(model, dtype)
     if spec is not None:
         return spec
     from quire.models.config_reader import read_model_config
+
+    config = read_model_config(_checkpoint(model))
+    return KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, 16, dtype)
+
+
+def _checkpoint(model: str) -> Path:
+    """Return the folder or GGUF file that a path or the embedded model's name means."""
     from quire.models.hub import EMBEDDED, resolve_model
 
     path = Path(model)
@@ -110,8 +246,7 @@ def _spec(model: str, dtype: str) -> KVCacheSpec:
             f"{', '.join(NAMED_SHAPES)}; got {model}."
         )
     # Who names the file that is read means its folder.
-    config = read_model_config(path.parent if path.name == "config.json" else resolve_model(model))
-    return KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, 16, dtype)
+    return path.parent if path.name == "config.json" else resolve_model(model)
 
 
 def _table(rows: list[tuple[str, ...]]) -> None:

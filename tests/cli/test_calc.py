@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.calc import calc
+from quire.core.named_shapes import NAMED_SHAPES
 
 
 def run(*arguments: str) -> list | dict:
@@ -57,6 +58,55 @@ def test_the_embedded_model_and_the_engines_name_of_fp8():
 def test_concurrency(tokens, sequences):
     arguments = ("--memory", "640000000000", "--weights", "36400000000", "--tokens", tokens)
     assert run("concurrency", "llama-3.1-70b", *arguments)["sequences"] == sequences
+
+
+def test_where_the_memory_of_a_card_goes():
+    """A model of 70B over four cards of 80 GB: 35, 35, 2 and 8 GB of each."""
+    arguments = ("--memory", "80GB", "--scratch", "2GB", "-tp", "4")
+    uses = run("memory", "llama-3.1-70b", *arguments)
+    assert uses.pop("blocks") == 26491
+    gigabytes = {name: round(use["bytes"] / 1e9) for name, use in uses.items()}
+    assert gigabytes == {"weights": 35, "KV": 35, "scratch": 2, "headroom": 8}
+    assert sum(use["bytes"] for use in uses.values()) == 80 * 10**9
+    assert sum(round(10 * use["percent"]) for use in uses.values()) == 1000
+    shown = CliRunner().invoke(calc, ["memory", "llama-3.1-70b", *arguments]).output
+    assert "KV cache: 26,491 blocks of 16 tokens, 423,856 in all" in shown
+
+
+def test_weights_that_do_not_fit_are_misuse():
+    """On two cards the weights alone take 70.6 GB of each."""
+    arguments = ["memory", "llama-3.1-70b", "--memory", "80GB", "--scratch", "2GB"]
+    two = run(*arguments, "-tp", "2")
+    assert two["KV"]["bytes"] == 0
+    one = CliRunner().invoke(calc, arguments)
+    assert one.exit_code == 2 and "weights (141.1 GB)" in one.output
+    heads = CliRunner().invoke(calc, [*arguments, "-tp", "3"])
+    assert heads.exit_code == 2 and "must divide 8 KV heads; got 3" in heads.output
+
+
+def test_a_fraction_of_what_is_free():
+    arguments = ("llama-3.1-8b", "--memory", "40GB", "--scratch", "2GB", "--free-fraction", "0.85")
+    kv_bytes = run("concurrency", *arguments)["kv_bytes"]
+    assert kv_bytes == int(0.85 * (40 * 10**9 - 16_060_522_496 - 2 * 10**9))
+
+
+def test_the_weights_of_named_models_are_known():
+    """They had to be given by hand."""
+    for model, shape in NAMED_SHAPES.items():
+        given = str(2 * shape.num_parameters)
+        assert run("concurrency", model, "--memory", "1TB") == run(
+            "concurrency", model, "--memory", "1TB", "--weights", given
+        )
+    assert (
+        run("memory", "llama-2-7b", "--memory", "80GB", "--weight-dtype", "float32")["weights"]
+        == run("memory", "llama-2-7b", "--memory", "80GB", "--weights", "26953662464")["weights"]
+    )
+
+
+def test_the_weights_of_a_checkpoint_are_counted():
+    kept = run("memory", "quire-tiny", "--memory", "1GB")["weights"]["bytes"]
+    wide = run("memory", "quire-tiny", "--memory", "1GB", "--weight-dtype", "float32")
+    assert 1.8 * kept < wide["weights"]["bytes"] < 2 * kept
 
 
 def test_unknown_name_is_misuse():
