@@ -180,7 +180,7 @@ class SchedulerOptions:
         0, "most tokens of one prompt in a step; 0: only the budget"
     )
     mixed_prefill_tokens: int = option(
-        96, "most prompt tokens in a step that decodes too; 0: only the budget"
+        112, "most prompt tokens in a step that others wait for; 0: only the budget"
     )
     scheduling_policy: Literal["fcfs", "priority"] = option(
         "fcfs", "priority: lower value starts first"

@@ -77,6 +77,9 @@ METRICS: dict[str, Metric] = {
         "Sequences that wait, by reason: capacity (a slot, blocks or the step's budget), deferred."
     ),
     "kv_cache_usage_perc": _gauge("Part of the KV blocks in use, 0 to 1."),
+    "kv_cache_expected_usage_perc": _gauge(
+        "Part of the KV blocks that running requests are expected to need at their peak."
+    ),
     "gpu_cache_usage_perc": _gauge("Old name of kv_cache_usage_perc."),
     "kv_cache_fragmentation_perc": _gauge("Part of the slots of used KV blocks that is empty."),
     "avg_prompt_throughput_toks_per_s": _gauge("Prompt tokens computed a second, last 10 s."),

@@ -44,6 +44,8 @@ class Engine:
         config: ``model.max_model_len`` None means the model's own.
         model_config: ``eos_token_ids`` are all ids that end a sequence.
         clock: Returns seconds; monotonic. Tests pass a virtual one.
+        takes_more: Whether requests may be added while others run, so that a prompt must not take
+            whole steps. False for batches that are known beforehand.
 
     Raises:
         ConfigError: Settings contradict each other.
@@ -56,6 +58,7 @@ class Engine:
         model_config: ModelConfig,
         *,
         clock: Callable[[], float] = time.monotonic,
+        takes_more: bool = True,
     ) -> None:
         self.executor = executor
         self.max_model_len = config.model.max_model_len or model_config.max_position_embeddings
@@ -90,9 +93,8 @@ class Engine:
             cache.enable_prefix_caching and cache.use_cache,
             create_layout(cache.kv_layout, self.max_model_len, block_size, executor.num_blocks),
         )
-        self.scheduler = Scheduler(
-            options, kv, frozenset(model_config.eos_token_ids), cache.use_cache, clock
-        )
+        eos_token_ids = frozenset(model_config.eos_token_ids)
+        self.scheduler = Scheduler(options, kv, eos_token_ids, cache.use_cache, clock, takes_more)
 
     @property
     def max_cached_tokens(self) -> int:
@@ -183,6 +185,12 @@ class Engine:
         """Return whether :meth:`step` has work."""
         return bool(self.scheduler.requests)
 
+    def has_work(self) -> bool:
+        """Return whether :meth:`step` computes something now, or ends what is past its deadline."""
+        held = self.scheduler.held
+        due = self._deadlines and self._deadlines[0][0] <= self._clock()
+        return len(self.scheduler.requests) > len(held) or bool(due)
+
     def step(self) -> list[EngineOutput]:
         """Run one iteration; return an output for each sequence that has one.
 
@@ -227,6 +235,7 @@ class Engine:
             'num_requests_waiting_by_reason{reason="capacity"}': num_queued,
             'num_requests_waiting_by_reason{reason="deferred"}': num_held,
             "kv_cache_usage_perc": usage,
+            "kv_cache_expected_usage_perc": scheduler.admission.expected_usage(scheduler.running),
             "gpu_cache_usage_perc": usage,
             "kv_cache_fragmentation_perc": scheduler.kv.fragmentation,
         }

@@ -97,6 +97,11 @@ class KVCacheManager:
         table = self._tables.get(request.request_id)
         return list(table.block_ids) if table else []
 
+    def num_blocks(self, request: Request) -> int:
+        """Return how many blocks the request's table holds."""
+        table = self._tables.get(request.request_id)
+        return len(table.block_ids) if table else 0
+
     def get_computed_blocks(self, request: Request) -> list[int]:
         """Return cached blocks that continue the request's computed tokens; nothing changes.
 

@@ -16,9 +16,11 @@ from quire.core.step import (
     SequenceResult,
     StepOutput,
 )
+from quire.engine.admission import Admission
 from quire.engine.engine_output import EngineOutput
 from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
+from quire.engine.prefill_policy import Division, PrefillPolicy
 from quire.engine.request import Request, RequestStatus
 from quire.engine.stats import EngineStats
 from quire.engine.stop import check_stop
@@ -30,10 +32,12 @@ class Scheduler:
     """Keeps waiting and running requests and plans steps.
 
     There are no phases: a step gives each request some of the tokens by which
-    ``num_computed_tokens`` lags behind ``num_tokens``. Running requests come first, oldest first;
-    a chunk of a prompt leaves room for every decode after it. When blocks run out, the youngest
-    running request is preempted: it recomputes later, from its place in the queue and from what the
-    prefix cache still has of it. So the oldest always advances, and all others in turn.
+    ``num_computed_tokens`` lags behind ``num_tokens``. Every decode runs in each step; what prompts
+    get is divided by :class:`PrefillPolicy`. Blocks are given to running requests first, oldest
+    first, and :class:`Admission` starts no more than will most likely fit to their ends. When
+    blocks run out all the same, the youngest running request is preempted: it recomputes later,
+    from its place in the queue and from what the prefix cache still has of it. So the oldest
+    advances at least every other step, and all others in turn.
 
     A request with ``n`` > 1 takes ``n`` of ``max_num_seqs`` from its admission on, though its other
     sequences split off only when the prompt is computed; they share its blocks and live on alone.
@@ -44,6 +48,7 @@ class Scheduler:
         eos_token_ids: End-of-sequence ids.
         use_cache: False recomputes all tokens of a request for each new one.
         clock: Returns seconds; monotonic.
+        takes_more: Whether requests may be added while others run.
     """
 
     def __init__(
@@ -53,9 +58,12 @@ class Scheduler:
         eos_token_ids: Container[int],
         use_cache: bool,
         clock: Callable[[], float],
+        takes_more: bool = True,
     ) -> None:
         self.options = options
         self.kv = kv
+        self.prefill = PrefillPolicy(options, takes_more and use_cache)
+        self.admission = Admission(kv)
         self.stats = EngineStats()
         self.waiting = FairQueue(clock)
         self.running: list[Request] = []  # sorted by order
@@ -109,9 +117,17 @@ class Scheduler:
             unready: Running requests that sit this step out.
         """
         plan = SchedulerOutput()
-        self._schedule_waiting(plan, self._schedule_running(plan, unready))
+        division = self._divide(unready) if self.prefill.divides else None
+        room = self._schedule_running(plan, division, unready)
+        first_part = room if self.options.enable_chunked_prefill else 0
+        if division is not None:
+            room, first_part = min(room, division.room), division.first_part
+        self._schedule_waiting(plan, room, first_part)
+        if not plan.scheduled:  # what was to start has found no blocks
+            self._schedule_running(plan, None, unready)
         if plan.scheduled:
             self.stats.step_planned(plan)
+            self.admission.step_planned()
             plan.finished_request_ids, self._ended = self._ended, []
             plan.block_stores, self._block_stores = self._block_stores, []
             plan.block_loads, self._block_loads = self._block_loads, []
@@ -164,11 +180,17 @@ class Scheduler:
         self._finish(request, reason)
         return _output(request, SequenceResult(), reason)
 
-    def _schedule_running(self, plan: SchedulerOutput, unready: Container[str]) -> int:
-        """Plan running requests, oldest first; return the tokens left of the budget."""
+    def _schedule_running(
+        self, plan: SchedulerOutput, division: Division | None, unready: Container[str]
+    ) -> int:
+        """Plan running requests, oldest first; return the tokens left of the budget.
+
+        Args:
+            division: Tokens of each prompt; None to give each what is left.
+        """
         running = self.running
         num_decodes_after = sum(map(_decodes, running))
-        budget = self._budget(num_decodes_after)
+        budget = self.prefill.budget(num_decodes_after)
         position = 0
         while position < len(running) and budget > 0:
             request = running[position]
@@ -179,12 +201,14 @@ class Scheduler:
                 position += 1
                 continue
             if num_new_tokens > 1:
-                hits = self.kv.get_computed_blocks(request)
-                num_new_tokens = self._chunk(
-                    num_new_tokens - len(hits) * self.kv.block_size,
-                    max(budget - num_decodes_after, 1),
-                    may_cut=self.options.enable_chunked_prefill or _decodes(request),
-                )
+                room = max(budget - num_decodes_after, 1)
+                may_cut = self.options.enable_chunked_prefill or _decodes(request)
+                if division is not None and not _decodes(request):
+                    room = min(room, division.shares.get(request.request_id, 0))
+                if room:
+                    hits = self.kv.get_computed_blocks(request)
+                num_missing = self._num_missing(request, hits)
+                num_new_tokens = self.prefill.chunk(num_missing, room, room if may_cut else 0)
             if num_new_tokens:
                 allocation = self._allocate_or_preempt(request, num_new_tokens, hits)
                 if allocation is None:
@@ -195,22 +219,45 @@ class Scheduler:
             position += 1
         return budget
 
-    def _schedule_waiting(self, plan: SchedulerOutput, budget: int) -> None:
-        """Start waiting requests, in order, while slots, blocks and budget last."""
+    def _divide(self, unready: Container[str]) -> Division:
+        """Divide the tokens that the next step has for prompts."""
+        num_decodes = sum(map(_decodes, self.running))
+        prompts = [
+            (request, self._num_missing(request))
+            for request in self.running
+            if not _decodes(request) and request.request_id not in unready
+        ]
+        found = self._next_request()
+        head = None if found is None else (found[0], self._num_missing(*found))
+        room = max(self.prefill.budget(num_decodes) - num_decodes, 1)
+        return self.prefill.divide(prompts, head, len(self.waiting), room)
+
+    def _next_request(self) -> tuple[Request, list[int]] | None:
+        """Return the request that may start now and its prefix hits; None for nobody."""
+        request = self.waiting.peek()
+        if request is None:
+            return None
+        num_seqs = sum(1 + len(r.pending_children) for r in (*self.running, request))
+        if num_seqs > self.options.max_num_seqs:
+            return None
+        hits = self.kv.get_computed_blocks(request)
+        return (request, hits) if self.admission.admits(request, hits, self.running) else None
+
+    def _num_missing(self, request: Request, hits: Sequence[int] | None = None) -> int:
+        """Return how many tokens of a request are neither computed nor found in the cache."""
+        if hits is None:
+            hits = self.kv.get_computed_blocks(request)
+        num_found = request.num_computed_tokens + len(hits) * self.kv.block_size
+        return request.num_tokens - num_found
+
+    def _schedule_waiting(self, plan: SchedulerOutput, room: int, first_part: int) -> None:
+        """Start waiting requests, in order, while slots, blocks and room for tokens last."""
         if self.running and self.options.batching_type == "static":
             return
-        num_free_seqs = self.options.max_num_seqs
-        num_free_seqs -= sum(1 + len(request.pending_children) for request in self.running)
-        while budget > 0 and (request := self.waiting.peek()) is not None:
-            num_seqs = 1 + len(request.pending_children)
-            if num_seqs > num_free_seqs:
-                break
-            hits = self.kv.get_computed_blocks(request)
-            num_new_tokens = self._chunk(
-                request.num_tokens - len(hits) * self.kv.block_size,
-                budget,
-                may_cut=self.options.enable_chunked_prefill,
-            )
+        while room > 0 and (found := self._next_request()) is not None:
+            request, hits = found
+            num_missing = self._num_missing(request, hits)
+            num_new_tokens = self.prefill.chunk(num_missing, room, first_part)
             if num_new_tokens == 0:
                 break
             # Room for the whole prompt, or its next chunks would only preempt one another.
@@ -222,25 +269,7 @@ class Scheduler:
             self.waiting.pop()
             self._start(plan, request, hits)
             self._plan_request(plan, request, num_new_tokens, Allocation([]))
-            num_free_seqs -= num_seqs
-            budget -= num_new_tokens
-
-    def _budget(self, num_decodes: int) -> int:
-        """Return the tokens of a step: few of prompts where decodes would have to wait for them."""
-        options = self.options
-        if num_decodes and options.mixed_prefill_tokens and options.enable_chunked_prefill:
-            mixed = num_decodes + options.mixed_prefill_tokens
-            return min(options.max_num_batched_tokens, mixed)
-        return options.max_num_batched_tokens
-
-    def _chunk(self, num_tokens: int, room: int, *, may_cut: bool) -> int:
-        """Return how many of a request's missing tokens to compute in a step with this room."""
-        limit = self.options.long_prefill_token_threshold
-        if limit:
-            num_tokens = min(num_tokens, limit)
-        if num_tokens <= room:
-            return num_tokens
-        return room if may_cut else 0
+            room -= num_new_tokens
 
     def _allocate_or_preempt(
         self, request: Request, num_new_tokens: int, hits: Sequence[int]
@@ -259,6 +288,7 @@ class Scheduler:
         self.kv.free(request)
         request.status = RequestStatus.PREEMPTED
         self.stats.preempted(request)
+        self.admission.preempted()
         request.num_computed_tokens = 0
         self._ended.append(request.request_id)
         self.waiting.push(request)
@@ -365,6 +395,7 @@ class Scheduler:
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         self.stats.finished[reason] += 1
+        self.admission.ended(request, reason)
         del self.requests[request.request_id]
         group = self._groups[request.group_id]
         group.remove(request)

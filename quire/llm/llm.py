@@ -56,7 +56,7 @@ class LLM:
     ) -> None:
         config = EngineArgs(model, **keywords).config
         with loading_bar() as on_progress:
-            self.engine = TextEngine(config, on_progress=on_progress)
+            self.engine = TextEngine(config, on_progress=on_progress, takes_more=False)
         self._request_ids = map(str, count())
         self._turn = threading.RLock()
 

@@ -34,6 +34,7 @@ class TextEngine:
     Args:
         config: All settings.
         on_progress: Called while weights load, with bytes done and bytes in all.
+        takes_more: As of :class:`Engine`.
 
     Attributes:
         engine: Scheduler and block pool.
@@ -46,7 +47,13 @@ class TextEngine:
         ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
     """
 
-    def __init__(self, config: EngineConfig, *, on_progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        on_progress: Progress | None = None,
+        takes_more: bool = True,
+    ) -> None:
         self._reader = reader = RequestReader(config.model)
         self.tokenizer: Tokenizer = reader.tokenizer
         self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
@@ -60,7 +67,7 @@ class TextEngine:
         self.max_model_len = self.executor.memory.max_model_len
         self.config = replace(config, model=replace(config.model, max_model_len=self.max_model_len))
         self.model_config: ModelConfig = self.executor.model_config
-        self.engine = Engine(self.executor, self.config, self.model_config)
+        self.engine = Engine(self.executor, self.config, self.model_config, takes_more=takes_more)
         self._dead: str | None = None
         self._outputs = OutputProcessor(self.tokenizer)
 

@@ -389,6 +389,8 @@ def start() -> Callable[..., Run]:
         executor_class: type[PagedExecutor] = PagedExecutor,
         max_position_embeddings: int = 4096,
         step_seconds: Callable[[SchedulerOutput], float] = lambda plan: 1.0,
+        takes_more: bool = True,
+        looks_ahead: bool = True,
         **settings: Any,
     ) -> Run:
         config = EngineConfig.from_keywords(**settings)
@@ -398,7 +400,10 @@ def start() -> Callable[..., Run]:
         model = model_config(
             eos_token_ids=eos_token_ids, max_position_embeddings=max_position_embeddings
         )
-        return Run(Engine(executor, config, model, clock=clock), executor, clock)
+        engine = Engine(executor, config, model, clock=clock, takes_more=takes_more)
+        if not looks_ahead:
+            engine.scheduler.admission.admits = lambda *_: True
+        return Run(engine, executor, clock)
 
     return make
 

@@ -81,7 +81,9 @@ def test_n_sequences_of_whole_blocks_copy_nothing(start):
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_n_sequences_equal_separate_requests(start, unpaged, num_blocks, use_cache):
     """Also when the pool holds only some of them at once, and when every step recomputes."""
-    run = start(num_blocks=num_blocks, use_cache=use_cache, max_num_batched_tokens=48)
+    run = start(
+        num_blocks=num_blocks, use_cache=use_cache, max_num_batched_tokens=48, looks_ahead=False
+    )
     run.add("r", prompt_of(100), n=5, max_tokens=60, temperature=1.0, seed=9)
     run.add("s", prompt_of(20), max_tokens=60)
     run.finish()
@@ -94,7 +96,7 @@ def test_n_sequences_equal_separate_requests(start, unpaged, num_blocks, use_cac
 
 def test_preemption_keeps_tokens(start, unpaged):
     """A pool for 3 of 8 sequences; the oldest is never preempted."""
-    run = start(num_blocks=1 + 3 * 5)
+    run = start(num_blocks=1 + 3 * 5, looks_ahead=False)
     for i in range(8):
         run.add(f"r{i}", prompt_of(40, i), max_tokens=40)
     run.finish()
@@ -105,7 +107,7 @@ def test_preemption_keeps_tokens(start, unpaged):
 
 
 def test_a_preempted_request_hits_its_own_blocks(start):
-    run = start(num_blocks=1 + 10)
+    run = start(num_blocks=1 + 10, looks_ahead=False)
     run.add("old", prompt_of(64, 1), max_tokens=48)
     run.add("young", prompt_of(64, 2), max_tokens=20)
     run.finish()
@@ -128,6 +130,8 @@ def test_random_load(start, unpaged, seed):
     chunked = rng.random() < 0.8
     run = start(
         num_blocks=num_blocks,
+        looks_ahead=rng.random() < 0.5,
+        takes_more=rng.random() < 0.7,
         block_size=block_size,
         max_num_seqs=rng.randint(4, 12),
         max_num_batched_tokens=rng.randint(3, 60) if chunked else 200,
@@ -344,7 +348,7 @@ def test_abort_in_every_state_frees_blocks_at_once(start, unpaged):
 
 
 def test_abort_of_a_preempted_request(start):
-    run = start(num_blocks=1 + 10)
+    run = start(num_blocks=1 + 10, looks_ahead=False)
     run.add("old", prompt_of(64, 1), max_tokens=90)
     run.add("young", prompt_of(64, 2), max_tokens=60)
     while run.engine.stats()["num_preemptions"] == 0:

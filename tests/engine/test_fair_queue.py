@@ -142,7 +142,7 @@ def test_tokens_do_not_depend_on_clients(start):
 
 
 def test_preemption_under_many_clients(start):
-    run = start(num_blocks=9, block_size=4, max_num_seqs=4)
+    run = start(num_blocks=9, block_size=4, max_num_seqs=4, looks_ahead=False)
     for number in range(12):
         run.add(f"r{number}", [number] * 6, max_tokens=14, client=(A, B)[number % 2])
     run.finish()

@@ -17,7 +17,7 @@ def test_timeouts_by_stage(start):
 
 def test_tokens_computed_again_after_preemption(start):
     for caching in (True, False):
-        run = start(num_blocks=7, block_size=4, enable_prefix_caching=caching)
+        run = start(num_blocks=7, block_size=4, enable_prefix_caching=caching, looks_ahead=False)
         prompts = {"a": [1] * 6, "b": [2] * 6}
         for name, prompt in prompts.items():
             run.add(name, prompt, max_tokens=14)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -124,3 +125,92 @@ def test_chunks_bound_the_gaps_of_decodes_at_little_cost(start, counting):
     whole_gap, whole_ttft = serve_long_prompt(start, counting, chunked=False)
     assert gap <= whole_gap / 4
     assert whole_ttft <= ttft <= 1.5 * whole_ttft
+
+
+def first_token_seconds(run: Any, prefix: str) -> list[float]:
+    return sorted(
+        o.metrics.first_token_time - o.metrics.arrival_time
+        for o in run.outputs
+        if o.finish_reason and o.request_id.startswith(prefix)
+    )
+
+
+def serve_short_prompts(
+    start: Any, counting: Any, long_lengths: list[int], *, stream: bool, seed: int = 0
+) -> Any:
+    """Serve 20-token prompts (20 a second, 8 tokens each) next to long ones and a stream."""
+    run = start(
+        num_blocks=2400,
+        executor_class=counting,
+        max_position_embeddings=40000,
+        enable_prefix_caching=False,
+        step_seconds=cost,
+    )
+    rng = random.Random(seed)
+    if stream:
+        run.add("stream", [1], max_tokens=4000)
+        run.step()
+    arrivals = [(0.5 + 0.001 * i, f"long{i}", length, 1) for i, length in enumerate(long_lengths)]
+    time = 0.0
+    for number in range(150):
+        time += rng.expovariate(20)
+        arrivals.append((time, f"short{number}", 20, 8))
+    run.gaps, last = [], None
+    for time, name, length, max_tokens in sorted(arrivals):
+        while run.clock.now < time and run.engine.has_unfinished_requests():
+            for output in run.step():
+                if output.request_id == "stream":
+                    now = output.metrics.last_token_time
+                    run.gaps.append(now - (now if last is None else last))
+                    last = now
+        run.clock.now = max(run.clock.now, time)
+        run.add(name, [2] * length, max_tokens=max_tokens, arrival_time=time)
+    for _ in range(50):
+        run.step()
+    alive = set(run.engine.scheduler.requests)
+    assert not any(name.startswith("long") for name in alive)
+    assert ("stream" in alive) == stream, "the stream lives through it all"
+    return run
+
+
+def p99(values: list[float]) -> float:
+    return sorted(values)[int(0.99 * len(values))]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("lengths", "factor"), [([8192], 2.0), ([8192] * 4, 2.5), ([300] * 12, 2.5)]
+)
+def test_a_long_prompt_does_not_hold_up_short_ones(start, counting, stream, lengths, factor):
+    """P99 of the first tokens of those that come while it is computed, against P99 of all alone.
+
+    The long prompt's own first token waits for theirs, and at most 1.3 times as long as next to
+    nobody but the stream.
+    """
+    alone = p99(first_token_seconds(serve_short_prompts(start, counting, [], stream=stream), "s"))
+    run = serve_short_prompts(start, counting, lengths, stream=stream)
+    end = max(o.metrics.first_token_time for o in run.outputs if o.request_id.startswith("long"))
+    met = [
+        output.metrics.first_token_time - output.metrics.arrival_time
+        for output in run.outputs
+        if output.finish_reason
+        and output.request_id.startswith("short")
+        and 0.5 <= output.metrics.arrival_time < end
+    ]
+    assert len(met) > 5
+    assert p99(met) <= factor * alone
+    if len(lengths) == 1:
+        undisturbed = start(
+            num_blocks=600,
+            executor_class=counting,
+            step_seconds=cost,
+            max_position_embeddings=40000,
+        )
+        if stream:
+            undisturbed.add("stream", [1], max_tokens=4000)
+            undisturbed.step()
+        undisturbed.add("long", [2] * lengths[0], max_tokens=1)
+        while ("long", 0) not in undisturbed.endings:
+            undisturbed.step()
+        (ttft,) = first_token_seconds(run, "long")
+        assert ttft <= 1.3 * first_token_seconds(undisturbed, "long")[0]

@@ -46,7 +46,7 @@ def test_abort_and_deadline_end_a_held_request(start):
 
 
 def test_a_preempted_request_may_wait_and_is_still_a_preempted_one(start):
-    run = start(num_blocks=14, block_size=4)
+    run = start(num_blocks=14, block_size=4, looks_ahead=False)
     for name in "abcd":
         run.add(name, [ord(name)] * 12, max_tokens=30)
     scheduler = run.engine.scheduler

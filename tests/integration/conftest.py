@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from quire import LLM
+from quire.engine.prefill_policy import PrefillPolicy
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 FAMILIES = sorted(name for name in PRESETS if name.startswith("tiny-"))
@@ -36,9 +37,21 @@ def create_llm(
     """Return a function that loads a preset (or folder) with further settings."""
     made: list[LLM] = []
 
-    def create(model: str | Path = "tiny-llama", **settings: Any) -> LLM:
+    def create(
+        model: str | Path = "tiny-llama",
+        *,
+        looks_ahead: bool = True,
+        takes_more: bool = False,
+        **settings: Any,
+    ) -> LLM:
+        """``looks_ahead`` False: preempts; ``takes_more``: prompts take turns, as in a server."""
         folder = model if isinstance(model, Path) else checkpoint(model)
         made.append(LLM(str(folder), **{"device": device, **small, **settings}))
+        scheduler = made[-1].engine.engine.scheduler
+        if not looks_ahead:
+            scheduler.admission.admits = lambda *_: True  # type: ignore[method-assign]
+        if takes_more:
+            scheduler.prefill = PrefillPolicy(scheduler.options, takes_more)
         return made[-1]
 
     yield create

@@ -77,7 +77,7 @@ def test_a_pool_for_3_of_8_sequences(create_llm: Callable[..., LLM], prompts: Pr
     params = [SamplingParams(max_tokens=40, seed=i, ignore_eos=True) for i in range(8)]
     expected = create_llm().generate(work, params)
     # 80 tokens are 5 blocks, so 15 hold three of them; one more is the null block.
-    llm = create_llm(num_gpu_blocks_override=16, enable_prefix_caching=False)
+    llm = create_llm(num_gpu_blocks_override=16, enable_prefix_caching=False, looks_ahead=False)
     outputs = llm.generate(work, params)
     assert tokens(outputs) == tokens(expected)
     assert llm.engine.stats()["num_preemptions"] > 0

@@ -59,11 +59,12 @@ class Pair:
     def _run(self, index: int, llm: LLM, prompts: list[str], params: Any) -> list[Any]:
         before = llm.engine.engine.scheduler.stats.num_steps
         outputs = llm.generate(prompts, params, use_tqdm=False)
-        stats = llm.engine.engine.scheduler.stats
+        scheduler = llm.engine.engine.scheduler
+        stats = scheduler.stats
         self.num_steps[index], self.num_forced = stats.num_steps - before, stats.num_forced_tokens
-        # What a full pool still has of a prompt depends on when the request starts.
-        full = stats.num_preemptions > 0
-        return [(o.error, None if full else o.num_cached_tokens, o.outputs) for o in outputs]
+        # What the pool has of a prompt depends on when it is computed.
+        varies = scheduler.prefill.divides or stats.num_preemptions > 0
+        return [(o.error, None if varies else o.num_cached_tokens, o.outputs) for o in outputs]
 
 
 @pytest.fixture
@@ -141,12 +142,17 @@ def test_any_schema(one_pair: Pair, schema: Any, seed: int, greedy: bool) -> Non
 @pytest.mark.parametrize(
     "settings",
     [
-        {"num_gpu_blocks_override": 14},
-        {"num_gpu_blocks_override": 27, "enable_prefix_caching": False, "block_size": 8},
+        {"num_gpu_blocks_override": 14, "looks_ahead": False},
+        {
+            "num_gpu_blocks_override": 27,
+            "enable_prefix_caching": False,
+            "block_size": 8,
+            "looks_ahead": False,
+        },  # fmt: skip
         {"use_cache": False},
         {"enable_chunked_prefill": False, "max_model_len": 256, "max_num_batched_tokens": 256},
         {"max_num_batched_tokens": 9, "long_prefill_token_threshold": 5},
-        {"mixed_prefill_tokens": 2, "block_size": 1},
+        {"mixed_prefill_tokens": 2, "block_size": 1, "takes_more": True},
         {"kv_cache_dtype": "int8"},
         {"threads": 2},
     ],

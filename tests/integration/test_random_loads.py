@@ -96,7 +96,7 @@ def test_every_request_ends_as_it_would_alone(
     for seed in range(8):
         rnd = random.Random(seed)
         settings = random_settings(rnd)
-        llm = create_llm(folder, **settings)
+        llm = create_llm(folder, looks_ahead=seed % 4 == 0, takes_more=seed % 2 == 0, **settings)
         work = random_work(rnd, settings["max_num_seqs"])
         for request_id, output in serve(llm, work, rnd).items():
             if "abort" not in [sequence.finish_reason for sequence in output.outputs]:

@@ -22,14 +22,15 @@ def test_a_cache_too_small(scenario):
 
 def test_rules_that_do_not_hold_are_named(monkeypatch):
     idle = {"alerts_at_rest": [], "wrong": ["429 without Retry-After"], "statuses": {}}
-    nothing = dict.fromkeys(("peak_kv_usage", "preemptions", "recomputed_tokens"), 0)
+    nothing = dict.fromkeys(("peak_running", "peak_waiting", "recomputed_tokens"), 0)
     seen = {**idle, **nothing, "useful_share": 1.0, "alerts": [], "generated_tokens": 0}
     monkeypatch.setattr(game_day.flood, "send", lambda *_: dict(seen))
     _, wrong = game_day.run(game_day.fewer_sequences(1))
     assert wrong == [
         "8 sequences: 429 without Retry-After",
         "4 sequences: 429 without Retry-After",
-        "8 sequences: full, preempted, computed again",
+        "8 sequences: fewer run than may, for want of blocks",
+        "4 sequences: as many run as may, nothing computed twice, no alert",
         "everybody is served",
     ]
 

@@ -1,0 +1,112 @@
+"""Whether the blocks last for one more request until all have ended; it starts nothing.
+
+The estimate looks ahead: each running sequence grows by a token a step and gives its blocks back at
+its end, so the blocks in use are greatest just before one of the endings. A request is let in when
+that peak fits into the pool (after Gong et al. 2025, *Past-Future Scheduler for LLM Serving under
+SLA Guarantees*). How far a sequence grows is learned; a preemption says that it was guessed too
+low: then the guess moves towards the sequences' limits, and goes back while blocks are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.engine.kv_cache_manager import KVCacheManager
+from quire.engine.output_lengths import OutputLengths
+from quire.engine.request import Request
+
+#: Multiples of it, modulo 1, are spread evenly.
+SPREAD = 0.6180339887498949
+#: The least caution after a preemption, and what is left of it after each step with free blocks.
+CAUTION, CAUTION_KEPT = 0.5, 0.99
+#: Part of the pool that must be free for caution to fade.
+FREE_PART = 0.05
+
+
+class Admission:
+    """Looks ahead at the growth of running requests.
+
+    Args:
+        kv: The pool and what each request holds of it.
+
+    Attributes:
+        lengths: What is known of outputs' lengths.
+        caution: 0: sequences end as those before did; 1: all run to their limits.
+    """
+
+    def __init__(self, kv: KVCacheManager) -> None:
+        self._kv = kv
+        self.lengths = OutputLengths()
+        self.caution = 0.0
+
+    def admits(self, request: Request, hits: Sequence[int], running: Sequence[Request]) -> bool:
+        """Return whether a request can start and most likely nobody is preempted for it.
+
+        Args:
+            request: Waiting.
+            hits: Cached blocks that it begins with.
+            running: All running requests; next to nobody every request is let in.
+        """
+        if not running:
+            return True
+        num_shared = sum(self._kv.pool.ref_cnt[block_id] > 0 for block_id in hits)
+        parts = [*self._growth(running), self._one(request, -num_shared)]
+        return _peak(parts) <= self._kv.pool.num_blocks - 1
+
+    def expected_usage(self, running: Sequence[Request]) -> float:
+        """Return the part of the pool that is expected to be in use at the peak; 0 and more."""
+        return _peak(self._growth(running)) / (self._kv.pool.num_blocks - 1)
+
+    def preempted(self) -> None:
+        """The blocks did not last."""
+        self.caution = min(1.0, max(2 * self.caution, CAUTION))
+
+    def step_planned(self) -> None:
+        """A step has its blocks."""
+        pool = self._kv.pool
+        if self.caution and pool.num_free > FREE_PART * pool.num_blocks:
+            self.caution *= CAUTION_KEPT
+
+    def ended(self, request: Request, reason: str) -> None:
+        """A sequence has ended, for the reason stated."""
+        if request.num_output_tokens and reason != "error":
+            self.lengths.observe(request.num_output_tokens, reason == "stop")
+
+    def _growth(self, running: Sequence[Request]) -> list[tuple[float, float, float]]:
+        num_held = [self._kv.num_blocks(request) for request in running]
+        # Blocks that several hold count once, shared out evenly.
+        part = self._kv.pool.num_used / max(sum(num_held), 1)
+        return [
+            self._one(request, held * (part - 1))
+            for request, held in zip(running, num_held, strict=True)
+        ]
+
+    def _one(self, request: Request, num_extra: float) -> tuple[float, float, float]:
+        """Return steps to a request's end, its blocks now and its further blocks a step."""
+        block_size = self._kv.block_size
+        num_tokens = len(request.token_ids)
+        limit = max(request.max_total_tokens - num_tokens, 1)
+        # Sequences end one after another: each stands for another part of them, evenly spread.
+        part = SPREAD * (request.order[1] + request.order[2]) % 1
+        part += self.caution * (1 - part)
+        rest = self.lengths.rest(num_tokens - request.num_prompt_tokens, limit, part)
+        # The last token's KV is never written.
+        reserved = self._kv.layout.num_reserved
+        now = max(-(-num_tokens // block_size), reserved)
+        last = max(-(-(num_tokens + rest - 1) // block_size), reserved)
+        width = 1 + len(request.pending_children)
+        return rest, now + num_extra + width - 1, width * (last - now) / rest
+
+
+def _peak(parts: Sequence[tuple[float, float, float]]) -> float:
+    """Return the most blocks in use at once; each part is (steps to its end, blocks, growth)."""
+    peak = blocks = growth = 0.0
+    num_longer, last = 0, 0.0
+    for number, (steps, own, own_growth) in enumerate(sorted(parts, reverse=True)):
+        if steps != last:
+            num_longer, last = number, steps
+        blocks += own
+        growth += own_growth
+        # Those that go on hold whole blocks: half a block each above the line to their ends.
+        peak = max(peak, blocks + growth * steps + num_longer / 2)
+    return peak
