@@ -59,7 +59,7 @@ def test_a_request_at_work_can_be_aborted_and_others_start(start: Callable[..., 
 
 
 def test_one_at_work_is_preempted_like_any_other(start: Callable[..., Run]) -> None:
-    run = start(num_blocks=10, block_size=4)
+    run = start(num_blocks=10, block_size=4, looks_ahead=False)
     settings: dict[str, Any] = {"max_tokens": 24}
     run.add("old", [1] * 8, **settings)
     run.add("young", [2] * 8, **settings)
