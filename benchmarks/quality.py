@@ -1,10 +1,12 @@
 """What rounding costs: perplexity of quire-tiny and the error of logits, by how weights are held.
 
     python -m benchmarks.quality [--peer-python PEER_VENV/bin/python] [FOLDER FILE.gguf ...]
+    python -m benchmarks.quality --smollm2 [--peer-python ...]   # after quire pull smollm2
 
 quire-tiny is trained, so its perplexity on held-out text means something. A FOLDER of random
 weights in a true shape, followed by its GGUF files, shows the error of logits at that size. All is
-compared with float32; GGUF files also with what llama.cpp makes of the same file.
+compared with float32; GGUF files also with what llama.cpp makes of the same file. smollm2, a real
+model of which there is one file, is compared with its own weights under exact activations.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from quire.models.gguf_file import is_gguf
 from quire.models.gguf_writer import write_gguf
 from quire.models.hub import resolve_model
 from quire.models.loader import load_model
+from quire.models.named_models import NAMED_MODELS
 from quire.quantization.plan import create_plan
 from quire.text.tokenizer import load_tokenizer
 from tools.quire_tiny.heldout import SEED, heldout_text
@@ -39,6 +42,8 @@ from tools.quire_tiny.heldout import SEED, heldout_text
 BLOCK = 16
 TINY_WINDOW, TINY_WINDOWS = 512, 8
 SHAPE_WINDOW = 96
+#: (windows, tokens) of smollm2, whose vocabulary is large.
+REAL_WINDOWS = (4, 256)
 PEER = Path(__file__).parent / "peers" / "llama_cpp_logits.py"
 #: Name to settings of a model that is rounded at load.
 ROUNDED: dict[str, dict[str, Any]] = {
@@ -147,9 +152,34 @@ def _log_softmax(values: np.ndarray) -> np.ndarray:
 
 def tiny_windows(folder: Path) -> np.ndarray:
     """Return the first windows of the held-out text."""
-    ids = load_tokenizer(folder).encode(heldout_text(SEED))
-    count = min(TINY_WINDOWS, len(ids) // TINY_WINDOW)
-    return np.array(ids[: count * TINY_WINDOW], np.int32).reshape(count, TINY_WINDOW)
+    return text_windows(folder, TINY_WINDOWS, TINY_WINDOW)
+
+
+def text_windows(path: Path, count: int, length: int) -> np.ndarray:
+    """Return at most ``count`` windows of the held-out text in a model's tokens."""
+    ids = load_tokenizer(path).encode(heldout_text(SEED))
+    count = min(count, len(ids) // length)
+    return np.array(ids[: count * length], np.int32).reshape(count, length)
+
+
+def measure_smollm2(console: Console, peer: str) -> None:
+    """Measure smollm2 and write a result file of its own.
+
+    Raises:
+        SystemExit: It was never pulled.
+    """
+    path = NAMED_MODELS["smollm2"].find()
+    if path is None:
+        raise SystemExit("[quality] skipped: smollm2 is not on this machine. quire pull smollm2.")
+    windows = text_windows(path, *REAL_WINDOWS)
+    settings = {"activations": "fp32"}
+    exact = quire_logits(path, windows, settings)
+    cases = [case for case in gguf_cases("Q4_1", path, bool(peer)) if case.settings != settings]
+    reference = {"weights": "GGUF Q4_1, --activations fp32", "engine": "quire"}
+    rows = [reference | compare(exact, exact, windows)]
+    rows += measure(iter(cases), exact, windows, peer)
+    print_table(console, "smollm2", rows, True)
+    results.write("quality_smollm2", rows, windows=REAL_WINDOWS)
 
 
 def tiny_cases(folder: Path, root: Path, has_peer: bool) -> Iterator[Case]:
@@ -226,6 +256,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--peer-python", default="")
+    parser.add_argument("--smollm2", action="store_true", help="that model alone")
     arguments = parser.parse_args()
     try:
         shapes = shapes_of(arguments.paths)
@@ -234,6 +265,9 @@ def main() -> None:
     if arguments.peer_python and shutil.which(arguments.peer_python) is None:
         parser.error(f"--peer-python must be a program; got {arguments.peer_python}")
     console, found = Console(), {}
+    if arguments.smollm2:
+        measure_smollm2(console, arguments.peer_python)
+        return
     folder = resolve_model("quire-tiny")
     windows = tiny_windows(folder)
     exact = quire_logits(folder, windows, {})

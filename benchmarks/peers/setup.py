@@ -113,7 +113,7 @@ def build_server(peers: Peers) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not list(folder.glob("*.tar.gz")):
         _run(
-            peers.python, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python",
+            sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python",
             PACKAGE, "--dest", folder,
         )  # fmt: skip
     (archive,) = folder.glob("*.tar.gz")

@@ -1,0 +1,38 @@
+"""A real model, where it was pulled: sensible answers, its template, its end, the same tokens."""
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.models.named_models import NAMED_MODELS
+
+QUESTIONS = ["What is 2+2?", "Explain in one sentence why the sky is blue.", "Name three fruits."]
+
+
+@pytest.fixture(scope="module")
+def model(device):
+    if NAMED_MODELS["smollm2"].find() is None:
+        pytest.skip("smollm2 is not on this machine: quire pull smollm2")
+    with LLM("smollm2", device=device, memory=512 * 2**20, threads=1, max_model_len=256) as llm:
+        yield llm
+
+
+def ask(model, questions):
+    messages = [[{"role": "user", "content": question}] for question in questions]
+    outputs = model.chat(messages, SamplingParams(temperature=0, max_tokens=60), use_tqdm=False)
+    return [output.outputs[0] for output in outputs], outputs[0].prompt_token_ids
+
+
+def test_answers_make_sense_and_end(model):
+    (number, sky, _), prompt = ask(model, QUESTIONS)
+    assert "4" in number.text and "scatter" in sky.text
+    assert number.finish_reason == sky.finish_reason == "stop"
+    assert "<|im_end|>" not in number.text + sky.text
+    text = model.get_tokenizer().decode(prompt, skip_special_tokens=False)
+    assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    assert text.endswith("<|im_start|>user\nWhat is 2+2?<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_company_changes_no_token(model):
+    together, _ = ask(model, QUESTIONS)
+    alone = [ask(model, [question])[0][0] for question in QUESTIONS]
+    assert [o.token_ids for o in alone] == [o.token_ids for o in together]
