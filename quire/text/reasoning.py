@@ -34,6 +34,10 @@ class ReasoningFormat:
             return True
         return self.always and not tail.endswith(self.end)
 
+    def is_left_open_by(self, text: str) -> bool:
+        """Say whether a message that is gone on with ends inside the reasoning."""
+        return text.rfind(self.start) > text.rfind(self.end)
+
 
 #: By the names of ``--reasoning-parser``.
 FORMATS = {

@@ -232,6 +232,21 @@ def test_reasoning_may_be_left_out_and_opened_by_the_prompt(engine, chat):
     assert streamed(chat, extra_body=extra)[0]["reasoning"] is None
 
 
+def test_an_answer_that_is_gone_on_with_has_reasoned_already(engine, with_tools, serve):
+    """What followed was taken for reasoning, for such a model begins with it."""
+    engine.text, engine.max_model_len = " 5.", 4096
+    http = serve(reasoning_parser="deepseek_r1")
+    for begun, content, reasoning in (
+        ("The answer is", " 5.", None),
+        ("<think>hm</think>The answer is", " 5.", None),
+        ("<think>Four and one make", None, "5."),
+    ):
+        messages = [*HELLO, {"role": "assistant", "content": begun}]
+        body = {"messages": messages, "continue_final_message": True}
+        answer = http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+        assert (answer["content"] or None, answer.get("reasoning")) == (content, reasoning)
+
+
 def test_structure_begins_behind_the_reasoning(engine, chat):
     form = {"type": "json_object"}
     ask(chat, response_format=form, tools=openai.NOT_GIVEN)

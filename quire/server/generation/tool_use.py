@@ -119,8 +119,12 @@ class AnswerReading:
     ) -> AnswerReading:
         """Return how the answers to ``prompt``, in token ids, are read."""
         formats, tokenizer = service.formats, service.engine.tokenizer
-        end = "" if formats.reasoning is None else tokenizer.decode(prompt[-TAIL_TOKENS:], False)
-        is_open = formats.reasoning is not None and formats.reasoning.begins_open(end)
+        form, last = formats.reasoning, body.messages[-1].content
+        is_open = False
+        if form is not None and body.continue_final_message and isinstance(last, str) and last:
+            is_open = form.is_left_open_by(last)
+        elif form is not None:
+            is_open = form.begins_open(tokenizer.decode(prompt[-TAIL_TOKENS:], False))
         return cls(formats, tool_use, tokenizer, is_open, body.skip_special_tokens is not False)
 
     @property
