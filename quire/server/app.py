@@ -15,6 +15,7 @@ from quire.server.openai.completions import Completions
 from quire.server.openai.embeddings import Embeddings
 from quire.server.openai.websocket import WebSocketStream
 from quire.server.operations import debug, health, prefix_cache
+from quire.server.playground import rendering
 from quire.server.playground import routes as playground
 
 
@@ -23,6 +24,7 @@ def create_app(service: Service) -> ASGIApp:
     chat, completions = ChatCompletions(service), Completions(service)
     embeddings = Embeddings(service)
     page = playground.routes() if service.options.playground else []
+    texts = rendering.routes() if page else []
     api = [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
@@ -47,10 +49,6 @@ def create_app(service: Service) -> ASGIApp:
         *prefix_cache.routes(service),
     ]
     document = openapi.routes(api, bool(service.keys))
-    app: ASGIApp = Router([*api, *document, *page], redirect_slashes=False)
-    shown = {
-        (method, route.path)
-        for route in page
-        for method in {"GET", "HEAD"} & (route.methods or set())
-    }
+    app: ASGIApp = Router([*api, *document, *page, *texts], redirect_slashes=False)
+    shown = {(method, route.path) for route in page for method in route.methods or ()}
     return with_outer_layers(app, service.options, service.keys, shown, service.sinks)

@@ -19,6 +19,7 @@ from quire.server.access.outer_layers import with_outer_layers
 from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError, path_of
 from quire.server.options import ServerOptions
+from quire.server.playground import routes as playground
 
 
 def create_loading_app(
@@ -59,14 +60,24 @@ def create_loading_app(
         Route("/metrics", metrics, methods=["GET"]),
     ]
 
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    def refusal(scope: Scope) -> Response:
         known = f" ({loading.part:.0%} of its weights are)" if loading.total_bytes else ""
         error = ApiError(
             503,
             f"The model {model_name} is not loaded yet{known}. Try again.",
             headers={"Retry-After": str(loading.retry_after()), "Connection": "close"},
         )
-        await error.response(path_of(scope))(scope, receive, send)
+        return error.response(path_of(scope))
 
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await refusal(scope)(scope, receive, send)
+
+    async def refuse_post(request: Request) -> Response:
+        return refusal(request.scope)
+
+    # The page is there at once; it says what it waits for and tries again in time.
+    page = playground.routes() if options.playground else []
+    shown = {(method, route.path) for route in page for method in route.methods or ()}
+    routes += [*page, Route("/", refuse_post, methods=["POST"])] if page else []
     router = Router(routes, redirect_slashes=False, default=refuse)
-    return with_outer_layers(router, options, keys)
+    return with_outer_layers(router, options, keys, shown)

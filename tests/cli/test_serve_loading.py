@@ -62,8 +62,9 @@ def test_while_it_loads_it_lives_and_is_not_ready(arguments):
         for answer in (
             *(
                 client.get(path)
-                for path in ("/health", "/health/ready", "/ping", "/", "/v1/models")
+                for path in ("/health", "/health/ready", "/ping", "/v1/models", "/api/tags")
             ),
+            client.post("/", json={"inputs": "a"}),
             client.post("/v1/completions", json=body),
             client.post("/v1/completions", json={**body, "stream": True}),
         ):
@@ -71,6 +72,8 @@ def test_while_it_loads_it_lives_and_is_not_ready(arguments):
             assert 1 <= int(answer.headers["retry-after"]) <= MAX_RETRY_SECONDS
             assert "is not loaded yet" in answer.text
             assert answer.headers["x-request-id"]
+        assert "<title>Quire</title>" in client.get("/").text
+        assert client.get("/playground/page.js").status_code == 200
         with pytest.raises(Refused) as refused:
             Client(held.url, "/v1/completions")
         assert refused.value.args[0] == 503
@@ -90,6 +93,7 @@ def test_while_it_loads_it_lives_and_is_not_ready(arguments):
 def test_keys_hold_from_the_beginning(arguments):
     with Held(arguments, QUIRE_API_KEY="k") as held:
         assert httpx2.get(f"{held.url}/health/live").status_code == 200
+        assert httpx2.get(held.url).status_code == 200
         assert httpx2.get(f"{held.url}/v1/models").status_code == 401
         assert httpx2.get(f"{held.url}/metrics").status_code == 401
         key = {"authorization": "Bearer k"}
