@@ -94,6 +94,7 @@ class ModelOptions:
         None, "variables of the chat template: {...}; a request's win", is_json=True
     )
     max_logprobs: int = option(20, "most alternatives a request may ask for; -1: no limit")
+    disable_any_whitespace: bool = option(False, "forced JSON has no white space between its parts")
 
     def json_object(self, name: str) -> dict[str, Any]:
         """Return a setting that holds a JSON object; empty when it is not given.

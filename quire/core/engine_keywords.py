@@ -77,6 +77,7 @@ class EngineKeywords(TypedDict, total=False):
     chat_template: str | PathLike[str] | None
     default_chat_template_kwargs: JsonObject | None
     max_logprobs: int
+    disable_any_whitespace: bool
     block_size: int
     memory: Count | None
     gpu_memory_utilization: float

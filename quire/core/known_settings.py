@@ -178,7 +178,9 @@ ENGINE: dict[str, KnownSetting] = {
     "num_speculative_tokens": _number(_NO_SPECULATION),
     "speculative_max_model_len": _number(_NO_SPECULATION),
     "speculative_draft_tensor_parallel_size": _number(_NO_SPECULATION),
-    "structured_outputs_config": _value("changes nothing: grammars are compiled by llguidance"),
+    "structured_outputs_config": _value(
+        "changes nothing: grammars are compiled by llguidance (but see --disable-any-whitespace)"
+    ),
     "guided_decoding_backend": _value("changes nothing: grammars are compiled by llguidance"),
     "enable_sleep_mode": _switch("is not available"),
     "collect_detailed_traces": _value("changes nothing: a trace has a span for each stage"),

@@ -33,6 +33,7 @@ class StructuredOutputs:
         choice: Texts, one of which is the output.
         grammar: A context-free grammar in Lark's form, or in GBNF (rules with ``::=``).
         json_object: True for any JSON object.
+        disable_any_whitespace: JSON has no white space between its parts.
         or_grammar: A grammar in Lark's form that the text may follow instead.
         reasoning_end: Free text up to this mark comes first, the mark included.
         reasoning_start: That free text comes only when the output begins with this mark.
@@ -46,6 +47,7 @@ class StructuredOutputs:
     choice: Sequence[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    disable_any_whitespace: bool = False
     or_grammar: str = ""
     reasoning_end: str = ""
     reasoning_start: str = ""
@@ -55,6 +57,8 @@ class StructuredOutputs:
         if len(given) != 1:
             names = ", ".join(_KINDS)
             _refuse(f"exactly one of {names} must be given; got {', '.join(given) or 'none'}.")
+        if self.disable_any_whitespace and not self.is_json:
+            _refuse(f"disable_any_whitespace belongs to json and json_object; got {given[0]}.")
         for name, kinds in _KINDS.items():
             value = getattr(self, name)
             if value is not None and not isinstance(value, kinds):
@@ -81,6 +85,11 @@ class StructuredOutputs:
         return next(name for name in _KINDS if getattr(self, name) not in (None, False))
 
     @property
+    def is_json(self) -> bool:
+        """Whether the output is JSON."""
+        return self.kind in ("json", "json_object")
+
+    @property
     def constraint(self) -> Any:
         """The value of the field that is given."""
         return getattr(self, self.kind)
@@ -90,7 +99,12 @@ class StructuredOutputs:
         """Return a text that is equal for equal constraints only."""
         value = self.constraint
         text = f"{self.kind}:{value if isinstance(value, str) else json_library.dumps(value)}"
-        around = (self.or_grammar, self.reasoning_end, self.reasoning_start)
+        around = (
+            self.or_grammar,
+            self.reasoning_end,
+            self.reasoning_start,
+            self.disable_any_whitespace,
+        )
         return f"{text}\0{json_library.dumps(around)}" if any(around) else text
 
 

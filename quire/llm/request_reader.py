@@ -61,6 +61,7 @@ class RequestReader:
         self.vocab_size = 0
         self.grammars: GrammarCompiler | None = None
         self._max_logprobs = options.max_logprobs
+        self._compact_json = options.disable_any_whitespace
 
     def loaded(self, model_config: ModelConfig) -> GrammarCompiler:
         """Take note of the shape of the loaded model; return its compiler of grammars."""
@@ -105,6 +106,10 @@ class RequestReader:
         completed = complete_params(
             request.params, self.tokenizer, self.vocab_size, self._max_logprobs
         )
+        constraint = completed.structured_outputs
+        if self._compact_json and constraint is not None and constraint.is_json:
+            constraint = replace(constraint, disable_any_whitespace=True)
+            completed = replace(completed, structured_outputs=constraint)
         return replace(request, params=completed)
 
 

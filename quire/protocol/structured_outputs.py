@@ -45,6 +45,7 @@ class StructuredOutputsField(msgspec.Struct, kw_only=True, forbid_unknown_fields
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    disable_any_whitespace: bool = False
 
 
 def tgi_constraint(

@@ -8,19 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import RequestError
-from quire.text.grammar import JSON_STYLE
+from quire.text.grammar import COMPACT_JSON_STYLE
 from quire.text.json_schema import check_schema
 from quire.text.tokenizer import Tokenizer
 
 ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 #: As Python's ``json.dumps`` writes, which is what the formats' models were trained on.
-ARGUMENT_STYLE = {
-    **JSON_STYLE,
-    "whitespace_flexible": False,
-    "whitespace_pattern": None,
-    "item_separator": ", ",
-    "key_separator": ": ",
-}
+ARGUMENT_STYLE = {**COMPACT_JSON_STYLE, "item_separator": ", ", "key_separator": ": "}
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,3 +206,16 @@ def test_a_failed_step_ends_everything_and_says_so(create_llm: Callable[..., LLM
         llm.generate(["a", "b"], GREEDY)
     with pytest.raises(EngineDeadError):
         llm.generate("c", GREEDY)
+
+
+def test_json_without_white_space_is_a_setting_too(create_llm: Callable[..., LLM]) -> None:
+    llm = create_llm(disable_any_whitespace=True)
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": 1}, "b": {"const": [2, 3]}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    for constraint, text in (({"json": schema}, '{"a":1,"b":[2,3]}'), ({"regex": "a b"}, "a b")):
+        params = SamplingParams(max_tokens=60, structured_outputs=StructuredOutputs(**constraint))
+        assert llm.generate("A", params, use_tqdm=False)[0].outputs[0].text == text

@@ -126,3 +126,17 @@ def test_a_limit_met_after_some_tokens_is_the_requests_own_fault(live, stream):
     assert caught.value.param == "structured_outputs"
     assert stream or isinstance(caught.value, openai.BadRequestError)
     live.wait_until_idle()
+
+
+def test_json_has_little_white_space_or_none(live):
+    """A random model wrote 33 characters of it wherever some was allowed."""
+    loose = {"json": SCHEMA}
+    tight = {"json": SCHEMA, "disable_any_whitespace": True}
+    for seed in range(12):
+        assert len(content(live, seed=seed, extra_body={"structured_outputs": loose})) < 90
+        text = content(live, seed=seed, extra_body={"structured_outputs": tight})
+        assert text == json.dumps(json.loads(text), separators=(",", ":"))
+    with pytest.raises(openai.BadRequestError, match="disable_any_whitespace belongs to json"):
+        chat(
+            live, extra_body={"structured_outputs": {"regex": "a", "disable_any_whitespace": True}}
+        )

@@ -111,3 +111,37 @@ def test_completions_go_on_from_a_prompt(client: openai.OpenAI) -> None:
         model="", prompt=["A", "B "], n=2, max_tokens=60, **ask(regex="[0-9]{2} and more")
     )
     assert all(re.fullmatch("[0-9]{2} and more", choice.text) for choice in answer.choices)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "now"}}])
+def test_tools_are_forced_where_the_template_knows_none(client: openai.OpenAI, choice: Any) -> None:
+    """The grammar alone forces them; the tools stand before the first message."""
+    now: Any = {"type": "function", "function": {"name": "now", "parameters": CITY}}
+    fields = {"tools": [TOOL, now], "tool_choice": choice, "parallel_tool_calls": False}
+    answer = chat(client, **fields)
+    assert answer.usage.prompt_tokens > chat(client, max_tokens=1).usage.prompt_tokens + 20
+    (message,) = (choice.message for choice in answer.choices)
+    (call,) = message.tool_calls
+    assert message.content is None
+    assert call.function.name in ("get_weather", "now")[isinstance(choice, dict) :]
+    jsonschema.validate(json.loads(call.function.arguments), CITY)
+    pieces = [
+        call.function
+        for chunk in chat(client, stream=True, **fields)
+        for call in chunk.choices[0].delta.tool_calls or []
+    ]
+    assert pieces[0].name == call.function.name
+    assert "".join(piece.arguments or "" for piece in pieces) == call.function.arguments
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5, 12, 20])
+def test_a_forced_call_that_is_cut_off_leaves_no_marks(
+    client: openai.OpenAI, max_tokens: int
+) -> None:
+    """``<tool_call>`` and half of a name stood in the content."""
+    fields = {"tools": [TOOL], "tool_choice": "required", "max_tokens": max_tokens}
+    (choice,) = chat(client, **fields).choices
+    assert choice.finish_reason == "length"
+    assert not choice.message.content
+    deltas = [c.choices[0].delta for c in chat(client, stream=True, **fields) if c.choices]
+    assert not any(delta.content for delta in deltas)

@@ -108,11 +108,17 @@ class AnswerParser:
         reasoning: Marks of the reasoning; None when it is not looked for.
         is_open: The prompt opened the reasoning.
         tool_parser: Format of the calls; None when they are not looked for.
+        forced: A grammar lets nothing but calls follow the reasoning.
     """
 
     def __init__(
-        self, reasoning: ReasoningFormat | None, is_open: bool, tool_parser: str | None
+        self,
+        reasoning: ReasoningFormat | None,
+        is_open: bool,
+        tool_parser: str | None,
+        forced: bool = False,
     ) -> None:
+        self._forced = forced
         self._splitter = None if reasoning is None else ReasoningSplitter(reasoning, is_open)
         self._tools = None if tool_parser is None else PARSERS[tool_parser]()
         self.num_calls = 0
@@ -150,5 +156,7 @@ class AnswerParser:
             if final:
                 parsed.join(self._tools.flush())
             answer.content, answer.calls = parsed.content, parsed.calls
+            if self._forced:  # part of a call whose end was cut off
+                answer.content = ""
             self.num_calls += sum(call.name is not None for call in parsed.calls)
         return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,12 @@ RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final
 CHARACTERS_PER_TOKEN = 8
 #: More than the tokens by which a beginning may differ from the whole, cut there and templated.
 CUT_TOKENS = 64
+#: What a model is told that must call a function and whose template cannot show any: it stands
+#: before the first message, whatever its role, because some templates take no system message.
+TOOLS_TEXT = (
+    "Answer with calls of these functions, each as <tool_call> "
+    '{"name": ..., "arguments": {...}} </tool_call>:'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +105,28 @@ class Conversation:
         add_generation_prompt = self.add_generation_prompt
         if add_generation_prompt is None:
             add_generation_prompt = not self.continue_final_message
+        messages = [message.for_template(index) for index, message in enumerate(self.messages)]
+        tools = [tool.for_template() for tool in self.tools] if self.tools else None
+        template = tokenizer.chat_template
+        if tools and messages and template is not None and not template.shows_tools:
+            messages[0]["content"] = _told_of(tools, messages[0]["content"])
+            tools = None
         return tokenizer.render_chat(
-            [message.for_template(index) for index, message in enumerate(self.messages)],
+            messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=bool(self.continue_final_message),
-            tools=[tool.for_template() for tool in self.tools] if self.tools else None,
+            tools=tools,
             **kwargs,
         )
+
+
+def _told_of(tools: list[dict[str, Any]], content: Any) -> Any:
+    """Put tools before a message's content, for a template that has no place for them."""
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    text = f"{TOOLS_TEXT}\n{listed}\n"
+    if isinstance(content, list):
+        return [{"type": "text", "text": text}, *content]
+    return f"{text}\n{content}" if isinstance(content, str) else text
 
 
 async def encode_prompt(

@@ -51,20 +51,22 @@ class ToolUse:
             exclude = service.options.exclude_tools_when_tool_choice_none
             shown = body.tools if formats.shows_tools and not exclude else None
             return cls(shown or None, [], False, False, None)
-        if not formats.shows_tools:
+        named = isinstance(body.choice, NamedTool)
+        forced = named or body.choice == "required"
+        if not (formats.shows_tools or forced):
             raise RequestError(
                 "[tools] this model's chat template does not show tools to the model. Leave them "
-                "out, or start the server with --chat-template and a template that does.",
+                'out, force a call (tool_choice "required" or a function), or start the server '
+                "with --chat-template and a template that does.",
                 "tools",
             )
         parser = formats.tool_parser
         if body.choice == "auto":
             formats.check_auto()
-        named = isinstance(body.choice, NamedTool)
         return cls(
             body.tools,
             allowed,
-            named or body.choice == "required",
+            forced,
             body.parallel_tool_calls is not False and not named,
             parser or DEFAULT_FORMAT,
         )
@@ -155,7 +157,9 @@ class AnswerReading:
 
     def create_parser(self) -> AnswerParser:
         """Return a parser for one answer."""
-        return AnswerParser(self.formats.reasoning, self.is_open, self.tool_parser)
+        return AnswerParser(
+            self.formats.reasoning, self.is_open, self.tool_parser, self.tool_use.forced
+        )
 
     def count_reasoning_tokens(self, answers: Iterable[list[int]]) -> int | None:
         """Return how many tokens of the answers are reasoning; None when it is not looked for."""
