@@ -29,6 +29,18 @@ def test_served_names_may_hold_slashes(serve):
         assert client.post("/v1/completions", json=body).status_code == status
 
 
+def test_a_path_is_served_under_its_last_part(serve, tmp_path):
+    """Clients had to know the folders of the server's machine; its path is understood still."""
+    path = tmp_path / "Small-Q8_0.gguf"
+    path.write_bytes(b"GGUF")
+    client = serve(EngineConfig(model=ModelOptions(model=str(path))))
+    assert [card["id"] for card in client.get("/v1/models").json()["data"]] == ["Small-Q8_0"]
+    for name, status in (("Small-Q8_0", 200), (str(path), 200), ("Small-Q8_0.gguf", 404)):
+        answer = client.post("/v1/completions", json={"prompt": "a", "model": name})
+        assert answer.status_code == status
+        assert status != 200 or answer.json()["model"] == "Small-Q8_0"
+
+
 def test_health_follows_the_engine(client, engine):
     for method, path in (("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")):
         engine.dead = False
