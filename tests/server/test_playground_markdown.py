@@ -208,7 +208,8 @@ def test_a_text_that_cannot_be_read_is_shown_as_it_is(scripted, engine):
 
 
 def test_a_long_answer_is_read_in_pieces(scripted, engine):
-    engine.text = "".join(f"Paragraph **{i}** of it.\n\n" for i in range(4000))
+    engine.text = "```\n" + "code\n" * 8000 + "```\n\n"
+    engine.text += "".join(f"Paragraph **{i}** of it.\n\n" for i in range(4000))
     assert len(engine.text) > MAX_CHARACTERS
     store = """
         const question = { role: "user", content: "Hi" };
@@ -220,6 +221,7 @@ def test_a_long_answer_is_read_in_pieces(scripted, engine):
     scripted.click("Long")
     scripted.last()
     assert scripted.run("return document.querySelectorAll('.body strong').length") == 4000
+    assert scripted.run("return document.querySelectorAll('.body pre').length") == 1
 
 
 def test_reasoning_is_live_and_folded(chromium, serve, engine):

@@ -7,7 +7,8 @@ import { highlight } from "./highlight.js";
 
 const TAGS = new Set(("h3 h4 h5 h6 p ul ol li blockquote em strong del code pre a br hr "
   + "table thead tbody tr th td").split(" "));
-const MAX_CHARACTERS = 60000; // The server takes somewhat more.
+const PIECE = 15000; // Characters that are read at once; of a longer block up to the server's limit.
+const MAX_PIECE = 60000;
 const PAUSE_MS = 150;
 const MAX_REMEMBERED = 300;
 
@@ -107,14 +108,17 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 /** Return the blocks of `text` from `from` on, of a long one piece by piece. */
 async function readFrom(text, from) {
   const found = [];
-  for (let at = from; ;) {
-    const piece = text.slice(at, at + MAX_CHARACTERS);
+  for (let at = from, size = PIECE; ;) {
+    const piece = text.slice(at, at + size);
     const blocks = (await inTurn(() => request(piece))).map(([start, node]) => [start + at, node]);
     if (at + piece.length >= text.length) return [...found, ...blocks];
     const last = blocks.pop(); // It may go on after the piece.
-    if (!last || last[0] === at) throw new Error("One block is longer than a piece.");
-    found.push(...blocks);
-    at = last[0];
+    if (last && last[0] > at) {
+      found.push(...blocks);
+      at = last[0];
+      size = PIECE;
+    } else if (size < MAX_PIECE) size *= 2;
+    else throw new Error("One block is longer than a piece may be.");
   }
 }
 
