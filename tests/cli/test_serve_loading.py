@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from quire.core.loading import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Loading
+from tests.server.browser import missing, start_browser
 from tests.server.websocket_client import Client, Refused
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
@@ -88,6 +89,19 @@ def test_while_it_loads_it_lives_and_is_not_ready(arguments):
         assert client.post("/v1/completions", json=body).status_code == 200
         assert held.process.end() == 0
         assert "Traceback" not in held.process.stderr
+
+
+def test_the_page_waits_for_the_model(arguments, tmp_path):
+    if missing():
+        pytest.skip(f"not installed: {missing()}")
+    with Held(arguments) as held, start_browser(tmp_path) as browser:
+        browser.open(held.url)
+        browser.wait("document.querySelector('#notice')?.innerText.includes('is not loaded yet')")
+        browser.wait("/Try again in [0-9]+ s/.test(document.querySelector('#notice').innerText)")
+        held.engine.resume()
+        held.process.wait_ready()
+        browser.wait("document.querySelector('#model').value", MAX_RETRY_SECONDS)
+        assert not browser.run("return document.querySelector('#notice').checkVisibility()")
 
 
 def test_keys_hold_from_the_beginning(arguments):
