@@ -14,6 +14,7 @@ import click
 
 from quire.cli.engine_flags import EngineCommand, config_option, engine_flags
 from quire.core import env
+from quire.core.background_stream import use_background_stderr
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.known_settings import SERVER
@@ -60,6 +61,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     SIGTERM or Ctrl-C lets running requests finish for --shutdown-timeout seconds.
     """
     started = time.perf_counter()
+    use_background_stderr()  # whoever reads it, or does not: nobody waits for them
     # The port first, then what takes long to import: clients are told, not refused.
     from quire.server.listener import address, bind
 

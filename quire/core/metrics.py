@@ -126,6 +126,7 @@ METRICS: dict[str, Metric] = {
     "kv_canary_checks": _counter("Reused KV blocks whose checksum was verified (--kv-canary)."),
     "kv_canary_failures": _counter("Of these, found changed."),
     "engine_restarts": _counter("Times that the engine's process was started again."),
+    "log_lines_dropped": _counter("Lines of the log that nobody read in time, by process."),
     "process_cpu_seconds": _counter("CPU time, by process: engine, server."),
     # Distributions.
     "time_to_first_token_seconds": _seconds("Arrival to first token", TTFT_BUCKETS),

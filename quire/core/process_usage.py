@@ -7,6 +7,7 @@ import resource
 import time
 from pathlib import Path
 
+from quire.core.background_stream import num_dropped_lines
 from quire.core.metrics import Samples
 
 #: The machine's load is measured over at least so long.
@@ -27,6 +28,7 @@ def process_samples(name: str) -> Samples:
     return {
         f'process_memory_bytes{{process="{name}"}}': resident_bytes(),
         f'process_cpu_seconds{{process="{name}"}}': time.process_time(),
+        f'log_lines_dropped{{process="{name}"}}': num_dropped_lines(),
     }
 
 

@@ -15,6 +15,7 @@ FLAGS = [
     "--served-model-name",
     "--tokenizer",
     "--revision",
+    "--allow-special-tokens-in-content",
     "--dtype",
     "--quantization",
     "--quantization-group-size",

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from quire.core.background_stream import use_background_stderr
 from quire.core.errors import QuireError, RequestError
 from quire.core.heap import HeapTrimmer
 from quire.core.log import get_logger, set_format
@@ -55,6 +56,7 @@ PROGRESS_SECONDS = 0.1
 def run(connection: socket.socket) -> None:
     """Serve the socket until it closes."""
     faulthandler.enable(all_threads=True)
+    use_background_stderr()
     link = MessageSocket(connection, to_engine)
     try:
         loop = _load(link)
