@@ -23,6 +23,16 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def cpu_seconds(process_id: int | None) -> float:
+    """Return the CPU time of another process; 0.0 when it is gone, or without ``/proc``."""
+    try:
+        text = Path(f"/proc/{process_id}/stat").read_text()
+    except OSError:
+        return 0.0
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def process_samples(name: str) -> Samples:
     """Return this process's usage by metric stem, labelled ``process="name"``."""
     return {

@@ -27,12 +27,14 @@ class EngineProgress:
         stalled_seconds: How long nothing advanced though requests were pending.
         oldest_queue_age: How long the oldest request without a first token has waited; 0.0 when
             there is none.
+        step_seconds: How long a step may well take, as those before it show.
     """
 
     pending: int
     last_step_age: float
     stalled_seconds: float
     oldest_queue_age: float
+    step_seconds: float = 0.0
 
     @classmethod
     def measure(cls, streams: OutputStreams, step_time: float) -> EngineProgress:

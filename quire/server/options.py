@@ -69,6 +69,7 @@ class ServerOptions:
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
     max_connections: int | None = option(None, "connections at once; auto: what the OS allows")
     write_timeout: float = option(60.0, "seconds till a client that reads nothing is cut; 0: never")
+    ready_timeout: float = option(5.0, "seconds without a step till /health/ready is red, at least")
     watchdog_timeout: float = option(120.0, "seconds without a step that restart the engine")
     grammar_compilation_timeout: float = option(10.0, "seconds that compiling a grammar may take")
     sse_keep_alive_interval: float = option(15.0, "silent seconds to a stream's comment; 0: never")
@@ -118,6 +119,7 @@ class ServerOptions:
                 "be printable ASCII without spaces",
                 "something else",
             ),
+            ("--ready-timeout", self.ready_timeout > 0, "be above 0", self.ready_timeout),
             (
                 "--watchdog-timeout",
                 self.watchdog_timeout > 0,

@@ -137,6 +137,29 @@ def test_step_is_slow(start):
     assert server.end() == 0
 
 
+def test_an_engine_that_stands_still_is_not_ready_long_before_it_is_replaced(start):
+    server = start("--watchdog-timeout", "120", "--ready-timeout", "1")
+    url = server.wait_ready()
+    engine = server.engine()
+    engine.suspend()  # before its first step, too
+    crowd = Crowd(url, [LONG])
+    wait_for(lambda: not is_ready(url))
+    assert httpx2.get(f"{url}/health/live").status_code == 200
+    assert "--ready-timeout 1" in httpx2.get(f"{url}/health/ready").text
+    engine.resume()
+    wait_for(lambda: is_ready(url))
+    assert [ending.reason for ending in crowd.endings()] == ["length"]
+    crowd = Crowd(url, [LONG])
+    crowd.wait_until_running()
+    engine.suspend()
+    wait_for(lambda: not is_ready(url))
+    engine.resume()
+    wait_for(lambda: is_ready(url))
+    assert [ending.reason for ending in crowd.endings()] == ["length"]
+    assert_nothing_left(url)
+    assert server.end() == 0 and "it is started again" not in server.stderr
+
+
 def test_engine_is_stuck(start):
     server = start("--watchdog-timeout", "1.5")
     url = server.wait_ready()

@@ -153,7 +153,12 @@ class EngineProxy:
 
     def progress(self) -> EngineProgress:
         """Return how the engine gets on."""
-        return EngineProgress.measure(self._streams, self._supervisor.step_time)
+        supervisor = self._supervisor
+        progress = EngineProgress.measure(self._streams, supervisor.step_time)
+        since = max(supervisor.step_time, supervisor.busy_time)
+        # Requests whose grammar is being tried are not the engine's yet.
+        stalled = max(0.0, time.monotonic() - since) if self.has_work() else 0.0
+        return replace(progress, stalled_seconds=stalled, step_seconds=supervisor.pace.seconds)
 
     def stats(self) -> Samples:
         """Return the newest counters and gauges by metric stem; they outlive restarts."""

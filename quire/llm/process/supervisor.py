@@ -19,6 +19,7 @@ from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
 from quire.core.log import get_logger
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
+from quire.core.process_usage import cpu_seconds
 from quire.llm.process import engine_loop
 from quire.llm.process.child import ChildProcess, ending_text
 from quire.llm.process.message_socket import MessageSocket
@@ -34,6 +35,7 @@ from quire.llm.process.messages import (
     ToEngine,
     from_engine,
 )
+from quire.llm.process.step_pace import StepPace
 
 log = get_logger(__name__)
 
@@ -82,6 +84,8 @@ class Supervisor:
     Attributes:
         num_restarts: Since the start.
         step_time: When the engine last advanced, on the monotonic clock.
+        busy_time: When it was last seen to compute, as long as it has ended no step.
+        pace: How long a step may well take.
     """
 
     def __init__(
@@ -92,9 +96,11 @@ class Supervisor:
         self._watchdog_timeout = watchdog_timeout
         self._loading = Loading() if loading is None else loading
         self.num_restarts = 0
-        self.step_time = time.monotonic()
+        self.step_time = self.busy_time = time.monotonic()
+        self.pace = StepPace(start.config.scheduler.max_num_batched_tokens)
         self._serving: MessageSocket | None = None
         self._pid: int | None = None
+        self._cpu_seconds = 0.0
         self._closed = False
         self._retry_time = 0.0
         self._stats: Samples = {}  # of the process that serves
@@ -241,6 +247,8 @@ class Supervisor:
             if now - looked > MAX_LOOK_SECONDS:  # a time nobody watched says nothing of the engine
                 self.step_time = min(now, self.step_time + now - looked)
             looked = now
+            if not self.pace.is_known and self._computes():
+                self.busy_time = now
             if self._serving is not None and self._is_stuck():
                 return self._end_stuck(child)
         return None
@@ -256,6 +264,7 @@ class Supervisor:
             return kind(message.message)
         if isinstance(message, Loaded):
             self._stats = message.stats
+            self.pace.restart()
             # What was promised to clients holds after a restart too.
             config = self._start.config
             model = replace(config.model, max_model_len=message.max_model_len)
@@ -269,8 +278,14 @@ class Supervisor:
             return None
         if isinstance(message, Step) and message.stats is not None:
             self._stats = message.stats
+            self.pace.observe(message.stats)
         self._owner.received(message)
         return None
+
+    def _computes(self) -> bool:
+        """Return whether the process has used the processor since the last look."""
+        before, self._cpu_seconds = self._cpu_seconds, cpu_seconds(self._pid)
+        return self._cpu_seconds > before
 
     def _keep_counters(self) -> None:
         """Keep what a process that is gone has counted; its gauges, but for sizes, are zero."""

@@ -24,12 +24,15 @@ def routes(service: Service) -> list[Route]:
 
     async def ready(request: Request) -> Response:
         service.check_serving()
-        progress, limit = service.engine.progress(), service.options.watchdog_timeout
-        if progress.pending and progress.stalled_seconds > limit:
+        progress, options = service.engine.progress(), service.options
+        limit = max(options.ready_timeout, progress.step_seconds)
+        limit = min(limit, options.watchdog_timeout)
+        if progress.stalled_seconds > limit:
             raise ApiError(
                 503,
-                f"No step has ended for {progress.stalled_seconds:.0f} s (--watchdog-timeout "
-                f"{limit:g}) while {progress.pending} requests are pending.",
+                f"No step has ended for {progress.stalled_seconds:.0f} s (--ready-timeout "
+                f"{options.ready_timeout:g}; as steps went, {limit:.1f}) while "
+                f"{progress.pending} requests are pending.",
             )
         return Response()
 

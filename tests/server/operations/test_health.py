@@ -29,9 +29,17 @@ def test_a_dead_engine_is_alive_as_a_server_but_not_ready(client, engine):
 
 
 def test_no_progress_makes_it_unready(serve, engine):
-    client = serve(watchdog_timeout=10.0)
+    """It stayed green until the watchdog, two minutes later."""
+    client = serve(watchdog_timeout=100.0)
+    engine.state = EngineProgress(1, 4.0, 4.0, 4.0)
+    assert statuses(client) == [200] * 4
     engine.state = EngineProgress(1, 11.0, 11.0, 11.0)
     assert statuses(client) == [200, 200, 200, 503]
+    engine.state = EngineProgress(1, 11.0, 11.0, 11.0, step_seconds=20.0)  # slow, not stuck
+    assert statuses(client) == [200] * 4
+    engine.state = EngineProgress(1, 101.0, 101.0, 101.0, step_seconds=1000.0)
+    assert client.get("/health/ready").status_code == 503
+    engine.state = EngineProgress(1, 11.0, 11.0, 11.0)
     assert "No step has ended for 11 s" in client.get("/health/ready").text
     engine.state = EngineProgress(0, 11.0, 0.0, 0.0)  # nothing to do is no standstill
     assert client.get("/health/ready").status_code == 200
