@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import RequestError
+from quire.protocol.generation import Count, Seed
 from quire.protocol.request_body import StreamableBody
 
 
@@ -18,6 +19,16 @@ class CompatRequest(StreamableBody, kw_only=True):
     def asks_to_stream(self) -> bool | None:
         """Whether it asks for a stream; None when it says nothing."""
         return self.stream
+
+
+class CommonSettings(msgspec.Struct, kw_only=True):
+    """Sampling settings that every server has under the same name; None means the default."""
+
+    temperature: float | None = None
+    top_k: Count | None = None
+    top_p: float | None = None
+    frequency_penalty: float | None = None
+    seed: Seed | None = None
 
 
 def shared_fields(values: msgspec.Struct, names: Mapping[str, str]) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from quire.protocol.chat_completion import (
     ChosenTokenLogprob,
     Message,
 )
-from quire.protocol.compat import CompatRequest, refuse, shared_fields
+from quire.protocol.compat import CommonSettings, CompatRequest, refuse, shared_fields
 from quire.protocol.completion import CompletionRequest
-from quire.protocol.generation import Count, Seed
+from quire.protocol.generation import Count
 from quire.protocol.request_body import RequestBody
 from quire.protocol.structured_outputs import StructuredOutputsField
 from quire.protocol.tools import CalledFunction, Tool, ToolCall
@@ -29,18 +29,13 @@ _NAMES = {
 } | {"repeat_penalty": "repetition_penalty"}  # fmt: skip
 
 
-class OllamaOptions(msgspec.Struct, kw_only=True):
+class OllamaOptions(CommonSettings, kw_only=True):
     """``options``; None means the default."""
 
     num_predict: int | None = None
-    temperature: float | None = None
-    top_k: Count | None = None
-    top_p: float | None = None
     min_p: float | None = None
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: Seed | None = None
     stop: str | list[str] | None = None
 
 

@@ -7,9 +7,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from quire.protocol.compat import CompatRequest, refuse, shared_fields
+from quire.protocol.compat import CommonSettings, CompatRequest, refuse, shared_fields
 from quire.protocol.completion import CompletionRequest
-from quire.protocol.generation import Count, Seed
 from quire.protocol.structured_outputs import tgi_constraint
 
 DEFAULT_MAX_NEW_TOKENS = 100
@@ -30,16 +29,11 @@ class TgiGrammar(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     value: str | dict[str, Any]
 
 
-class TgiParameters(msgspec.Struct, kw_only=True):
+class TgiParameters(CommonSettings, kw_only=True):
     """``parameters``; None means the default."""
 
     max_new_tokens: int | UnsetType | None = UNSET
-    temperature: float | None = None
-    top_k: Count | None = None
-    top_p: float | None = None
     repetition_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: Seed | None = None
     stop: list[str] | None = None
     do_sample: bool | None = None
     return_full_text: bool | None = None

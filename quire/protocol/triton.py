@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import RequestError
-from quire.protocol.compat import CompatRequest, shared_fields
+from quire.protocol.compat import CommonSettings, CompatRequest, shared_fields
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.generation import Count, Seed
 
@@ -21,18 +21,13 @@ NAMES = {
 }  # fmt: skip
 
 
-class TritonParameters(msgspec.Struct, kw_only=True):
+class TritonParameters(CommonSettings, kw_only=True):
     """``parameters``; None means the default."""
 
     max_tokens: int | None = None
-    temperature: float | None = None
-    top_k: Count | None = None
-    top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: Seed | None = None
     stop: str | list[str] | None = None
     min_tokens: Count | None = None
     ignore_eos: bool | None = None
@@ -73,11 +68,11 @@ class TritonRequest(CompatRequest, kw_only=True):
     temperature: float | None = None
     top_k: Count | None = None
     top_p: float | None = None
+    frequency_penalty: float | None = None
+    seed: Seed | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: Seed | None = None
     stop: str | list[str] | None = None
     min_tokens: Count | None = None
     ignore_eos: bool | None = None

@@ -7,29 +7,12 @@ import json
 
 import pytest
 
+from tests.clients.samples import MESSAGES, PERSON, TOOL
+
 hub = pytest.importorskip("huggingface_hub", reason="run scripts/test_clients")
 errors = pytest.importorskip("huggingface_hub.errors", reason="run scripts/test_clients")
 
 PROMPT = "The capital of France is"
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 12}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 @pytest.fixture
@@ -70,7 +53,7 @@ def test_grammars(client):
 
 
 def test_chat_completion(client):
-    fields = {"messages": QUESTION, "temperature": 0, "max_tokens": 30}
+    fields = {"messages": MESSAGES, "temperature": 0, "max_tokens": 30}
     whole = client.chat_completion(**fields)
     assert "Paris" in whole.choices[0].message.content and whole.usage.completion_tokens > 0
     chunks = list(client.chat_completion(**fields, stream=True))
@@ -82,9 +65,9 @@ def test_chat_completion(client):
 
 def test_chat_completion_with_a_schema_and_tools(client):
     kind = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
-    answer = client.chat_completion(QUESTION, response_format=kind, max_tokens=100)
+    answer = client.chat_completion(MESSAGES, response_format=kind, max_tokens=100)
     assert json.loads(answer.choices[0].message.content).keys() == {"name", "age"}
-    answer = client.chat_completion(QUESTION, tools=[TOOL], tool_choice="required", max_tokens=80)
+    answer = client.chat_completion(MESSAGES, tools=[TOOL], tool_choice="required", max_tokens=80)
     (call,) = answer.choices[0].message.tool_calls
     assert call.function.name == "get_weather"
 

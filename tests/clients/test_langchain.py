@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from tests.clients.samples import QUESTION
+
 pydantic = pytest.importorskip("pydantic", reason="run scripts/test_clients")
 langchain_openai = pytest.importorskip("langchain_openai", reason="run scripts/test_clients")
-
-QUESTION = "What is the capital of France?"
 
 
 class Person(pydantic.BaseModel):

@@ -7,21 +7,15 @@ import json
 
 import pytest
 
-litellm = pytest.importorskip("litellm", reason="run scripts/test_clients")
+from tests.clients.samples import MESSAGES, PERSON
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
+litellm = pytest.importorskip("litellm", reason="run scripts/test_clients")
 
 
 @pytest.fixture
 def fields(base_url, key):
     return {
-        "model": "openai/quire-tiny", "api_base": base_url, "api_key": key, "messages": QUESTION,
+        "model": "openai/quire-tiny", "api_base": base_url, "api_key": key, "messages": MESSAGES,
         "max_tokens": 80, "temperature": 0, "num_retries": 0,
     }  # fmt: skip
 

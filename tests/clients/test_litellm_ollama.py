@@ -6,34 +6,16 @@ import json
 
 import pytest
 
-litellm = pytest.importorskip("litellm", reason="run scripts/test_clients")
+from tests.clients.samples import MESSAGES, PERSON, TOOL
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
+litellm = pytest.importorskip("litellm", reason="run scripts/test_clients")
 
 
 @pytest.fixture
 def chat_fields(server_url, key):
     return {
         "model": "ollama_chat/quire-tiny", "api_base": server_url, "api_key": key,
-        "messages": QUESTION, "max_tokens": 80, "temperature": 0, "num_retries": 0,
+        "messages": MESSAGES, "max_tokens": 80, "temperature": 0, "num_retries": 0,
     }  # fmt: skip
 
 

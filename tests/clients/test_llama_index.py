@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.clients.samples import QUESTION
+
 pydantic = pytest.importorskip("pydantic", reason="run scripts/test_clients")
 openai_like = pytest.importorskip("llama_index.llms.openai_like", reason="run scripts/test_clients")
-
-QUESTION = "What is the capital of France?"
 
 
 class Person(pydantic.BaseModel):

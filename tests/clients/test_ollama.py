@@ -7,11 +7,11 @@ import json
 
 import pytest
 
+from tests.clients.samples import MESSAGES, MODEL, QUESTION
+
 pydantic = pytest.importorskip("pydantic", reason="run scripts/test_clients")
 ollama = pytest.importorskip("ollama", reason="run scripts/test_clients")
 
-MODEL = "quire-tiny"
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 OPTIONS = {"temperature": 0, "num_predict": 60}
 
 
@@ -38,16 +38,16 @@ def client(server_url, key):
 
 
 def test_chat_whole_and_streamed(client):
-    whole = client.chat(MODEL, QUESTION, options=OPTIONS)
+    whole = client.chat(MODEL, MESSAGES, options=OPTIONS)
     assert "Paris" in whole.message.content and whole.done_reason == "stop"
     assert whole.eval_count > 0 and whole.total_duration > 0
-    pieces = list(client.chat(MODEL, QUESTION, options=OPTIONS, stream=True))
+    pieces = list(client.chat(MODEL, MESSAGES, options=OPTIONS, stream=True))
     assert "".join(piece.message.content for piece in pieces) == whole.message.content
     assert pieces[-1].done and pieces[-1].eval_count == whole.eval_count
 
 
 def test_generate_whole_and_streamed(client):
-    fields = {"model": f"{MODEL}:latest", "prompt": QUESTION[0]["content"], "options": OPTIONS}
+    fields = {"model": f"{MODEL}:latest", "prompt": QUESTION, "options": OPTIONS}
     whole = client.generate(**fields, system="Be brief.", keep_alive="5m")
     assert whole.response and whole.done
     pieces = client.generate(**fields, system="Be brief.", stream=True)
@@ -57,7 +57,7 @@ def test_generate_whole_and_streamed(client):
 
 
 def test_structured_output(client):
-    fields = {"model": MODEL, "messages": QUESTION, "options": {"num_predict": 200}}
+    fields = {"model": MODEL, "messages": MESSAGES, "options": {"num_predict": 200}}
     answer = client.chat(**fields, format=Person.model_json_schema())
     Person.model_validate_json(answer.message.content)
     text = client.chat(**fields | {"options": {"stop": ["}"]}}, format="json").message.content
@@ -83,7 +83,7 @@ def test_tools(client):
 
 
 def test_log_probabilities(client):
-    answer = client.chat(MODEL, QUESTION, options=OPTIONS, logprobs=True, top_logprobs=2)
+    answer = client.chat(MODEL, MESSAGES, options=OPTIONS, logprobs=True, top_logprobs=2)
     assert len(answer.logprobs) == answer.eval_count
     assert len(answer.logprobs[0].top_logprobs) == 2
 
@@ -105,21 +105,21 @@ def test_models(client):
 
 def test_errors(client, server_url):
     with pytest.raises(ollama.ResponseError, match="does not exist") as error:
-        client.chat("other", QUESTION)
+        client.chat("other", MESSAGES)
     assert error.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match="think") as error:
-        client.chat(MODEL, QUESTION, think=True)
+        client.chat(MODEL, MESSAGES, think=True)
     assert error.value.status_code == 400
     with pytest.raises(ollama.ResponseError, match="API key"):
         ollama.Client(server_url).list()
     with pytest.raises(ollama.ResponseError, match="temperature"):
-        list(client.chat(MODEL, QUESTION, options={"temperature": -1}, stream=True))
+        list(client.chat(MODEL, MESSAGES, options={"temperature": -1}, stream=True))
 
 
 def test_async(server_url, key):
     async def ask():
         client = ollama.AsyncClient(server_url, headers={"Authorization": f"Bearer {key}"})
-        pieces = await client.chat(MODEL, QUESTION, options=OPTIONS, stream=True)
+        pieces = await client.chat(MODEL, MESSAGES, options=OPTIONS, stream=True)
         return "".join([piece.message.content async for piece in pieces])
 
     assert "Paris" in asyncio.run(ask())

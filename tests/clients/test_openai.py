@@ -6,23 +6,10 @@ import json
 
 import pytest
 
+from tests.clients.samples import MESSAGES, TOOL
+
 pydantic = pytest.importorskip("pydantic", reason="run scripts/test_clients")
 openai = pytest.importorskip("openai", reason="run scripts/test_clients")
-
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 12}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
 
 
 class Person(pydantic.BaseModel):
@@ -37,7 +24,7 @@ def client(base_url, key):
 
 
 def test_chat_whole_and_streamed(client):
-    fields = {"model": "quire-tiny", "messages": QUESTION, "temperature": 0, "max_tokens": 30}
+    fields = {"model": "quire-tiny", "messages": MESSAGES, "temperature": 0, "max_tokens": 30}
     whole = client.chat.completions.create(**fields)
     assert "Paris" in whole.choices[0].message.content
     stream = client.chat.completions.create(
@@ -51,7 +38,7 @@ def test_chat_whole_and_streamed(client):
 
 def test_stream_helper(client):
     with client.chat.completions.stream(
-        model="quire-tiny", messages=QUESTION, temperature=0, max_tokens=30
+        model="quire-tiny", messages=MESSAGES, temperature=0, max_tokens=30
     ) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_completion()
@@ -61,18 +48,18 @@ def test_stream_helper(client):
 
 def test_parse_gives_the_model_that_was_asked_for(client):
     answer = client.chat.completions.parse(
-        model="quire-tiny", messages=QUESTION, response_format=Person, max_tokens=80
+        model="quire-tiny", messages=MESSAGES, response_format=Person, max_tokens=80
     )
     assert isinstance(answer.choices[0].message.parsed, Person)
 
 
 def test_tools(client):
-    fields = {"model": "quire-tiny", "messages": QUESTION, "tools": [TOOL], "max_tokens": 80}
+    fields = {"model": "quire-tiny", "messages": MESSAGES, "tools": [TOOL], "max_tokens": 80}
     answer = client.chat.completions.create(**fields, tool_choice="required")
     (call,) = answer.choices[0].message.tool_calls
     assert call.function.name == "get_weather" and "city" in json.loads(call.function.arguments)
     history = [
-        *QUESTION,
+        *MESSAGES,
         answer.choices[0].message,
         {"role": "tool", "tool_call_id": call.id, "content": "sunny"},
     ]
@@ -99,8 +86,8 @@ def test_models_embeddings_and_errors(client):
     vectors = client.embeddings.create(model="quire-tiny", input=["one", "two"])
     assert len(vectors.data) == 2 and len(vectors.data[0].embedding) > 10
     with pytest.raises(openai.NotFoundError):
-        client.chat.completions.create(model="other", messages=QUESTION)
+        client.chat.completions.create(model="other", messages=MESSAGES)
     with pytest.raises(openai.BadRequestError, match="temperature"):
-        client.chat.completions.create(model="quire-tiny", messages=QUESTION, temperature=-1)
+        client.chat.completions.create(model="quire-tiny", messages=MESSAGES, temperature=-1)
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="wrong").models.list()

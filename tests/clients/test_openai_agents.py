@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from tests.clients.samples import QUESTION
+
 pydantic = pytest.importorskip("pydantic", reason="run scripts/test_clients")
 openai = pytest.importorskip("openai", reason="run scripts/test_clients")
 agents = pytest.importorskip("agents", reason="run scripts/test_clients")
-
-QUESTION = "What is the capital of France?"
 
 
 class Person(pydantic.BaseModel):

@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
+from tests.clients.samples import QUESTION
+
 pydantic = pytest.importorskip("pydantic", reason="run scripts/test_clients")
 pydantic_ai = pytest.importorskip("pydantic_ai", reason="run scripts/test_clients")
 models = pytest.importorskip("pydantic_ai.models.openai", reason="run scripts/test_clients")
 providers = pytest.importorskip("pydantic_ai.providers.openai", reason="run scripts/test_clients")
 
-QUESTION = "What is the capital of France?"
 SETTINGS = {"temperature": 0, "max_tokens": 120}
 
 
