@@ -52,14 +52,14 @@ class JsonRequest:
 
 
 async def read_json(
-    request: Request, any_type: bool = False, max_bytes: int = MAX_BODY_BYTES
+    request: Request, any_type: bool = False, max_bytes: int | None = None
 ) -> dict[str, msgspec.Raw]:
     """Return the fields of a body.
 
     Args:
         request: Its body has not been read.
         any_type: The content type does not matter, unless a web page may have sent the request.
-        max_bytes: Most that the body may hold.
+        max_bytes: Most that the body may hold; None for what any may.
 
     Raises:
         ApiError: 413 too large, 415 not JSON by its content type, or compressed.
@@ -81,8 +81,8 @@ def check_media_type(request: Request, any_type: bool = False) -> None:
         )
 
 
-async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Return a body of at most that many bytes as it was sent.
+async def read_body(request: Request, max_bytes: int | None = None) -> bytes:
+    """Return a body of at most that many bytes as it was sent; see :func:`read_json`.
 
     Raises:
         ApiError: 413 too large, 415 compressed.
@@ -94,6 +94,7 @@ async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
             f"[content-encoding] a body must be sent as it is; got {coding[:40]!a}.",
             headers={"Accept-Encoding": "identity"},
         )
+    max_bytes = MAX_BODY_BYTES if max_bytes is None else max_bytes
     too_large = ApiError(413, f"[body] must be at most {max_bytes} bytes.")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
