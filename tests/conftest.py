@@ -34,3 +34,8 @@ def device() -> str:
 def small() -> dict[str, Any]:
     """Settings with which an engine takes little of the machine that runs the tests."""
     return {"memory": 64 * 2**20, "max_num_seqs": 8, "threads": 1}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say how long repeated faults go on; the suite has a short form."""
+    parser.addoption("--fault-times", type=int, default=2)

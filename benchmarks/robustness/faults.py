@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -30,10 +31,14 @@ def rows() -> list[tuple[str, str, list[str]]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=50, help="how often repeated faults strike")
+    times = parser.parse_args().times
     names = [name for _, _, tests in rows() for name in tests]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         selection = ["-k", " or ".join(names), f"--junitxml={report}", "-q"]
+        selection += ["--timeout=0", f"--fault-times={times}"]
         code = subprocess.run([sys.executable, "-m", "pytest", *selection], cwd=ROOT).returncode
         cases = list(ElementTree.parse(report).iter("testcase"))
     table = Table("fault", "shown by", "result")
@@ -45,7 +50,7 @@ def main() -> None:
         cells.append({"fault": fault, "outcome": outcome, "tests": len(mine), "result": result})
         table.add_row(fault, ", ".join(tests), result)
     Console().print(table)
-    print(f"written: {results.write('faults', cells).name}")
+    print(f"written: {results.write('faults', cells, times=times).name}")
     sys.exit(code)
 
 

@@ -29,6 +29,8 @@ from quire.engine.stats import StepWatch
 
 #: Up to this many are kept before those of requests that have ended are dropped.
 MIN_DEADLINES = 64
+#: How long its owner may sleep while all requests wait for their KV.
+HELD_SECONDS = 0.05
 #: How long a step waits for grammars when it has nothing else to do: aborts and arrivals wait, too.
 UNREADY_SECONDS = 0.005
 
@@ -185,11 +187,15 @@ class Engine:
         """Return whether :meth:`step` has work."""
         return bool(self.scheduler.requests)
 
-    def has_work(self) -> bool:
-        """Return whether :meth:`step` computes something now, or ends what is past its deadline."""
-        held = self.scheduler.held
-        due = self._deadlines and self._deadlines[0][0] <= self._clock()
-        return len(self.scheduler.requests) > len(held) or bool(due)
+    def seconds_until_work(self) -> float | None:
+        """Return how long its owner may sleep: 0 when :meth:`step` has work, None for ever.
+
+        While all requests wait for their KV, a step now and then ends those past their deadlines
+        and shows that the engine is alive.
+        """
+        if self.scheduler.running or len(self.scheduler.waiting):
+            return 0.0
+        return HELD_SECONDS if self.scheduler.requests else None
 
     def step(self) -> list[EngineOutput]:
         """Run one iteration; return an output for each sequence that has one.

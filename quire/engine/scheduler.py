@@ -143,6 +143,9 @@ class Scheduler:
         outputs: list[EngineOutput] = []
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]
+            if scheduled.request_id in result.lost_ids:
+                self._lose(request)
+                continue
             if request.num_lost_tokens > request.num_computed_tokens:
                 self.stats.recomputed(request, scheduled.num_scheduled_tokens)
             request.num_computed_tokens += scheduled.num_scheduled_tokens
@@ -165,7 +168,9 @@ class Scheduler:
                     outputs.append(_output(sequence, found, "stop"))
                 elif found.prompt_logprobs is not None:
                     outputs.append(_output(sequence, found))
-        if any(output.finish_reason for output in outputs):
+        for block_id in result.lost_block_ids:
+            self.kv.pool.forget(block_id)
+        if result.lost_ids or any(output.finish_reason for output in outputs):
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         return outputs
 
@@ -285,10 +290,18 @@ class Scheduler:
                 return None
 
     def _preempt(self, request: Request) -> None:
+        self.admission.preempted()
         self.kv.free(request)
+        self._requeue(request)
+
+    def _lose(self, request: Request) -> None:
+        """Have a request computed anew whose step read blocks without content."""
+        self.kv.free(request, forget=True)
+        self._requeue(request)
+
+    def _requeue(self, request: Request) -> None:
         request.status = RequestStatus.PREEMPTED
         self.stats.preempted(request)
-        self.admission.preempted()
         request.num_computed_tokens = 0
         self._ended.append(request.request_id)
         self.waiting.push(request)

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from os import PathLike
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Unpack
 
 from quire.core.config import EngineConfig
@@ -196,8 +197,10 @@ class AsyncLLM:
     # -- in the engine's thread ---------------------------------------------------------------
     def _run(self) -> None:
         while not self._stopping:
-            if not self._engine.has_unfinished_requests():
-                self._run_command(*self._commands.get())
+            seconds = self._engine.seconds_until_work()
+            if seconds != 0:
+                with suppress(Empty):
+                    self._run_command(*self._commands.get(timeout=seconds))
             while not self._commands.empty():
                 self._run_command(*self._commands.get())
             if self._engine.has_unfinished_requests():

@@ -161,6 +161,10 @@ class TextEngine:
         """Return whether :meth:`step` has work."""
         return self._dead is None and self.engine.has_unfinished_requests()
 
+    def seconds_until_work(self) -> float | None:
+        """Return how long its owner may sleep; as of :class:`Engine`."""
+        return None if self._dead else self.engine.seconds_until_work()
+
     def stats(self) -> Samples:
         """Return the engine's counters and gauges by metric stem."""
         assert self._reader.grammars is not None

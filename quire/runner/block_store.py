@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from quire.core.log import get_logger
 from quire.core.step import SchedulerOutput
 from quire.kernels.backend import KVCache
+
+log = get_logger(__name__)
 
 
 class BlockStore(Protocol):
@@ -18,15 +22,28 @@ class BlockStore(Protocol):
         ...
 
     def get(self, block_hash: bytes) -> bytes:
-        """Return a block that was put; a step that asks for another one fails as a whole."""
+        """Return a block that was put; what it raises costs the block alone."""
         ...
 
 
-def move_blocks(plan: SchedulerOutput, kv_cache: KVCache, store: BlockStore) -> None:
-    """Store what a plan stores, then load what it loads."""
+def move_blocks(plan: SchedulerOutput, kv_cache: KVCache, store: BlockStore) -> list[int]:
+    """Store what a plan stores, then load what it loads.
+
+    Returns:
+        Blocks that were to be loaded and could not; their content is undefined.
+    """
     stored = kv_cache.read_blocks([block_id for block_id, _ in plan.block_stores])
-    for (_, block_hash), data in zip(plan.block_stores, stored, strict=True):
-        store.put(block_hash, data.tobytes())
-    if plan.block_loads:
-        found = [np.frombuffer(store.get(key), np.uint8) for _, key in plan.block_loads]
-        kv_cache.write_blocks([block_id for block_id, _ in plan.block_loads], np.stack(found))
+    for (block_id, block_hash), data in zip(plan.block_stores, stored, strict=True):
+        try:
+            store.put(block_hash, data.tobytes())
+        except Exception as error:
+            log.warning("[block_store] block %d was not kept: %r", block_id, error)
+    found: dict[int, npt.NDArray[np.uint8]] = {}
+    for block_id, block_hash in plan.block_loads:
+        try:
+            found[block_id] = np.frombuffer(store.get(block_hash), np.uint8)
+        except Exception as error:
+            log.warning("[block_store] block %d is computed, not loaded: %r", block_id, error)
+    if found:
+        kv_cache.write_blocks(list(found), np.stack(list(found.values())))
+    return [block_id for block_id, _ in plan.block_loads if block_id not in found]

@@ -27,6 +27,7 @@ from quire.runner.input_batch import InputBatch
 from quire.runner.kv_canary import KVCanary
 from quire.runner.pooling import PoolingState
 from quire.runner.sampling_state import SamplingState
+from quire.runner.step_parts import StepParts
 
 #: Rows of the vocabulary's width that exist at once besides the step's own logits.
 LOGITS_CHUNK_ROWS = 32
@@ -106,19 +107,46 @@ class ModelRunner:
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
         self._pooling = PoolingState()
+        self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
 
     def execute(self, plan: SchedulerOutput) -> StepOutput:
         """Compute one step; see :meth:`quire.engine.Executor.execute`."""
-        self._update_requests(plan)
+        broken = self._update_requests(plan)
+        lost_blocks: list[int] = []
         if plan.block_stores or plan.block_loads:
             assert self.block_store is not None, "blocks to move without a store"
-            move_blocks(plan, self._kv_cache, self.block_store)
+            lost_blocks = move_blocks(plan, self._kv_cache, self.block_store)
         if plan.block_copies:
             self._kv_cache.copy_blocks(plan.block_copies)
-        output = StepOutput()
         if not plan.scheduled:
-            return output
+            return StepOutput(lost_block_ids=lost_blocks)
         corrupted = {} if self.canary is None else self.canary.verify(plan)
+        output = self._parts.run(plan, broken, lost_blocks)
+        if self.canary is not None:
+            self.canary.seal(plan)
+            for request_id, error in corrupted.items():
+                output.result(request_id).error = error
+        return output
+
+    def _compute(self, plan: SchedulerOutput) -> StepOutput:
+        """Compute the requests of a plan; when that fails, their state is as it was."""
+        totals = self._pooling.totals()
+        try:
+            return self._forward(plan)
+        except BaseException:
+            self._pooling.restore(totals)
+            for fork in plan.forks:
+                self._forget(fork.child_id)
+            for request in plan.scheduled:
+                if request.samples:
+                    row = self._table.rows[request.request_id]
+                    num_known = request.num_computed_tokens + request.num_scheduled_tokens
+                    self._table.num_tokens[row] = num_known
+                    self._sampling.restart(row, self._params[request.request_id])
+            raise
+
+    def _forward(self, plan: SchedulerOutput) -> StepOutput:
+        output = StepOutput()
         prompt_parts = self._prompt_parts(plan) if self._prompt_logprobs_ids else []
         if self._pooling:
             prompt_parts += self._pooled_parts(plan)
@@ -136,10 +164,6 @@ class ModelRunner:
             start = time.perf_counter()
             self._sample(self._draws(plan), logits, output, len(plan.scheduled))
             output.sample_seconds = time.perf_counter() - start
-        if self.canary is not None:
-            self.canary.seal(plan)
-            for request_id, error in corrupted.items():
-                output.result(request_id).error = error
         return output
 
     def unready(self) -> frozenset[str]:
@@ -157,22 +181,34 @@ class ModelRunner:
         """End what runs besides; no call follows."""
         self._sampling.close()
 
-    def _update_requests(self, plan: SchedulerOutput) -> None:
+    def _forget(self, request_id: str) -> None:
+        self._table.remove(request_id)
+        self._params.pop(request_id, None)
+        self._prompt_logprobs_ids.discard(request_id)
+        self._pooling.remove(request_id)
+
+    def _update_requests(self, plan: SchedulerOutput) -> dict[str, BaseException]:
+        """Take a plan's news; return the new requests that cannot be computed, and why."""
+        broken: dict[str, BaseException] = {}
         for request_id in plan.finished_request_ids:
-            self._table.remove(request_id)
-            self._params.pop(request_id, None)
-            self._prompt_logprobs_ids.discard(request_id)
-            self._pooling.remove(request_id)
+            self._forget(request_id)
         for request in plan.new_requests:
-            row = self._input.add(request)
-            self._sampling.set(row, request.params, request.seed)
             self._params[request.request_id] = request.params
+            try:
+                row = self._input.add(request)
+                self._sampling.set(row, request.params, request.seed)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # Rust libraries raise panics as such
+                broken[request.request_id] = error
+                continue
             if request.params.prompt_logprobs is not None:
                 self._prompt_logprobs_ids.add(request.request_id)
             if request.params.pooling is not None:
                 pooling, length = request.params.pooling, request.num_prompt_tokens
                 self._pooling.set(request.request_id, pooling, length)
         self._input.update_blocks(plan)
+        return broken
 
     def _draws(self, plan: SchedulerOutput) -> list[Draw]:
         """List the step's draws, forked children after the requests they come from."""

@@ -45,6 +45,15 @@ class PoolingState:
         """Forget a request; unknown ids are no error."""
         self._pools.pop(request_id, None)
 
+    def totals(self) -> dict[str, Any]:
+        """Return every request's sum so far."""
+        return {request_id: pool.total for request_id, pool in self._pools.items()}
+
+    def restore(self, totals: dict[str, Any]) -> None:
+        """Go back to what :meth:`totals` returned."""
+        for request_id, total in totals.items():
+            self._pools[request_id].total = total
+
     def wanted(self, row: ScheduledRequest) -> tuple[int, int]:
         """Return which states of a request's part of a step are read: first one and how many."""
         pool = self._pools[row.request_id]

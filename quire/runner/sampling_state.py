@@ -84,6 +84,12 @@ class SamplingState:
             if matcher is not None and params.logprobs is None:
                 self._jumping.add(row)
 
+    def restart(self, row: int, params: SamplingParams) -> None:
+        """Forget how far the grammar of ``row`` has got; it reads the row's output again."""
+        rules = self._rules.get(row)
+        if rules is not None and rules.matcher is not None:
+            self.set(row, params, int(self._seed[row]))
+
     def advance(self, rows: Sequence[int], num_others: int) -> dict[int, list[int]]:
         """Have the grammars of rows follow the tokens drawn, in other threads.
 

@@ -69,3 +69,17 @@ def test_no_more_blocks_are_loaded_than_are_free(start):
     assert {key: i for i, key in loads} == run.kv.pool.cached
     assert run.kv.load_blocks(hashes[:4]) == []
     run.kv.check_integrity()
+
+
+def test_its_owner_sleeps_while_all_are_held(start):
+    """The loop used to spin: a held request counts as unfinished, and no step has work."""
+    run = start()
+    assert run.engine.seconds_until_work() is None
+    run.add("a", [1] * 20, max_tokens=5, n=2)
+    assert run.engine.seconds_until_work() == 0
+    request = run.engine.scheduler.group("a")[0]  # its other sequence splits off later
+    run.engine.scheduler.hold(request)
+    assert run.engine.seconds_until_work() > 0 and run.step() == []
+    run.engine.scheduler.release(request)
+    assert run.engine.seconds_until_work() == 0
+    run.finish()

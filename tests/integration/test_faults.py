@@ -103,7 +103,11 @@ def test_cancelled_in_every_state(
     create_llm: Callable[..., LLM], prompts: Callable[..., list[list[int]]], state: str
 ) -> None:
     llm = create_llm(
-        max_num_seqs=2, max_num_batched_tokens=16, num_gpu_blocks_override=8, block_size=16
+        max_num_seqs=2,
+        max_num_batched_tokens=16,
+        num_gpu_blocks_override=8,
+        block_size=16,
+        looks_ahead=False,
     )
     engine = llm.engine
     greedy = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)

@@ -132,6 +132,13 @@ def assert_nothing_left(url: str) -> None:
 
 
 @pytest.fixture
+def times(request: pytest.FixtureRequest) -> int:
+    """How often a fault strikes that strikes again and again."""
+    number: int = request.config.getoption("--fault-times")
+    return number
+
+
+@pytest.fixture
 def faults(tmp_path: Path) -> Faults:
     """Faults for the processes of a server; see ``faulty/sitecustomize.py``."""
     return Faults(tmp_path / "faults")

@@ -159,8 +159,9 @@ class EngineLoop:
         engine, link = self._engine, self._link
         try:
             while True:
-                if not engine.has_unfinished_requests():
-                    link.wait(None, self._grammars.wake)
+                seconds = engine.seconds_until_work()
+                if seconds != 0:
+                    link.wait(seconds, self._grammars.wake)
                 if link.has_unsent:
                     link.flush()
                 for message in link.receive():

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY
+from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY, OUT_OF_MEMORY
 from quire.core.outputs import RequestOutput
 from quire.server.generation.service import Service
 from quire.server.generation.submission import Submission
@@ -69,6 +69,8 @@ def _check(output: RequestOutput, generations: list[Generation]) -> None:
             reason = output.error or ""
             if reason.startswith(GRAMMAR_LIMIT):
                 raise ApiError(400, reason, param="structured_outputs")
+            if reason.startswith(OUT_OF_MEMORY):
+                raise ApiError(503, reason, headers={"Retry-After": "5"})
             corrupted = reason.startswith(KV_CANARY)
             raise ApiError(
                 500,

@@ -1,11 +1,13 @@
 """Faults inside the real processes: Python runs this first in each that has it on its path.
 
-A file of a fault's name in ``FAULTS`` arms it; it strikes once, and the file is gone.
+A file of a fault's name in ``FAULTS`` arms it; it strikes once, and the file is gone. Some token
+ids are poison: a step with four of them in a row fails.
 """
 
 import os
 from pathlib import Path
 
+from quire.models.decoder import Decoder
 from quire.runner.model_runner import ModelRunner
 from quire.text.detokenizer import Detokenizer
 from quire.text.tokenizer import Tokenizer
@@ -37,6 +39,21 @@ def faulty(kind, method, errors):
     setattr(kind, method, wrapper)
 
 
+def poisoned(errors):
+    """A step that holds one of these token ids four times in a row fails, each time."""
+    healthy = Decoder.forward
+
+    def forward(self, batch, kv_cache):
+        for token_id, error in errors.items():
+            found = batch.input_ids == token_id
+            if (found[:-3] & found[1:-2] & found[2:-1] & found[3:]).any():
+                raise error("injected fault")
+        return healthy(self, batch, kv_cache)
+
+    Decoder.forward = forward
+
+
+poisoned({300: RuntimeError, 301: MemoryError})
 faulty(ModelRunner, "execute", {"kernel": RuntimeError, "kernel-memory": MemoryError})
 faulty(Tokenizer, "encode", {"tokenizer": RuntimeError, "tokenizer-panic": PanicException})
 faulty(Detokenizer, "add", {"detokenizer": RuntimeError})

@@ -1,0 +1,143 @@
+"""A step that fails is computed again in parts, so that only the requests at fault end.
+
+Halves are tried until those are found with which the step fails alone. What a failed try wrote into
+the cache is written again, or belongs to requests that end; whoever reads blocks of theirs computes
+them anew. It knows neither models nor sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from quire.core.errors import OUT_OF_MEMORY
+from quire.core.log import get_logger
+from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
+from quire.runner.token_table import TokenTable
+
+log = get_logger(__name__)
+
+#: After this many steps of one request each that failed, one after the other, it is the engine.
+MAX_FAILURES = 5
+
+
+class StepParts:
+    """Computes plans, whole where that works.
+
+    Args:
+        table: Block tables of the requests.
+        block_size: Tokens per block.
+        compute: Computes a plan's ``scheduled`` and ``forks``. When it raises, it leaves the
+            requests' state as it was, but for the slots that it was to write.
+    """
+
+    def __init__(
+        self,
+        table: TokenTable,
+        block_size: int,
+        compute: Callable[[SchedulerOutput], StepOutput],
+    ) -> None:
+        self._table = table
+        self._block_size = block_size
+        self._compute = compute
+        self._num_failures = 0
+
+    def run(
+        self,
+        plan: SchedulerOutput,
+        broken: Mapping[str, BaseException],
+        lost_blocks: Sequence[int],
+    ) -> StepOutput:
+        """Compute a plan; requests that cannot be computed get an error as their result.
+
+        Args:
+            plan: With at least one request.
+            broken: New requests that could not be prepared, and why.
+            lost_blocks: Without their content.
+
+        Raises:
+            Exception: All of several requests fail alone: none of them is at fault.
+        """
+        output = StepOutput(lost_block_ids=list(lost_blocks))
+        bad = set(lost_blocks)
+        bad.update(
+            b for new in plan.new_requests if new.request_id in broken for b in new.block_ids
+        )
+        for new in plan.new_requests:
+            if new.request_id in broken:
+                _fail(plan, output, new.request_id, broken[new.request_id])
+        failures: list[BaseException] = []
+        parts = [[row for row in plan.scheduled if row.request_id not in broken]]
+        while parts:
+            rows = self._readable(parts.pop(), bad, output)
+            if not rows:
+                continue
+            try:
+                output.add(self._compute(_part(plan, rows)))
+                self._num_failures = 0
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # Rust libraries raise panics as such
+                if not failures:
+                    log.exception("[runner] a step of %d requests failed", len(plan.scheduled))
+                failures.append(error)
+                if len(rows) > 1:  # the first half first: later rows read what earlier ones write
+                    half = len(rows) // 2
+                    parts += [rows[half:], rows[:half]]
+                    continue
+                _fail(plan, output, rows[0].request_id, error)
+                bad.update(self._written(rows[0]))
+        if failures:
+            self._check(plan, output, failures[0])
+        return output
+
+    def _check(self, plan: SchedulerOutput, output: StepOutput, error: BaseException) -> None:
+        """Raise when it is not the requests' fault."""
+        ids = [row.request_id for row in plan.scheduled if row.request_id not in output.lost_ids]
+        found = [output.results.get(request_id) for request_id in ids]
+        if all(result is not None and result.error is not None for result in found):
+            self._num_failures += 1
+            if len(ids) > 1 or self._num_failures >= MAX_FAILURES:
+                raise error
+
+    def _readable(
+        self, rows: Sequence[ScheduledRequest], bad: set[int], output: StepOutput
+    ) -> list[ScheduledRequest]:
+        """Return those that read no bad block; the others are lost, and what they would write."""
+        if not bad:
+            return list(rows)
+        readable = []
+        for row in rows:
+            num_read = -(-row.num_computed_tokens // self._block_size)
+            blocks = self._table.block_ids[self._table.rows[row.request_id], :num_read]
+            if bad.isdisjoint(blocks.tolist()):
+                readable.append(row)
+            else:
+                output.lost_ids.add(row.request_id)
+                bad.update(self._written(row))
+        return readable
+
+    def _written(self, row: ScheduledRequest) -> list[int]:
+        start = row.num_computed_tokens // self._block_size
+        stop = -(-(row.num_computed_tokens + row.num_scheduled_tokens) // self._block_size)
+        blocks: list[int] = self._table.block_ids[
+            self._table.rows[row.request_id], start:stop
+        ].tolist()
+        return blocks
+
+
+def _part(plan: SchedulerOutput, rows: list[ScheduledRequest]) -> SchedulerOutput:
+    ids = {row.request_id for row in rows}
+    forks = [fork for fork in plan.forks if fork.parent_id in ids]
+    return SchedulerOutput(scheduled=rows, forks=forks)
+
+
+def _fail(plan: SchedulerOutput, output: StepOutput, request_id: str, error: BaseException) -> None:
+    """End a request, and the sequences that were to split off from it."""
+    if isinstance(error, MemoryError):
+        message = f"{OUT_OF_MEMORY} there was not enough for this request. Try again later."
+    else:
+        message = f"[engine] this request's step failed: {type(error).__name__}: {error}."
+    log.error("%s Request %s.", message, request_id)
+    children = [fork.child_id for fork in plan.forks if fork.parent_id == request_id]
+    for name in (request_id, *children):
+        output.results[name] = SequenceResult(error=message)
