@@ -11,6 +11,8 @@ import pytest
 from quire.core.errors import NoKernelError
 from quire.kernels.registry import create_backend
 
+pytest_plugins = ["tests.required"]
+
 # On CI a red run means that the change broke something: the same examples every time. At a desk
 # each run tries new ones.
 hypothesis.settings.register_profile("ci", derandomize=True, database=None)

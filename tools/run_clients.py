@@ -19,10 +19,12 @@ def main() -> None:
     key = secrets.token_hex(8)
     command = [python, "-m", "pytest", "-c", "tests/clients/pytest.ini", "--rootdir", "."]
     command += ["--confcutdir", "tests/clients", "-p", "no:cacheprovider"]
+    command += ["-p", "tests.required"]
     if not any(argument.startswith("tests/clients") for argument in arguments):
         command.append("tests/clients")
     with ServeProcess(["--memory", "64MiB", "--threads", "1"], QUIRE_API_KEY=key) as server:
         environment = {"QUIRE_CLIENTS_URL": server.wait_ready(), "QUIRE_CLIENTS_KEY": key}
+        environment["QUIRE_REQUIRE_ALL"] = "1"
         code = subprocess.run(
             [*command, *arguments], cwd=ROOT, env={**os.environ, **environment}
         ).returncode

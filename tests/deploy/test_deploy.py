@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from pathlib import Path
 
-import httpx2
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
-from quire.core.config import EngineConfig
-from quire.llm.process.proxy import EngineProxy
-from quire.server.generation.service import Service
 from quire.server.options import ServerOptions
 from tests.deploy.promql import read_names
-from tests.server.conftest import run_in_thread
-from tools.random_checkpoint import PRESETS, random_checkpoint
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/quire.json").read_text())
@@ -28,25 +20,6 @@ ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 #: Prometheus makes these itself.
 OF_PROMETHEUS = {"up"}
 LABELS_OF_PROMETHEUS = {"job", "instance"}
-
-
-@pytest.fixture(scope="module")
-def series(tmp_path_factory, device):
-    """Return each metric's series as labels, of a supervised engine that has answered."""
-    folder = tmp_path_factory.mktemp("tiny") / "tiny-llama"
-    random_checkpoint(folder, PRESETS["tiny-llama"])
-    keywords = {"device": device, "memory": 64 * 2**20, "max_num_seqs": 4, "threads": 1}
-    config = EngineConfig.from_keywords(model=str(folder), **keywords)
-    options = ServerOptions(port=0, uvicorn_log_level="warning")
-    service = Service(EngineProxy(config), config, options)
-    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
-        assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}).is_success
-        text = client.get("/metrics").text
-    found = defaultdict(list)
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found[sample.name].append(sample.labels)
-    return found
 
 
 def expressions():
@@ -127,26 +100,6 @@ def test_the_scrape_finds_the_rules():
     assert all((DEPLOY / "prometheus" / name).is_file() for name in scrape["rule_files"])
     (job,) = scrape["scrape_configs"]
     assert (job["job_name"], job["metrics_path"]) == ("quire", "/metrics")
-
-
-def test_nginx_does_not_buffer_and_its_brackets_match():
-    text = re.sub(r"#.*", "", (DEPLOY / "nginx/quire.conf").read_text())
-    words = re.findall(r"[{};]|[^\s{};]+", text)
-    depth, statement = 0, []
-    for word in words:
-        if word == "{":
-            depth, statement = depth + 1, []
-        elif word == "}":
-            assert not statement, f"no semicolon after {statement}"
-            depth -= 1
-        elif word == ";":
-            assert statement
-            statement = []
-        else:
-            statement.append(word)
-        assert depth >= 0
-    assert depth == 0
-    assert "proxy_buffering off;" in text and "proxy_http_version 1.1;" in text
 
 
 def test_the_unit_s_command_line_is_understood():

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.equality import all_conditions, check_lattice, few_conditions
-from quire.core.errors import ModelLoadError
 from quire.models.hub import resolve_model
 from tests.integration.conftest import FAMILIES
 
@@ -48,11 +47,7 @@ def test_a_cache_of_8_bits(
 
 
 def test_quire_tiny(native: str) -> None:
-    try:
-        folder = resolve_model("quire-tiny")
-    except ModelLoadError as error:
-        pytest.skip(f"quire-tiny is not built: {error}")
-    outcomes = check_lattice(folder, few_conditions(), device=native)
+    outcomes = check_lattice(resolve_model("quire-tiny"), few_conditions(), device=native)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire import LLM, SamplingParams, StructuredOutputs
-from quire.core.errors import ModelLoadError, RequestError
+from quire.core.errors import RequestError
 from quire.models.hub import resolve_model
 from quire.runner import jump_forward
 from tests.integration.schemas import schemas
@@ -70,10 +70,7 @@ class Pair:
 @pytest.fixture
 def create_pair(create_llm: Create) -> Callable[..., Pair]:
     def create(model: str = "tiny-llama", **settings: Any) -> Pair:
-        try:
-            return Pair(create_llm, model, **settings)
-        except ModelLoadError as error:
-            pytest.skip(f"quire-tiny is not built: {error}")
+        return Pair(create_llm, model, **settings)
 
     return create
 

@@ -1,15 +1,14 @@
 """Files of ``quire convert`` in llama.cpp: the same tokens for text, the same continuation.
 
-Runs where this Python, or the one that ``QUIRE_TEST_LLAMA_PYTHON`` names, has llama-cpp-python.
+Runs with the environment of ``scripts/install_test_programs``, or the Python that
+``QUIRE_TEST_LLAMA_PYTHON`` names.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,8 @@ from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.record_pre_tokenizers import RECORD, peer_ids
 
+#: A link to the machine's Python; its folder makes it another one, so it is not resolved.
+ENVIRONMENT = Path(__file__).absolute().parents[2] / ".venv-llama"
 TEXTS = [
     "Hello, world! It's 12345 o'clock.",
     "  two  spaces\n\n\tand tabs   ",
@@ -51,10 +52,10 @@ print(json.dumps(result))
 @pytest.fixture(scope="module")
 def peer_python():
     """Return a Python that has llama-cpp-python."""
-    python = os.environ.get("QUIRE_TEST_LLAMA_PYTHON")
-    if python is None and importlib.util.find_spec("llama_cpp") is None:
-        pytest.skip("no llama_cpp here, and QUIRE_TEST_LLAMA_PYTHON names no Python that has it")
-    return python or sys.executable
+    python = os.environ.get("QUIRE_TEST_LLAMA_PYTHON", ENVIRONMENT / "bin/python")
+    if not Path(python).exists():
+        pytest.skip("no llama_cpp: scripts/install_test_programs builds it")
+    return str(python)
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +87,8 @@ def ours(path, small, num_tokens):
 
 @pytest.fixture
 def tiny():
-    """Return the folder of quire-tiny, here or where the environment says."""
-    folder = Path(os.environ.get("QUIRE_TEST_TINY", hub.ASSETS / hub.EMBEDDED))
-    if not (folder / "config.json").exists():
-        pytest.skip(f"{folder} has no quire-tiny")
-    return folder
+    """Return the folder of quire-tiny."""
+    return hub.ASSETS / hub.EMBEDDED
 
 
 @pytest.mark.parametrize("type_name", ["f16", "q8_0", "q4_0", "q4_1"])

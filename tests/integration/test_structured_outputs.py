@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire import LLM, SamplingParams, StructuredOutputs
-from quire.core.errors import GRAMMAR_LIMIT, ModelLoadError, RequestError
+from quire.core.errors import GRAMMAR_LIMIT, RequestError
 from quire.models.hub import resolve_model
 from tests.integration.schemas import schemas
 
@@ -29,10 +29,7 @@ FUZZ = settings(
 def llm(request: pytest.FixtureRequest, checkpoint: Any, device: str, small: Any) -> Iterator[LLM]:
     """Random models say anything that is allowed; quire-tiny would say something sensible."""
     if request.param == "quire-tiny":
-        try:
-            folder = resolve_model("quire-tiny")
-        except ModelLoadError as error:
-            pytest.skip(f"quire-tiny is not built: {error}")
+        folder = resolve_model("quire-tiny")
     else:
         folder = checkpoint(request.param, max_position_embeddings=512)
     with LLM(str(folder), device=device, **small) as llm:

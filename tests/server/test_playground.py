@@ -6,11 +6,8 @@ import re
 import signal
 import time
 
-import pytest
-
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError
-from quire.models.hub import ASSETS
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
 from quire.server.options import ServerOptions
@@ -81,8 +78,6 @@ def test_the_page_needs_no_key_but_the_api_does(serve):
 
 
 def test_a_conversation_with_quire_tiny(chromium, device):
-    if not (ASSETS / "quire-tiny").exists():
-        pytest.skip("quire-tiny is not in quire/assets")
     settings = ["--device", device, "--memory", "64MiB", "--threads", "1", "--port", "0"]
     process = ServeProcess(["quire-tiny", *settings])
     try:
