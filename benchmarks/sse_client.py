@@ -56,7 +56,8 @@ class SseClient:
             self._streams = await asyncio.open_connection(*self._address)
         reader, writer = self._streams
         data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+        host, port = self._address
+        head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-type: application/json\r\n"
         timeline = Timeline(time.perf_counter())
         writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
         status = await reader.readuntil(b"\r\n\r\n")

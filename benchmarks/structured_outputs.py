@@ -37,7 +37,7 @@ from tools.small_tokenizers import MAKERS, small_checkpoint
 
 CHAT = "/v1/chat/completions"
 FLAGS = ["--memory", "64MiB", "--max-num-seqs", "32", "--disable-uvicorn-access-log"]
-MAX_TOKENS = 1500
+MAX_TOKENS, CONTEXT = 1500, 8192
 #: Hostile requests under way at once, from as many connections.
 AT_ONCE = 8
 #: Of the neighbour, alone and then under attack.
@@ -84,7 +84,7 @@ def all_valid(num_schemas: int, console: Console) -> Iterator[dict[str, Any]]:
     """Yield what the answers of each kind of tokenizer were."""
     for kind in MAKERS:
         with tempfile.TemporaryDirectory() as folder:
-            small_checkpoint(Path(folder), kind)
+            small_checkpoint(Path(folder), kind, max_position_embeddings=CONTEXT)
             with ServeProcess([folder, *FLAGS]) as server:
                 address = server.wait_ready()
                 found: Counter[str] = Counter()

@@ -128,7 +128,7 @@ def make_word_piece(folder: Path) -> None:
     """Words and their ``##parts``, in lower case and without spaces: encoding changes a text."""
     marks = ["[UNK]", "[CLS]", "[SEP]"]
     words = sorted({word for line in CORPUS for word in line.lower().split() if word.isascii()})
-    letters = [*string.printable, *(chr(code) for code in range(0xA1, 0x180))]
+    letters = [*string.printable, *(chr(code) for code in range(0xA1, 0x180)), *"東京🙂"]
     pieces = dict.fromkeys([*marks, *letters, *(f"##{letter}" for letter in letters), *words])
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
     backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))

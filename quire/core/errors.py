@@ -20,9 +20,9 @@ Messages follow ``[where] rule; got value. What to do.``
 KV_CANARY = "[kv_canary]"
 #: How the error of a request begins for which an allocation failed.
 OUT_OF_MEMORY = "[memory]"
-#: How the error of a request begins whose grammar went beyond a limit after some tokens: its
-#: sender can help that.
-GRAMMAR_LIMIT = "[structured_outputs] the grammar must stay within the limits of a token"
+#: How the error of a request begins whose grammar met a limit after some tokens: its sender can
+#: help that.
+GRAMMAR_LIMIT = "[structured_outputs] the grammar must"
 
 
 class QuireError(Exception):

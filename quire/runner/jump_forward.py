@@ -55,7 +55,8 @@ class GrammarAdvance:
                     break
             if self.mask_seconds > MAX_MASK_SECONDS:
                 self._matcher.fail(
-                    f"{GRAMMAR_LIMIT}; got {self.mask_seconds:.1f} s of computing. Simplify it."
+                    f"{GRAMMAR_LIMIT} need at most {MAX_MASK_SECONDS:g} s of computing for a "
+                    f"token; got {self.mask_seconds:.1f} s. Simplify it."
                 )
         except BaseException as error:  # Rust libraries raise panics as such
             self._matcher.fail(f"[structured_outputs] the grammar's library failed: {error!r}.")

@@ -31,14 +31,17 @@ MAX_CACHED = 128
 WHITESPACE = r"( |\n( {0,16}|\t{0,4}))?"
 #: About 20 ms for the lexer, and 15 ms for a token; beyond it the request fails.
 LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False)
+#: What a grammar must allow, and what one does that leaves nothing else.
+UNWRITABLE = "what this model's tokens can write; got text with characters that none of them has"
 _PLAIN = re.compile(r"[A-Za-z0-9]")
 
 
 class SequenceMatcher:
     """A grammar's place in one sequence; a :class:`~quire.core.structured_outputs.TokenMatcher`."""
 
-    def __init__(self, matcher: LLMatcher, mask: bytes) -> None:
+    def __init__(self, matcher: LLMatcher, mask: bytes, unwritable: bytes = b"") -> None:
         self._matcher = matcher
+        self._unwritable = unwritable  # the mask that stands for text that no tokens can write
         self._mask_bytes = len(mask)
         self._mask: bytes | None = mask
         self._num_refused = 0  # the first token that does not follow, and what came after it
@@ -61,6 +64,9 @@ class SequenceMatcher:
             if self._matcher.is_error():  # computing may run into a limit
                 mask = b""
             self._mask = mask[: self._mask_bytes].ljust(self._mask_bytes, b"\0")
+            if self._mask == self._unwritable:
+                self.fail(f"{GRAMMAR_LIMIT} allow {UNWRITABLE}.")
+                self._mask = bytes(self._mask_bytes)
         return self._mask
 
     def fail(self, reason: str) -> None:
@@ -85,7 +91,8 @@ class SequenceMatcher:
         if self._failure:
             return self._failure
         if self._matcher.is_error():
-            return f"{GRAMMAR_LIMIT}; got {_one_line(self._matcher.get_error())}. Simplify it."
+            error = _one_line(self._matcher.get_error())
+            return f"{GRAMMAR_LIMIT} stay within the limits of a token; got {error}. Simplify it."
         if self._num_refused:
             return (
                 "[structured_outputs] a token must follow the ones before it; the grammar forbids "
@@ -111,6 +118,7 @@ class GrammarCompiler:
         self._eos_token_ids = list(eos_token_ids)
         self._vocab_size = vocab_size
         self._tokenizer: LLTokenizer | None = None
+        self._unwritable_id: int | None = None
         self._cache: OrderedDict[bytes, tuple[LLMatcher, bytes]] = OrderedDict()
         self._lock = threading.Lock()
         self.compilation_time = Histogram(COMPILATION_BUCKETS)
@@ -127,7 +135,11 @@ class GrammarCompiler:
         """Return a matcher at the start of the output; errors as of :meth:`compile`."""
         matcher, mask = self._compiled(constraint)
         num_bytes = (self._vocab_size + 31) // 32 * 4
-        return SequenceMatcher(matcher.deep_copy(), mask[:num_bytes].ljust(num_bytes, b"\0"))
+        mask = mask[:num_bytes].ljust(num_bytes, b"\0")
+        unwritable = b""
+        if self._unwritable_id is not None:
+            unwritable = (1 << self._unwritable_id).to_bytes(num_bytes, "little")
+        return SequenceMatcher(matcher.deep_copy(), mask, unwritable)
 
     def vocabulary(self) -> Vocabulary:
         """Return what grammars need of the tokenizer.
@@ -177,9 +189,11 @@ class GrammarCompiler:
         """Return a matcher at the start and what may begin."""
         grammar = grammar_of(constraint)
         if self._tokenizer is None:
-            self._tokenizer = self.vocabulary().create_tokenizer()
+            vocabulary = self.vocabulary()
+            self._unwritable_id = vocabulary.unwritable_id
+            self._tokenizer = vocabulary.create_tokenizer()
         matcher = create_start(self._tokenizer, constraint.kind, grammar)
-        return matcher, first_mask(matcher, constraint.kind)
+        return matcher, first_mask(matcher, constraint.kind, self._unwritable_id)
 
 
 def create_start(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:
@@ -199,8 +213,12 @@ def create_start(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:
     return matcher
 
 
-def first_mask(matcher: LLMatcher, kind: str) -> bytes:
+def first_mask(matcher: LLMatcher, kind: str, unwritable_id: int | None) -> bytes:
     """Return what may begin an output, a bit per id.
+
+    Args:
+        matcher, kind: Of :func:`create_start`.
+        unwritable_id: Of the vocabulary.
 
     Raises:
         RequestError: Nothing may, or it is beyond :data:`LIMITS`.
@@ -209,7 +227,18 @@ def first_mask(matcher: LLMatcher, kind: str) -> bytes:
     check_limits(matcher, kind)
     if not any(mask):
         raise _refusal(f"{kind} must allow some output; no token can begin it")
+    check_writable(int.from_bytes(mask, "little"), kind, unwritable_id)
     return mask
+
+
+def check_writable(mask: int, kind: str, unwritable_id: int | None) -> None:
+    """Refuse a mask that stands for text that no tokens can write.
+
+    Raises:
+        RequestError: It does.
+    """
+    if unwritable_id is not None and mask == 1 << unwritable_id:
+        raise _refusal(f"{kind} must allow {UNWRITABLE}")
 
 
 def check_limits(matcher: LLMatcher, kind: str) -> None:

@@ -48,6 +48,9 @@ class Vocabulary(TokenizerWrapper):
             if token and token_id not in self._special:
                 self._ids.setdefault(token, token_id)
         self._longest = max(map(len, self._ids), default=1)
+        special = self._special.difference(eos_token_ids)
+        #: Stands for text that no tokens can write; a grammar never allows it otherwise.
+        self.unwritable_id: int | None = min(special, default=None)
 
     def parts(self) -> tuple[list[bytes], list[int], int | None, list[int]]:
         """Return the arguments of an equal one, but for ``encode``."""
@@ -65,7 +68,8 @@ class Vocabulary(TokenizerWrapper):
     def __call__(self, text: str) -> list[int]:
         """Return the tokens that ``text`` begins with; all of them when it is not long.
 
-        Their bytes are the text's: no space before it, and no special token that it spells.
+        Their bytes are the text's: no space before it, and no special token that it spells. Text
+        that cannot be written ends them with :attr:`unwritable_id`.
         """
         size = _LONGEST_TOKENS * self._longest
         text = text[:size].encode()[:size].decode(errors="ignore")
@@ -93,12 +97,13 @@ class Vocabulary(TokenizerWrapper):
         return None if rest or (start and not mark) else ids[start:]
 
     def _longest_tokens(self, rest: bytes) -> list[int]:
+        # NOTE: without the mark of what cannot be written, llguidance would go on after the text.
         found: list[int] = []
         while rest:
             sizes = range(min(self._longest, len(rest)), 0, -1)
             size = next((n for n in sizes if rest[:n] in self._ids), 0)
             if not size:
-                break
+                return found if self.unwritable_id is None else [*found, self.unwritable_id]
             found.append(self._ids[rest[:size]])
             rest = rest[size:]
         return found

@@ -145,3 +145,15 @@ def test_a_forced_call_that_is_cut_off_leaves_no_marks(
     assert not choice.message.content
     deltas = [c.choices[0].delta for c in chat(client, stream=True, **fields) if c.choices]
     assert not any(delta.content for delta in deltas)
+
+
+def test_text_that_no_tokens_can_write_is_the_requests_own_fault(client: openai.OpenAI) -> None:
+    """The grammar went on after it, so that the next token could not follow: a 500."""
+    for constraint in ({"choice": ["кириллица"]}, {"json": {"enum": ["ab", "aб"]}}):
+        for seed in range(6):
+            try:
+                text = content(client, seed=seed, **ask(**constraint))
+            except openai.BadRequestError as error:
+                assert "what this model's tokens can write" in error.message
+            else:
+                assert text in ("кириллица", '"ab"', '"aб"')

@@ -51,7 +51,7 @@ def compile_in_sandbox(connection: socket.socket) -> None:
             cpu_seconds = used.ru_utime + used.ru_stime + 2 * seconds + 1
             _limit(resource.RLIMIT_CPU, math.ceil(cpu_seconds))
             answer: list[str] = []
-            task = (tokenizer, words.eos_token_ids, kind, grammar, answer)
+            task = (tokenizer, words, kind, grammar, answer)
             thread = threading.Thread(target=_compile, args=task)
             thread.start()
             thread.join()
@@ -59,10 +59,10 @@ def compile_in_sandbox(connection: socket.socket) -> None:
 
 
 def _compile(
-    tokenizer: LLTokenizer, eos_token_ids: list[int], kind: str, grammar: str, answer: list[str]
+    tokenizer: LLTokenizer, words: Vocabulary, kind: str, grammar: str, answer: list[str]
 ) -> None:
     try:
-        try_out(create_start(tokenizer, kind, grammar), kind, eos_token_ids)
+        try_out(create_start(tokenizer, kind, grammar), kind, words)
         answer.append("")
     except RequestError as refusal:
         answer.append(str(refusal))

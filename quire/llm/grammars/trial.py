@@ -7,13 +7,13 @@ after a few tokens. Either would be found out while others wait for their tokens
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from random import Random
 
 from llguidance import LLMatcher
 
 from quire.core.errors import RequestError
-from quire.text.grammar import check_limits, first_mask
+from quire.text.grammar import check_limits, check_writable, first_mask
+from quire.text.grammar_vocabulary import Vocabulary
 
 #: Text that may be left no choice about at a time: it is worked through before the next token.
 MAX_FORCED_BYTES = 16384
@@ -26,21 +26,22 @@ NUM_TOKENS = 48
 TRIAL_SECONDS = 0.5
 
 
-def try_out(start: LLMatcher, kind: str, eos_token_ids: Sequence[int]) -> None:
+def try_out(start: LLMatcher, kind: str, vocabulary: Vocabulary) -> None:
     """Follow random outputs from the start, in this thread.
 
     Args:
         start: Has done nothing yet.
         kind: The field that asked, for messages.
-        eos_token_ids: Ids that end an output.
+        vocabulary: That it was compiled for.
 
     Raises:
-        RequestError: No token can begin, a mask takes too long, or a limit is met.
+        RequestError: No token can begin or go on, a mask takes too long, or a limit is met.
     """
     began = time.thread_time()
-    first_mask(start, kind)
+    unwritable_id = vocabulary.unwritable_id
+    first_mask(start, kind, unwritable_id)
     _check_cost(start, kind, began, 0)
-    ends = sum(1 << token_id for token_id in eos_token_ids)
+    ends = sum(1 << token_id for token_id in vocabulary.eos_token_ids)
     for seed in range(NUM_WALKS):
         random, matcher = Random(seed), start.deep_copy()
         for num_tokens in range(NUM_TOKENS):
@@ -48,6 +49,7 @@ def try_out(start: LLMatcher, kind: str, eos_token_ids: Sequence[int]) -> None:
             mask = int.from_bytes(matcher.compute_bitmask(), "little") & ~ends
             check_limits(matcher, kind)
             _check_cost(matcher, kind, before, num_tokens)
+            check_writable(mask, kind, unwritable_id)
             if not mask or before - began > TRIAL_SECONDS:
                 break
             matcher.try_consume_tokens([_draw(mask, random)])
