@@ -132,6 +132,9 @@ def _entry(path: Path, name: str, value: Any, data: int) -> TensorEntry:
         raise _damaged(path, f"{name} must have a known dtype", dtype)
     if not _sizes(shape):
         raise _damaged(path, f"{name} must have a shape of at most 16 sizes >= 0", shape)
+    # Of an empty tensor, too: numpy multiplies the sizes that are not 0.
+    if math.prod(size or 1 for size in shape) >= 2**48:
+        raise _damaged(path, f"{name} must have sizes whose product is below 2**48", shape)
     if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _damaged(path, f"{name} must have data_offsets [begin, end]", offsets)
     bits = math.prod(shape) * DTYPE_BITS[dtype]

@@ -11,9 +11,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
-from quire.core.errors import QuireError
 from quire.models.gguf_file import GgufFile, open_gguf
 from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS, GgufPreTokenizer
+from quire.text.library_errors import library_errors
 from quire.text.sentencepiece_model import (
     BPE,
     BYTE,
@@ -72,7 +72,7 @@ def _build(file: GgufFile, tokens: list[str]) -> tuple[Tokenizer, dict[str, int]
     model = file.text(f"{PREFIX}model")
     if model not in ("llama", "gpt2"):
         raise ValueError(f"a vocabulary of kind {model!r:.80}; llama and gpt2 are supported")
-    try:
+    with library_errors("a vocabulary"):
         types = [int(kind) for kind in file.numbers(f"{PREFIX}token_type")]
         types = types or [NORMAL] * len(tokens)
         if len(types) != len(tokens):
@@ -81,13 +81,6 @@ def _build(file: GgufFile, tokens: list[str]) -> tuple[Tokenizer, dict[str, int]
             return _sentencepiece(file, tokens, types), SENTENCEPIECE_IDS, True
         pre = PRE_TOKENIZERS[_pre_tokenizer(file)]
         return _byte_level(file, pre, tokens, types), {}, pre.add_bos
-    except (QuireError, ValueError):
-        raise
-    # The library raises plain Exception, and for some mistakes a panic, which is no Exception.
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        raise ValueError(f"a vocabulary the tokenizers library refuses ({error})") from error
 
 
 def _read_tokens(file: GgufFile) -> list[str]:

@@ -14,6 +14,7 @@ from quire.core.errors import ModelLoadError, QuireError, RequestError
 from quire.text.chat_template import ChatTemplate, find_template, no_template_error
 from quire.text.detokenizer import Detokenizer
 from quire.text.gguf_tokenizer import read_gguf_tokenizer
+from quire.text.library_errors import library_errors
 from quire.text.pieces import Pieces
 from quire.text.plain_text import SpecialTexts
 from quire.text.sentencepiece_model import build_tokenizer, parse_model
@@ -175,13 +176,15 @@ def load_tokenizer(folder: str | Path, chat_template: str | None = None) -> Toke
             source = folder / "tokenizer.model"
             model = parse_model(source.read_bytes())
             model.add_dummy_prefix &= config.get("add_prefix_space") is not False
-            backend = build_tokenizer(model, legacy=config.get("legacy") is not False)
+            with library_errors("a model"):
+                backend = build_tokenizer(model, legacy=config.get("legacy") is not False)
             for name, default in zip(("bos", "eos", "unk"), ("<s>", "</s>", "<unk>"), strict=True):
                 if default in model.pieces:
                     config.setdefault(f"{name}_token", default)
         else:
             raise ValueError("neither tokenizer.json nor tokenizer.model")
-        special_tokens = _add_special_tokens(backend, config)
+        with library_errors("special tokens"):
+            special_tokens = _add_special_tokens(backend, config)
         if source.name != "tokenizer.json":
             _add_start_and_end(backend, config, special_tokens)
         template = find_template(folder, config, chat_template, special_tokens)
@@ -198,7 +201,7 @@ def load_tokenizer(folder: str | Path, chat_template: str | None = None) -> Toke
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} that is no JSON ({error})") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path.name} that holds no JSON object but {type(value).__name__}")
@@ -228,14 +231,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_tokenizer_json(path: Path) -> Backend:
-    try:
+    with library_errors("a file"):
         backend = Backend.from_file(str(path))
         backend.encode("a")
-    # The library raises plain Exception, and for some mistakes a panic, which is no Exception.
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        raise ValueError(f"a file the tokenizers library refuses ({error})") from error
     backend.no_truncation()
     backend.no_padding()
     return backend

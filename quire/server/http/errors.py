@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http
 import logging
 import math
+import uuid
 from collections.abc import Mapping
 
 import msgspec
@@ -111,6 +113,20 @@ class ApiError(Exception):
         """Return the HTTP response to a request of ``path``."""
         body = self.body(has_flat_errors(path))
         return Response(body, self.status, self.headers, "application/json")
+
+    def closing_answer(self) -> bytes:
+        """Return the whole answer as bytes, for a connection whose request cannot be served."""
+        body = self.body()
+        fields = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "connection": "close",
+            "x-request-id": uuid.uuid4().hex,
+            **self.headers,
+        }
+        head = f"HTTP/1.1 {self.status} {http.HTTPStatus(self.status).phrase}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        return head.encode() + b"\r\n" + body
 
 
 def shutting_down() -> ApiError:

@@ -7,9 +7,7 @@ Requests that a client sends without waiting for answers are answered one after 
 from __future__ import annotations
 
 import asyncio
-import http
 import sys
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -226,17 +224,7 @@ class HttpProtocol(HttpToolsProtocol):
             running.keep_alive = False
             return
         if running is None or running.response_complete or not running.response_started:
-            body = error.body()
-            fields = {
-                "content-type": "application/json",
-                "content-length": str(len(body)),
-                "connection": "close",
-                "x-request-id": uuid.uuid4().hex,
-                **error.headers,
-            }
-            head = f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}\r\n"
-            head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-            self.transport.write(head.encode() + b"\r\n" + body)
+            self.transport.write(error.closing_answer())
         if self.transport.can_write_eof():
             # Closing with bytes unread would reset the connection, and the answer would be lost.
             self.transport.write_eof()

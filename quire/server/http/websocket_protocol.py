@@ -6,7 +6,6 @@ without a body, and logs the query.
 
 from __future__ import annotations
 
-import uuid
 from contextlib import suppress
 from dataclasses import replace
 from typing import cast
@@ -15,7 +14,6 @@ from uvicorn._types import WebSocketEvent
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from wsproto import events
 from wsproto.connection import ConnectionState
-from wsproto.typing import Headers
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from quire.server.http.errors import ApiError
@@ -43,8 +41,12 @@ class WebSocketProtocol(WSProtocol):
             self.conn.receive_data(data)
         except RemoteProtocolError as error:
             hint = error.event_hint
-            headers = hint.headers if isinstance(hint, events.RejectConnection) else []
-            self._reject(ApiError(400, f"[websocket] the upgrade must be valid; {error}."), headers)
+            given = hint.headers if isinstance(hint, events.RejectConnection) else []
+            headers = {name.decode(): value.decode() for name, value in given}
+            message = f"[websocket] the upgrade must be valid; {error}."
+            self._reject(ApiError(400, message, headers=headers))
+        except UnicodeDecodeError:  # wsproto decodes its own headers without a look
+            self._reject(ApiError(400, "[websocket] the upgrade's headers must be ASCII."))
         else:
             self.handle_events()
 
@@ -60,18 +62,9 @@ class WebSocketProtocol(WSProtocol):
                     self.transport.write(self.conn.send(hint))
             self.transport.close()
 
-    def _reject(self, error: ApiError, headers: Headers) -> None:
-        body = error.body()
-        fields = {
-            "content-type": "application/json",
-            "content-length": str(len(body)),
-            "x-request-id": uuid.uuid4().hex,
-        }
-        given = [(name.encode(), value.encode()) for name, value in fields.items()]
-        head = events.RejectConnection(
-            status_code=error.status, headers=[*headers, *given], has_body=True
-        )
-        self.transport.write(self.conn.send(head) + self.conn.send(events.RejectData(data=body)))
+    def _reject(self, error: ApiError) -> None:
+        """Answer and close; not through wsproto, which cannot answer a HEAD with a body."""
+        self.transport.write(error.closing_answer())
         self.transport.close()
 
     def handle_connect(self, event: events.Request) -> None:
