@@ -1,0 +1,47 @@
+"""A plugin of pytest: tests run on the native module that was built with sanitizers.
+
+``SANITIZED_MODULE`` is the folder it is in. Of each test one case per instruction set is kept, of
+another shape on each; ``SANITIZED_CASES=all`` keeps them all.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import quire
+
+
+def _load(folder: Path) -> None:
+    (path,) = folder.glob("_native*.so")
+    spec = importlib.util.spec_from_file_location("quire._native", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["quire._native"] = quire._native = module  # type: ignore[attr-defined]
+    spec.loader.exec_module(module)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one case of each test and instruction set."""
+    if os.environ.get("SANITIZED_CASES") == "all":
+        return
+    cases: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        test = item.nodeid.partition("[")[0]
+        cases[test][parameters.get("isa", "")].append(item)
+    kept = [
+        of_isa[number % len(of_isa)]
+        for by_isa in cases.values()
+        for number, of_isa in enumerate(by_isa.values())
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+_load(Path(os.environ["SANITIZED_MODULE"]))
