@@ -105,7 +105,8 @@ def test_tokens_are_the_same_and_there_are_no_false_alarms(create_llm, prompts, 
     """Under preemption, sharing within a step, chunks and forks."""
     shared = prompts(24)[0]
     asked = [{"prompt_token_ids": shared[: 8 + i] + prompts(9, seed=i)[0]} for i in range(16)]
-    settings = {"block_size": 4, "max_num_batched_tokens": 16, "num_gpu_blocks_override": 32}
+    settings = {"block_size": 4, "max_num_batched_tokens": 16, "num_gpu_blocks_override": 32,
+                "looks_ahead": False}  # fmt: skip
     plain = create_llm(**settings).generate(asked * 2, FORKED)
     llm = create_llm(kv_canary=mode, **settings)
     watched = llm.generate(asked * 2, FORKED)
