@@ -53,7 +53,7 @@ Maker = Callable[[random.Random], bytes]
 
 
 def _post(path: str, body: bytes, *headers: str, kind: str | None = "application/json") -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
     if kind is not None:
         lines.append(f"Content-Type: {kind}")
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
@@ -197,13 +197,13 @@ def bad_path(rnd: random.Random) -> bytes:
     ]
     method = rnd.choice(["GET", "POST"])
     path = rnd.choice(paths)
-    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode()
 
 
 def bad_method(rnd: random.Random) -> bytes:
     method = rnd.choice(["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"])
     path = rnd.choice([*BODIES, "/v1/models", "/metrics", "/version"])
-    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode()
 
 
 def bad_line(rnd: random.Random) -> bytes:
@@ -250,16 +250,24 @@ def bad_header(rnd: random.Random) -> bytes:
     return _post(path, body, rnd.choice(headers))
 
 
+def bad_host(rnd: random.Random) -> bytes:
+    path, body = _right(rnd)
+    hosts = ["evil.example", "evil.example:8000", "", "a b", "localhost\r\nHost: localhost", "[::"]
+    request = _post(path, body).replace(b"Host: localhost\r\n", b"")
+    line = rnd.choice([*(f"Host: {host}\r\n" for host in hosts), "", "Origin: null\r\n"])
+    return request.replace(b"\r\n", b"\r\n" + line.encode(), 1)
+
+
 def bad_length(rnd: random.Random) -> bytes:
     path, body = _right(rnd)
     length = rnd.choice(["-1", "abc", "1e3", "0x10", str(33 * 2**20), str(10**30), "1", "", "5 5"])
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {length}\r\n\r\n".encode() + body
 
 
 def bad_chunks(rnd: random.Random) -> bytes:
     path, body = _right(rnd)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += "Transfer-Encoding: chunked\r\n\r\n"
     chunks = rnd.choice(
         [
@@ -276,7 +284,7 @@ def bad_chunks(rnd: random.Random) -> bytes:
 MAKERS: tuple[Maker, ...] = (
     cut_json, random_bytes, bad_utf8, other_encoding, not_an_object, deep_nesting,
     strange_literals, wrong_value, wrong_value, wrong_value, wrong_content, content_type, bad_path,
-    bad_method, bad_line, bad_header, bad_length, bad_chunks,
+    bad_method, bad_line, bad_header, bad_host, bad_length, bad_chunks,
 )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ class EngineKeywords(TypedDict, total=False):
     served_model_name: str | list[str] | tuple[str, ...]
     tokenizer: str | PathLike[str] | None
     revision: str | None
+    allow_special_tokens_in_content: bool
     dtype: Literal["auto", "float32", "float16", "bfloat16", "half", "float"]
     quantization: (
         Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"]

@@ -152,7 +152,7 @@ def test_disk_full_for_logs_from_the_start(arguments, tmp_path):
     with open("/dev/full", "wb") as full:
         server = serve_on_socket(arguments, path, full)
     try:
-        wait_for(lambda: server.poll() is not None or can_connect(path))
+        wait_for(lambda: server.poll() is not None or (can_connect(path) and ready_again(path)))
         assert server.poll() is None, "it ended because it could not log"
         for _ in range(3):
             assert ask_on_socket(path, SHORT) == ("length", 200)
@@ -177,10 +177,11 @@ def test_disk_fills_up_while_serving(arguments, tmp_path):
     with open(log, "wb") as file:
         server = serve_on_socket(arguments, path, file)
     try:
-        wait_for(lambda: server.poll() is not None or can_connect(path))
+        wait_for(lambda: server.poll() is not None or (can_connect(path) and ready_again(path)))
         assert ask_on_socket(path, SHORT) == ("length", 200)
-        lines = (b"ready: ", b"path=/health/ready status=200")  # written after what they are about
-        wait_for(lambda: all(line in log.read_bytes() for line in lines))
+        # Lines are written after what they are about: of the wait above, and of the socket's.
+        probe = b"path=/health/ready status=200"
+        wait_for(lambda: b"ready: " in log.read_bytes() and log.read_bytes().count(probe) == 2)
         size = log.stat().st_size
         for process in (psutil.Process(server.pid), *psutil.Process(server.pid).children()):
             process.rlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
