@@ -57,7 +57,7 @@ class Measured:
     num_tokens: int = 0
 
 
-async def _ask(
+async def ask(
     client: httpx2.AsyncClient, rnd: random.Random, body: dict[str, Any], path: str, seen: Measured
 ) -> None:
     streamed = rnd.random() < 0.7
@@ -101,7 +101,7 @@ async def _load(url: str, seconds: float, concurrency: int, seen: Measured) -> N
                     # A salt now and then, so that the prefix cache is not all there is.
                     salt = {"cache_salt": str(rnd.randrange(1000))} if rnd.random() < 0.3 else {}
                     body = question.body | salt | {"seed": rnd.randrange(1 << 30)}
-                    await _ask(client, rnd, body, question.path, seen)
+                    await ask(client, rnd, body, question.path, seen)
                 except (httpx2.HTTPError, ValueError) as error:
                     seen.errors.append(repr(error)[:300])
 

@@ -97,8 +97,15 @@ def cost(plan: Any) -> float:
     return 0.005 + 0.0001 * plan.num_scheduled_tokens
 
 
+def ids_of(plan: Any) -> set[str]:
+    return {row.request_id for row in plan.scheduled}
+
+
 def serve_long_prompt(start: Any, counting: Any, chunked: bool) -> tuple[float, float]:
-    """Return the longest gap of a decode while 32k tokens arrive, and their time to first token."""
+    """Return the longest gap of a stream while 32k tokens are computed, and their TTFT.
+
+    The stream has tokens before, in every step of the long prompt, and after it.
+    """
     run = start(
         num_blocks=3000,
         executor_class=counting,
@@ -107,16 +114,24 @@ def serve_long_prompt(start: Any, counting: Any, chunked: bool) -> tuple[float, 
         max_num_batched_tokens=2048 if chunked else 40000,
         step_seconds=cost,
     )
-    run.add("decode", [1], max_tokens=60)
-    run.step()
+    run.add("decode", [1], max_tokens=320)
+    for _ in range(3):
+        run.step()
     run.add("long", [2] * 32768, max_tokens=1)
-    times = []
+    arrival, ttft, times = run.clock.now, None, [run.clock.now]
     while run.engine.has_unfinished_requests():
         for output in run.step():
             if output.request_id == "decode":
                 times.append(output.metrics.last_token_time)
+            else:
+                ttft = output.metrics.last_token_time - arrival
+    assert ttft is not None
+    end = arrival + ttft
+    met = [time for time in times if arrival < time <= end]
+    num_long_steps = sum("long" in ids_of(plan) for plan in run.plans)
+    assert len(met) == num_long_steps and times[-1] > end
     gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
-    return max([times[0], *gaps]), latencies(run, "long")[0]
+    return max(gaps[: len(met)]), ttft
 
 
 def test_chunks_bound_the_gaps_of_decodes_at_little_cost(start, counting):
@@ -170,6 +185,7 @@ def serve_short_prompts(
     alive = set(run.engine.scheduler.requests)
     assert not any(name.startswith("long") for name in alive)
     assert ("stream" in alive) == stream, "the stream lives through it all"
+    assert not stream or all("stream" in ids_of(plan) for plan in run.plans)
     return run
 
 

@@ -1,0 +1,26 @@
+"""A server that keeps something of each request; Python runs this first in its processes."""
+
+import ctypes
+
+from benchmarks.robustness import growth_probe
+from quire.runner.model_runner import ModelRunner
+from quire.text.tokenizer import Tokenizer
+
+kept, steps = [], []
+malloc = ctypes.CDLL(None).malloc
+healthy_encode, healthy_execute = Tokenizer.encode, ModelRunner.execute
+
+
+def encode(self, text, *arguments, **keywords):
+    kept.append([{"text": text}, *({} for _ in range(8))])
+    return healthy_encode(self, text, *arguments, **keywords)
+
+
+def execute(self, *arguments, **keywords):
+    steps.append(malloc(1024))
+    sum(range(2000 * len(steps)))
+    return healthy_execute(self, *arguments, **keywords)
+
+
+Tokenizer.encode, ModelRunner.execute = encode, execute
+growth_probe.start()
