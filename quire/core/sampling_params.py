@@ -13,6 +13,8 @@ from quire.core.errors import InvalidSamplingParamsError
 from quire.core.structured_outputs import StructuredOutputs
 
 MAX_N = 128
+#: Stop strings, and words that are never generated: each is looked for at every token.
+MAX_TEXTS = 1024
 POOLINGS = ("mean", "last")
 
 #: Type of the fields, as text and by name.
@@ -211,6 +213,8 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
     items = (value,) if isinstance(value, str) else value or ()
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         _refuse(name, "must be text or a list of texts", value)
+    if len(items) > MAX_TEXTS:
+        _refuse(name, f"must hold at most {MAX_TEXTS} texts", f"{len(items)} of them")
     return tuple(items)
 
 

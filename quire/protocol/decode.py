@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 from quire.core.errors import RequestError
+from quire.protocol.body_limits import check_field
 from quire.protocol.chat_completion import Message, TextPart
 from quire.protocol.request_fields import find_ignored
 
@@ -70,6 +71,7 @@ def decode_body(data: bytes, kind: type[T]) -> tuple[T, list[str]]:
 
 
 def _decode_value(name: str, raw: msgspec.Raw, kind: type[msgspec.Struct]) -> Any:
+    check_field(name, raw)
     with _errors_named(name):
         try:
             return msgspec.json.decode(raw)

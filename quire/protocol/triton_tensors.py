@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from quire.core.errors import RequestError
+from quire.protocol.body_limits import check_field
 from quire.protocol.compat import refuse, shared_fields
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
@@ -174,6 +175,8 @@ def fill_inputs(fields: Mapping[str, msgspec.Raw], binary: bytes) -> dict[str, m
     Raises:
         RequestError: The sizes do not fit, or text is not UTF-8.
     """
+    if "inputs" in fields:
+        check_field("inputs", fields["inputs"])
     try:
         inputs = msgspec.json.decode(fields["inputs"], type=list[InputTensor])
     except (KeyError, msgspec.MsgspecError):

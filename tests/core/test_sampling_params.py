@@ -69,3 +69,10 @@ def test_one_stop_string_is_a_list_of_one() -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     params = SamplingParams(seed=np.int64(5), temperature=np.float32(0.5), top_k=np.int32(3))
     assert (type(params.seed), params.seed, params.top_k) == (int, 5, 3)
+
+
+@pytest.mark.parametrize("name", ["stop", "bad_words"])
+def test_texts_to_look_for_are_bounded(name: str) -> None:
+    SamplingParams(**{name: ["a"] * 1024})
+    with pytest.raises(InvalidSamplingParamsError, match=r"at most 1024 texts; got '1025 of them'"):
+        SamplingParams(**{name: ["a"] * 1025})

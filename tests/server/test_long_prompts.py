@@ -11,6 +11,8 @@ from quire.models.hub import resolve_model
 from quire.server.generation.prompts import CHARACTERS_PER_TOKEN, CUT_TOKENS, PromptLimit
 from quire.text.tokenizer import load_tokenizer
 
+#: Text that spells special tokens is cut around each of them.
+SPECIAL = "a<|im_end|>" * 100_000
 HUGE = "x" * 3_000_000
 CHAT = {"messages": [{"role": "user", "content": HUGE}]}
 
@@ -22,6 +24,7 @@ CHAT = {"messages": [{"role": "user", "content": HUGE}]}
         ("/v1/chat/completions", CHAT | {"stream": True}, "messages"),
         ("/v1/completions", {"prompt": HUGE}, "prompt"),
         ("/v1/completions", {"prompt": ["ok", HUGE]}, "prompt"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": SPECIAL}]}, "messages"),
         ("/v1/responses", {"input": HUGE}, "input"),
         ("/v1/embeddings", {"input": HUGE}, "input"),
     ],
@@ -61,7 +64,7 @@ def test_the_stated_count_is_never_above_the_true_one():
             kinds = choose.sample(parts, choose.randint(1, 4))
             text = "".join(choose.choices(kinds, k=choose.randint(1, 9000)))
             try:
-                PromptLimit(limit, "prompt").check(tokenizer, text)
+                PromptLimit(limit, "prompt").check(tokenizer, [text])
             except PromptTooLongError as error:
                 stated = int(str(error).rpartition("(at least ")[2].split()[0])
                 assert limit <= stated <= len(tokenizer.encode(text, False))

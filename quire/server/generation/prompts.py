@@ -19,6 +19,8 @@ RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final
 CHARACTERS_PER_TOKEN = 8
 #: More than the tokens by which a beginning may differ from the whole, cut there and templated.
 CUT_TOKENS = 64
+#: What a template writes around a message, about.
+MARK_CHARACTERS = 32
 #: What a model is told that must call a function and whose template cannot show any: it stands
 #: before the first message, whatever its role, because some templates take no system message.
 TOOLS_TEXT = (
@@ -39,16 +41,20 @@ class PromptLimit:
     num_tokens: int
     param: str
 
-    def check(self, tokenizer: Tokenizer, text: str) -> None:
+    def check(self, tokenizer: Tokenizer, parts: Sequence[str]) -> None:
         """Refuse a text whose beginning is too long already, without tokenizing all of it.
+
+        Args:
+            tokenizer: Of the served model.
+            parts: Of the text, see :meth:`Tokenizer.encode_parts`.
 
         Raises:
             PromptTooLongError: With what its beginning has at least.
         """
         length = CHARACTERS_PER_TOKEN * (self.num_tokens + 2 * CUT_TOKENS)
-        if len(text) <= length:
+        if sum(map(len, parts)) <= length:
             return
-        count = len(tokenizer.encode(text[:length], False)) - CUT_TOKENS
+        count = len(tokenizer.encode_parts(_beginning(parts, length), False)) - CUT_TOKENS
         if count >= self.num_tokens:
             raise PromptTooLongError(
                 f"This model's maximum context length is {self.num_tokens} tokens. However, you "
@@ -77,8 +83,8 @@ class Conversation:
     tools: Sequence[Tool] | None = None
 
     def __len__(self) -> int:
-        """Characters, roughly: parts of a message count as long."""
-        return sum(
+        """Characters, roughly: parts of a message count as long, and marks are around each."""
+        return MARK_CHARACTERS * len(self.messages) + sum(
             len(message.content) if isinstance(message.content, str) else INLINE_CHARACTERS
             for message in self.messages
         )
@@ -120,6 +126,17 @@ class Conversation:
         )
 
 
+def _beginning(parts: Sequence[str], length: int) -> list[str]:
+    """Return the first ``length`` characters of a text in parts, of at least one part."""
+    found: list[str] = []
+    for part in parts:
+        found.append(part[:length])
+        length -= len(part)
+        if length <= 0:
+            break
+    return found
+
+
 def _told_of(tools: list[dict[str, Any]], content: Any) -> Any:
     """Put tools before a message's content, for a template that has no place for them."""
     listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
@@ -151,7 +168,7 @@ async def encode_prompt(
     def encode() -> list[int]:
         parts = given.render(tokenizer) if isinstance(given, Conversation) else given
         if limit is not None:
-            limit.check(tokenizer, "".join(parts))
+            limit.check(tokenizer, parts)
         return tokenizer.encode_parts(parts, add_special_tokens)
 
     given = [prompt] if isinstance(prompt, str) else prompt

@@ -1,0 +1,79 @@
+"""How many values a field of a request may hold, told from its bytes before any is decoded.
+
+A body of 24 MB can hold eight million empty lists. Each is an object to create, check and render,
+which holds up everybody for half a minute; no prompt needs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from quire.core.errors import RequestError
+
+#: Fields that hold what a model reads: they may fill a body with text or token ids.
+PROMPT_FIELDS = frozenset(("messages", "prompt", "input", "inputs", "tokens", "text_input"))
+
+#: Counted at a time.
+PIECE_BYTES = 1 << 18
+_NO_MARKS = bytes(set(range(256)) - set(b'"{[,'))
+
+
+@dataclass(frozen=True, slots=True)
+class FieldLimit:
+    """Most that the JSON of a field may have.
+
+    Attributes:
+        num_bytes: None for what a body may have.
+        num_nested: Objects and lists.
+        num_items: Items of all of them.
+    """
+
+    num_bytes: int | None
+    num_nested: int
+    num_items: int
+
+
+PROMPT_LIMIT = FieldLimit(None, 1 << 16, 1 << 21)
+#: Enough for 128 tools with schemas, or a list of all token ids of a large vocabulary.
+SETTING_LIMIT = FieldLimit(4 << 20, 1 << 14, 1 << 18)
+
+
+def check_field(name: str, raw: msgspec.Raw) -> None:
+    """Refuse a field that costs too much to decode.
+
+    Raises:
+        RequestError: It has too many bytes, objects, lists or items.
+    """
+    limit = PROMPT_LIMIT if name in PROMPT_FIELDS else SETTING_LIMIT
+    data = bytes(raw)
+    if limit.num_bytes is not None and len(data) > limit.num_bytes:
+        _refuse(name, limit.num_bytes, "bytes", len(data))
+    most_nested = data.count(b"{") + data.count(b"[")
+    most_items = data.count(b",")
+    if most_nested <= limit.num_nested and most_items <= limit.num_items:
+        return
+    # Those inside strings do not count.
+    if _is_more_outside(data, b"{[", limit.num_nested):
+        _refuse(name, limit.num_nested, "objects and lists", "more")
+    if _is_more_outside(data, b",", limit.num_items):
+        _refuse(name, limit.num_items, "items", "more")
+
+
+def _is_more_outside(data: bytes, characters: bytes, limit: int) -> bool:
+    """Return whether valid JSON has more than ``limit`` of some characters outside its strings."""
+    marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
+    count, parity = 0, 0
+    for start in range(0, len(marks), PIECE_BYTES):
+        parts = marks[start : start + PIECE_BYTES].split(b'"')
+        outside = b"".join(parts[parity::2])
+        parity = (parity + len(parts) - 1) % 2
+        count += sum(outside.count(character) for character in characters)
+        if count > limit:
+            return True
+    return False
+
+
+def _refuse(name: str, limit: int, what: str, got: object) -> None:
+    raise RequestError(f"[{name}] may hold at most {limit} {what}; got {got}.", name)
