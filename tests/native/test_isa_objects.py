@@ -15,7 +15,9 @@ ISAS = ("avx2", "avx512", "avx512vnni", "avx512bf16")
 @pytest.mark.parametrize("isa", ISAS)
 def test_weak_symbols_are_of_that_isa_only(isa: str) -> None:
     """The linker keeps one copy of a weak symbol for all: it must not be one with AVX-512 code."""
-    objects = sorted(ROOT.glob(f"build/*/CMakeFiles/kernels_{isa}.dir/native/cpu/*.o"))
+    found = ROOT.glob(f"build/*/CMakeFiles/kernels_{isa}.dir/native/cpu/*.o")
+    # What scripts/check_native builds has the sanitizers' own weak symbols.
+    objects = sorted(path for path in found if "sanitized" not in path.parts)
     nm = shutil.which("nm")
     if not objects or not nm:
         pytest.skip("needs the objects of a build in this tree, and nm")
