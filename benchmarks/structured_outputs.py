@@ -6,7 +6,7 @@
 answers random schemas over HTTP; each answer is checked by ``jsonschema``, each forced call by its
 function's schema. ``hostile``: random constraints that are meant to hurt arrive at ``quire serve``,
 several at a time, while another client streams; the gaps between that client's tokens are compared
-with those of the quiet time before.
+with those of the quiet times before and after.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FLAGS = ["--memory", "64MiB", "--max-num-seqs", "32", "--disable-uvicorn-access-
 MAX_TOKENS, CONTEXT = 1500, 8192
 #: Hostile requests under way at once, from as many connections.
 AT_ONCE = 8
-#: Of the neighbour, alone and then under attack.
-QUIET_TOKENS = 1500
+#: Of the neighbour, alone before and after the attack: the largest of as many gaps is compared.
+QUIET_ANSWERS, ANSWER_TOKENS = 15, 400
 MAX_GAP_RATIO = 5.0
 
 
@@ -152,13 +152,17 @@ async def neighbours_gaps(model: str, num_grammars: int) -> dict[str, Any]:
         address = server.wait_ready()
         neighbour = Neighbour(address)
         await neighbour.stream(100)
-        quiet = await neighbour.stream(QUIET_TOKENS)
+        quiet: list[float] = []
+        for _ in range(QUIET_ANSWERS):
+            quiet += await neighbour.stream(ANSWER_TOKENS)
         start = time.perf_counter()
         attacking = asyncio.create_task(attack(address, num_grammars))
         attacked: list[float] = []
         while not attacking.done():
-            attacked += await neighbour.stream(200)
+            attacked += await neighbour.stream(ANSWER_TOKENS)
         endings = await attacking
+        for _ in range(QUIET_ANSWERS):
+            quiet += await neighbour.stream(ANSWER_TOKENS)
         return {
             "hostile": num_grammars,
             "endings": dict(endings),
@@ -197,7 +201,12 @@ def main() -> None:
     if options.hostile:
         hostile = asyncio.run(neighbours_gaps(options.model, options.hostile))
         console.print(hostile)
-    print(results.write("structured_outputs", {"valid": valid, "hostile": hostile}))
+    found = {
+        "valid": {row["tokenizer"]: row for row in valid},
+        "hostile": {options.model: hostile} if hostile else {},
+    }
+    run = {"schemas": options.schemas, "hostile": options.hostile}
+    print(results.merge("structured_outputs", found, run=run))
     wrong = [row for row in valid if row.get("valid") != row["schemas"]]
     wrong += [status for status in hostile.get("endings", {}) if status.startswith("5")]
     if wrong or hostile.get("max_ratio", 0.0) > MAX_GAP_RATIO:
