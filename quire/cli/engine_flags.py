@@ -63,8 +63,8 @@ class CountType(click.ParamType[int | None]):
         return count
 
 
-class EngineOption(click.Option):
-    """A flag that stands for a config field; shown in a section of its own.
+class ConfigOption(click.Option):
+    """A flag that stands for a config field.
 
     Args:
         common: Whether the short help shows it.
@@ -75,10 +75,14 @@ class EngineOption(click.Option):
         self.common = common
 
 
+class EngineOption(ConfigOption):
+    """One of the engine's, which have a section of their own."""
+
+
 class EngineCommand(click.Command):
     """A command that takes ``--config``; its help lists the engine's options last.
 
-    ``--help`` shows the common ones of them, ``--help-all`` all. Flags of other engines that have
+    ``--help`` shows the common flags, ``--help-all`` all. Flags of other engines that have
     nothing to do are taken and not shown.
 
     Args:
@@ -98,7 +102,7 @@ class EngineCommand(click.Command):
                 is_eager=True,
                 expose_value=False,
                 callback=self._show_all,
-                help="show every engine flag and exit",
+                help="show every flag and exit",
             )
         )
 
@@ -112,19 +116,21 @@ class EngineCommand(click.Command):
             ctx.exit()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        engine = "Engine" if HELP_ALL in ctx.meta else "Engine (all: --help-all)"
-        sections: dict[str, list[tuple[str, str]]] = {"Options": [], engine: []}
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Engine": []}
+        cut = set()
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            hidden = isinstance(param, EngineOption) and not param.common
-            if hidden and HELP_ALL not in ctx.meta:
+            if record is None or not isinstance(param, click.Option):
                 continue
-            if record is not None and isinstance(param, click.Option):
-                section = engine if isinstance(param, EngineOption) else "Options"
-                sections[section].append((_LONG_NO.sub(r"--[no-]\1", record[0]), record[1]))
+            section = "Engine" if isinstance(param, EngineOption) else "Options"
+            if isinstance(param, ConfigOption) and not param.common and HELP_ALL not in ctx.meta:
+                cut.add(section)
+            else:
+                row = (_LONG_NO.sub(r"--[no-]\1", record[0]), record[1])
+                sections[section].append(row)
         for title, rows in sections.items():
             if rows:
-                with formatter.section(title):
+                with formatter.section(f"{title} (all: --help-all)" if title in cut else title):
                     formatter.write_dl(rows, col_max=38)
 
 
@@ -164,7 +170,7 @@ def config_option(
         names = f"--{flag}"
         extra = {"type": CountType(optional) if hint is int else hint}
         extra["metavar"] = "TEXT" if hint is str else "N"
-    if kind is EngineOption:
+    if issubclass(kind, ConfigOption):
         extra["common"] = field.metadata.get("common", False)
     if field.default not in (None, ()):
         shown = ("on" if field.default else "off") if hint is bool else field.default

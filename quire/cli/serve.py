@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
 
-from quire.cli.engine_flags import EngineCommand, config_option, engine_flags
+from quire.cli.engine_flags import ConfigOption, EngineCommand, config_option, engine_flags
 from quire.core import env
 from quire.core.background_stream import use_background_stderr
 from quire.core.config import EngineConfig
@@ -48,7 +48,7 @@ def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(options=options, **keywords)
 
     for field, hint in reversed(settings):
-        config_option(field, hint, click.Option)(command)
+        config_option(field, hint, ConfigOption)(command)
     return command
 
 

@@ -32,54 +32,70 @@ _KEY = re.compile(r"[!-~]+")
 class ServerOptions:
     """Where the server listens, whom it answers and how; flags are generated from the fields."""
 
-    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 is all")
-    port: int = option(8000, "TCP port; 0 takes a free one")
-    uds: str | None = option(None, "Unix socket instead of TCP")
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 is all", common=True)
+    port: int = option(8000, "TCP port; 0 takes a free one", common=True)
+    uds: str | None = option(None, "Unix socket instead of TCP", common=True)
     root_path: str = option("", "path prefix a proxy strips")
     api_key: tuple[str, ...] = field(
         default=(),
         repr=False,
-        metadata={"help": "key of clients (QUIRE_API_KEY)"},
+        metadata={"help": "key of clients (QUIRE_API_KEY)", "common": True},
     )
-    api_key_file: str | None = option(None, "file with lines `KEY|sha256:HEX infer,read,admin`")
+    api_key_file: str | None = option(
+        None, "file with lines `KEY|sha256:HEX infer,read,admin`", common=True
+    )
     prefix_cache_isolation: Literal["none", "key"] = option(
-        "none", "who shares cached blocks: everybody, or each key its own"
+        "none", "who shares cached blocks: everybody, or each key its own", common=True
     )
-    allowed_origins: tuple[str, ...] = option((), "web pages that may call (CORS); * is any")
-    allowed_hosts: tuple[str, ...] = option((), "names to answer to, besides localhost; * is any")
-    ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)")
-    ssl_keyfile: str | None = option(None, "its private key (PEM)")
+    allowed_origins: tuple[str, ...] = option(
+        (), "web pages that may call (CORS); * is any", common=True
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        (), "names to answer to, besides localhost; * is any", common=True
+    )
+    ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)", common=True)
+    ssl_keyfile: str | None = option(None, "its private key (PEM)", common=True)
     ssl_ca_certs: str | None = option(None, "authorities of clients' certificates")
-    strict_params: bool = option(False, "answer 400 to unknown request fields")
+    strict_params: bool = option(False, "answer 400 to unknown request fields", common=True)
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
     stream_interval: int = option(1, "tokens per event of a stream, at least")
     decoupled: bool = option(True, "answers may be streamed")
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
     metrics_prefix: str = option("quire", "first part of metric names (try vllm)")
-    playground: bool = option(True, "serve a chat page at /")
+    playground: bool = option(True, "serve a chat page at /", common=True)
     enable_auto_tool_choice: bool = option(True, "the model may choose tools")
-    tool_call_parser: str = option("auto", "format of calls: hermes, llama3_json, mistral, none")
-    reasoning_parser: str = option("auto", "marks of reasoning: qwen3, deepseek_r1, none")
+    tool_call_parser: str = option(
+        "auto", "format of calls: hermes, llama3_json, mistral, none", common=True
+    )
+    reasoning_parser: str = option(
+        "auto", "marks of reasoning: qwen3, deepseek_r1, none", common=True
+    )
     exclude_tools_when_tool_choice_none: bool = option(
         False, "leave tools out of the prompt when they may not be called"
     )
     max_stored_responses: int = option(1000, "answers of /v1/responses kept for later turns")
     max_stored_bytes: int = option(64 * 2**20, "bytes of memory for them")
-    max_num_queued_reqs: int = option(4096, "prompts that may wait; others: 429")
+    max_num_queued_reqs: int = option(4096, "prompts that may wait; others: 429", common=True)
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
-    max_connections: int | None = option(None, "connections at once; auto: what the OS allows")
+    max_connections: int | None = option(
+        None, "connections at once; auto: what the OS allows", common=True
+    )
     write_timeout: float = option(60.0, "seconds till a client that reads nothing is cut; 0: never")
     ready_timeout: float = option(5.0, "seconds without a step till /health/ready is red, at least")
-    watchdog_timeout: float = option(120.0, "seconds without a step that restart the engine")
+    watchdog_timeout: float = option(
+        120.0, "seconds without a step that restart the engine", common=True
+    )
     grammar_compilation_timeout: float = option(10.0, "seconds that compiling a grammar may take")
     sse_keep_alive_interval: float = option(15.0, "silent seconds to a stream's comment; 0: never")
-    shutdown_timeout: float = option(30.0, "seconds that running requests get after SIGTERM")
+    shutdown_timeout: float = option(
+        30.0, "seconds that running requests get after SIGTERM", common=True
+    )
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
         "info", "of the HTTP layer"
     )
     disable_uvicorn_access_log: bool = option(False, "log no line per request but generations")
-    disable_log_requests: bool = option(False, "log no line per generation")
-    log_format: LogFormat = option("human", "of log lines")
+    disable_log_requests: bool = option(False, "log no line per generation", common=True)
+    log_format: LogFormat = option("human", "of log lines", common=True)
     otlp_traces_endpoint: str | None = option(None, "send traces there (needs quire[otel])")
 
     def __post_init__(self) -> None:

@@ -6,11 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
 from quire.cli.engine_flags import config_fields
 from quire.cli.main import COMMANDS
+from quire.server.options import ServerOptions
 
 
 def test_help_lists_every_command(quire):
@@ -68,6 +70,14 @@ def test_help_of_each_command_fits_one_screen(quire, command):
     result = quire(command, "--help")
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.splitlines()) <= 60
+
+
+def test_help_all_of_serve_lists_every_flag_of_the_server(quire):
+    short, whole = quire("serve", "--help").stdout, quire("serve", "--help-all").stdout
+    flags = {f"--{field.name}".replace("_", "-") for field in fields(ServerOptions)}
+    listed = set(re.findall(r"--[a-z-]+", whole.replace("--[no-]", "--")))
+    assert flags <= listed
+    assert "Options (all: --help-all):" in short and "--stream-interval" not in short
 
 
 def test_help_all_lists_every_engine_flag(quire):
