@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import schemathesis
 
+from quire.server.http.errors import has_flat_errors
+
 
 @schemathesis.check
 def honest_status(ctx, response, case):  # type: ignore[no-untyped-def]
@@ -15,7 +17,10 @@ def honest_status(ctx, response, case):  # type: ignore[no-untyped-def]
 
 @schemathesis.check
 def error_body(ctx, response, case):  # type: ignore[no-untyped-def]
-    """Every error has OpenAI's body."""
+    """Every error has OpenAI's body, or the flat one of the shapes that have it."""
     if response.status_code >= 400 and case.method != "HEAD":
-        error = response.json()["error"]
+        body = response.json()
+        flat = isinstance(body["error"], str)
+        assert flat == has_flat_errors(case.formatted_path), body
+        error = body | {"message": body["error"]} if flat else body["error"]
         assert error["message"] and error["type"] and error["code"] == response.status_code

@@ -28,6 +28,7 @@ FLAGS = [
     "--chat-template",
     "--default-chat-template-kwargs",
     "--max-logprobs",
+    "--disable-any-whitespace",
     "--block-size",
     "--memory",
     "--gpu-memory-utilization",

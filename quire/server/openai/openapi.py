@@ -57,14 +57,14 @@ class Operation:
     Attributes:
         summary: One line.
         request: Struct of the body, None without one.
-        answer: Struct of the answer, or None for an object that is not described further.
+        answer: Type of the answer, or None for an object that is not described further.
         or_with: The answer may also be an object with this field alone.
         media: Content types of the answer; none for an empty one.
     """
 
     summary: str
     request: type[msgspec.Struct] | None = None
-    answer: type[msgspec.Struct] | None = None
+    answer: Any = None
     media: tuple[str, ...] = (_JSON,)
     or_with: str | None = None
 
@@ -80,6 +80,8 @@ class AnyRequest(msgspec.Struct, kw_only=True):
 def _of_triton() -> dict[tuple[str, str], Operation]:
     """Return Triton's routes, each with and without the model's version."""
     found = {("GET", "/v2"): Operation("The server, in Triton's shape.")}
+    for state in ("live", "ready"):
+        found["GET", f"/v2/health/{state}"] = Operation(f"As /health/{state}.", media=())
     for model in ("/v2/models/{model:path}", "/v2/models/{model:path}/versions/1"):
         found |= {
             ("GET", model): Operation("What a model takes and gives, in Triton's shape."),
@@ -119,7 +121,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/responses/{id}/cancel"): Operation("End a response under way."),
     ("POST", "/generate"): Operation("Continue a text, in TGI's shape.", TgiRequest, TgiAnswer),
     ("POST", "/generate_stream"): Operation("The same, streamed.", TgiRequest, media=(_EVENTS,)),
-    ("POST", "/"): Operation("As /generate, in a list, or streamed.", TgiRequest, media=(_EVENTS,)),
+    ("POST", "/"): Operation(
+        "As /generate, in a list, or streamed.", TgiRequest, list[TgiAnswer], (_JSON, _EVENTS)
+    ),
     ("GET", "/info"): Operation("What is served, in TGI's shape."),
     ("POST", "/api/generate"): Operation(
         "Answer a text, in Ollama's shape.", OllamaGenerateRequest, OllamaAnswer, (_JSON, _LINES)
@@ -146,7 +150,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         for path in ("/completion", "/completions")
     },
     ("GET", "/props"): Operation("What is served, in llama-server's shape."),
-    ("GET", "/slots"): Operation("Who may run and who does, in llama-server's shape."),
+    ("GET", "/slots"): Operation(
+        "Who may run and who does, in llama-server's shape.", None, list[dict[str, Any]]
+    ),
     ("GET", "/load"): Operation("How many requests are under way."),
     ("GET", "/v1/models"): Operation("List the served models.", None, ModelList),
     ("GET", "/v1/models/{model:path}"): Operation("Describe a model.", None, ModelCard),
@@ -229,7 +235,7 @@ def _operation(
     return described
 
 
-def _content(kind: type[msgspec.Struct] | None, schemas: dict[str, Any]) -> dict[str, Any]:
+def _content(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     if kind is None:
         return {_JSON: {"schema": {"type": "object"}}}
     (schema,), found = msgspec.json.schema_components([kind], ref_template=_REF)
