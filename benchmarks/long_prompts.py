@@ -140,7 +140,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             "stream_gap_p99": p99(both.gaps) if stream else None,
             "stream_gap_p99_long_alone": p99(undisturbed.gaps) if stream else None,
         }
-    llm.shutdown()
+    await llm.shutdown()
     return rows
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.core.config import SchedulerOptions
+from quire.engine.chunk_size import ChunkSize
 from quire.engine.request import Request
 
 #: Steps in a row that a prompt is passed over before its turn comes: the oldest one, and others.
@@ -51,6 +52,7 @@ class PrefillPolicy:
 
     Attributes:
         divides: Whether prompts take turns. When not, steps are filled in the requests' order.
+        chunk_size: Told of requests that come and of steps that end.
     """
 
     def __init__(self, options: SchedulerOptions, takes_more: bool) -> None:
@@ -58,15 +60,18 @@ class PrefillPolicy:
         self.divides = (
             takes_more and options.enable_chunked_prefill and options.batching_type == "inflight"
         )
+        self.chunk_size = ChunkSize(options.mixed_prefill_tokens)
         self._passed: dict[str, int] = {}  # steps in a row in which a prompt got nothing
 
-    def budget(self, num_decodes: int) -> int:
+    def budget(self, num_decodes: int, now: float) -> int:
         """Return the tokens of a step: few of prompts where others would have to wait for them."""
         options = self._options
         bounded = options.mixed_prefill_tokens and options.enable_chunked_prefill
         if bounded and (num_decodes or self.divides):
-            mixed = num_decodes + options.mixed_prefill_tokens
-            return min(options.max_num_batched_tokens, mixed)
+            num_tokens = options.mixed_prefill_tokens
+            if self.divides:
+                num_tokens = self.chunk_size.tokens(now)
+            return min(options.max_num_batched_tokens, num_decodes + num_tokens)
         return options.max_num_batched_tokens
 
     def chunk(self, num_tokens: int, room: int, most: int) -> int:

@@ -72,6 +72,7 @@ class Scheduler:
         self._eos_token_ids = eos_token_ids
         self._use_cache = use_cache
         self._clock = clock
+        self._planned_time = 0.0
         self._ended: list[str] = []  # the runner does not know yet
         self.held: dict[str, RequestStatus] = {}  # who waits for KV, and the status before
         self._block_stores: list[tuple[int, bytes]] = []
@@ -84,6 +85,8 @@ class Scheduler:
             self.requests[sequence.request_id] = sequence
         self._groups.setdefault(request.group_id, []).extend(group)
         self.stats.num_sequences_added += len(group)
+        if self.running or len(self.waiting):
+            self.prefill.chunk_size.joined(self._clock())
         self.waiting.push(request)
 
     def hold(self, request: Request) -> None:
@@ -117,6 +120,7 @@ class Scheduler:
             unready: Running requests that sit this step out.
         """
         plan = SchedulerOutput()
+        self._planned_time = self._clock()
         division = self._divide(unready) if self.prefill.divides else None
         room = self._schedule_running(plan, division, unready)
         first_part = room if self.options.enable_chunked_prefill else 0
@@ -140,6 +144,8 @@ class Scheduler:
     def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:
         """Apply a step's results; return an output for each sequence that has one."""
         now = self._clock()
+        if plan.scheduled:
+            self._observe_step(plan, now - self._planned_time)
         outputs: list[EngineOutput] = []
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]
@@ -195,7 +201,7 @@ class Scheduler:
         """
         running = self.running
         num_decodes_after = sum(map(_decodes, running))
-        budget = self.prefill.budget(num_decodes_after)
+        budget = self.prefill.budget(num_decodes_after, self._planned_time)
         position = 0
         while position < len(running) and budget > 0:
             request = running[position]
@@ -224,6 +230,16 @@ class Scheduler:
             position += 1
         return budget
 
+    def _observe_step(self, plan: SchedulerOutput, seconds: float) -> None:
+        num_prompt_tokens, has_part = 0, False
+        for scheduled in plan.scheduled:
+            request = self.requests[scheduled.request_id]
+            if not _decodes(request):
+                num_prompt_tokens += scheduled.num_scheduled_tokens
+                num_computed = request.num_computed_tokens + scheduled.num_scheduled_tokens
+                has_part |= num_computed < request.num_tokens
+        self.prefill.chunk_size.observe(seconds, num_prompt_tokens, has_part)
+
     def _divide(self, unready: Container[str]) -> Division:
         """Divide the tokens that the next step has for prompts."""
         num_decodes = sum(map(_decodes, self.running))
@@ -234,7 +250,7 @@ class Scheduler:
         ]
         found = self._next_request()
         head = None if found is None else (found[0], self._num_missing(*found))
-        room = max(self.prefill.budget(num_decodes) - num_decodes, 1)
+        room = max(self.prefill.budget(num_decodes, self._planned_time) - num_decodes, 1)
         return self.prefill.divide(prompts, head, len(self.waiting), room)
 
     def _next_request(self) -> tuple[Request, list[int]] | None:

@@ -114,7 +114,7 @@ def serve_long_prompt(start: Any, counting: Any, chunked: bool) -> tuple[float, 
         max_num_batched_tokens=2048 if chunked else 40000,
         step_seconds=cost,
     )
-    run.add("decode", [1], max_tokens=320)
+    run.add("decode", [1], max_tokens=400)
     for _ in range(3):
         run.step()
     run.add("long", [2] * 32768, max_tokens=1)

@@ -1,0 +1,64 @@
+"""How many prompt tokens a step has while short prompts come; it divides them between nobody.
+
+A request that arrives during a step waits for its end. Tokens do not measure that: deep in a prompt
+one takes many times as long as at its beginning. So the time is measured that steps without a part
+of a long prompt take, and parts are made so small that steps with one take a few times as long.
+What a step costs in any case slows the long prompt; with nobody else around its parts are large.
+"""
+
+from __future__ import annotations
+
+#: A step with a part of a long prompt may take this many times as long as those without.
+STEP_FACTOR = 3.1
+#: How long after somebody came while others were there somebody else is expected, in seconds.
+COMPANY_SECONDS = 10.0
+#: Fewest tokens of a part.
+LEAST_TOKENS = 16
+#: Weight of the newest step in what is known of those without a part, and with one.
+SHORT_WEIGHT, LONG_WEIGHT = 0.1, 0.5
+
+
+class ChunkSize:
+    """Measures steps.
+
+    Args:
+        most: Tokens of prompts in a step when nothing else is known, and never more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._short_seconds = 0.0
+        self._token_seconds = 0.0  # of prompt tokens, in steps with a part of a long prompt
+        self._company_until = 0.0
+
+    def joined(self, now: float) -> None:
+        """A request has come while others were there."""
+        self._company_until = now + COMPANY_SECONDS
+
+    def observe(self, seconds: float, num_prompt_tokens: int, has_part: bool) -> None:
+        """A step has ended.
+
+        Args:
+            seconds: It took.
+            num_prompt_tokens: It had.
+            has_part: Whether some of them were a part of a prompt that goes on.
+        """
+        if not has_part:
+            self._short_seconds = _mean(self._short_seconds, seconds, SHORT_WEIGHT)
+        elif num_prompt_tokens >= LEAST_TOKENS:
+            token_seconds = seconds / num_prompt_tokens
+            self._token_seconds = _mean(self._token_seconds, token_seconds, LONG_WEIGHT)
+
+    def tokens(self, now: float) -> int:
+        """Return the prompt tokens of the next step."""
+        seconds = STEP_FACTOR * self._short_seconds
+        is_known = self._short_seconds > 0 and self._token_seconds > 0
+        if not is_known or now >= self._company_until:
+            return self._most
+        return max(
+            min(int(seconds / self._token_seconds), self._most), min(LEAST_TOKENS, self._most)
+        )
+
+
+def _mean(mean: float, newest: float, weight: float) -> float:
+    return newest if mean == 0.0 else mean + weight * (newest - mean)
