@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
@@ -36,6 +38,17 @@ def device() -> str:
 def small() -> dict[str, Any]:
     """Settings with which an engine takes little of the machine that runs the tests."""
     return {"memory": 64 * 2**20, "max_num_seqs": 8, "threads": 1}
+
+
+@pytest.fixture
+def quire_log() -> Iterator[list[logging.LogRecord]]:
+    """Collect what the logger ``quire`` gets, whether it passes records on or not."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logging.getLogger("quire").addHandler(handler)
+    yield records
+    logging.getLogger("quire").removeHandler(handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -92,8 +93,8 @@ def test_a_pool_below_the_context_ends_a_request_where_it_ends(
 
 
 def test_the_log_says_that_blocks_are_not_shared(
-    create_llm: Callable[..., LLM], capfd: Any
+    create_llm: Callable[..., LLM], quire_log: list[logging.LogRecord]
 ) -> None:
     create_llm(kv_layout="static")
     line = "enable_prefix_caching = off: blocks are not shared with --kv-layout static"
-    assert line in capfd.readouterr().err
+    assert line in [record.getMessage() for record in quire_log]

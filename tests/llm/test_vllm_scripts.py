@@ -49,18 +49,14 @@ def test_constructors_of_scripts(folder: Path, device: str, keywords: dict[str, 
 
 
 def test_notices_are_logged_and_tokens_stay(
-    folder: Path, device: str, small: dict[str, Any], caplog: pytest.LogCaptureFixture
+    folder: Path, device: str, small: dict[str, Any], quire_log: list[logging.LogRecord]
 ) -> None:
     params = SamplingParams(temperature=0, max_tokens=8)
     with LLM(str(folder), device=device, **small) as llm:
         expected = llm.generate("abc", params)[0].outputs[0].token_ids
-    logging.getLogger("quire").addHandler(caplog.handler)
-    try:
-        with LLM(str(folder), device=device, tensor_parallel_size=2, swap_space=4, **small) as llm:
-            assert llm.generate("abc", params)[0].outputs[0].token_ids == expected
-    finally:
-        logging.getLogger("quire").removeHandler(caplog.handler)
-    said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    with LLM(str(folder), device=device, tensor_parallel_size=2, swap_space=4, **small) as llm:
+        assert llm.generate("abc", params)[0].outputs[0].token_ids == expected
+    said = [r.getMessage() for r in quire_log if r.levelno == logging.WARNING]
     assert [line.split()[0] for line in said] == ["tensor_parallel_size=2", "swap_space=4"]
 
 
