@@ -1,6 +1,7 @@
 """Where everything that tests need was installed, a test that skips fails.
 
-A pytest plugin; ``.ci/run`` installs the programs and packages and sets ``QUIRE_REQUIRE_ALL=1``.
+A pytest plugin; ``scripts/install_test_programs`` installs the programs, ``QUIRE_REQUIRE_ALL=1``
+turns the rule on.
 Elsewhere tests skip what a machine does not have. The reasons that hold everywhere are listed here.
 """
 

@@ -1,4 +1,4 @@
-"""The Dockerfile read as it stands; ``scripts/check_dockerfile`` runs it, as ``.ci/run`` does."""
+"""The Dockerfile read as it stands; ``scripts/check_dockerfile`` runs it."""
 
 from __future__ import annotations
 
