@@ -3,9 +3,8 @@
 The short form of ``scripts/soak``: coarser (a minute cannot see what an hour can), but its limits
 hold on a machine that others use as well. Every part is the same work, so caches fill in the first;
 a part ends when the server is idle, has collected its garbage and trimmed its heap. What is kept of
-each request shows in every part: the least growth of a part counts. Instead of gaps between tokens,
-which other programs lengthen, the processor time of a token must not rise; that a stream decodes in
-every step is the scheduler's tests'.
+each request shows in every part: the least growth of a part counts. Times are for ``scripts/soak``
+alone; that a stream decodes in every step is the scheduler's tests'.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ SITE = Path(__file__).parent / "growth_site"
 #: Growth of a process that is allowed, of 1,000 requests. Two or three objects of each are kept for
 #: half a minute, to say when to try again.
 MOST = {"objects": 3500.0, "heap_kib": 128.0, "resident_kib": 512.0}
-#: Processor time of a token: the least of the last parts by the least of the first.
-MOST_SLOWER = 1.5
 
 
 @dataclass
@@ -37,12 +34,11 @@ class Growth:
 
     Attributes:
         looks: By process.
-        requests, tokens: Of each part.
+        requests: Of each part.
     """
 
     looks: list[dict[str, growth_probe.Look]] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
-    tokens: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     def of_1000_requests(self) -> dict[str, float]:
@@ -55,23 +51,12 @@ class Growth:
                 found[f"{process} {what}"] = min(1000 * part / count for part, count in steps)
         return found
 
-    def slower(self) -> dict[str, float]:
-        """Return how much more processor time a token takes at the end, by process."""
-        found = {}
-        for process in self.looks[0]:
-            steps = zip(self._parts(process, "cpu_seconds"), self.tokens[1:], strict=True)
-            costs = [part / count for part, count in steps]
-            half = len(costs) // 2
-            found[process] = min(costs[half:]) / min(costs[:half])
-        return found
-
     def problems(self) -> list[str]:
         """Return what is above its limit, as text."""
         kept = self.of_1000_requests().items()
         return [
             *(f"error: {error}" for error in self.errors[:3]),
             *(f"{name}: {value:.0f}" for name, value in kept if value > MOST[name.split()[1]]),
-            *(f"{name} slower: {v:.2f}" for name, v in self.slower().items() if v > MOST_SLOWER),
         ]
 
     def _parts(self, process: str, what: str) -> list[float]:
@@ -97,17 +82,13 @@ def run(num_parts: int = 5, num_requests: int = 150, *, site: Path = SITE) -> Gr
         with ServeProcess(soak.SERVER, **growth_probe.environment(folder, site)) as server:
             url = server.wait_ready()
             ids = {"server": server.popen.pid, "engine": server.engine().pid}
-            before = 0.0
             for part in range(1, num_parts + 1):
                 seen = asyncio.run(_ask_all(url, questions))
                 with httpx2.Client(base_url=url, timeout=60) as client:
                     server_state.wait_until_idle(client)
-                    tokens = server_state.counters(client)["generation_tokens"]
                 growth.looks.append(growth_probe.look(folder, ids, part))
                 growth.requests.append(sum(seen.statuses.values()))
-                growth.tokens.append(tokens - before)
                 growth.errors += seen.errors
-                before = tokens
     return growth
 
 
@@ -127,7 +108,7 @@ async def _ask_all(url: str, questions: list[Question]) -> soak.Measured:
 
 def main() -> None:
     growth = run()
-    numbers: dict[str, Any] = growth.of_1000_requests() | growth.slower()
+    numbers: dict[str, Any] = growth.of_1000_requests()
     for name, value in numbers.items():
         print(f"{name}: {value:.3f}")
     raise SystemExit(", ".join(growth.problems()))

@@ -21,7 +21,7 @@ from quire.core.process_usage import resident_bytes
 
 FOLDER = "QUIRE_GROWTH_FOLDER"
 POLL_SECONDS = 0.05
-#: Of one process: ``objects``, ``heap_kib``, ``resident_kib``, ``cpu_seconds``.
+#: Of one process: ``objects``, ``heap_kib``, ``resident_kib``.
 Look = dict[str, float]
 
 
@@ -69,7 +69,6 @@ def _answer(folder: Path) -> None:
 
 
 def _look() -> Look:
-    cpu_seconds = time.process_time()
     gc.collect()
     objects = sys.getallocatedblocks()
     ctypes.CDLL(None).malloc_trim(0)
@@ -78,5 +77,4 @@ def _look() -> Look:
         "objects": objects,
         "heap_kib": used[0] / 1024 if used else 0.0,
         "resident_kib": resident_bytes() / 1024,
-        "cpu_seconds": cpu_seconds,
     }

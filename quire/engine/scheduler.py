@@ -31,8 +31,8 @@ _order = attrgetter("order")
 class Scheduler:
     """Keeps waiting and running requests and plans steps.
 
-    There are no phases: a step gives each request some of the tokens by which
-    ``num_computed_tokens`` lags behind ``num_tokens``. Every decode runs in each step; what prompts
+    There are no phases: a step gives each request some of the tokens that it has and has not
+    computed, ``num_tokens - num_computed_tokens``. Every decode runs in each step; what prompts
     get is divided by :class:`PrefillPolicy`. Blocks are given to running requests first, oldest
     first, and :class:`Admission` starts no more than will most likely fit to their ends. When
     blocks run out all the same, the youngest running request is preempted: it recomputes later,

@@ -28,7 +28,7 @@ def test_saturated_for_some_seconds():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_nothing_is_kept_of_a_request_and_tokens_do_not_get_dearer():
+def test_nothing_is_kept_of_a_request():
     seen = growth.run()
     if seen.problems():  # What others do on the machine does not come twice; what is kept does.
         seen = growth.run()
@@ -38,27 +38,24 @@ def test_nothing_is_kept_of_a_request_and_tokens_do_not_get_dearer():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_server_that_keeps_something_of_each_request_is_caught():
-    """Objects in the server; in the engine 1 KiB a step outside Python, and ever longer steps."""
+    """Objects in the server; in the engine 1 KiB a step outside Python."""
     seen = growth.run(num_requests=60, site=Path(__file__).parent / "leaking")
     found = {problem.partition(":")[0] for problem in seen.problems()}
-    assert found >= {"server objects", "engine heap_kib", "engine slower"}, seen
+    assert found >= {"server objects", "engine heap_kib"}, seen
 
 
-def look(objects, heap_kib, cpu_seconds):
-    values = {"objects": objects, "heap_kib": heap_kib, "resident_kib": 0.0}
-    return {"server": values | {"cpu_seconds": cpu_seconds}}
+def look(objects, heap_kib):
+    return {"server": {"objects": objects, "heap_kib": heap_kib, "resident_kib": 0.0}}
 
 
 def test_growth_counts_when_every_part_after_the_first_has_it():
-    looks = [look(*values) for values in ((0, 0, 0), (900, 9, 1), (901, 10, 2), (1200, 30, 3.4))]
-    seen = growth.Growth(looks, [100] * 4, [10.0] * 4)
+    looks = [look(*values) for values in ((0, 0), (900, 9), (901, 10), (1200, 30))]
+    seen = growth.Growth(looks, [100] * 4)
     assert seen.of_1000_requests() == {
         "server objects": 10, "server heap_kib": 10, "server resident_kib": 0,
     }  # fmt: skip
-    assert seen.slower() == {"server": pytest.approx(1.0)}
-    looks[2] = look(1500, 20, 2.7)
-    looks[3] = look(2000, 40, 4.5)
-    assert seen.problems() == ["server objects: 5000", "server slower: 1.70"]
+    looks[2], looks[3] = look(1500, 20), look(2000, 40)
+    assert seen.problems() == ["server objects: 5000"]
     seen.errors.append("status 500")
     assert seen.problems()[0] == "error: status 500"
 

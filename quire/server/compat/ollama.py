@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,8 +27,7 @@ from quire.server.compat.ollama_models import served_name, stamp
 from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.completion_prompt import prepare_completion
-from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.outputs import Outputs
+from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
@@ -222,7 +221,7 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
         return OllamaVectors(answer, self._only_one), submission
 
 
-class OllamaVectors:
+class OllamaVectors(WholeAnswer):
     """Formats one answer.
 
     Args:
@@ -248,10 +247,6 @@ class OllamaVectors:
             "load_duration": 0,
             "prompt_eval_count": ours.usage.prompt_tokens,
         }
-
-    def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
-        """There are none: the request has no field that asks for a stream."""
-        raise NotImplementedError
 
 
 def _nanoseconds(seconds: float) -> int:

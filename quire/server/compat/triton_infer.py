@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -15,8 +15,7 @@ from quire.core.outputs import RequestOutput
 from quire.protocol.decode import decode_json
 from quire.protocol.triton_tensors import TEXT_OUTPUT, InferRequest, fill_inputs, write_texts
 from quire.server.generation.completion_prompt import prepare_completion
-from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.outputs import Outputs
+from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import JsonRequest, check_media_type, read_body
 
@@ -60,7 +59,7 @@ def _size(text: str, most: int) -> int:
     return int(text)
 
 
-class InferTexts:
+class InferTexts(WholeAnswer):
     """Formats one answer.
 
     Args:
@@ -101,7 +100,3 @@ class InferTexts:
         head = msgspec.json.encode(answer)
         headers = {HEADER_LENGTH: str(len(head))}
         return Response(head + data, headers=headers, media_type="application/octet-stream")
-
-    def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
-        """There are none: the request has no field that asks for a stream."""
-        raise NotImplementedError

@@ -39,6 +39,18 @@ class Answer(Protocol):
         ...
 
 
+class WholeAnswer(ABC):
+    """An answer to requests that cannot ask for a stream."""
+
+    @abstractmethod
+    def whole(self, outputs: list[RequestOutput]) -> Any:
+        """As :meth:`Answer.whole`."""
+
+    def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
+        """Nobody asks for them."""
+        raise AssertionError(f"{type(self).__name__} is never streamed")
+
+
 class GenerationEndpoint(ABC, Generic[T]):
     """An ASGI app for one route.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from array import array
 from base64 import b64encode
-from collections.abc import AsyncGenerator
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
@@ -17,8 +16,7 @@ from quire.protocol.embedding import (
     EmbeddingUsage,
 )
 from quire.protocol.prompt_list import read_prompts
-from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.outputs import Outputs
+from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.prompts import PromptLimit, encode_prompt
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
@@ -59,7 +57,7 @@ class Embeddings(GenerationEndpoint[EmbeddingRequest]):
         return EmbeddingAnswer(request), submission
 
 
-class EmbeddingAnswer:
+class EmbeddingAnswer(WholeAnswer):
     """Formats one answer.
 
     Args:
@@ -85,10 +83,6 @@ class EmbeddingAnswer:
             ],
             usage=EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
         )
-
-    def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
-        """There are none: the request has no field that asks for a stream."""
-        raise NotImplementedError
 
 
 def _encode(embedding: bytes, base64: bool) -> list[float] | str:

@@ -18,7 +18,6 @@ def encode(self, text, *arguments, **keywords):
 
 def execute(self, *arguments, **keywords):
     steps.append(malloc(1024))
-    sum(range(2000 * len(steps)))
     return healthy_execute(self, *arguments, **keywords)
 
 
