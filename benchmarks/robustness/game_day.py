@@ -125,8 +125,8 @@ def exhaustion(number: int) -> Scenario:
 
     return Scenario(
         {bounded: (SEQS, "8", "--max-num-queued-reqs", "24")},
-        # 25 blocks let it in, 39 are what it will need: 4 fit.
-        [Shape(number, num_own=400, num_output=224)],
+        # 72 to 78 blocks: 2 fit, and are 95% of the pool wherever each of them has got to.
+        [Shape(number, num_own=1152, num_output=96)],
         [
             _USEFUL,
             (
@@ -153,7 +153,8 @@ def thrashing(number: int, widths: Sequence[int]) -> Scenario:
             ("QuirePreempts stays silent", _quiet),
             (
                 "too many may run: as many run as fit",
-                lambda seen: all(seen[w]["steps"] <= seen[fits]["steps"] for w in wider),
+                # Clients that come a step later end a step later: some steps have fewer rows.
+                lambda seen: all(seen[w]["steps"] <= 1.02 * seen[fits]["steps"] for w in wider),
             ),
         ],
     )

@@ -7,6 +7,9 @@ from collections import Counter, deque
 
 #: Endings that are remembered.
 WINDOW = 256
+#: How long an output is thought to get, at least, where none of its length has been seen. A limit
+#: above it is seldom a wish: clients that name none get the rest of the context.
+UNSEEN = 1024
 
 
 class OutputLengths:
@@ -15,7 +18,7 @@ class OutputLengths:
     Outputs that stopped by themselves show how long outputs are; those that were cut (by their
     limit, by their client) show only that they were at least as long. The product-limit estimate
     (Kaplan and Meier 1958) counts both right. Before anything has been seen, and beyond the longest
-    output seen, a sequence is expected to run to its limit.
+    output seen, a sequence is expected to go on for as long again.
     """
 
     def __init__(self) -> None:
@@ -23,6 +26,7 @@ class OutputLengths:
         # Lengths at which outputs stopped, and the part that has stopped by then.
         self._lengths: list[int] = []
         self._stopped: list[float] = []
+        self._longest = UNSEEN
         self._is_current = True
 
     def observe(self, length: int, stopped: bool) -> None:
@@ -36,21 +40,24 @@ class OutputLengths:
         Args:
             num_output_tokens: Generated so far.
             limit: Most that may follow, at least 1.
-            part: 0 to 1.
+            part: 0 to 1; 1 is the most that may follow.
         """
+        if part >= 1:
+            return limit
         if not self._is_current:
             self._estimate()
         index = bisect_right(self._lengths, num_output_tokens) - 1
         stopped = self._stopped[index] if index >= 0 else 0.0
         index = bisect_left(self._stopped, stopped + part * (1 - stopped), index + 1)
         if index == len(self._lengths):
-            return limit
+            return min(max(self._longest, num_output_tokens), limit)
         return min(self._lengths[index] - num_output_tokens, limit)
 
     def _estimate(self) -> None:
         stops = Counter(length for length, stopped in self._seen if stopped)
         ordered = sorted(length for length, _ in self._seen)
         self._lengths, self._stopped = sorted(stops), []
+        self._longest = max(ordered[-1], UNSEEN)
         going_on = 1.0
         for length in self._lengths:
             # One more than were seen goes on: the longest output seen is not the longest there is.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quire.engine.output_lengths import WINDOW, OutputLengths
+from quire.engine.output_lengths import UNSEEN, WINDOW, OutputLengths
 
 
 def flood(run, lengths, max_tokens=None, prompt=32):
@@ -62,6 +62,13 @@ def test_lengths_that_nobody_knows_are_learned(start, counting, max_num_seqs):
     assert seconds[0] <= 1.1 * seconds[1]
 
 
+def test_limits_that_nobody_meant_hold_nobody_back(start, counting):
+    """No limit is the rest of the context, which is all of this pool: 16 start, not one by one."""
+    run = start(num_blocks=2049, executor_class=counting, max_model_len=32768, max_num_seqs=16)
+    assert flood(run, [100] * 16, max_tokens=32000) == 0
+    assert max(len(plan.scheduled) for plan in run.plans) == 16
+
+
 def test_a_preemption_makes_it_careful_until_blocks_are_free(start, counting):
     run = start(num_blocks=20, executor_class=counting, enable_prefix_caching=False)
     admission = run.engine.scheduler.admission
@@ -102,7 +109,13 @@ def test_everybody_ends_whatever_was_learned(start, counting, work, seen, cautio
 
 
 def test_nothing_seen_means_up_to_the_limit():
-    assert OutputLengths().rest(7, 30, 0.0) == 30
+    lengths = OutputLengths()
+    assert lengths.rest(7, 30, 0.0) == 30
+    assert lengths.rest(7, 32000, 0.0) == UNSEEN, "but not to the end of a long context"
+    assert lengths.rest(5000, 27000, 0.5) == 5000, "what went on for long goes on for as long again"
+    assert lengths.rest(0, 32000, 1.0) == 32000
+    lengths.observe(9000, stopped=False)
+    assert lengths.rest(0, 32000, 0.5) == 9000
 
 
 def test_outputs_that_stopped_show_how_long_outputs_are():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import io
 import os
 import signal
 import socket
@@ -15,13 +16,14 @@ from contextlib import suppress
 from importlib import import_module
 
 _CODE = (
-    "import sys; sys.path[:] = sys.argv[5:]; from quire.llm.process.child import _main; "
-    "_main(*sys.argv[1:5])"
+    "import sys; sys.path[:] = sys.argv[6:]; from quire.llm.process.child import _main; "
+    "_main(*sys.argv[1:6])"
 )
 _PR_SET_PDEATHSIG = 1
 _DUMP_SIGNAL = signal.SIGUSR1
-#: How long a stuck process may take to write its stacks.
-DUMP_SECONDS = 0.5
+#: How long a stuck process may take to write its stacks, and is silent when it has written them.
+DUMP_SECONDS = 5.0
+_SILENT_SECONDS = 0.3
 #: How long a process may take to end by itself after its socket was closed.
 SHUTDOWN_GRACE_SECONDS = 2.0
 
@@ -44,15 +46,18 @@ class ChildProcess:
 
     def __init__(self, target: Callable[[socket.socket], None], *, quiet: bool = False) -> None:
         self.socket, theirs = socket.socketpair()
-        with theirs:
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        self._stacks = io.FileIO(read)
+        with theirs, open(write, "wb") as stacks:
             # A fresh interpreter: forking would copy locks that other threads hold.
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-c", _CODE, target.__module__, target.__name__),
-                    *(str(theirs.fileno()), str(os.getpid())),
+                    *(str(theirs.fileno()), str(stacks.fileno()), str(os.getpid())),
                     *sys.path,
                 ],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), stacks.fileno()],
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL if quiet else None,
             )
@@ -62,12 +67,19 @@ class ChildProcess:
         """Process id."""
         return self._process.pid
 
-    def dump_stacks(self) -> None:
-        """Have it write its Python stacks to stderr, even when it is stopped or busy."""
+    def stacks(self) -> str:
+        """Return its Python stacks, even when it is stopped or busy; empty if none come in time."""
         for number in (_DUMP_SIGNAL, signal.SIGCONT):
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
-        time.sleep(DUMP_SECONDS)
+        end, text = time.monotonic() + DUMP_SECONDS, b""
+        while time.monotonic() < end:
+            time.sleep(_SILENT_SECONDS)
+            part = self._stacks.read(1 << 20)
+            text += part or b""
+            if part == b"" or (text and not part):  # it has ended, or has nothing more to say
+                break
+        return text.decode(errors="replace")
 
     def end(self, *, at_once: bool) -> int:
         """Close the socket and wait for the process; return its exit code, below 0 of a signal.
@@ -76,6 +88,7 @@ class ChildProcess:
             at_once: Kill it, instead of after :data:`SHUTDOWN_GRACE_SECONDS`.
         """
         self.socket.close()
+        self._stacks.close()
         if at_once:
             self._process.kill()
         try:
@@ -94,7 +107,7 @@ def ending_text(code: int) -> str:
     return f"exit code {code}"
 
 
-def _main(module: str, function: str, descriptor: str, parent: str) -> None:
+def _main(module: str, function: str, descriptor: str, stacks: str, parent: str) -> None:
     """Run the target in the child."""
     _end_with_parent(int(parent))
     # A terminal's Ctrl-C and a supervisor's SIGTERM reach the whole group. The server drains, and
@@ -102,7 +115,7 @@ def _main(module: str, function: str, descriptor: str, parent: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # In C and on the spot, so that it works while native code runs or a lock is held.
-    faulthandler.register(_DUMP_SIGNAL, all_threads=True)
+    faulthandler.register(_DUMP_SIGNAL, file=int(stacks), all_threads=True)
     getattr(import_module(module), function)(socket.socket(fileno=int(descriptor)))
 
 

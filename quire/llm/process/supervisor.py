@@ -305,6 +305,5 @@ class Supervisor:
         # Whoever waits is told first: the stacks take a moment.
         self._serving = None
         self._owner.ended(error)
-        log.error("%s The engine's Python stacks:", error)
-        child.dump_stacks()
+        log.error("%s The engine's Python stacks:\n%s", error, child.stacks() or "none came")
         return error
