@@ -214,7 +214,9 @@ async def test_no_progress_is_ended_with_stacks_in_the_log(
     assert not psutil.pid_exists(pid)
     log = capfd.readouterr().err
     assert "most recent call first" in log and "engine_loop.py" in log
+    before = engine.stats()["num_sequences_added"]
     assert await ending(engine, "after", GREEDY) == "length"
+    assert engine.stats()["num_sequences_added"] == before + 1, "none of the three is run again"
 
 
 def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: str) -> None:
