@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from os.path import commonprefix
 from typing import Any
+
+from quire.core.errors import RequestError
 
 #: Marks are characters of Unicode's private use, which mean nothing and have no case.
 _FIRST_MARK, _NUM_MARKS = 0xF0000, 0xFFFE
+#: Shared beginnings within one another that the pattern follows; beyond, it tries one by one.
+_MAX_NESTING = 40
 
 
 class SpecialTexts:
@@ -27,7 +33,7 @@ class SpecialTexts:
     def __init__(self, tokens: Iterable[str]) -> None:
         # What is found at a character ends wherever it likes: each is cut after the first.
         found = sorted({token for token in tokens if len(token) > 1})
-        first = f"(?=(?:{'|'.join(map(re.escape, found))}))(.)"
+        first = f"(?={_any_of(found)})(.)"
         self._pattern = re.compile(first, re.DOTALL) if found else None
 
     def occur_in(self, value: Any) -> bool:
@@ -54,15 +60,40 @@ class SpecialTexts:
 
 
 def unused_mark(*values: Any) -> str:
-    """Return a mark that none of the JSON values holds."""
+    """Return a mark that none of the JSON values holds.
+
+    Raises:
+        RequestError: They hold all that there are.
+    """
     used = set().union(*(text for value in values for text in _strings(value)))
-    return next(mark for i in range(_NUM_MARKS) if (mark := chr(_FIRST_MARK + i)) not in used)
+    for number in range(_FIRST_MARK, _FIRST_MARK + _NUM_MARKS):
+        if chr(number) not in used:
+            return chr(number)
+    raise RequestError(
+        f"[prompt] must leave one of U+{_FIRST_MARK:X} to U+{_FIRST_MARK + _NUM_MARKS - 1:X} "
+        "unused; got all of them."
+    )
 
 
 def cut_at(text: str, mark: str) -> list[str]:
     """Return the parts of a rendered text between its marks, written out or as JSON escapes."""
     escaped = json.dumps(mark)[1:-1]
     return text.replace(escaped, mark).split(mark)
+
+
+def _any_of(texts: Sequence[str], nesting: int = 0) -> str:
+    """Return a pattern that finds a text's beginning if it is one of ``texts``, which are sorted.
+
+    What several begin with stands once: a text full of almost special tokens is read once, not once
+    for each of hundreds.
+    """
+    shared = commonprefix(texts)
+    if shared in texts:
+        return re.escape(shared)
+    if nesting == _MAX_NESTING:
+        return f"(?:{'|'.join(map(re.escape, texts))})"
+    rests = groupby((text[len(shared) :] for text in texts), key=lambda rest: rest[0])
+    return f"{re.escape(shared)}(?:{'|'.join(_any_of(list(g), nesting + 1) for _, g in rests)})"
 
 
 def _strings(value: Any) -> Iterable[str]:

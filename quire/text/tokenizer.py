@@ -15,6 +15,7 @@ from quire.text.chat_template import ChatTemplate, find_template, no_template_er
 from quire.text.detokenizer import Detokenizer
 from quire.text.gguf_tokenizer import read_gguf_tokenizer
 from quire.text.library_errors import library_errors
+from quire.text.off_loop import INLINE_CHARACTERS
 from quire.text.pieces import Pieces
 from quire.text.plain_text import SpecialTexts
 from quire.text.sentencepiece_model import build_tokenizer, parse_model
@@ -61,11 +62,16 @@ class Tokenizer:
             RequestError: ``text`` has lone surrogates, so it is no text.
         """
         try:
-            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+            if len(text) < INLINE_CHARACTERS:
+                found = self.backend.encode(text, add_special_tokens=add_special_tokens)
+            else:  # a batch is computed without the interpreter's lock: other threads go on
+                backend = self.backend.encode_batch_fast
+                (found,) = backend([text], add_special_tokens=add_special_tokens)
         except (UnicodeEncodeError, TypeError) as error:
             raise RequestError(
                 f"[tokenize] text must be valid Unicode; got {text[:40]!a} ({error}).", "prompt"
             ) from error
+        ids: list[int] = found.ids
         return ids
 
     def encode_parts(self, parts: Sequence[str], add_special_tokens: bool = True) -> list[int]:

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from quire.core.errors import RequestError
 from quire.models.hub import resolve_model
 from quire.text.chat_template import ChatTemplate
 from quire.text.plain_text import SpecialTexts, cut_at, unused_mark
@@ -173,6 +174,22 @@ def test_no_cut_leaves_a_token_whole():
         assert "".join(parts) == text
         for token in tokens:
             assert len(token) == 1 or not any(token in part for part in parts), (tokens, text)
+
+
+def test_beginnings_that_tokens_share_are_read_once():
+    """A text full of almost special tokens was compared with each of hundreds."""
+    tokens = [f"<|reserved_special_token_{i}|>" for i in range(250)] + ["<|im_end|>", "</s>"]
+    texts = SpecialTexts([*tokens, *(f"{'a' * i}b" for i in range(1, 200))])
+    assert texts._pattern.pattern.count("reserved") == 1
+    for token in [*tokens, "aab", f"{'a' * 150}b"]:
+        assert texts.cut(f"x{token}") == [f"x{token[0]}", token[1:]] or token[0] == "a"
+        assert texts.occur_in(f"x{token}") and not texts.occur_in(f"x{token[:-1]}")
+
+
+def test_all_marks_may_be_taken():
+    """The request hung: StopIteration leaves no thread."""
+    with pytest.raises(RequestError, match="must leave one of U[+]F0000 to U[+]FFFFD unused"):
+        unused_mark("".join(map(chr, range(0xF0000, 0xFFFFE))))
 
 
 def test_a_mark_is_not_in_the_text():

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from quire.core.errors import ModelLoadError, RequestError
+from quire.text.off_loop import INLINE_CHARACTERS
 from quire.text.sentencepiece_model import BPE, SentencePieceModel, build_tokenizer
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 from tests.text.conftest import TEXTS
@@ -26,6 +27,17 @@ def oracle(folder: Path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def test_a_long_text_has_the_tokens_of_the_library(tokenizer):
+    """It is tokenized another way, so that other threads go on."""
+    text = "\n".join(TEXTS * (INLINE_CHARACTERS // len("".join(TEXTS)) + 2))
+    assert len(text) > INLINE_CHARACTERS
+    for added in (True, False):
+        ids = tokenizer.backend.encode(text, add_special_tokens=added).ids
+        assert tokenizer.encode(text, added) == ids
+    with pytest.raises(RequestError, match="valid Unicode"):
+        tokenizer.encode("\ud800" * INLINE_CHARACTERS)
 
 
 @pytest.mark.parametrize("add_special_tokens", [True, False])
