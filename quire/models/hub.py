@@ -59,6 +59,11 @@ def _resolve(model: str, revision: str | None, weights: bool, *, look_first: boo
         return _embedded()
     if model in NAMED_MODELS:
         named = NAMED_MODELS[model]
+        if revision is not None:
+            raise ModelLoadError(
+                f"[load] {model} is one file of one commit and has no revisions; got {revision!r}. "
+                f"Name the repository: {named.repository}."
+            )
         return (named.find() if look_first else None) or named.fetch()
     path = _local_model(model)
     if path is not None:

@@ -67,13 +67,21 @@ class HubReference:
 
 
 def find_cached(reference: HubReference, *, weights: bool = True) -> Path | None:
-    """Return the folder or GGUF file of ``reference`` if it is in the cache as a whole."""
+    """Return the folder or GGUF file of ``reference`` if it is in the cache as a whole.
+
+    Which GGUF file is meant without a tag only the hub knows: the cache may hold another.
+    """
     if reference.tag is None:
         folder = _snapshot(reference, _patterns(weights))
         # A cache filled by another program may hold the configuration alone.
         needed = WEIGHTS[:1] if weights else TOKENIZER
         if folder is not None and any(path for name in needed for path in folder.glob(name)):
             return folder
+        return None
+    return _cached_gguf(reference)
+
+
+def _cached_gguf(reference: HubReference) -> Path | None:
     folder = _snapshot(reference, [])
     if folder is None:
         return None
@@ -103,7 +111,7 @@ def download(reference: HubReference, *, weights: bool = True) -> Path:
         except (HfHubHTTPError, HFValidationError):
             raise
         except Exception as error:
-            cached = find_cached(reference, weights=weights)
+            cached = find_cached(reference, weights=weights) or _cached_gguf(reference)
             if cached is None:
                 raise
             log.warning(

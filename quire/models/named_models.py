@@ -64,8 +64,8 @@ class NamedModel:
         found = _sha256(path)
         if found != self.packaged.sha256:
             raise ModelLoadError(
-                f"[load] {path} must have SHA-256 {self.packaged.sha256}; got {found}. Delete it "
-                "and pull again."
+                f"[load] {path} must have SHA-256 {self.packaged.sha256}; got {found}. Delete "
+                f"{path.resolve()} and pull again."
             )
         return path
 

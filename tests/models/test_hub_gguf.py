@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -65,6 +66,16 @@ def test_one_file_is_fetched_and_found_again_offline(model, name, served, tmp_pa
     # Where the hub cannot be reached, a pull gives what is there.
     pulled = run("download_model", [model], tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
     assert pulled.stdout.strip() == path, pulled.stderr
+
+
+def test_the_cache_does_not_say_which_file_is_meant(served, tmp_path):
+    """After a pull of one file, the repository's name meant that one."""
+    run("download_model", ["org/several:Q8_0"], tmp_path, HF_ENDPOINT=served.url)
+    offline = run("resolve_model", ["org/several"], tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
+    assert offline.stdout.strip().endswith("/Small-Q8_0.gguf")
+    assert "as it is in the cache; the hub cannot be reached" in offline.stderr
+    result = run("resolve_model", ["org/several"], tmp_path, HF_ENDPOINT=served.url)
+    assert result.stdout.strip().endswith("/Small-Q4_K_M.gguf"), result.stderr
 
 
 @pytest.mark.parametrize(
@@ -264,7 +275,18 @@ def test_named_model_of_another_content_is_refused(index, tmp_path):
     assert list((tmp_path / "own/models").iterdir()) == []
     index.repositories["org/small"]["small.gguf"] = DATA[::-1]
     done = fetch(index, tmp_path, hub_url=index.url)
-    assert done.returncode == 1 and "Delete it and pull again" in done.stderr
+    assert done.returncode == 1
+    # What is to be deleted is the data, not the link to it, which would be made again.
+    found = re.search(r"Delete (\S+) and pull again", done.stderr)
+    Path(found[1]).unlink()
+    index.repositories["org/small"]["small.gguf"] = DATA
+    done = fetch(index, tmp_path, hub_url=index.url)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_named_model_has_no_revisions(tmp_path):
+    result = run("download_model", ["smollm2", "main"], tmp_path, HF_HUB_OFFLINE="1")
+    assert "has no revisions; got 'main'. Name the repository: " in result.stderr
 
 
 def test_named_model_that_cannot_be_had_says_why(index, tmp_path):
