@@ -26,13 +26,13 @@ class KvCacheConfig:
 
     Args:
         free_gpu_memory_fraction: Of what weights and scratch leave free.
-        enable_block_reuse: Reuse blocks of equal prefixes.
+        enable_block_reuse: Reuse blocks of equal prefixes; None: as the engine does.
         max_tokens: Most tokens that the cache holds; with a fraction, the smaller of the two rules.
         max_tokens_in_paged_kv_cache: The same, in the name of a Triton configuration.
     """
 
     free_gpu_memory_fraction: float | None = None
-    enable_block_reuse: bool = True
+    enable_block_reuse: bool | None = None
     max_tokens: Count | None = None
     max_tokens_in_paged_kv_cache: Count | None = None
 

@@ -103,6 +103,8 @@ def test_the_cache_as_an_object() -> None:
         {"max_tokens": 131072},
     ):
         config, _ = read_keywords({"kv_cache_config": given, "enable_block_reuse": True})
+        off, _ = read_keywords({"kv_cache_config": given, "enable_prefix_caching": False})
+        assert not off.cache.enable_prefix_caching, "what was not said says nothing"
         assert config.cache.max_tokens_in_paged_kv_cache == 131072
         assert config.cache.enable_prefix_caching
 
@@ -114,7 +116,10 @@ def test_the_cache_as_an_object() -> None:
         ({"kv_cache_config": {"blocks": 3}}, "kv_cache_config may hold enable_block_reuse"),
         ({"kv_cache_config": 0.5}, "kv_cache_config must be KvCacheConfig; got 0.5"),
         (
-            {"kv_cache_config": KvCacheConfig(), "enable_prefix_caching": False},
+            {
+                "kv_cache_config": KvCacheConfig(enable_block_reuse=True),
+                "enable_prefix_caching": False,
+            },
             "enable_prefix_caching must be given once; got False and True",
         ),
         ({"kv_cache_config": KvCacheConfig(1.5)}, "--free-gpu-memory-fraction must be in (0, 1]"),

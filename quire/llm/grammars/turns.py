@@ -32,7 +32,7 @@ class Turns:
             CapacityError: This client waits for too many already.
         """
         queue = self._waiting.setdefault(client_id, deque())
-        if len(queue) >= self._max_waiting:
+        if sum(not turn.done() for turn in queue) >= self._max_waiting:
             raise CapacityError(
                 f"[structured_outputs] at most {self._max_waiting} new grammars of one client may "
                 "wait to be checked. Try again.",

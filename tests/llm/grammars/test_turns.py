@@ -33,6 +33,20 @@ async def test_clients_take_turns() -> None:
     assert "many" in order[first : order.index("few", first + 1)]
 
 
+async def test_who_left_does_not_wait() -> None:
+    turns = Turns(1, 1, 2)
+    await turns.take("busy")
+    left = [asyncio.create_task(turns.take("busy")) for _ in range(2)]
+    await settle()
+    for task in left:
+        task.cancel()
+    await settle()
+    waits = asyncio.create_task(turns.take("busy"))
+    await settle()
+    turns.give_back("busy")
+    await asyncio.wait_for(waits, 1)
+
+
 async def test_one_client_leaves_a_place_to_others() -> None:
     turns = Turns(3, 2, 100)
     hogs = [asyncio.create_task(turns.take("hog")) for _ in range(10)]
