@@ -29,6 +29,7 @@ DTYPE = click.option(
     show_default=True, callback=lambda ctx, param, name: ALIASES.get(name, name),
     help="Of K and V.",
 )  # fmt: skip
+DEFAULT_FRACTION = 0.9
 COUNT = CountType(False, minimum=1)
 TOKENS = click.option("--tokens", type=COUNT, default=4096, show_default=True, help="Per sequence.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -89,7 +90,7 @@ class Device:
         weights: Bytes of the model's weights on all devices together; None: counted.
         weight_dtype: Element type that they are counted in; None: the checkpoint's.
         scratch: Bytes of activations and other buffers.
-        fraction: Of the memory, for weights, scratch and KV.
+        fraction: Of the memory, for weights, scratch and KV; None: 0.9, or the other one.
         free_fraction: Of what weights and scratch leave, for KV; None: the other fraction counts.
         tensor_parallel_size: Equal devices that share the weights and the KV heads.
     """
@@ -98,9 +99,20 @@ class Device:
     weights: int | None
     weight_dtype: str | None
     scratch: int
-    fraction: float
+    fraction: float | None
     free_fraction: float | None
     tensor_parallel_size: int
+
+    def __post_init__(self) -> None:
+        """Refuse what would count for nothing next to another flag.
+
+        Raises:
+            click.UsageError: Naming both.
+        """
+        if self.fraction is not None and self.free_fraction is not None:
+            raise click.UsageError("give one of --fraction and --free-fraction; got both.")
+        if self.weights is not None and self.weight_dtype is not None:
+            raise click.UsageError("--weights are bytes already; got --weight-dtype as well.")
 
     def divide(self, model: str, spec: KVCacheSpec) -> dict[str, int]:
         """Return the bytes of each use on one device; without memory for any KV it has 0."""
@@ -109,7 +121,8 @@ class Device:
             weights = _weight_bytes(model, self.weight_dtype)
         weights = -(-weights // self.tensor_parallel_size)
         if self.free_fraction is None:
-            kv_bytes = budget_from_total(self.memory, self.fraction) - weights - self.scratch
+            fraction = DEFAULT_FRACTION if self.fraction is None else self.fraction
+            kv_bytes = budget_from_total(self.memory, fraction) - weights - self.scratch
         else:
             free_bytes = self.memory - weights - self.scratch
             kv_bytes = kv_bytes_from_free(free_bytes, self.free_fraction)
@@ -147,8 +160,9 @@ def device_flags(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Of the weights; default: the checkpoint's, bfloat16 for a name."),
         click.option("--scratch", type=CountType(False, minimum=0), default=0,
             help="Of activations and buffers (2GB)."),
-        click.option("--fraction", type=click.FloatRange(0, 1), default=0.9, show_default=True,
-            callback=_number, help="Of the memory, for weights, scratch and KV."),
+        click.option("--fraction", type=click.FloatRange(0, 1), callback=_number,
+            show_default=str(DEFAULT_FRACTION),
+            help="Of the memory, for weights, scratch and KV."),
         click.option("--free-fraction", type=click.FloatRange(0, 1), callback=_number,
             help="Of what weights and scratch leave, for KV alone."),
         click.option("--tensor-parallel-size", "-tp", type=COUNT, default=1, show_default=True,

@@ -90,6 +90,18 @@ def test_a_fraction_of_what_is_free():
     assert kv_bytes == int(0.85 * (40 * 10**9 - 16_060_522_496 - 2 * 10**9))
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--fraction", "0.5", "--free-fraction", "0.9"),
+        ("--weights", "1", "--weight-dtype", "float16"),
+    ],
+)
+def test_a_flag_that_would_count_for_nothing_is_refused(flags):
+    result = CliRunner().invoke(calc, ["concurrency", "llama-3.1-8b", "--memory", "40GB", *flags])
+    assert result.exit_code == 2 and flags[0] in result.output and flags[2] in result.output
+
+
 def test_the_weights_of_named_models_are_known():
     """They had to be given by hand."""
     for model, shape in NAMED_SHAPES.items():
