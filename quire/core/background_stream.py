@@ -150,6 +150,16 @@ def use_background_stderr() -> None:
     atexit.register(background.wait_written, FLUSH_SECONDS)
 
 
+def wait_until_logged() -> None:
+    """Wait until stderr has what was written to it, :data:`FLUSH_SECONDS` at most.
+
+    For a process that may be killed next.
+    """
+    stream = sys.stderr
+    if isinstance(stream, BackgroundStream):
+        stream.wait_written(FLUSH_SECONDS)
+
+
 def num_dropped_lines() -> int:
     """Return how many lines this process has not written to its stderr."""
     stream = sys.stderr

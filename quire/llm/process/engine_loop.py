@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quire.core.background_stream import use_background_stderr
+from quire.core.background_stream import use_background_stderr, wait_until_logged
 from quire.core.errors import QuireError, RequestError
 from quire.core.heap import HeapTrimmer
 from quire.core.log import get_logger, set_format
@@ -123,7 +123,8 @@ def _first(link: MessageSocket) -> Any:
 
 
 def _report(link: MessageSocket, error: Exception, action: str) -> None:
-    """Send what went wrong, and wait until it is sent."""
+    """Send what went wrong, and wait until it is sent; whoever gets it ends this process."""
+    wait_until_logged()
     if isinstance(error, QuireError):
         link.send(Failed(type(error).__name__, str(error)))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import signal
 import subprocess
@@ -201,7 +202,7 @@ async def test_killed_while_idle_and_while_asked(create: Callable[..., EnginePro
 
 
 async def test_no_progress_is_ended_with_stacks_in_the_log(
-    create: Callable[..., EngineProxy], capfd: pytest.CaptureFixture[str]
+    create: Callable[..., EngineProxy], quire_log: list[logging.LogRecord]
 ) -> None:
     engine = create(watchdog_timeout=2.0)
     await asyncio.sleep(2.5)  # idle is not stuck
@@ -212,7 +213,7 @@ async def test_no_progress_is_ended_with_stacks_in_the_log(
     assert await asyncio.wait_for(asyncio.gather(*tasks), 20) == ["EngineDeadError"] * 3
     await wait_until_serving(engine, pid)
     assert not psutil.pid_exists(pid)
-    log = capfd.readouterr().err
+    log = "".join(record.getMessage() for record in quire_log)
     assert "most recent call first" in log and "engine_loop.py" in log
     before = engine.stats()["num_sequences_added"]
     assert await ending(engine, "after", GREEDY) == "length"
