@@ -130,6 +130,35 @@ def test_what_cannot_be_read_is_refused(client):
     assert client.get(PATH).status_code == 405
 
 
+@pytest.mark.parametrize("num_paragraphs", [1, 8])
+def test_emphasis_nested_without_end_is_refused(client, num_paragraphs):
+    """Its tree was too deep for JSON (a 500), and its links were found in the square of it."""
+    paragraph = "*a **b " * 580 + "c** d*" * 580
+    text = "\n\n".join([paragraph] * num_paragraphs)
+    response = client.post(PATH, json={"text": text})
+    assert response.status_code == 400 and "without much nesting" in response.text
+    with pytest.raises(TooComplex):
+        render(text)
+
+
+def test_nesting_counts_blocks_and_emphasis():
+    def nested(num_quotes, num_strong):
+        return "> " * num_quotes + "**a *b " * num_strong + "c* d**" * num_strong
+
+    for num_quotes, num_strong in ((0, 19), (30, 4)):
+        assert len(elements(nested(num_quotes, num_strong))) == num_quotes + 1 + 2 * num_strong
+        with pytest.raises(TooComplex):
+            render(nested(num_quotes, num_strong + 1))
+
+
+def test_only_a_link_holds_no_other_link():
+    """A first line that is ``a`` was taken for one."""
+    address = ["a", {"href": "https://x.org"}, "https://x.org"]
+    assert render("a\nhttps://x.org")[0][1][2:] == ["a", ["br", {}], address]
+    links = [tag for tag, *_ in elements("[**a https://y.org**](https://x.org) https://x.org")]
+    assert links == ["p", "a", "strong", "a"]
+
+
 def test_one_mebibyte_of_marks_leaves_the_server_answering(client):
     for piece in "[*>":
         response = client.post(PATH, json={"text": piece * 2**20})

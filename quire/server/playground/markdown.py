@@ -20,7 +20,7 @@ from markdown_it.token import Token
 #: A text, or ``[tag, {attribute: value}, *children]``.
 Node = str | list[Any]
 
-#: Depth of lists and quotes in one another, each of which counts once or twice.
+#: Depth of elements in one another: quotes, lists (which count twice), emphasis, links.
 MAX_NESTING = 40
 #: Of one text; the page sends longer ones in pieces.
 MAX_CHARACTERS = 65536
@@ -61,10 +61,12 @@ def render(text: str) -> list[tuple[int, Node]]:
     for match in _LINE_END.finditer(text):
         starts.append(starts[-1] + _utf16_length(text[end : match.end()]))
         end = match.end()
-    tokens = _Reader().parse(text)
+    reader = _Reader()
+    tokens = reader.parse(text)
     blocks: list[tuple[int, Node]] = []
     at = 0
     while at < len(tokens):
+        reader.look_at_clock()
         end = _closing(tokens, at)
         lines = tokens[at].map or [0]
         blocks.extend((starts[lines[0]], node) for node in _nodes(tokens[at : end + 1]))
@@ -98,7 +100,8 @@ class _Reader:
         self._end = time.thread_time() + MAX_SECONDS
         return self._reader.parse(text)
 
-    def _look_at_clock(self) -> None:
+    def look_at_clock(self) -> None:
+        """Let others in after a slice; raises TooComplex when the time is over."""
         if time.monotonic() > self._slice_end:
             if time.thread_time() > self._end:
                 raise TooComplex
@@ -106,20 +109,20 @@ class _Reader:
             self._slice_end = time.monotonic() + SLICE_SECONDS
 
     def _no_block(self, state: StateBlock, *_: object) -> bool:
-        self._look_at_clock()
+        self.look_at_clock()
         if state.level >= MAX_NESTING - 2:  # The reader would leave out what is deeper.
             raise TooComplex
         return False
 
     def _no_inline(self, *_: object) -> bool:
-        self._look_at_clock()
+        self.look_at_clock()
         return False
 
     def _inline(self, state: StateCore) -> None:
         for token in state.tokens:
             if token.type != "inline":
                 continue
-            self._look_at_clock()
+            self.look_at_clock()
             token.children = []
             if len(token.content) > MAX_INLINE_CHARACTERS:
                 token.children.append(Token("text", "", 0, content=token.content))
@@ -138,24 +141,34 @@ def _closing(tokens: Sequence[Token], at: int) -> int:
 
 
 def _nodes(tokens: Sequence[Token]) -> list[Node]:
-    """Return the nodes of tokens that are closed among themselves."""
+    """Return the nodes of tokens that are closed among themselves; raises TooComplex."""
     root: list[Any] = []
-    open_lists = [root]
-    for token in tokens:
+    open_nodes = [root]
+    num_links = 0  # Of the open ones; a link holds no other.
+    for token in _with_children(tokens):
         if token.nesting < 0:
-            open_lists.pop()
+            num_links -= open_nodes.pop()[:1] == ["a"]
         elif token.nesting > 0:
+            if len(open_nodes) > MAX_NESTING:
+                raise TooComplex
             # The paragraphs of a list without empty lines are not shown as such.
-            children = open_lists[-1] if token.hidden else _open(token)
-            if children is not open_lists[-1]:
-                open_lists[-1].append(children)
-            open_lists.append(children)
-        elif token.type == "inline":
-            open_lists[-1].extend(_nodes(token.children or []))
+            node = open_nodes[-1] if token.hidden else _open(token)
+            if node is not open_nodes[-1]:
+                open_nodes[-1].append(node)
+            open_nodes.append(node)
+            num_links += node[:1] == ["a"]
         else:
-            inside_link = any(children[:1] == ["a"] for children in open_lists)
-            open_lists[-1].extend(_leaf(token, inside_link))
+            open_nodes[-1].extend(_leaf(token, num_links > 0))
     return root
+
+
+def _with_children(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Yield the tokens, for each text what it consists of."""
+    for token in tokens:
+        if token.type == "inline":
+            yield from token.children or ()
+        else:
+            yield token
 
 
 def _open(token: Token) -> list[Any]:
