@@ -236,18 +236,85 @@ def test_a_text_that_cannot_be_read_is_shown_as_it_is(scripted, engine):
     assert scripted.bodies()[1] == engine.text
 
 
+def open_kept(page, *answers):
+    """Open a conversation that the browser has kept."""
+    store = """
+        const messages = arguments[0].flatMap((content) =>
+            [{ role: "user", content: "Hi" }, { role: "assistant", content }]);
+        localStorage.setItem("quire.chat.kept", JSON.stringify({ messages, title: "Kept" }));
+    """
+    page.open()
+    page.run(store, answers)
+    page.open()
+    page.click("Kept")
+
+
+def test_an_answer_is_read_once_the_key_is_given(chromium, serve):
+    """One refusal left it as plain text until the page was loaded again."""
+    page = Page(chromium, str(serve(api_key="secret").base_url))
+    open_kept(page, "**b**")
+    page.wait_for("**b**", "article:last-child .body.plain")
+    page.wait_for("needs an API key", "#notice")
+    page.last()
+    chromium.keys("#notice input", "secret" + ENTER)
+    chromium.wait("document.querySelector('.body strong')")
+
+
+#: Puts failures with ``statuses`` before the route's answers; seconds pass as hundredths.
+FAIL = """
+    const [real, sleep] = [window.fetch, window.setTimeout];
+    window.waits = [];
+    window.statuses = arguments[0];
+    window.fetch = (path, options) => {
+        if (!String(path).includes("render") || !statuses.length) return real(path, options);
+        const status = statuses.shift();
+        return status ? Promise.resolve(new Response("{}", { status }))
+            : Promise.reject(new TypeError("no network"));
+    };
+    window.setTimeout = (run, ms) => {
+        if (ms >= 1000) waits.push(ms / 1000);
+        return sleep(run, ms / 100);
+    };
+"""
+
+
+def test_a_failure_that_may_pass_is_tried_again_in_growing_time(scripted):
+    open_kept(scripted, "a", "b")
+    scripted.run(FAIL, [0, 500, 502, 503, 401, 403, 0, 0])
+    scripted.click("New chat")
+    open_answers = """
+        const messages = ["**c**", "**d**"].map((content) => ({ role: "assistant", content }));
+        const kept = { messages, title: "Other" };
+        localStorage.setItem("quire.chat.other", JSON.stringify(kept));
+        dispatchEvent(new StorageEvent("storage", { key: "quire.chat.other" }));
+    """
+    scripted.run(open_answers)
+    scripted.click("Other")
+    scripted.browser.wait("document.querySelectorAll('.body strong').length == 2")
+    assert scripted.run("return waits") == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_a_refusal_of_the_text_is_final(scripted, engine):
+    engine.text = "**b**"
+    scripted.run(FAIL, [400])
+    scripted.ask("Hi")
+    assert scripted.bodies() == ["Hi", "**b**"]
+    assert scripted.run("return waits") == []
+
+
+def test_a_piece_does_not_end_inside_of_a_character(scripted):
+    """The server refused the half of an emoji, and the whole answer stayed plain text."""
+    open_kept(scripted, "**b**\n\n" + "😀" * 10000, "**b**\n\n " + "😀" * 10000)
+    scripted.last()
+    assert scripted.run("return document.querySelectorAll('.body strong').length") == 2
+    assert scripted.bodies()[1] == "b" + "😀" * 10000
+
+
 def test_a_long_answer_is_read_in_pieces(scripted, engine):
     engine.text = "```\n" + "code\n" * 8000 + "```\n\n"
     engine.text += "".join(f"Paragraph **{i}** of it.\n\n" for i in range(4000))
     assert len(engine.text) > MAX_CHARACTERS
-    store = """
-        const question = { role: "user", content: "Hi" };
-        const messages = [question, { role: "assistant", content: arguments[0] }];
-        localStorage.setItem("quire.chat.long", JSON.stringify({ messages, title: "Long" }));
-    """
-    scripted.run(store, engine.text)
-    scripted.open()
-    scripted.click("Long")
+    open_kept(scripted, engine.text)
     scripted.last()
     assert scripted.run("return document.querySelectorAll('.body strong').length") == 4000
     assert scripted.run("return document.querySelectorAll('.body pre').length") == 1

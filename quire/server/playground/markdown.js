@@ -1,7 +1,7 @@
 // Markdown as elements: the server reads it into a tree, which is built here from elements and text
 // nodes. While a text grows, only its last block is read again.
 
-import { call } from "./api.js";
+import { Failure, call } from "./api.js";
 import { copyButton, element } from "./dom.js";
 import { highlight } from "./highlight.js";
 
@@ -10,11 +10,15 @@ const TAGS = new Set(("h3 h4 h5 h6 p ul ol li blockquote em strong del code pre 
 const PIECE = 15000; // Characters that are read at once; of a longer block up to the server's limit.
 const MAX_PIECE = 60000;
 const PAUSE_MS = 150;
+const FIRST_WAIT_MS = 1000; // After a failure; the next one waits twice as long.
+const MAX_WAIT_MS = 60000;
 const MAX_REMEMBERED = 300;
 
 const remembered = new Map(); // Whole texts and their blocks, [start, node].
 const waiting = []; // Of those that want to read, the latest first.
 let reading = false;
+let refusal = null; // While nobody asks, after a failure that may pass: {error, over, end}.
+let waitMs = FIRST_WAIT_MS;
 
 /** One container's text; shown as it is until it has been read, and when it cannot be. */
 export class MarkdownView {
@@ -39,16 +43,21 @@ export class MarkdownView {
 
   async follow() {
     this.busy = true;
-    this.container.setAttribute("aria-busy", "true");
     while (this.shown !== this.text || this.wasGrowing !== this.grows) {
       const { text, grows } = this;
       const began = performance.now();
+      this.container.setAttribute("aria-busy", "true");
       try {
         await this.read(text, grows);
       } catch (error) {
         if (error.status === 429) await pause(1000);
-        else {
-          this.failed = true; // Too complex, or no server: text is what there is.
+        else if (error === refusal?.error) {
+          this.showPlain();
+          this.container.removeAttribute("aria-busy");
+          await refusal.over;
+          if (!this.container.isConnected) break; // Nobody sees it any more.
+        } else {
+          this.failed = true; // Too complex or too long: text is what there is.
           break;
         }
         continue;
@@ -103,13 +112,35 @@ function remember(text, blocks) {
   if (remembered.size > MAX_REMEMBERED) remembered.delete(remembered.keys().next().value);
 }
 
+/** Let texts be read again that could not be: a key has changed, or the server answers. */
+export function readAgain() {
+  waitMs = FIRST_WAIT_MS;
+  refusal?.end();
+}
+
+addEventListener("keychange", readAgain);
+
+/** Let nobody ask for a while: no server, a wrong key, a server that fails. */
+function refuse(error) {
+  const mine = { error };
+  mine.over = new Promise((resolve) => {
+    mine.end = () => {
+      if (refusal === mine) refusal = null;
+      resolve();
+    };
+  });
+  refusal = mine;
+  setTimeout(mine.end, waitMs);
+  waitMs = Math.min(2 * waitMs, MAX_WAIT_MS);
+}
+
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Return the blocks of `text` from `from` on, of a long one piece by piece. */
 async function readFrom(text, from) {
   const found = [];
   for (let at = from, size = PIECE; ;) {
-    const piece = text.slice(at, at + size);
+    const piece = wholeCharacters(text, at, at + size);
     const blocks = (await inTurn(() => request(piece))).map(([start, node]) => [start + at, node]);
     if (at + piece.length >= text.length) return [...found, ...blocks];
     const last = blocks.pop(); // It may go on after the piece.
@@ -118,13 +149,27 @@ async function readFrom(text, from) {
       at = last[0];
       size = PIECE;
     } else if (size < MAX_PIECE) size *= 2;
-    else throw new Error("One block is longer than a piece may be.");
+    else throw new Failure(413, "The text is too long", "One block is longer than a piece may be.");
   }
 }
 
+/** Return a part of a text that ends one earlier where it would end inside of a character. */
+function wholeCharacters(text, start, end) {
+  const isCut = end < text.length && text.codePointAt(end - 1) > 0xffff;
+  return text.slice(start, isCut ? end - 1 : end);
+}
+
 async function request(text) {
-  const response = await call("playground/render", { method: "POST", body: JSON.stringify({ text }) });
-  return (await response.json()).blocks;
+  if (refusal) throw refusal.error;
+  try {
+    const response = await call("playground/render", { method: "POST", body: JSON.stringify({ text }) });
+    const { blocks } = await response.json();
+    waitMs = FIRST_WAIT_MS;
+    return blocks;
+  } catch (error) {
+    if (![400, 413, 429].includes(error.status)) refuse(error);
+    throw error;
+  }
 }
 
 /** Run one request at a time, the latest first: it is what is looked at. */

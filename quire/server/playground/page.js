@@ -4,6 +4,7 @@ import { Failure, call, events, receiver, requestBody, wording } from "./api.js"
 import { addMessage, createConversation, loadConversation, readConversation, saveConversation,
   showVersion, shownMessages, versions, watchConversations } from "./conversations.js";
 import { $, element, narrow, nearEnd, notify, scrollDown } from "./dom.js";
+import { readAgain } from "./markdown.js";
 import { MessageView, errorCard } from "./message.js";
 import { listenToTokens, showTip } from "./probabilities.js";
 import { adoptSettings, panelIsOpen, saveSettings, settings, showPanel, showSettings, startSettings }
@@ -200,6 +201,7 @@ async function loadModels() {
     if (!data.some(({ id }) => id === settings.model)) settings.model = data[0].id;
     $("model").value = settings.model;
     if ($("notice").classList.contains("bad")) $("notice").hidden = true;
+    readAgain();
   } catch (error) {
     const words = wording(error);
     const card = errorCard(words, loadModels);
