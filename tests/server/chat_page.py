@@ -26,8 +26,9 @@ class Page:
         return self.last()
 
     def last(self) -> str:
-        self.browser.wait("document.querySelector('#stop').hidden")
-        self.browser.wait("!document.querySelector('[aria-busy]')")
+        self.browser.wait(
+            "document.querySelector('#stop').hidden && !document.querySelector('[aria-busy]')"
+        )
         return self.browser.run("return document.querySelector('article:last-child').innerText")
 
     def bodies(self) -> list[str]:
@@ -51,6 +52,7 @@ class Page:
             return Boolean(button);
         """
         assert self.run(script, label, within), (label, within)
+        self.browser.wait("!document.querySelector('#composer[aria-busy]')")
 
     def set(self, name: str, value: Any) -> None:
         """Change a setting."""

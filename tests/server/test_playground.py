@@ -228,6 +228,59 @@ def test_another_tab_sees_the_answer(scripted, engine):
     assert scripted.bodies() == ["Slow", "x" * 40]
 
 
+def test_two_tabs_do_not_answer_in_one_conversation(scripted, engine):
+    """Each wrote what it knew of the conversation over what the other had been told."""
+    browser = scripted.browser
+    engine.text = "One. Two."
+    scripted.set("max_tokens", "4")
+    scripted.ask("Count")
+    scripted.set("max_tokens", "")
+    engine.text, engine.hold_after = "x" * 40, 20
+    browser.keys("#prompt", "Slow" + ENTER)
+    scripted.wait_for("x" * 20, "article:last-child .body")
+    first, second = browser.new_tab()
+    scripted.open()
+    scripted.click("Count")
+    browser.keys("#prompt", "Also" + ENTER)
+    scripted.wait_for("Another tab is answering", "#notice")
+    assert scripted.run("return document.querySelector('#prompt').value") == "Also"
+    for label in ("Regenerate", "Continue"):
+        scripted.click("Close", "#notice")
+        scripted.click(label, "article:nth-child(2)")
+        scripted.wait_for("Another tab is answering", "#notice")
+    scripted.click("Edit", "article:nth-child(3)")
+    browser.keys(".editor textarea", " one" + ENTER)
+    browser.wait("document.querySelector('.editor textarea')?.value == 'Slow one'")
+    assert len(engine.params) == 2
+    engine.released.set()
+    browser.wait("navigator.locks.query().then(({ held }) => !held.length)")
+    engine.text, engine.hold_after = "Quick", None
+    browser.keys(".editor textarea", ENTER)
+    scripted.last()
+    assert scripted.bodies() == ["Count", "One.", "Slow one", "Quick"]
+    assert "Quick" in scripted.ask("")
+    browser.close_tab(second, first)
+    browser.wait("document.querySelectorAll('article').length == 6")
+    assert scripted.bodies()[2:] == ["Slow one", "Quick", "Also", "Quick"]
+    scripted.click("Version before", "article:nth-child(3)")
+    assert scripted.bodies() == ["Count", "One.", "Slow", "x" * 40]
+
+
+def test_without_locks_a_conversation_goes_on(scripted, engine):
+    """Browsers have none on pages that come without HTTPS from another machine."""
+    script = "Object.defineProperty(Navigator.prototype, 'locks', { value: undefined })"
+    made = scripted.browser.cdp("Page.addScriptToEvaluateOnNewDocument", source=script)
+    try:
+        scripted.open()
+        assert scripted.run("return navigator.locks === undefined")
+        scripted.ask("Hi")
+        scripted.click("Regenerate")
+        scripted.last()
+        assert scripted.bodies() == ["Hi", engine.text]
+    finally:
+        scripted.browser.cdp("Page.removeScriptToEvaluateOnNewDocument", **made)
+
+
 def test_parameters_are_sent(scripted, engine):
     browser = scripted.browser
     scripted.click("Settings", "header")
@@ -275,6 +328,47 @@ def test_after_a_failure_it_goes_on_from_what_came(scripted, engine):
     assert "broke off" not in scripted.last()
     assert scripted.bodies() == ["Hi", "abcdef"]
     assert prompts[0].endswith("<|im_start|>assistant\nabc")
+
+
+def test_an_answer_in_the_middle_goes_on_as_another_version(scripted, engine):
+    """What came was written into it, though the model had been sent all that followed."""
+    engine.text = "One. Two."
+    scripted.set("max_tokens", "4")
+    scripted.ask("Count")
+    scripted.set("max_tokens", "")
+    engine.text, engine.fail_after = "abcdef", 3
+    scripted.ask("Next")
+    engine.text, engine.fail_after = "More", None
+    scripted.ask("And")
+    prompts = record_prompts(engine)
+    engine.text = "def"
+    scripted.click("Try again", "article:nth-child(4)")
+    assert "broke off" not in scripted.last()
+    assert scripted.bodies() == ["Count", "One.", "Next", "abcdef"]
+    engine.text = " Two."
+    scripted.click("Continue", "article:nth-child(2)")
+    scripted.last()
+    assert scripted.bodies() == ["Count", "One. Two."]
+    ends = ["<|im_start|>assistant\nabc", "<|im_start|>assistant\nOne."]
+    assert [prompt.endswith(end) for prompt, end in zip(prompts, ends, strict=True)] == [True] * 2
+    scripted.open()
+    scripted.click("Version before", "article:last-child")
+    assert scripted.bodies() == ["Count", "One.", "Next", "abcdef"]
+    scripted.click("Version before", "article:last-child")
+    assert scripted.bodies() == ["Count", "One.", "Next", "abc", "And", "More"]
+
+
+def test_a_failure_in_the_middle_is_tried_again_as_another_version(scripted, engine):
+    engine.error, engine.fail_after = RuntimeError("broken"), 0
+    scripted.ask("Hi")
+    engine.fail_after = None
+    scripted.ask("And")
+    engine.text = "Hello"
+    scripted.click("Try again", "article:nth-child(2)")
+    scripted.last()
+    assert scripted.bodies() == ["Hi", "Hello"]
+    scripted.click("Version before", "article:last-child")
+    assert scripted.bodies() == ["Hi", "", "And", "Grüße 😀!"]
 
 
 def test_an_answer_that_is_cut_off_says_so_and_goes_on(scripted, engine):

@@ -28,6 +28,20 @@ export function addMessage(chat, message) {
   return added;
 }
 
+/** Make an answer the leaf and return it, to be added to. Where messages follow it, that is a copy
+ *  next to it: they belong to the answer as it was. */
+export function openAnswer(chat, message) {
+  chat.leaf = message.parent;
+  if (isFollowed(chat, message)) return addMessage(chat, structuredClone(message));
+  chat.leaf = chat.messages.indexOf(message);
+  return message;
+}
+
+export function isFollowed({ messages }, message) {
+  const at = messages.indexOf(message);
+  return messages.some(({ parent }) => parent === at);
+}
+
 /** Return the messages that stand in the same place, in the order in which they came. */
 export function versions(chat, message) {
   return chat.messages.filter(({ parent, role }) => parent === message.parent && role === message.role);
@@ -98,6 +112,16 @@ export function saveConversation(chat) {
 
 export function removeConversation(id) {
   localStorage.removeItem(PREFIX + id);
+}
+
+/** Await `run()` while no other tab may do the same with this conversation; false if one does it. */
+export async function exclusively(id, run) {
+  // Without HTTPS there are no locks, but on this machine.
+  const locks = navigator.locks ?? { request: (name, options, start) => start({ name }) };
+  return locks.request(PREFIX + id, { ifAvailable: true }, async (lock) => {
+    if (lock) await run();
+    return Boolean(lock);
+  });
 }
 
 /** Call `run` with an id when another tab has changed or removed that conversation. */

@@ -114,12 +114,12 @@ export class MessageView {
       `${at + 1}/${all.length}`, go("on", "Next version", all[at + 1])));
   }
 
-  /** Put a field in place of the text. */
-  edit() {
+  /** Put a field in place of the text, with another one to begin with. */
+  edit(text = this.message.content) {
     if (this.editor) return;
     const { message, chat, article } = this;
     const isQuestion = message.role === "user";
-    const field = element("textarea", { value: message.content, rows: 2, "aria-label": "Edit message" });
+    const field = element("textarea", { value: text, rows: 2, "aria-label": "Edit message" });
     const end = (save) => {
       this.editor.remove();
       this.editor = null;

@@ -1,8 +1,9 @@
 // The chat page: which conversation is shown, who is answering, and what people do.
 
 import { Failure, call, events, receiver, requestBody, wording } from "./api.js";
-import { addMessage, createConversation, loadConversation, readConversation, saveConversation,
-  showVersion, shownMessages, versions, watchConversations } from "./conversations.js";
+import { addMessage, createConversation, exclusively, isFollowed, loadConversation, openAnswer,
+  readConversation, saveConversation, showVersion, shownMessages, versions, watchConversations }
+  from "./conversations.js";
 import { $, element, narrow, nearEnd, notify, scrollDown } from "./dom.js";
 import { readAgain } from "./markdown.js";
 import { MessageView, errorCard } from "./message.js";
@@ -51,46 +52,64 @@ function openConversation(id) {
 /** What a message may ask for. */
 const actions = {
   versions: (message) => versions(chat, message),
-  showVersion(message) {
-    showVersion(chat, message);
+  showVersion: (message) => change(message, (found) => {
+    showVersion(chat, found);
     render();
     save();
+  }),
+  async edit(message, content) {
+    const at = chat.messages.indexOf(message);
+    const done = await change(message, (found) => {
+      chat.leaf = found.parent;
+      if (found.role === "user") return say(content);
+      addMessage(chat, { role: "assistant", content, edited: true });
+      render();
+      save();
+    });
+    if (!done) views.get(chat.messages[at])?.edit(content);
   },
-  edit(message, content) {
-    if (isRunning()) return;
-    chat.leaf = message.parent;
-    if (message.role === "user") return send(content);
-    addMessage(chat, { role: "assistant", content, edited: true });
-    render();
-    save();
-  },
-  repeat(message) {
-    if (isRunning()) return;
-    chat.leaf = message.parent;
-    answer();
-  },
-  goOn(message) {
-    if (!isRunning()) answer(message);
-  },
+  repeat: (message) => change(message, (found) => {
+    chat.leaf = found.parent;
+    return answer();
+  }),
+  goOn: (message) => change(message, answer),
   /** Go on from what came, if something did. */
-  retry(message) {
-    if (isRunning()) return;
-    if (message.content && !message.json) return answer(message);
-    chat.leaf = message.parent;
-    answer(null, message);
-  },
+  retry: (message) => change(message, (found) => {
+    if (found.content && !found.json) return answer(found);
+    chat.leaf = found.parent;
+    return answer(null, isFollowed(chat, found) ? null : found);
+  }),
 };
 
 const isRunning = () => running.has(chat.id);
 
-function send(text) {
-  if (isRunning() || !text.trim()) return;
+/** Await `run`, which changes the conversation that is shown; it gets `message` as it is kept by
+ *  now. Nothing happens while an answer is being written here or, which is said, in another tab.
+ *  Return whether it ran. */
+async function change(message, run) {
+  if (isRunning() || $("composer").ariaBusy) return false;
+  const asked = chat;
+  $("composer").ariaBusy = "true";
+  const done = await exclusively(asked.id, () => {
+    $("composer").ariaBusy = null;
+    const at = asked.messages.indexOf(message);
+    const kept = loadConversation(asked.id);
+    chat = kept?.updated > asked.updated ? kept : asked; // Another tab may have been here last.
+    return run(chat.messages[at]);
+  });
+  if (done) return true;
+  $("composer").ariaBusy = null;
+  notify("Another tab is answering in this conversation. Wait for its answer, or stop it there.");
+  return false;
+}
+
+function say(text) {
   // A missing key is another matter.
   if (!$("notice").classList.contains("bad")) $("notice").hidden = true;
   addMessage(chat, { role: "user", content: text.trim() });
   sessionStorage.setItem(CURRENT, chat.id);
   save();
-  answer();
+  return answer();
 }
 
 /** Ask for an answer to the last message and show it as it comes.
@@ -98,6 +117,7 @@ function send(text) {
  *  With `partial` the model goes on with that answer; `failed` is one that the new one replaces. */
 async function answer(partial = null, failed = null) {
   const asked = chat;
+  if (partial) partial = openAnswer(asked, partial);
   const json = settings.json && !partial;
   const request = {};
   try {
@@ -157,7 +177,7 @@ async function stream({ body, error: problem }, asked, message, controller) {
       if (!complete) take(JSON.parse(data));
       frame ||= requestAnimationFrame(paint);
       if (Date.now() - saved > SAVE_MS) {
-        saved = Date.now();
+        asked.updated = saved = Date.now();
         saveConversation(asked);
       }
     }
@@ -247,11 +267,11 @@ function editLast() {
   if (last && !isRunning()) views.get(last).edit();
 }
 
-function submit() {
+async function submit() {
   if (isRunning() || !$("prompt").value.trim()) return;
   const text = $("prompt").value;
   $("prompt").value = "";
-  send(text);
+  if (!(await change(null, () => say(text)))) $("prompt").value ||= text;
 }
 
 function listen() {
@@ -267,7 +287,7 @@ function listen() {
     }
   });
   for (const example of document.querySelectorAll(".examples button"))
-    example.addEventListener("click", () => { $("prompt").focus(); send(example.textContent); });
+    example.addEventListener("click", () => { $("prompt").focus(); change(null, () => say(example.textContent)); });
   on("stop", "click", () => running.get(chat.id)?.controller.abort());
   on("new", "click", () => openConversation(null));
   on("export", "click", exportFile);
@@ -275,7 +295,7 @@ function listen() {
   on("file", "change", () => { importFile($("file").files[0]); $("file").value = ""; });
   on("log", "grown", () => nearEnd() && isRunning() && scrollDown());
   addEventListener("keychange", loadModels);
-  addEventListener("pagehide", () => { for (const each of running.values()) saveConversation(each.chat); });
+  addEventListener("pagehide", () => { for (const each of running.values()) save(each.chat); });
   watchConversations((id) => {
     // Another tab writes in the conversation that is shown here.
     if (id !== chat.id || isRunning() || document.querySelector(".editing")) return;
