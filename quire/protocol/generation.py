@@ -20,7 +20,8 @@ SAMPLING_FIELDS = (
     "prompt_logprobs",
 )  # fmt: skip
 
-TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+MAX_TOKEN_ID = 2**31 - 1
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]

@@ -9,7 +9,8 @@ from msgspec import UNSET, UnsetType
 
 from quire.protocol.compat import CompatRequest, refuse, shared_fields
 from quire.protocol.completion import CompletionRequest
-from quire.protocol.generation import Count, Seed
+from quire.protocol.decimal_text import read_decimal
+from quire.protocol.generation import MAX_TOKEN_ID, Count, Seed
 from quire.protocol.prompt_list import PromptField, read_prompts
 from quire.protocol.structured_outputs import StructuredOutputsField
 
@@ -106,11 +107,11 @@ class LlamaRequest(CompatRequest, kw_only=True):
         given = self.logit_bias or ()
         found = []
         for name, value in given.items() if isinstance(given, dict) else given:
-            if isinstance(name, str) and not name.isdecimal():
+            token_id = read_decimal(name, MAX_TOKEN_ID) if isinstance(name, str) else name
+            if token_id is None or not 0 <= token_id <= MAX_TOKEN_ID:
                 raise refuse("logit_bias", "must name tokens by their ids", name)
-            # False bans the token; True means nothing there.
-            bias = BIAS_OF_FALSE if value is False else float(value)
-            found.append((int(name), bias))
+            if value is not True:  # False bans the token; True means nothing there.
+                found.append((token_id, BIAS_OF_FALSE if value is False else value))
         return found
 
 

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
+from quire.protocol.decimal_text import read_decimal
 from quire.protocol.decode import decode_json
 from quire.protocol.triton_tensors import TEXT_OUTPUT, InferRequest, fill_inputs, write_texts
 from quire.server.generation.completion_prompt import prepare_completion
@@ -52,11 +53,12 @@ class Infer(GenerationEndpoint[InferRequest]):
 
 
 def _size(text: str, most: int) -> int:
-    if not text.isdecimal() or int(text) > most:
+    size = read_decimal(text, most)
+    if size is None:
         raise RequestError(
             f"[{HEADER_LENGTH}] must be at most the body's {most} bytes; got {text[:40]!a}."
         )
-    return int(text)
+    return size
 
 
 class InferTexts(WholeAnswer):

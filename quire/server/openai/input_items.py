@@ -7,6 +7,7 @@ from typing import Any
 
 from quire.core.errors import RequestError
 from quire.protocol.chat_completion import Message
+from quire.protocol.decimal_text import read_decimal
 from quire.server.generation.response_store import StoredResponse
 
 Item = dict[str, Any]
@@ -32,11 +33,12 @@ def list_input_items(
         items += _items(message)
     for index, item in enumerate(items):
         item["id"] = f"{_PREFIXES[item['type']]}_{response_id.removeprefix('resp_')}_{index}"
-    order, limit = query.get("order", "desc"), query.get("limit", str(DEFAULT_LIMIT))
+    order, asked = query.get("order", "desc"), query.get("limit", str(DEFAULT_LIMIT))
+    limit = read_decimal(asked, MAX_LIMIT)
     if order not in ("asc", "desc"):
         raise RequestError(f"[order] must be asc or desc; got {order!r:.40}.", "order")
-    if not limit.isdecimal() or not 1 <= int(limit) <= MAX_LIMIT:
-        raise RequestError(f"[limit] must be 1 to {MAX_LIMIT}; got {limit!r:.40}.", "limit")
+    if not limit:
+        raise RequestError(f"[limit] must be 1 to {MAX_LIMIT}; got {asked!r:.40}.", "limit")
     if order == "desc":
         items.reverse()
     after, start = query.get("after"), 0
@@ -45,7 +47,7 @@ def list_input_items(
         if after not in ids:
             raise RequestError(f"[after] must be the id of an item; got {after!r:.80}.", "after")
         start = ids.index(after) + 1
-    page = items[start : start + int(limit)]
+    page = items[start : start + limit]
     return {
         "object": "list",
         "data": page,

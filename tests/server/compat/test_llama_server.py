@@ -97,6 +97,9 @@ def test_stop_words_and_settings(live, case):  # noqa: F811
         ({"cache_prompt": False}, "cache_prompt"),
         ({"logit_bias": [["word", 1]]}, "logit_bias"),
         ({"logit_bias": [[1, 500]]}, "logit_bias"),
+        ({"logit_bias": {"1" * 5000: 1}}, "logit_bias"),
+        ({"logit_bias": [[2**31, 1]]}, "logit_bias"),
+        ({"logit_bias": [[-1, 1]]}, "logit_bias"),
         ({"grammar": "root ::= x", "json_schema": {}}, "json_schema"),
         ({"response_fields": ["content"]}, "response_fields"),
     ],
@@ -105,6 +108,12 @@ def test_what_cannot_be_done_is_named(client, engine, fields, param):
     answer = client.post(URL, json={"prompt": "x", **fields})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
     assert engine.params == []
+
+
+def test_a_bias_that_is_true_does_nothing(client, engine):
+    body = {"prompt": "x", "logit_bias": [["1", True], [2, False], ["003", 1.5]]}
+    assert client.post(URL, json=body).status_code == 200
+    assert engine.params[0].logit_bias == {2: -100.0, 3: 1.5}
 
 
 def test_what_does_nothing_is_named(client):

@@ -306,7 +306,7 @@ def test_input_items(client, engine):
     assert [item.id for item in listed(second.id, limit=4)] == [item.id for item in items[::-1]]
     page = listed(second.id, limit=4)
     assert page.has_more and len(page.data) == 4
-    for wrong in ({"limit": 0}, {"order": "up"}, {"after": "x"}):
+    for wrong in ({"limit": 0}, {"limit": "9" * 5000}, {"order": "up"}, {"after": "x"}):
         with pytest.raises(openai.BadRequestError) as caught:
             listed(second.id, **wrong)
         assert caught.value.body["param"] in wrong
