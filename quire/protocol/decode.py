@@ -1,12 +1,13 @@
 """Request bytes to a checked struct, with errors that name the offending field.
 
 Fields are told apart first; each one that the struct knows is decoded once, to a plain value, and
-these become the struct. What a client sends in other fields costs nothing but its bytes.
+these become the struct. Of the other fields, which may not be many, only the names are looked at.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,18 +25,39 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
+#: Of a body, known or not; each is an object to create and a name to look up.
+MAX_FIELDS = 4096
+
+
+class _FieldName(str):
+    """Has msgspec call a hook for each field before it goes on to the next."""
+
+
+class _TooManyFields(Exception):
+    """A body has more than :data:`MAX_FIELDS`."""
 
 
 def decode_json(data: bytes) -> dict[str, msgspec.Raw]:
     """Tell the fields of a JSON object apart, whose values are not decoded yet.
 
     Raises:
-        RequestError: Not UTF-8, not JSON, not an object.
+        RequestError: Not UTF-8, not JSON, not an object, too many fields.
     """
+    num_fields = itertools.count(1)
+
+    def named(kind: type[_FieldName], name: str) -> _FieldName:
+        if next(num_fields) > MAX_FIELDS:
+            raise _TooManyFields
+        return kind(name)
+
     with _errors_named():
         # msgspec checks only the strings it keeps; a bad byte in an ignored one must not pass.
         data.decode()
-        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        try:
+            fields = msgspec.json.decode(data, type=dict[_FieldName, msgspec.Raw], dec_hook=named)
+        except _TooManyFields:
+            raise RequestError(f"[body] may hold at most {MAX_FIELDS} fields; got more.") from None
+    return {str(name): value for name, value in fields.items()}
 
 
 def to_struct(fields: Mapping[str, msgspec.Raw], kind: type[T]) -> tuple[T, list[str]]:

@@ -8,6 +8,7 @@ protocol v2 for binary tensor data.
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +30,10 @@ _FORMATS = {
     "INT16": "h", "INT32": "i", "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d",
 }  # fmt: skip
 _LENGTH = struct.Struct("<I")
+#: A shape with many of the largest sizes multiplies to a number of megabytes.
+MAX_DIMENSIONS = 8
+#: Of all tensors after the JSON: more than prompts, stop strings and settings can be.
+MAX_ELEMENTS = 8192
 #: Parameters of the protocol itself; none of them changes a text.
 _OF_PROTOCOL = frozenset({"binary_data_output", "sequence_id", "sequence_start", "sequence_end"})
 TEXT_INPUT, TEXT_OUTPUT, SETTINGS = "text_input", "text_output", "sampling_parameters"
@@ -58,8 +63,11 @@ class InputTensor(msgspec.Struct, kw_only=True):
         """Return the elements in order.
 
         Raises:
-            RequestError: There are not as many as the shape says.
+            RequestError: There are not as many as the shape says, or it has too many dimensions.
         """
+        if len(self.shape) > MAX_DIMENSIONS:
+            rule = f"must have at most {MAX_DIMENSIONS} dimensions"
+            raise refuse(f"{where}.shape", rule, len(self.shape))
         values = list(_flat(self.data))
         if any(size < 0 for size in self.shape) or math.prod(self.shape) != len(values):
             raise refuse(f"{where}.data", f"must have the shape {self.shape}", self.data)
@@ -173,7 +181,7 @@ def fill_inputs(fields: Mapping[str, msgspec.Raw], binary: bytes) -> dict[str, m
     """Return the fields of a body with the data of its inputs as JSON.
 
     Raises:
-        RequestError: The sizes do not fit, or text is not UTF-8.
+        RequestError: The sizes do not fit, there are too many elements, or text is not UTF-8.
     """
     if "inputs" in fields:
         check_field("inputs", fields["inputs"])
@@ -181,7 +189,7 @@ def fill_inputs(fields: Mapping[str, msgspec.Raw], binary: bytes) -> dict[str, m
         inputs = msgspec.json.decode(fields["inputs"], type=list[InputTensor])
     except (KeyError, msgspec.MsgspecError):
         return dict(fields)  # decoding the whole says what is wrong
-    position = 0
+    position, num_left = 0, MAX_ELEMENTS
     for index, tensor in enumerate(inputs):
         size = (tensor.parameters or {}).get("binary_data_size")
         if size is None:
@@ -189,21 +197,27 @@ def fill_inputs(fields: Mapping[str, msgspec.Raw], binary: bytes) -> dict[str, m
         where = f"inputs[{index}].parameters.binary_data_size"
         if not isinstance(size, int) or not 0 <= size <= len(binary) - position:
             raise refuse(where, "must be bytes that follow the JSON", size)
-        tensor.data = _read(tensor.datatype, binary[position : position + size], where)
+        data = binary[position : position + size]
+        tensor.data = list(itertools.islice(_read(tensor.datatype, data, where), num_left + 1))
+        num_left -= len(tensor.data)
+        if num_left < 0:
+            raise refuse(where, f"must leave at most {MAX_ELEMENTS} elements in all", "more")
         position += size
     if position != len(binary):
         raise refuse("inputs", f"must name all {len(binary)} bytes after the JSON", position)
     return {**fields, "inputs": msgspec.Raw(msgspec.json.encode(inputs))}
 
 
-def _read(datatype: str, data: bytes, where: str) -> list[Any]:
-    """Return the elements of a tensor that came as bytes."""
+def _read(datatype: str, data: bytes, where: str) -> Iterator[Any]:
+    """Yield the elements of a tensor that came as bytes."""
     if datatype == "BYTES":
-        return list(_read_texts(data, where))
+        yield from _read_texts(data, where)
+        return
     form = struct.Struct("<" + _FORMATS[datatype])
     if len(data) % form.size:
         raise refuse(where, f"must be a multiple of {form.size}", len(data))
-    return [value for (value,) in form.iter_unpack(data)]
+    for (value,) in form.iter_unpack(data):
+        yield value
 
 
 def _read_texts(data: bytes, where: str) -> Iterator[str]:

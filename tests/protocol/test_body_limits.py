@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from quire.core.errors import RequestError
-from quire.protocol import body_limits
+from quire.protocol import body_limits, decode
 from quire.protocol.body_limits import PROMPT_LIMIT, SETTING_LIMIT, check_field
 from quire.protocol.chat_completion import ChatCompletionRequest
-from quire.protocol.decode import decode_body
+from quire.protocol.decode import MAX_FIELDS, decode_body
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -44,6 +44,32 @@ def test_too_many_objects_and_lists(name, value):
 def test_too_many_items(name):
     error = refused(**{name: [1] * (SETTING_LIMIT.num_items + 2)})
     assert str(error) == f"[{name}] may hold at most 262144 items; got more."
+
+
+@pytest.mark.parametrize("name", ["x%d", "x"])
+def test_too_many_fields(name):
+    """Each was created, looked up and named: 32 MB of them held up everybody for seconds."""
+
+    def decoded(number):
+        names = (name % i if "%" in name else name for i in range(number))
+        body = '{"messages":[]' + "".join(f',"{name}":1' for name in names) + "}"
+        return decode_body(body.encode(), ChatCompletionRequest)
+
+    _, ignored = decoded(MAX_FIELDS - 1)
+    assert len(ignored) == (MAX_FIELDS - 1 if "%" in name else 1)
+    with pytest.raises(RequestError, match=r"\[body\] may hold at most 4096 fields; got more\."):
+        decoded(MAX_FIELDS)
+
+
+def test_fields_beyond_the_limit_are_not_looked_at(monkeypatch):
+    named, create = [], decode._FieldName.__new__
+    monkeypatch.setattr(
+        decode._FieldName, "__new__", lambda kind, name: named.append(name) or create(kind, name)
+    )
+    body = b"{%b}" % b",".join(b'"%d":1' % i for i in range(100_000))
+    with pytest.raises(RequestError):
+        decode.decode_json(body)
+    assert len(named) == MAX_FIELDS
 
 
 def test_too_many_bytes_of_a_setting():

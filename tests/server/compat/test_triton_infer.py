@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import struct
 
+import msgspec
 import pytest
 
+from quire.core.errors import RequestError
+from quire.protocol import triton_tensors
 from quire.server.access.authentication import scope_of
 
 URL = "/v2/models/quire-tiny/infer"
@@ -78,6 +81,7 @@ def test_bytes_in_and_out(client, engine):
         ({"inputs": [tensor("text_input", [5])]}, "inputs[0].data"),
         ({"inputs": [tensor("text_input", ["a"], shape=[3])]}, "inputs[0].data"),
         ({"inputs": [tensor("text_input", ["a"], shape=[-1])]}, "inputs[0].data"),
+        ({"inputs": [tensor("text_input", ["a"], shape=[2**63 - 1] * 9)]}, "inputs[0].shape"),
         ({"inputs": [tensor("other", ["a"])]}, "inputs[0].name"),
         ({"inputs": [tensor("text_input", ["a"])] * 2}, "inputs[1].name"),
         (
@@ -106,6 +110,7 @@ def test_what_is_wrong_is_named(client, engine, body, param):
         (6, b"\x02\0\0\0ab", "5"),
         (6, b"\x02\0\0\0ab", "x"),
         (6, b"\x02\0\0\0ab", "99999"),
+        (6, b"\x02\0\0\0ab", "9" * 5000),
         (6, b"\x09\0\0\0ab", None),
         (6, b"\x02\0\0\0\xff\xfe", None),
         (3, b"\x02\0\0", None),
@@ -122,6 +127,39 @@ def test_bytes_that_do_not_fit(client, engine, size, data, length):
     answer = client.post(URL, content=content, headers=headers)
     assert answer.status_code == 400, answer.text
     assert isinstance(answer.json()["error"], str) and engine.params == []
+
+
+@pytest.mark.parametrize("kind", ["BYTES", "BOOL", "FP64"])
+def test_elements_are_counted_before_they_become_a_list(kind):
+    """A body of bools was a list of 32 million, and its JSON, before anything bounded it."""
+    most = triton_tensors.MAX_ELEMENTS
+    element = bytes(8 if kind == "FP64" else 4 if kind == "BYTES" else 1)
+
+    def filled(*counts):
+        inputs = [binary("stop", count * len(element), kind) for count in counts]
+        raw = {"inputs": msgspec.Raw(json.dumps(inputs).encode())}
+        found = triton_tensors.fill_inputs(raw, element * sum(counts))["inputs"]
+        return [len(tensor["data"]) for tensor in json.loads(bytes(found))]
+
+    assert filled(most // 2, most // 2) == [most // 2] * 2
+    for counts in ((most + 1,), (1, most), (100 * most,)):
+        with pytest.raises(RequestError, match=f"must leave at most {most} elements in all"):
+            filled(*counts)
+
+
+def test_elements_beyond_the_limit_are_not_read(monkeypatch):
+    read, texts = [], triton_tensors._read_texts
+
+    def recording(data, where):
+        for text in texts(data, where):
+            read.append(text)
+            yield text
+
+    monkeypatch.setattr(triton_tensors, "_read_texts", recording)
+    raw = {"inputs": msgspec.Raw(json.dumps([binary("stop", 400_000)]).encode())}
+    with pytest.raises(RequestError):
+        triton_tensors.fill_inputs(raw, bytes(400_000))
+    assert len(read) == triton_tensors.MAX_ELEMENTS + 1
 
 
 def test_what_does_nothing_is_named(client):
