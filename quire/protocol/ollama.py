@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -196,7 +199,7 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
         Raises:
             RequestError: A message holds what is not served here.
         """
-        open_calls: list[ToolCall] = []
+        open_calls = _OpenCalls()
         messages: list[Message] = []
         for index, message in enumerate(self.messages):
             if message.images:
@@ -206,7 +209,7 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
                 _call(call, f"{index:05d}{number:04d}")
                 for number, call in enumerate(message.tool_calls or ())
             ]
-            open_calls += calls
+            open_calls.add(calls)
             messages.append(
                 Message(
                     role=message.role,
@@ -214,7 +217,11 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
                     reasoning=message.thinking,
                     tool_calls=calls or None,
                     name=message.tool_name,
-                    tool_call_id=_answered(message, open_calls),
+                    tool_call_id=(
+                        open_calls.answer(message.tool_name)
+                        if message.role == "tool" and message.tool_call_id is None
+                        else message.tool_call_id
+                    ),
                 )
             )
         return self.chat(messages, self.tools)
@@ -228,15 +235,33 @@ def _call(call: OllamaToolCall, fallback: str) -> ToolCall:
     return ToolCall(function=function, id=call.id or fallback)
 
 
-def _answered(message: OllamaMessage, open_calls: list[ToolCall]) -> str | None:
-    """Return the id of the call that a tool's message answers, which is open no longer."""
-    if message.role != "tool" or message.tool_call_id is not None:
-        return message.tool_call_id
-    names = [call.function.name for call in open_calls]
-    if not names:
-        return None
-    first = names.index(message.tool_name) if message.tool_name in names else 0
-    return open_calls.pop(first).id
+class _OpenCalls:
+    """Calls that no tool's message has answered so far."""
+
+    def __init__(self) -> None:
+        self._ids: dict[int, str] = {}
+        self._numbers = itertools.count()
+        #: By name, and all of them under None; those that are not open are dropped when met.
+        self._queues: defaultdict[str | None, deque[int]] = defaultdict(deque)
+
+    def add(self, calls: Iterable[ToolCall]) -> None:
+        """Take calls that were just made."""
+        for number, call in zip(self._numbers, calls, strict=False):
+            self._ids[number] = call.id
+            for name in (None, call.function.name):
+                self._queues[name].append(number)
+
+    def answer(self, name: str | None) -> str | None:
+        """Return the id of the oldest call of that name, or else of any; it is open no longer."""
+        number = self._oldest(name)
+        number = self._oldest(None) if number is None else number
+        return None if number is None else self._ids.pop(number)
+
+    def _oldest(self, name: str | None) -> int | None:
+        queue = self._queues[name]
+        while queue and queue[0] not in self._ids:
+            queue.popleft()
+        return queue[0] if queue else None
 
 
 class OllamaAnswerMessage(msgspec.Struct, kw_only=True):
@@ -272,14 +297,25 @@ class OllamaAnswer(msgspec.Struct, kw_only=True):
 
 
 class OllamaEmbedRequest(RequestBody, kw_only=True):
-    """``POST /api/embed``, and with ``prompt`` for ``input`` the older ``/api/embeddings``."""
+    """``POST /api/embed`` and the older ``/api/embeddings``, which has ``prompt`` for ``input``."""
 
     refused = {"truncate": (True, False), "options": ({},)}
     sent_names = {"prompt": "input"}
 
-    input: str | list[str] = ""
+    input: str | list[str] | None = None
     prompt: str | None = None
     dimensions: int | None = None
+
+    def texts(self) -> list[str]:
+        """Return what is to become vectors.
+
+        Raises:
+            RequestError: Both fields hold something.
+        """
+        if self.input is not None and self.prompt is not None:
+            raise refuse("input", "must be absent when prompt is given", self.input)
+        given = self.prompt if self.input is None else self.input
+        return [given or ""] if isinstance(given, str | None) else given
 
 
 class OllamaShowRequest(RequestBody, kw_only=True):

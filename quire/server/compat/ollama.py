@@ -24,7 +24,7 @@ from quire.protocol.ollama import (
 )
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.ollama_models import served_name, stamp
-from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer
+from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer, arguments_error
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
@@ -140,17 +140,25 @@ class OllamaTexts(CompatAnswer):
         answer = self._write(parsed)
         answer.logprobs = self._logprobs(completion) or UNSET
         if final and self._parser is not None and answer.message is not UNSET:
-            answer.message.tool_calls = list(self._made_calls(self._parser.broken)) or UNSET
-            answer.message.tool_call_errors = self._parser.errors or UNSET
+            calls, errors = self._made_calls(self._parser.broken)
+            answer.message.tool_calls = calls or UNSET
+            answer.message.tool_call_errors = [*self._parser.errors, *errors] or UNSET
         return answer
 
-    def _made_calls(self, broken: set[int]) -> Iterator[OllamaToolCall]:
-        for index, (name, arguments) in enumerate(self._calls):
-            if index not in broken:
-                function = OllamaFunction(
-                    index=index, name=name, arguments=msgspec.json.decode(arguments or "{}")
-                )
-                yield OllamaToolCall(function=function)
+    def _made_calls(self, broken: set[int]) -> tuple[list[OllamaToolCall], list[str]]:
+        """Return the calls, and what is wrong with those whose arguments no object can hold."""
+        made, errors = [], []
+        for index, (name, text) in enumerate(self._calls):
+            if index in broken:
+                continue
+            try:
+                arguments = msgspec.json.decode(text or "{}", type=dict[str, Any])
+            except (msgspec.MsgspecError, RecursionError) as error:
+                errors.append(arguments_error(index, str(error)))
+                continue
+            function = OllamaFunction(index=index, name=name, arguments=arguments)
+            made.append(OllamaToolCall(function=function))
+        return made, errors
 
     def _logprobs(self, completion: CompletionOutput) -> list[ChosenTokenLogprob]:
         if self._num_top is None:
@@ -214,9 +222,9 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
         self, request: ApiRequest[OllamaEmbedRequest]
     ) -> tuple[OllamaVectors, Submission]:
         body = request.body
-        prompt = body.prompt if self._only_one and body.prompt is not None else body.input
-        prompts: list[str | int | list[int]] = [prompt] if isinstance(prompt, str) else [*prompt]
-        ours = request.with_body(EmbeddingRequest(input=prompts, dimensions=body.dimensions))
+        ours = request.with_body(
+            EmbeddingRequest(input=[*body.texts()], dimensions=body.dimensions)
+        )
         answer, submission = await self._embeddings.prepare(ours)
         return OllamaVectors(answer, self._only_one), submission
 

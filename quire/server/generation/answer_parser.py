@@ -92,6 +92,11 @@ def call_id(parser: str | None) -> str:
     return digits[:9] if parser == "mistral" else f"call_{digits[:24]}"
 
 
+def arguments_error(index: int, reason: str) -> str:
+    """Return what is told of a call that cannot be made."""
+    return f"[tool_calls[{index}].function.arguments] must be a JSON object; {reason}."
+
+
 @dataclass(slots=True)
 class ParsedAnswer:
     """What a piece of an answer turned out to be."""
@@ -132,10 +137,7 @@ class AnswerParser:
     def errors(self) -> list[str]:
         """What is wrong with the calls given so far."""
         found = [] if self._tools is None else self._tools.errors
-        return [
-            f"[tool_calls[{index}].function.arguments] must be a JSON object; {reason}."
-            for index, reason in found
-        ]
+        return [arguments_error(index, reason) for index, reason in found]
 
     @property
     def broken(self) -> set[int]:

@@ -6,6 +6,13 @@ import json
 
 import pytest
 
+from quire.protocol.decode import decode_body
+from quire.protocol.ollama import (
+    OllamaChatRequest,
+    OllamaFunction,
+    OllamaMessage,
+    OllamaToolCall,
+)
 from quire.server.access.authentication import scope_of
 from quire.text.chat_template import ChatTemplate
 from tests.server.compat.test_other_shapes import lines
@@ -62,6 +69,27 @@ def test_a_call_that_cannot_be_made_is_told(calling, engine):
     assert "must be a JSON object" in error
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "value", ['"\\ud800"', "1e999", "9" * 5000, "NaN", "[" * 3000 + "]" * 3000]
+)
+def test_a_call_that_no_object_can_hold_is_told_with_the_others(calling, engine, value, stream):
+    """It was a 500, and the whole answer was lost."""
+    client = calling
+    engine.text = f"Well.{CALL.replace(chr(34) + 'Rome' + chr(34), value)}{CALL}"
+    engine.max_model_len = 32768
+    body = {"messages": [HELLO], "tools": [TOOL], "stream": stream}
+    response = client.post(CHAT, json=body)
+    found = lines(response) if stream else [response.json()]
+    assert response.status_code == 200 and found[-1]["done_reason"] == "stop"
+    (message,) = (line["message"] for line in found if "tool_call_errors" in line["message"])
+    (error,) = message["tool_call_errors"]
+    assert error.startswith("[tool_calls[0].function.arguments] must be a JSON object; ")
+    (call,) = message["tool_calls"]
+    assert call["function"]["arguments"] == {"city": "Rome"}
+    assert "".join(line["message"]["content"] for line in found) == "Well."
+
+
 def test_a_history_of_calls_renders_as_in_chat_completions(live):
     """Calls have no ids there; each answer is of the call with its name, in order."""
     ours = [
@@ -100,9 +128,6 @@ def test_a_history_of_calls_renders_as_in_chat_completions(live):
 
 
 def test_calls_are_answered_by_name_then_in_order():
-    from quire.protocol.decode import decode_body
-    from quire.protocol.ollama import OllamaChatRequest
-
     calls = [{"function": {"name": name, "arguments": {}}} for name in "fgg"]
     answers = [{"role": "tool", "tool_name": name, "content": ""} for name in ("g", "f", "g")]
     messages = [HELLO, {"role": "assistant", "tool_calls": calls}, *answers, *answers[:1]]
@@ -113,6 +138,29 @@ def test_calls_are_answered_by_name_then_in_order():
     assert [message.tool_call_id for message in chat.messages[2:]] == [g1, f, g2, None]
     assert chat.messages[1].tool_calls == body.our_request().messages[1].tool_calls
     assert not ignored
+
+
+def test_answers_find_their_calls_in_linear_time():
+    """Each went through the names of all calls that were open."""
+    compared = [0]
+
+    class Name(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            compared[0] += 1
+            return str.__eq__(self, other)
+
+    names = [Name(f"f{i}") for i in range(500)]
+    calls = [OllamaToolCall(function=OllamaFunction(name=name, arguments={})) for name in names]
+    answers = [
+        OllamaMessage(role="tool", tool_name=name) for name in [*names[::-2], *["other"] * 250]
+    ]
+    history = [OllamaMessage(role="assistant", tool_calls=calls), *answers]
+    made, *answered = OllamaChatRequest(messages=history).our_request().messages
+    ids = [call.id for call in made.tool_calls]
+    assert [message.tool_call_id for message in answered] == [*ids[::-2], *ids[::2]]
+    assert compared[0] < 10 * len(names)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -153,6 +201,10 @@ def test_vectors(live):
     assert live.http.post("/api/embed", json={"input": "a"}).json()["embeddings"] == vectors[:1]
     older = live.http.post("/api/embeddings", json={"prompt": "a"}).json()
     assert older == {"embedding": vectors[0]}
+    mixed = live.http.post("/api/embed", json={"prompt": "a"}).json()
+    assert mixed["embeddings"] == vectors[:1], "not those of an empty text"
+    both = live.http.post("/api/embed", json={"prompt": "a", "input": "b"})
+    assert both.status_code == 400 and "[input] must be absent" in both.json()["error"]
     wrong = live.http.post("/api/embed", json={"input": "a", "dimensions": 3})
     assert wrong.status_code == 400 and "dimensions" in wrong.json()["error"]
 
