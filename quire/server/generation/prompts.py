@@ -83,10 +83,27 @@ class Conversation:
     tools: Sequence[Tool] | None = None
 
     def __len__(self) -> int:
-        """Characters, roughly: parts of a message count as long, and marks are around each."""
-        return MARK_CHARACTERS * len(self.messages) + sum(
-            len(message.content) if isinstance(message.content, str) else INLINE_CHARACTERS
+        """Characters of what is rendered, roughly, or as many as count as long.
+
+        Each message has marks around it. Lists and objects (parts, tools, calls) count as long,
+        without a look at what they hold.
+        """
+        size = MARK_CHARACTERS * len(self.messages)
+        size += _num_characters(self.tools or None)
+        size += sum(map(_num_characters, (self.kwargs or {}).values()))
+        if size >= INLINE_CHARACTERS:
+            return size
+        return size + sum(
+            _num_characters(value)
             for message in self.messages
+            for value in (
+                message.content,
+                message.name,
+                message.reasoning,
+                message.reasoning_content,
+                message.tool_calls or None,
+                message.tool_call_id,
+            )
         )
 
     @property
@@ -135,6 +152,13 @@ def _beginning(parts: Sequence[str], length: int) -> list[str]:
         if length <= 0:
             break
     return found
+
+
+def _num_characters(value: Any) -> int:
+    """Return about how long a value is in a rendered text."""
+    if isinstance(value, str):
+        return len(value)
+    return 0 if value is None or isinstance(value, int | float) else INLINE_CHARACTERS
 
 
 def _told_of(tools: list[dict[str, Any]], content: Any) -> Any:
