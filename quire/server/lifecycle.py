@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from quire.core.errors import ConfigError
 from quire.core.loading import Loading
@@ -98,8 +99,12 @@ class Server(uvicorn.Server):
         self._loader = threading.Thread(target=self._run_load, name="quire-load", daemon=True)
         self._ready = None if isinstance(ready, Load) else ready
         self.error: BaseException | None = None
-        app = ready.app if isinstance(ready, Load) else ready[1]
-        super().__init__(_settings(options, app, self._rules))
+        app: Any = ready.app if isinstance(ready, Load) else ready[1]
+        settings = _settings(options, app, self._rules)
+        # uvicorn and its connections keep this layer; the app in it changes when it is loaded.
+        self._outer = ProxyHeadersMiddleware(app, settings.forwarded_allow_ips)
+        settings.app = self._outer
+        super().__init__(settings)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then load."""
@@ -143,10 +148,7 @@ class Server(uvicorn.Server):
         rejections = service.admission.rejections
         rejections.update(self._rules.rejections)
         self._rules.rejections = rejections
-        self.config.loaded_app = app
-        for connection in self.server_state.connections:
-            if isinstance(connection, HttpProtocol):
-                connection.app = app
+        self._outer.app = cast(Any, app)  # uvicorn has types of its own for the same calls
         if not self.should_exit:
             self._announce(service)
 
@@ -191,7 +193,7 @@ class Server(uvicorn.Server):
         await service.engine.shutdown()
 
 
-def _settings(options: ServerOptions, app: ASGIApp, rules: ConnectionRules) -> ProtocolConfig:
+def _settings(options: ServerOptions, app: Any, rules: ConnectionRules) -> ProtocolConfig:
     """Return uvicorn's settings."""
     level = options.uvicorn_log_level
     return ProtocolConfig(
@@ -199,6 +201,7 @@ def _settings(options: ServerOptions, app: ASGIApp, rules: ConnectionRules) -> P
         rules,
         http=HttpProtocol,
         lifespan="off",
+        proxy_headers=False,  # a layer of our own reads them
         ws=WebSocketProtocol,
         ws_max_size=MAX_BODY_BYTES,
         root_path=options.root_path,

@@ -86,9 +86,11 @@ def test_while_it_loads_it_lives_and_is_not_ready(arguments):
             idle.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert idle.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
         assert client.get("/health/ready").status_code == 200
-        assert client.post("/v1/completions", json=body).status_code == 200
+        forwarded = {"x-forwarded-for": "192.0.2.7"}
+        assert client.post("/v1/completions", json=body, headers=forwarded).status_code == 200
         assert held.process.end() == 0
         assert "Traceback" not in held.process.stderr
+        assert "192.0.2.7" in held.process.stderr, "the log names the proxy's client"
 
 
 def test_the_page_waits_for_the_model(arguments, tmp_path):

@@ -46,6 +46,13 @@ def test_a_generation_has_ids_counts_and_times(client, lines):
     assert line["seconds"] >= line["first_token_seconds"] >= line["queue_seconds"] >= 0
 
 
+def test_behind_a_proxy_on_this_machine_the_client_is_that_of_the_proxy(client, lines):
+    client.get("/v1/models", headers={"x-forwarded-for": "192.0.2.7"})
+    client.get("/v1/models")
+    first, second = wait_for(lines, 2)
+    assert (first["client"], second["client"]) == ("192.0.2.7", "127.0.0.1")
+
+
 def test_other_requests_have_a_short_one(client, lines):
     client.get("/v1/models?key=hidden", headers={"x-request-id": "r-2"})
     client.get("/no%0Asuch route")
