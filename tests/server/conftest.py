@@ -59,6 +59,7 @@ class ScriptedEngine:
         text: What is generated, then end-of-sequence.
         fail_after: Raise ``error`` after that many tokens.
         end_after: End with finish reason ``error`` after that many tokens.
+        end_reason: Why it ends so.
         hold_after: Wait after that many tokens until ``released`` or shut down.
         open_requests: Ids that were started and not ended.
         params, clients: Of each request, in order.
@@ -84,6 +85,7 @@ class ScriptedEngine:
         self.fail_after: int | None = None
         self.error: Exception = RuntimeError("a secret detail")
         self.end_after: int | None = None
+        self.end_reason = "logits are not finite"
         self.hold_after: int | None = None
         self.released = threading.Event()
         self.open_requests: set[str] = set()
@@ -151,7 +153,7 @@ class ScriptedEngine:
                 finished=reason is not None,
                 num_cached_tokens=2,
                 metrics=RequestMetrics(now, now, now, time.monotonic()),
-                error="logits are not finite" if reason == "error" else None,
+                error=self.end_reason if reason == "error" else None,
             )
             if reason is not None:
                 return

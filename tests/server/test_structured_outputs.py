@@ -8,6 +8,8 @@ import re
 import openai
 import pytest
 
+from quire.core.errors import GRAMMAR_LIMIT
+
 HELLO = [{"role": "user", "content": "Hi"}]
 SCHEMA = {
     "type": "object",
@@ -114,6 +116,27 @@ def test_compilations_are_counted(live):
         content(live, extra_body={"guided_regex": "counted"})
     assert live.metric("quire:grammar_compilation_time_seconds_count") == before + 1
     assert live.metric("quire:grammar_compilation_time_seconds_sum") > 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("/v1/chat/completions", {"guided_regex": "a"}, "guided_regex"),
+        ("/api/chat", {"format": "json"}, "format"),
+    ],
+)
+def test_a_limit_is_told_of_the_field_that_was_sent(client, engine, path, body, param, stream):
+    """It was always told of ``structured_outputs``."""
+    engine.end_after = 2
+    engine.end_reason = f"{GRAMMAR_LIMIT} stay within the limits; got more."
+    answer = client.post(path, json={"messages": HELLO, "stream": stream, **body})
+    assert stream or answer.status_code == 400
+    found = [line for line in answer.text.splitlines() if '"error"' in line]
+    error = json.loads(found[-1].removeprefix("data: "))
+    error = error if isinstance(error["error"], str) else error["error"]
+    assert (error["param"], error["code"]) == (param, 400)
 
 
 @pytest.mark.parametrize("stream", [False, True])

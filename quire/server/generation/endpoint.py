@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -94,6 +94,7 @@ class GenerationEndpoint(ABC, Generic[T]):
                 outputs = generate(self.service, submission)
                 if request.stream:
                     events = answer.events(paced(outputs, request.stream_interval))
+                    events = _in_sent_names(request.body, events)
                     interval = options.sse_keep_alive_interval
                     await send_events(received.send, events, headers, interval, self.form)
                 else:
@@ -120,6 +121,16 @@ class GenerationEndpoint(ABC, Generic[T]):
         Raises:
             RequestError, ApiError: It is wrong.
         """
+
+
+async def _in_sent_names(
+    body: RequestBody, events: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """Yield from ``events``, whose errors become events before the caller sees them."""
+    with errors_in_sent_names(body):
+        async with aclosing(events):
+            async for event in events:
+                yield event
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY, OUT_OF_MEMORY
+from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY, OUT_OF_MEMORY, RequestError
 from quire.core.outputs import RequestOutput
 from quire.server.generation.service import Service
 from quire.server.generation.submission import Submission
@@ -26,6 +26,7 @@ async def generate(
         ApiError: The queue is full or the key's limit reached (429), the deadline passed before
             anything was produced (504), the engine gave up on the request (500), or ends it because
             it stops (503).
+        RequestError: Its grammar met a limit after some tokens.
         QuireError: What ``EngineClient.generate`` raises.
     """
     submission.check(service)
@@ -68,7 +69,7 @@ def _check(output: RequestOutput, generations: list[Generation]) -> None:
         if completion.finish_reason == "error":
             reason = output.error or ""
             if reason.startswith(GRAMMAR_LIMIT):
-                raise ApiError(400, reason, param="structured_outputs")
+                raise RequestError(reason, "structured_outputs")
             if reason.startswith(OUT_OF_MEMORY):
                 raise ApiError(503, reason, headers={"Retry-After": "5"})
             corrupted = reason.startswith(KV_CANARY)
