@@ -71,14 +71,23 @@ async def read_json(
 
 def check_media_type(request: Request, any_type: bool = False) -> None:
     """Refuse a body that is not declared as JSON; see :func:`read_json`."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = _media_type(request.headers.get("content-type", ""))
     # A web page may send a form or text to this machine without asking; JSON it may not.
     any_type = any_type and not any(name in request.headers for name in _OF_BROWSERS)
-    is_json = media_type == "application/json" or media_type.endswith("+json")
-    if not is_json and not any_type:
+    if not is_json(media_type) and not any_type:
         raise ApiError(
             415, f"[content-type] must be application/json; got {media_type or 'nothing'}."
         )
+
+
+def is_json(content_type: str) -> bool:
+    """Return whether a header ``Content-Type`` says JSON, which no page can without asking."""
+    media_type = _media_type(content_type)
+    return media_type == "application/json" or media_type.endswith("+json")
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 async def read_body(request: Request, max_bytes: int | None = None) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from quire.server.http.body import is_json
 from quire.server.http.connection_rules import PROBE_CONNECTIONS, ProtocolConfig
 from quire.server.http.errors import ApiError, to_api_error
 from quire.server.http.host_rule import HostError
@@ -28,6 +29,7 @@ HEAD_SECONDS = 30.0
 BODY_SECONDS, BODY_BYTES = 30.0, 15_000
 #: Time for a refused client to read why.
 LINGER_SECONDS = 2.0
+CONTENT_TYPE = b"content-type"
 
 
 def _head_too_large() -> ApiError:
@@ -156,7 +158,7 @@ class HttpProtocol(HttpToolsProtocol):
         rules = self.config.rules
         try:
             rules.hosts.check(self.headers, self.parser.get_http_version())
-            if self.parser.should_upgrade():  # browsers do not check WebSockets by CORS
+            if self._is_sent_unasked():
                 rules.hosts.check_origin(self.headers)
         except HostError as error:
             if error.reason is not None:
@@ -164,6 +166,17 @@ class HttpProtocol(HttpToolsProtocol):
             raise
         if self._is_extra:
             rules.check_probe(self.url.partition(b"?")[0].decode("latin-1"))
+
+    def _is_sent_unasked(self) -> bool:
+        """Whether a browser sends such a request of any page without asking by CORS first.
+
+        Those are WebSockets and what a form can post. What only reads needs no care: the page does
+        not see the answer.
+        """
+        if self.parser.should_upgrade():
+            return True
+        types = [value.decode("latin-1") for name, value in self.headers if name == CONTENT_TYPE]
+        return self.parser.get_method() == b"POST" and not any(map(is_json, types))
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""

@@ -123,6 +123,38 @@ def test_names_and_origins_that_were_listed(serve):
     assert answer.headers["access-control-allow-origin"] == "https://friend.example"
 
 
+def test_what_a_form_can_post_is_judged_by_its_origin_under_any_name(serve, engine, monkeypatch):
+    """A page of the web could empty the cache of a server that listens on all addresses."""
+    resets = []
+
+    async def reset():
+        resets.append(1)
+
+    monkeypatch.setattr(engine, "reset_prefix_cache", reset)
+    client = serve(allowed_hosts="*", allowed_origins="https://friend.example")
+    path, host = "/reset_prefix_cache", {"host": "llm.example:8000"}
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        declared = host if kind is None else host | {"content-type": kind}
+        for origin in ("https://evil.example", "null", "http://llm.example"):
+            answer = client.post(path, headers=declared | {"origin": origin})
+            assert answer.status_code == 403 and "[origin]" in answer.json()["error"]["message"]
+        assert not resets
+        for own in (
+            {},
+            {"origin": "http://llm.example:8000"},
+            {"origin": "https://llm.example", "sec-fetch-site": "same-origin"},
+            {"origin": "https://friend.example"},
+        ):
+            assert client.post(path, headers=declared | own).status_code == 200
+        assert len(resets) == 4
+        resets.clear()
+    evil = host | {"origin": "https://evil.example"}
+    answer = client.post("/v1/completions", json={"prompt": "a"}, headers=evil)
+    assert answer.status_code == 200, "pages must ask before they send JSON: left to CORS"
+    assert "access-control-allow-origin" not in answer.headers
+    assert client.get("/v1/models", headers=evil).status_code == 200
+
+
 def test_an_upgrade_is_refused_alike(client):
     url = str(client.base_url)
     key = b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
