@@ -62,7 +62,10 @@ class FairQueue:
         self._size += 1
 
     def peek(self) -> Request | None:
-        """Return the request that starts next, or None when nothing waits."""
+        """Return the request that starts next, or None when nothing waits.
+
+        Another call may return another one: they age meanwhile.
+        """
         heads = [head for queue in self._queues.values() if (head := queue.peek()) is not None]
         if len(heads) < 2:
             return heads[0] if heads else None
@@ -78,13 +81,6 @@ class FairQueue:
             return level, fresh, served, head.order
 
         return min(heads, key=rank)
-
-    def pop(self) -> Request:
-        """Remove and return the request that starts next."""
-        request = self.peek()
-        assert request is not None, f"pop from a queue of {len(self)} requests"
-        self.remove(request)
-        return request
 
     def remove(self, request: Request) -> None:
         """Take a request out wherever it stands."""

@@ -56,14 +56,6 @@ class RequestQueue:
             heappop(self._heap)
         return None
 
-    def pop(self) -> Request:
-        """Remove and return the request that starts next."""
-        request = self.peek()
-        assert request is not None, f"pop from a queue of {len(self)} requests"
-        heappop(self._heap)
-        del self._waiting[request.request_id]
-        return request
-
     def remove(self, request: Request) -> None:
         """Take a request out wherever it stands (its heap entry is dropped when it surfaces)."""
         del self._waiting[request.request_id]

@@ -287,7 +287,7 @@ class Scheduler:
             )
             if allocation is None:
                 break
-            self.waiting.pop()
+            self.waiting.remove(request)
             self._start(plan, request, hits)
             self._plan_request(plan, request, num_new_tokens, Allocation([]))
             room -= num_new_tokens

@@ -8,8 +8,17 @@ from quire.core.client import SHARED, Client
 from quire.core.outputs import RequestMetrics
 from quire.core.request import EngineRequest, RangeKey
 from quire.core.sampling_params import SamplingParams
+from quire.engine.fair_queue import FairQueue
 from quire.engine.request import Request
-from quire.engine.request_queue import arrival_order
+from quire.engine.request_queue import RequestQueue, arrival_order
+
+
+def take_next(queue: FairQueue | RequestQueue) -> Request:
+    """Take the request that starts next out of a queue."""
+    request = queue.peek()
+    assert request is not None
+    queue.remove(request)
+    return request
 
 
 def waiting_request(

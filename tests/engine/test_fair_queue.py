@@ -14,7 +14,7 @@ from quire.engine import fair_queue
 from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
 from quire.engine.request import RequestStatus
 from quire.engine.request_queue import AGEING_SECONDS
-from tests.engine.requests import waiting_request
+from tests.engine.requests import take_next, waiting_request
 
 A, B = Client("a"), Client("b")
 MAX_SEQS, MAX_PROMPT, MAX_OUTPUT = 3, 60, 20
@@ -159,7 +159,7 @@ def test_priority_goes_before_fairness_and_low_ones_age():
     assert queue.peek().request_id == "r1", "better, though its client has had more"
     now[0] = 2 * AGEING_SECONDS
     queue.push(waiting_request(2, B, priority=0, time=now[0]))
-    assert queue.pop().request_id == "r0", "as good by now, and its client has had less"
+    assert take_next(queue).request_id == "r0", "as good by now, and its client has had less"
 
 
 def test_preempted_requests_are_paid_for():
@@ -170,7 +170,7 @@ def test_preempted_requests_are_paid_for():
     queue.charge(A, 50)
     queue.push(waiting_request(1, B))
     queue.charge(A, 50)
-    assert [queue.pop().request_id for _ in range(2)] == ["r5", "r1"]
+    assert [take_next(queue).request_id for _ in range(2)] == ["r5", "r1"]
 
 
 def test_counters_of_many_passing_clients_are_bounded(monkeypatch):
@@ -179,8 +179,30 @@ def test_counters_of_many_passing_clients_are_bounded(monkeypatch):
     for number in range(100):
         one = waiting_request(number, Client(f"c{number}"))
         queue.push(one)
-        assert queue.pop() is one
+        assert take_next(queue) is one
         queue.charge(one.source.client, number)
         assert len(queue.served) <= 9
     queue.charge(Client("c0"), 1)  # forgotten, and still running
     assert queue.served["c0"] > 1
+
+
+def test_time_that_passes_while_a_request_starts_does_not_change_who_starts(start):
+    """The head was asked for twice: another one left the queue and the first started again."""
+    run = start(scheduling_policy="priority", max_num_seqs=2)
+    run.add("ahead", [1] * 8, max_tokens=3, client=A)
+    run.add("ages", [2] * 8, max_tokens=3, client=B, priority=1)
+    run.engine.scheduler.waiting.charge(A, 1000.0)  # so that B goes first at the same level
+    run.clock.advance(AGEING_SECONDS - 1)
+    allocate = run.kv.allocate_slots
+
+    def allocate_slowly(*args, **settings):
+        run.clock.advance(2)
+        return allocate(*args, **settings)
+
+    run.kv.allocate_slots = allocate_slowly
+    run.step()
+    started = [new.request_id for plan in run.plans for new in plan.new_requests]
+    assert started == ["ahead", "ages"]
+    assert not len(run.engine.scheduler.waiting)
+    run.finish()
+    assert run.endings == {("ahead", 0): "length", ("ages", 0): "length"}

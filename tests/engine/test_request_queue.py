@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from quire.engine.request import Request
 from quire.engine.request_queue import AGEING_SECONDS, RequestQueue
-from tests.engine.requests import waiting_request
+from tests.engine.requests import take_next, waiting_request
 
 
 def fcfs(number: int, priority: int = 0, time: float = 0.0) -> Request:
@@ -14,7 +12,7 @@ def fcfs(number: int, priority: int = 0, time: float = 0.0) -> Request:
 
 
 def drain(queue: RequestQueue) -> list[str]:
-    return [queue.pop().request_id for _ in range(len(queue))]
+    return [take_next(queue).request_id for _ in range(len(queue))]
 
 
 def test_fcfs_ignores_priority():
@@ -29,7 +27,7 @@ def test_a_preempted_request_returns_to_the_front():
     requests = [fcfs(number) for number in range(4)]
     for one in requests[:3]:
         queue.push(one)
-    assert queue.pop() is requests[0]
+    assert take_next(queue) is requests[0]
     queue.push(requests[3])
     queue.push(requests[0])
     assert drain(queue) == ["r0", "r1", "r2", "r3"]
@@ -66,9 +64,4 @@ def test_an_id_may_be_used_again_after_removal():
     queue.remove(first)
     queue.push(second)
     assert first not in queue
-    assert queue.pop() is second
-
-
-def test_pop_of_nothing_is_our_own_mistake():
-    with pytest.raises(AssertionError, match="0 requests"):
-        RequestQueue().pop()
+    assert take_next(queue) is second
