@@ -14,7 +14,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
+from quire.core.log import get_logger
 from quire.runner.jump_forward import GrammarAdvance
+
+log = get_logger(__name__)
 
 #: A grammar whose mask takes longer, in seconds of computing, is slow from then on.
 SLOW_SECONDS = 0.005
@@ -38,19 +41,14 @@ class MaskThreads:
         self._queues: dict[bool, SimpleQueue[GrammarAdvance | None]] = {}
 
     def submit(self, advance: GrammarAdvance, *, slow: bool) -> None:
-        """Run ``advance`` after those of its kind."""
+        """Run ``advance`` after those of its kind.
+
+        Raises:
+            RuntimeError: There is no thread, and none could be started; the next call tries again.
+        """
         queue = self._queues.get(slow)
         if queue is None:
-            queue = self._queues[slow] = SimpleQueue()
-            default = threading.stack_size(STACK_BYTES)
-            try:
-                for _ in range(1 if slow else NUM_THREADS):
-                    name = "quire-slow-masks" if slow else "quire-masks"
-                    threading.Thread(
-                        target=_run, args=(queue, slow), name=name, daemon=True
-                    ).start()
-            finally:
-                threading.stack_size(default)
+            queue = self._queues[slow] = _start(slow)
         queue.put(advance)
 
     def close(self) -> None:
@@ -73,6 +71,28 @@ def wait(advances: Sequence[GrammarAdvance], *, alone: bool) -> None:
     for advance in advances:
         if not advance.finished.wait(max(0.0, end - time.monotonic())):
             return
+
+
+def _start(slow: bool) -> SimpleQueue[GrammarAdvance | None]:
+    """Start the threads of a kind, at least one, and return their queue."""
+    queue: SimpleQueue[GrammarAdvance | None] = SimpleQueue()
+    name = "quire-slow-masks" if slow else "quire-masks"
+    default = threading.stack_size(STACK_BYTES)
+    try:
+        for number in range(1 if slow else NUM_THREADS):
+            thread = threading.Thread(target=_run, args=(queue, slow), name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system's limit of threads, or its memory
+                if number == 0:
+                    raise
+                log.warning(
+                    "[%s] %d threads do the work of %d: %s", name, number, NUM_THREADS, error
+                )
+                break
+    finally:
+        threading.stack_size(default)
+    return queue
 
 
 def _run(queue: SimpleQueue[GrammarAdvance | None], slow: bool) -> None:

@@ -56,6 +56,10 @@ class ScriptedMatcher:
         self.num_taken -= num_tokens
 
 
+def params() -> SamplingParams:
+    return SamplingParams(structured_outputs=StructuredOutputs(regex="x"))
+
+
 class Rows:
     """Some rows with grammars in a table."""
 
@@ -65,8 +69,7 @@ class Rows:
         self.state = SamplingState(self.table, [EOS], BACKEND, self)
         for i in range(count):
             row = self.table.add(str(i), [1, 2], 2)
-            params = SamplingParams(structured_outputs=StructuredOutputs(regex="x"))
-            self.state.set(row, params, i)
+            self.state.set(row, params(), i)
         self.rows = [self.table.rows[str(i)] for i in range(count)]
 
     def create_matcher(self, constraint: StructuredOutputs) -> ScriptedMatcher:
@@ -166,3 +169,27 @@ def test_a_row_that_is_given_to_another_request_is_ready() -> None:
     rows.state.set(row, SamplingParams(), 0)
     assert rows.state.unready_rows() == []
     rows.matchers[0].gate.set()
+
+
+@pytest.mark.parametrize("num_started", [0, 1])
+def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, num_started: int) -> None:
+    """The first refused advance used to leave a queue that nobody served."""
+    healthy, results = threading.Thread.start, iter([True] * num_started)
+
+    def start(self: threading.Thread) -> None:
+        if not next(results, False):
+            raise RuntimeError("can't start new thread")
+        healthy(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    rows = Rows(2)
+    if num_started == 0:
+        with pytest.raises(RuntimeError, match="can't start"):
+            rows.draw(ANY)
+        monkeypatch.setattr(threading.Thread, "start", healthy)
+        rows.state.restart(rows.rows[0], params())  # as the runner does after a failed step
+    rows.draw(ANY, ANY)
+    for advance in rows.state._advances.values():
+        assert advance.finished.wait(20), "nobody serves it"
+    assert rows.state.unready_rows() == []
+    rows.state.close()
