@@ -7,7 +7,7 @@ them anew. It knows neither models nor sampling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from quire.core.errors import OUT_OF_MEMORY
 from quire.core.log import get_logger
@@ -16,7 +16,7 @@ from quire.runner.token_table import TokenTable
 
 log = get_logger(__name__)
 
-#: After this many steps of one request each that failed, one after the other, it is the engine.
+#: After this many steps in a row of which every request failed alone, it is the engine.
 MAX_FAILURES = 5
 
 
@@ -55,15 +55,16 @@ class StepParts:
             lost_blocks: Without their content.
 
         Raises:
-            Exception: All of several requests fail alone: none of them is at fault.
+            Exception: The engine is at fault and not its requests: all of several requests fail
+                alone and no other one is running, or :data:`MAX_FAILURES` steps in a row had none
+                that did not fail. While others run, a step may be made of one client's bad prompts.
         """
         output = StepOutput(lost_block_ids=list(lost_blocks))
         bad = set(lost_blocks)
-        bad.update(
-            b for new in plan.new_requests if new.request_id in broken for b in new.block_ids
-        )
         for new in plan.new_requests:
             if new.request_id in broken:
+                # What it was to compute; the blocks before have what others computed.
+                bad.update(new.block_ids[new.num_computed_tokens // self._block_size :])
                 _fail(plan, output, new.request_id, broken[new.request_id])
         failures: list[BaseException] = []
         parts = [[row for row in plan.scheduled if row.request_id not in broken]]
@@ -87,16 +88,26 @@ class StepParts:
                 _fail(plan, output, rows[0].request_id, error)
                 bad.update(self._written(rows[0]))
         if failures:
-            self._check(plan, output, failures[0])
+            self._check(plan, broken, output, failures[0])
         return output
 
-    def _check(self, plan: SchedulerOutput, output: StepOutput, error: BaseException) -> None:
+    def _check(
+        self,
+        plan: SchedulerOutput,
+        broken: Collection[str],
+        output: StepOutput,
+        error: BaseException,
+    ) -> None:
         """Raise when it is not the requests' fault."""
-        ids = [row.request_id for row in plan.scheduled if row.request_id not in output.lost_ids]
-        found = [output.results.get(request_id) for request_id in ids]
+        planned = [row.request_id for row in plan.scheduled if row.request_id not in broken]
+        # Broken and lost ones were not tried: they say nothing about the engine.
+        tried = [request_id for request_id in planned if request_id not in output.lost_ids]
+        found = [output.results.get(request_id) for request_id in tried]
         if all(result is not None and result.error is not None for result in found):
             self._num_failures += 1
-            if len(ids) > 1 or self._num_failures >= MAX_FAILURES:
+            others = self._table.rows.keys() - set(tried) - set(broken)
+            alone = len(tried) > 1 and not others
+            if alone or self._num_failures >= MAX_FAILURES:
                 raise error
 
     def _readable(

@@ -1,0 +1,124 @@
+"""Which requests end when a step fails, and when it is the engine; nothing is computed."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.core.sampling_params import SamplingParams
+from quire.core.step import (
+    NewRequest,
+    ScheduledRequest,
+    SchedulerOutput,
+    SequenceResult,
+    StepOutput,
+)
+from quire.runner.step_parts import MAX_FAILURES, StepParts
+from quire.runner.token_table import TokenTable
+
+BLOCK_SIZE = 4
+BROKEN = MemoryError()
+
+
+class Requests:
+    """Requests in a table; a step with one of ``bad`` fails.
+
+    Attributes:
+        bad: Names of requests that cannot be computed.
+    """
+
+    def __init__(self, bad: str = "") -> None:
+        self.bad = bad
+        self.table = TokenTable(8, 8)
+        self.news: dict[str, NewRequest] = {}
+        self.parts = StepParts(self.table, BLOCK_SIZE, self.compute)
+
+    def compute(self, plan: SchedulerOutput) -> StepOutput:
+        names = [row.request_id for row in plan.scheduled]
+        if any(name in self.bad for name in names):
+            raise RuntimeError("injected fault")
+        return StepOutput({name: SequenceResult([1]) for name in names})
+
+    def add(self, name: str, block_ids: list[int], num_cached_tokens: int = 0) -> None:
+        tokens = list(range(len(block_ids) * BLOCK_SIZE))
+        self.table.append_blocks(self.table.add(name, tokens, len(tokens)), block_ids)
+        self.news[name] = NewRequest(
+            name, tokens, len(tokens), SamplingParams(), 0, block_ids, num_cached_tokens
+        )
+
+    def end(self, name: str) -> None:
+        self.table.remove(name)
+
+    def run(self, names: str, broken: str = "") -> StepOutput:
+        """Compute a step of requests, those in ``broken`` could not be prepared."""
+        new = [self.news[name] for name in names]
+        rows = [
+            ScheduledRequest(
+                one.request_id,
+                one.num_computed_tokens,
+                len(one.token_ids) - one.num_computed_tokens,
+                [],
+                True,
+            )
+            for one in new
+        ]
+        plan = SchedulerOutput(new_requests=new, scheduled=rows)
+        return self.parts.run(plan, dict.fromkeys(broken, BROKEN), [])
+
+
+def errors(output: StepOutput) -> str:
+    """Return the names of the requests that end."""
+    return "".join(sorted(name for name, found in output.results.items() if found.error))
+
+
+def test_who_shares_the_prefix_of_a_broken_request_goes_on() -> None:
+    """Its prefix was computed long ago; all of its blocks used to count as bad."""
+    requests = Requests()
+    requests.add("a", [1, 2, 3], num_cached_tokens=8)
+    requests.add("b", [1, 2, 4], num_cached_tokens=8)
+    requests.add("c", [1, 2, 3, 5], num_cached_tokens=12)  # and what it was about to compute
+    output = requests.run("abc", broken="a")
+    assert errors(output) == "a"
+    assert output.lost_ids == {"c"}
+    assert output.results["b"].token_ids == [1]
+
+
+def test_a_broken_request_says_nothing_about_the_engine() -> None:
+    """With one that fails alone it used to look as if everybody failed."""
+    requests = Requests(bad="b")
+    requests.add("a", [1])
+    requests.add("b", [2])
+    assert errors(requests.run("ab", broken="a")) == "ab"
+    assert errors(requests.run("ab", broken="ab")) == "ab"
+
+
+def test_a_step_of_bad_prompts_does_not_end_those_outside_it() -> None:
+    requests = Requests(bad="ab")
+    for name, block_id in zip("abc", (1, 2, 3), strict=True):
+        requests.add(name, [block_id])
+    for _ in range(MAX_FAILURES - 1):
+        assert errors(requests.run("ab")) == "ab"
+    assert errors(requests.run("c")) == ""
+    for _ in range(MAX_FAILURES - 1):
+        assert errors(requests.run("ab")) == "ab"
+    with pytest.raises(RuntimeError, match="injected"):
+        requests.run("ab")
+
+
+def test_when_all_that_run_fail_it_is_the_engine() -> None:
+    requests = Requests(bad="ab")
+    requests.add("a", [1])
+    requests.add("b", [2])
+    with pytest.raises(RuntimeError, match="injected"):
+        requests.run("ab")
+
+
+def test_several_in_a_row_that_fail_alone_are_the_engine() -> None:
+    requests = Requests(bad="abcdef")
+    for number, name in enumerate("abcdef"[:MAX_FAILURES], start=1):
+        requests.add(name, [number])
+        if number == MAX_FAILURES:
+            with pytest.raises(RuntimeError, match="injected"):
+                requests.run(name)
+        else:
+            assert errors(requests.run(name)) == name
+            requests.end(name)
