@@ -139,7 +139,8 @@ class KVCacheManager:
             computed_block_ids: Result of :meth:`get_computed_blocks` just before.
             num_reserve_tokens: Refuse unless this many tokens of the request would fit in all.
             num_lookahead_tokens: Further slots for tokens that are proposed and not known. They are
-                taken back by the next call: it counts from the tokens that were computed.
+                taken back by the next call: it counts from the tokens that were computed. Nothing
+                proposes tokens yet; only tests pass it.
 
         Returns:
             What changed, or None when it does not fit; on None nothing changed.

@@ -15,7 +15,7 @@ class RequestStatus(Enum):
     """Where a request stands.
 
     Preempted: its blocks were freed and it waits to recompute. Waiting for KV: it does not start
-    before it is released.
+    before it is released; no setting leads there yet.
     """
 
     WAITING = "waiting"

@@ -42,6 +42,9 @@ class Scheduler:
     A request with ``n`` > 1 takes ``n`` of ``max_num_seqs`` from its admission on, though its other
     sequences split off only when the prompt is computed; they share its blocks and live on alone.
 
+    :meth:`hold`, :meth:`release`, :meth:`store_blocks` and :meth:`load_blocks` are for KV that
+    comes from elsewhere. No setting leads to them yet, only tests call them.
+
     Args:
         options: Limits and policy.
         kv: Blocks of all requests.

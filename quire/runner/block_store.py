@@ -1,4 +1,7 @@
-"""KV blocks by content outside of the cache; which ones move is the engine's business."""
+"""KV blocks by content outside of the cache; which ones move is the engine's business.
+
+No setting gives a runner a store yet, only tests do.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class BlockStore(Protocol):
         ...
 
     def get(self, block_hash: bytes) -> bytes:
-        """Return a block that was put; what it raises costs the block alone."""
+        """Return a block that was put; an error, or another length, costs the block alone."""
         ...
 
 
@@ -41,9 +44,15 @@ def move_blocks(plan: SchedulerOutput, kv_cache: KVCache, store: BlockStore) -> 
     found: dict[int, npt.NDArray[np.uint8]] = {}
     for block_id, block_hash in plan.block_loads:
         try:
-            found[block_id] = np.frombuffer(store.get(block_hash), np.uint8)
+            found[block_id] = _checked(store.get(block_hash), kv_cache.spec.allocated_block_bytes)
         except Exception as error:
             log.warning("[block_store] block %d is computed, not loaded: %r", block_id, error)
     if found:
         kv_cache.write_blocks(list(found), np.stack(list(found.values())))
     return [block_id for block_id, _ in plan.block_loads if block_id not in found]
+
+
+def _checked(data: bytes, num_bytes: int) -> npt.NDArray[np.uint8]:
+    if len(data) != num_bytes:
+        raise ValueError(f"a block must have {num_bytes} bytes; got {len(data)}")
+    return np.frombuffer(data, np.uint8)

@@ -175,8 +175,9 @@ def test_when_everybody_fails_it_is_the_engine(
         llm.generate(prompts(20, 10), params())
 
 
-def test_stored_blocks_that_are_missing_are_computed(
-    create_llm: Callable[..., LLM], prompts: Callable[..., list[list[int]]]
+@pytest.mark.parametrize("left", [None, b"", b"too short"])
+def test_stored_blocks_that_are_missing_or_cut_are_computed(
+    create_llm: Callable[..., LLM], prompts: Callable[..., list[list[int]]], left: bytes | None
 ) -> None:
     """A store that has lost blocks used to end the step, and with it the engine."""
     prompt, other = prompts(40, 5)
@@ -190,7 +191,10 @@ def test_stored_blocks_that_are_missing_are_computed(
     scheduler.store_blocks(hashes)
     one.generate(other, params())
     for key in hashes[3::4]:
-        del store[key]
+        if left is None:
+            del store[key]
+        else:
+            store[key] = left
     two.engine.engine.scheduler.load_blocks(hashes)
     outputs = two.generate([prompt, other], params())
     assert [o.outputs for o in outputs] == [o.outputs for o in expected]
