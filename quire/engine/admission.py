@@ -22,6 +22,9 @@ CAUTION, CAUTION_KEPT = 0.5, 0.99
 #: Part of the pool that must be free for caution to fade.
 FREE_PART = 0.05
 
+#: Steps to a request's end, its blocks now and its further blocks a step.
+Growth = tuple[float, float, float]
+
 
 class Admission:
     """Looks ahead at the growth of running requests.
@@ -39,23 +42,33 @@ class Admission:
         self.lengths = OutputLengths()
         self.caution = 0.0
 
-    def admits(self, request: Request, hits: Sequence[int], running: Sequence[Request]) -> bool:
+    def admits(self, growth: Sequence[Growth], own: Growth) -> bool:
         """Return whether a request can start and most likely nobody is preempted for it.
 
         Args:
-            request: Waiting.
-            hits: Cached blocks that it begins with.
-            running: All running requests; next to nobody every request is let in.
+            growth: Of all running requests; next to nobody every request is let in.
+            own: Of the waiting one.
         """
-        if not running:
-            return True
-        num_shared = sum(self._kv.pool.ref_cnt[block_id] > 0 for block_id in hits)
-        parts = [*self._growth(running), self._one(request, -num_shared)]
-        return _peak(parts) <= self._kv.pool.num_blocks - 1
+        return not growth or _peak([*growth, own]) <= self._kv.pool.num_blocks - 1
 
     def expected_usage(self, running: Sequence[Request]) -> float:
         """Return the part of the pool that is expected to be in use at the peak; 0 and more."""
-        return _peak(self._growth(running)) / (self._kv.pool.num_blocks - 1)
+        return _peak(self.growth(running)) / (self._kv.pool.num_blocks - 1)
+
+    def growth(self, running: Sequence[Request]) -> list[Growth]:
+        """Return how each running request grows; good until one of them ends or gets blocks."""
+        num_held = [self._kv.num_blocks(request) for request in running]
+        # Blocks that several hold count once, shared out evenly.
+        part = self._kv.pool.num_used / max(sum(num_held), 1)
+        return [
+            self._one(request, held * (part - 1))
+            for request, held in zip(running, num_held, strict=True)
+        ]
+
+    def own_growth(self, request: Request, hits: Sequence[int]) -> Growth:
+        """Return how a waiting request would grow that begins with these cached blocks."""
+        num_shared = sum(self._kv.pool.ref_cnt[block_id] > 0 for block_id in hits)
+        return self._one(request, -num_shared)
 
     def preempted(self) -> None:
         """The blocks did not last."""
@@ -72,17 +85,7 @@ class Admission:
         if request.num_output_tokens and reason != "error":
             self.lengths.observe(request.num_output_tokens, reason == "stop")
 
-    def _growth(self, running: Sequence[Request]) -> list[tuple[float, float, float]]:
-        num_held = [self._kv.num_blocks(request) for request in running]
-        # Blocks that several hold count once, shared out evenly.
-        part = self._kv.pool.num_used / max(sum(num_held), 1)
-        return [
-            self._one(request, held * (part - 1))
-            for request, held in zip(running, num_held, strict=True)
-        ]
-
-    def _one(self, request: Request, num_extra: float) -> tuple[float, float, float]:
-        """Return steps to a request's end, its blocks now and its further blocks a step."""
+    def _one(self, request: Request, num_extra: float) -> Growth:
         block_size = self._kv.block_size
         num_tokens = len(request.token_ids)
         limit = max(request.max_total_tokens - num_tokens, 1)
@@ -98,8 +101,8 @@ class Admission:
         return rest, now + num_extra + width - 1, width * (last - now) / rest
 
 
-def _peak(parts: Sequence[tuple[float, float, float]]) -> float:
-    """Return the most blocks in use at once; each part is (steps to its end, blocks, growth)."""
+def _peak(parts: Sequence[Growth]) -> float:
+    """Return the most blocks in use at once."""
     peak = blocks = growth = 0.0
     num_longer, last = 0, 0.0
     for number, (steps, own, own_growth) in enumerate(sorted(parts, reverse=True)):

@@ -16,7 +16,7 @@ from quire.core.step import (
     SequenceResult,
     StepOutput,
 )
-from quire.engine.admission import Admission
+from quire.engine.admission import Admission, Growth
 from quire.engine.engine_output import EngineOutput
 from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
@@ -251,13 +251,17 @@ class Scheduler:
             for request in self.running
             if not _decodes(request) and request.request_id not in unready
         ]
-        found = self._next_request()
-        head = None if found is None else (found[0], self._num_missing(*found))
+        found = self._next_request(self._growth())
+        head = None if found is None else (found[0], self._num_missing(found[0], found[1]))
         room = max(self.prefill.budget(num_decodes, self._planned_time) - num_decodes, 1)
         return self.prefill.divide(prompts, head, len(self.waiting), room)
 
-    def _next_request(self) -> tuple[Request, list[int]] | None:
-        """Return the request that may start now and its prefix hits; None for nobody."""
+    def _growth(self) -> list[Growth]:
+        """Return how running requests grow, where somebody waits who asks for it."""
+        return self.admission.growth(self.running) if len(self.waiting) else []
+
+    def _next_request(self, growth: list[Growth]) -> tuple[Request, list[int], Growth] | None:
+        """Return who may start now, its prefix hits and how it would grow; None for nobody."""
         request = self.waiting.peek()
         if request is None:
             return None
@@ -265,7 +269,8 @@ class Scheduler:
         if num_seqs > self.options.max_num_seqs:
             return None
         hits = self.kv.get_computed_blocks(request)
-        return (request, hits) if self.admission.admits(request, hits, self.running) else None
+        own = self.admission.own_growth(request, hits)
+        return (request, hits, own) if self.admission.admits(growth, own) else None
 
     def _num_missing(self, request: Request, hits: Sequence[int] | None = None) -> int:
         """Return how many tokens of a request are neither computed nor found in the cache."""
@@ -278,8 +283,9 @@ class Scheduler:
         """Start waiting requests, in order, while slots, blocks and room for tokens last."""
         if self.running and self.options.batching_type == "static":
             return
-        while room > 0 and (found := self._next_request()) is not None:
-            request, hits = found
+        growth = self._growth()  # once: many may start
+        while room > 0 and (found := self._next_request(growth)) is not None:
+            request, hits, own = found
             num_missing = self._num_missing(request, hits)
             num_new_tokens = self.prefill.chunk(num_missing, room, first_part)
             if num_new_tokens == 0:
@@ -292,6 +298,7 @@ class Scheduler:
                 break
             self.waiting.remove(request)
             self._start(plan, request, hits)
+            growth.append(own)
             self._plan_request(plan, request, num_new_tokens, Allocation([]))
             room -= num_new_tokens
 

@@ -86,6 +86,34 @@ def test_a_preemption_makes_it_careful_until_blocks_are_free(start, counting):
     assert admission.caution < careful / 2
 
 
+def test_a_step_that_starts_many_looks_at_each_once(start, counting):
+    """Each start used to estimate all running requests again; the sum must stay what it was."""
+    run = start(num_blocks=1000, block_size=4, max_num_seqs=64, takes_more=False)
+    scheduler = run.engine.scheduler
+    admission, looked_at, sums = scheduler.admission, [], []
+    one, admits = admission._one, admission.admits
+
+    def counted(request, num_extra):
+        looked_at.append(request)
+        return one(request, num_extra)
+
+    def compared(growth, own):
+        num_looked_at = len(looked_at)
+        anew = admission.growth(scheduler.running)
+        del looked_at[num_looked_at:]
+        sums.append([sum(blocks for _, blocks, _ in parts) for parts in (growth, anew)])
+        return admits(growth, own)
+
+    admission._one, admission.admits = counted, compared
+    for i in range(64):  # half of them share their first blocks with others of the step
+        run.add(f"r{i}", [7] * 12 + [i] if i % 2 else [i] * 10, max_tokens=20)
+    run.step()
+    assert len(run.plans[0].new_requests) == 64
+    assert len(looked_at) == 64
+    assert all(kept == pytest.approx(anew) for kept, anew in sums)
+    run.finish()
+
+
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
