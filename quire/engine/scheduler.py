@@ -287,6 +287,11 @@ class Scheduler:
         while room > 0 and (found := self._next_request(growth)) is not None:
             request, hits, own = found
             num_missing = self._num_missing(request, hits)
+            if request.num_output_tokens and request.params.structured_outputs:
+                # Its grammar has all of the output to follow: no token can be drawn in this step.
+                if num_missing == 1:
+                    hits, num_missing = hits[:-1], 1 + self.kv.block_size
+                num_missing -= 1
             num_new_tokens = self.prefill.chunk(num_missing, room, first_part)
             if num_new_tokens == 0:
                 break

@@ -17,7 +17,7 @@ from quire.runner.token_table import IntArray
 
 #: Most that follow one drawn token; the step after it goes on, so this changes no output.
 MAX_FORCED_TOKENS = 32
-#: Computing time that a mask may take, in seconds; its request fails beyond it.
+#: Computing time that a token's mask may take, in seconds; its request fails beyond it.
 MAX_MASK_SECONDS = 1.0
 
 
@@ -31,7 +31,8 @@ class GrammarAdvance:
 
     Attributes:
         finished: Set when what may come next is known.
-        mask_seconds: Computing time of the dearest mask.
+        mask_seconds: Computing time of the dearest mask; where several tokens were followed up to
+            it, by token.
     """
 
     def __init__(self, rules: TokenRules, output_ids: IntArray, jumps: bool) -> None:
@@ -70,9 +71,11 @@ class GrammarAdvance:
             return list(self._forced)
 
     def _mask(self) -> bytes:
+        new_ids = self._output_ids[self._matcher.num_taken :].tolist()
         start = time.thread_time()
-        mask = self._matcher.allowed(self._output_ids[self._matcher.num_taken :].tolist())
-        self.mask_seconds = max(self.mask_seconds, time.thread_time() - start)
+        mask = self._matcher.allowed(new_ids)
+        seconds = time.thread_time() - start
+        self.mask_seconds = max(self.mask_seconds, seconds / max(1, len(new_ids)))
         return mask
 
     def _take(self, token: int) -> bool:

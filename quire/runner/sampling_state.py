@@ -7,6 +7,7 @@ ids); the arithmetic on logits is the backend's ``sample``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +64,11 @@ class SamplingState:
         self._threads = MaskThreads()
 
     def set(self, row: int, params: SamplingParams, seed: int) -> None:
-        """Remember the settings of ``row``, whoever had it before."""
+        """Remember the settings of ``row``, whoever had it before.
+
+        When the row has output already, its grammar begins to follow that in another thread, and it
+        is among :meth:`unready_rows` until that is done.
+        """
         if row >= len(self._seed):
             self._grow()
         self._floats[:, row] = [getattr(params, name) for name in _FLOATS]
@@ -71,7 +76,6 @@ class SamplingState:
         self._seed[row] = seed & 0xFFFFFFFFFFFFFFFF
         matcher = None
         if params.structured_outputs is not None:
-            # It reads the row's output when it is first asked, be it new, forked or resumed.
             assert self._grammars is not None, "structured outputs without a source of grammars"
             matcher = self._grammars.create_matcher(params.structured_outputs)
         rules = TokenRules.from_params(params, self._eos_token_ids, matcher)
@@ -83,12 +87,21 @@ class SamplingState:
             # Log-probabilities are the model's: it must be asked.
             if matcher is not None and params.logprobs is None:
                 self._jumping.add(row)
+            if matcher is not None and len(self._output_ids(row)):
+                with suppress(RuntimeError):  # without a thread it follows when a token is drawn
+                    self._advances[row] = self._follow(row, jumps=False)
 
     def restart(self, row: int, params: SamplingParams) -> None:
-        """Forget how far the grammar of ``row`` has got; it reads the row's output again."""
+        """Forget how far the grammar of ``row`` has got, because its step failed.
+
+        The step is computed again at once, so it follows the row's output when the token is drawn.
+        """
         rules = self._rules.get(row)
         if rules is not None and rules.matcher is not None:
-            self.set(row, params, int(self._seed[row]))
+            assert self._grammars is not None and params.structured_outputs is not None
+            self.unready_rows()  # those that are done tell whether they were slow
+            self._advances.pop(row, None)
+            rules.matcher = self._grammars.create_matcher(params.structured_outputs)
 
     def advance(self, rows: Sequence[int], num_others: int) -> dict[int, list[int]]:
         """Have the grammars of rows follow the tokens drawn, in other threads.
@@ -103,15 +116,11 @@ class SamplingState:
             By row the tokens that must come next, appended to the table: whether the sequence has
             room is for the scheduler, which drops what comes after its end.
         """
-        table = self._table
         advances: dict[int, GrammarAdvance] = {}
         for row in rows:
             rules = self._rules.get(row)
-            if rules is None or rules.matcher is None:
-                continue
-            output_ids = table.tokens(row)[table.num_prompt_tokens[row] :].copy()
-            advances[row] = GrammarAdvance(rules, output_ids, row in self._jumping)
-            self._threads.submit(advances[row], slow=rules.is_slow)
+            if rules is not None and rules.matcher is not None:
+                advances[row] = self._follow(row, jumps=row in self._jumping)
         if not advances:
             return {}
         alone = len(rows) + num_others == 1
@@ -121,7 +130,8 @@ class SamplingState:
         forced = {row: advance.stop_forcing() for row, advance in advances.items()}
         for row, tokens in forced.items():
             for token in tokens:
-                table.append_tokens(np.array([row], np.int32), np.array([token], np.int32))
+                row_ids, token_ids = np.array([row], np.int32), np.array([token], np.int32)
+                self._table.append_tokens(row_ids, token_ids)
         self.unready_rows()
         return forced
 
@@ -218,6 +228,16 @@ class SamplingState:
             "[sampling] logits must be finite; got NaN or infinity. The checkpoint or its dtype "
             "cannot compute this input."
         )
+
+    def _output_ids(self, row: int) -> IntArray:
+        return self._table.tokens(row)[self._table.num_prompt_tokens[row] :]
+
+    def _follow(self, row: int, *, jumps: bool) -> GrammarAdvance:
+        """Have the grammar of a row follow the row's output in another thread."""
+        rules = self._rules[row]
+        advance = GrammarAdvance(rules, self._output_ids(row).copy(), jumps)
+        self._threads.submit(advance, slow=rules.is_slow)
+        return advance
 
     def _grow(self) -> None:
         self._floats = np.concatenate([self._floats, np.zeros_like(self._floats)], axis=1)

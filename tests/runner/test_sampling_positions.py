@@ -72,6 +72,8 @@ class Sequences:
         for i, params in enumerate(settings):
             row = self.table.add(str(i), [*PROMPT, *KNOWN], len(PROMPT))
             self.state.set(row, SamplingParams(**({"temperature": 1.0} | params)), 17 + i)
+        while self.state.unready_rows():
+            self.state.wait_until_ready(20)
         self.rows = np.array([self.table.rows[str(i)] for i in range(len(settings))], np.int32)
 
     def draw(self, rows: Any, lengths: Any, logits: np.ndarray) -> list[int]:

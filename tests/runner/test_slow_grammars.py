@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,11 +26,13 @@ class ScriptedMatcher:
 
     Attributes:
         gate: What following tokens waits for.
+        threads: Those in which it has followed tokens.
     """
 
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
+        self.threads: list[str] = []
         self.num_taken = 0
         self.error = ""
         self.seen: list[int] = []
@@ -39,6 +42,7 @@ class ScriptedMatcher:
         self.seen += new_ids
         self.num_taken += len(new_ids)
         if new_ids:
+            self.threads.append(threading.current_thread().name)
             assert self.gate.wait(20)
             if self.failing is not None:
                 raise self.failing
@@ -65,6 +69,7 @@ class Rows:
 
     def __init__(self, count: int) -> None:
         self.matchers: list[ScriptedMatcher] = []
+        self.new_ones_wait = False
         self.table = TokenTable(count, 4)
         self.state = SamplingState(self.table, [EOS], BACKEND, self)
         for i in range(count):
@@ -74,7 +79,16 @@ class Rows:
 
     def create_matcher(self, constraint: StructuredOutputs) -> ScriptedMatcher:
         self.matchers.append(ScriptedMatcher())
+        if self.new_ones_wait:
+            self.matchers[-1].gate.clear()
         return self.matchers[-1]
+
+    def resume(self, output_ids: list[int]) -> int:
+        """Have the first request come back after a preemption; return its row."""
+        self.table.remove("0")
+        row = self.table.add("0", [1, 2, *output_ids], 2)
+        self.state.set(row, params(), 0)
+        return row
 
     def draw(self, *tokens: int, num_others: int = 1) -> dict[int, list[int]]:
         """Have the first rows draw tokens; return the tokens forced by place."""
@@ -193,3 +207,55 @@ def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, num_sta
         assert advance.finished.wait(20), "nobody serves it"
     assert rows.state.unready_rows() == []
     rows.state.close()
+
+
+def test_a_resumed_row_is_unready_until_its_grammar_has_followed() -> None:
+    """It used to follow all of the output, and to compute the mask, when the token was drawn."""
+    rows = Rows(1)
+    rows.new_ones_wait = True
+    row = rows.resume([ANY] * 5)
+    assert rows.state.unready_rows() == [row]
+    rows.matchers[-1].gate.set()
+    rows.wait()
+    rows.state.batch(np.array([row], np.int32), np.array([7]))
+    assert rows.matchers[-1].seen == [ANY] * 5
+    assert rows.matchers[-1].threads == ["quire-masks"]
+    rows.state.close()
+
+
+def test_a_row_whose_step_failed_follows_at_once_and_stays_slow() -> None:
+    rows = Rows(1)
+    rows.draw(ANY)
+    rows.wait()
+    rules = rows.state._rules[rows.rows[0]]
+    rules.is_slow = True
+    rows.state.restart(rows.rows[0], params())
+    assert rows.state.unready_rows() == []  # its step is computed again now
+    assert rules.is_slow and rules.matcher is rows.matchers[1]
+    rows.state.batch(np.array(rows.rows, np.int32), np.array([3]))
+    assert rows.matchers[1].seen == [ANY]
+
+
+def test_a_long_output_is_no_dear_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 3 * jump_forward.MAX_MASK_SECONDS])
+    clock = SimpleNamespace(thread_time=lambda: next(ticks))
+    monkeypatch.setattr(jump_forward, "time", clock)
+    rows = Rows(1)
+    row = rows.resume([ANY] * 5)
+    rows.wait()
+    assert not rows.matchers[-1].error
+    assert rows.state._rules[row].is_slow
+
+
+def test_without_a_thread_a_resumed_row_follows_when_its_token_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    rows = Rows(1)
+    row = rows.resume([ANY] * 5)
+    assert rows.state.unready_rows() == []
+    rows.state.batch(np.array([row], np.int32), np.array([7]))
+    assert rows.matchers[-1].seen == [ANY] * 5
