@@ -68,6 +68,13 @@ class LlamaRequest(CompatRequest, kw_only=True):
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
 
+    @property
+    def constraint_field(self) -> str | None:
+        """``grammar`` or ``json_schema``; see :class:`RequestBody`."""
+        if self.grammar:
+            return "grammar"
+        return None if self.json_schema is None else "json_schema"
+
     def prompts(self) -> list[str | list[int]]:
         """Return the prompts."""
         return read_prompts(self.prompt, "prompt")

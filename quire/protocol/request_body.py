@@ -29,6 +29,11 @@ class RequestBody(msgspec.Struct, kw_only=True):
     request_id: RequestId | None = None
     timeout: Timeout | None = None
 
+    @property
+    def constraint_field(self) -> str | None:
+        """The field that says what the output must look like; None when none does."""
+        return None
+
     def efforts(self) -> list[tuple[str, str]]:
         """Return the field that says how much to think before an answer, with its value."""
         return []

@@ -125,6 +125,8 @@ def test_compilations_are_counted(live):
         ("/v1/chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
         ("/v1/chat/completions", {"guided_regex": "a"}, "guided_regex"),
         ("/api/chat", {"format": "json"}, "format"),
+        ("/completion", {"prompt": "a", "json_schema": {}}, "json_schema"),
+        ("/completion", {"prompt": "a", "grammar": 'root ::= "a"'}, "grammar"),
     ],
 )
 def test_a_limit_is_told_of_the_field_that_was_sent(client, engine, path, body, param, stream):

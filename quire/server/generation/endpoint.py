@@ -141,8 +141,9 @@ def errors_in_sent_names(body: RequestBody) -> Iterator[None]:
     except RequestError as error:
         sent_name = body.sent_names.get(error.param or "")
         if sent_name is None and error.param == "structured_outputs":
-            if isinstance(body, GenerationRequest):
-                sent_name = body.constraint_field or "tools"
+            forced = "tools" if isinstance(body, GenerationRequest) else None
+            sent_name = body.constraint_field or forced
+            if sent_name is not None:
                 raise type(error)(str(error), sent_name) from error
         elif sent_name is not None:
             raise renamed(error, sent_name) from error
