@@ -118,6 +118,9 @@ METRICS: dict[str, Metric] = {
     "num_computed_tokens": _counter("Token positions computed, recomputation included."),
     "num_preemptions": _counter("Times that a sequence lost its blocks to others."),
     "preemption_recomputed_tokens": _counter("Token positions computed again after preemption."),
+    "dropped_prompt_parts": _counter(
+        "Parts of long prompts that were given up in the midst, for a request that came."
+    ),
     "num_block_copies": _counter("KV blocks copied on write."),
     "num_sequences_added": _counter("Sequences that were taken; at rest as many have ended."),
     "estimated_flops_per_gpu": _counter("Floating-point operations of the model, estimated."),

@@ -71,6 +71,10 @@ class ScheduledRequest:
     samples: bool
 
 
+class StepInterrupted(Exception):
+    """Somebody came in the midst of a step, some of whose rows may be dropped."""
+
+
 @dataclass(slots=True)
 class SchedulerOutput:
     """The plan of one step.
@@ -93,6 +97,7 @@ class SchedulerOutput:
         sealed_blocks: Blocks that this step fills and that others may then find by their content;
             listed, as ``reused_blocks``, only for a KV canary.
         reused_blocks: ``(request_id, block_ids)`` found by content and not computed again.
+        droppable_ids: Whose rows, parts of prompts, need not be computed when somebody comes.
     """
 
     new_requests: list[NewRequest] = field(default_factory=list)
@@ -105,6 +110,7 @@ class SchedulerOutput:
     replaced_blocks: list[tuple[str, int, int]] = field(default_factory=list)
     sealed_blocks: list[int] = field(default_factory=list)
     reused_blocks: list[tuple[str, list[int]]] = field(default_factory=list)
+    droppable_ids: frozenset[str] = frozenset()
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -193,12 +199,14 @@ class StepOutput:
         lost_ids: Requests of the plan that could not be computed because blocks of others that they
             read have no content; they have no result and must be computed anew.
         lost_block_ids: Blocks that the step was to load and could not.
+        dropped_ids: Of the plan's ``droppable_ids``: nothing of their rows was computed.
     """
 
     results: dict[str, SequenceResult] = field(default_factory=dict)
     sample_seconds: float = 0.0
     lost_ids: set[str] = field(default_factory=set)
     lost_block_ids: list[int] = field(default_factory=list)
+    dropped_ids: set[str] = field(default_factory=set)
 
     def add(self, part: StepOutput) -> None:
         """Take in what a part of the step brought."""

@@ -2,7 +2,9 @@
 
 A request that arrives during a step waits for its end. Tokens do not measure that: deep in a prompt
 one takes many times as long as at its beginning. So the time is measured that steps without a part
-of a long prompt take, and parts are made so small that steps with one take a few times as long.
+of a long prompt take, and parts are made so small that steps with one take a few times as long. A
+part may be dropped in the midst of its step when somebody comes, but not twice in a row: the second
+one is smaller.
 What a step costs in any case slows the long prompt; with nobody else around its parts are large.
 """
 
@@ -12,6 +14,8 @@ from __future__ import annotations
 STEP_FACTOR = 3.1
 #: How long after somebody came while others were there somebody else is expected, in seconds.
 COMPANY_SECONDS = 10.0
+#: The same as STEP_FACTOR for a part that is not dropped when somebody comes.
+SURE_FACTOR = 1.5
 #: Fewest tokens of a part.
 LEAST_TOKENS = 16
 #: Weight of the newest step in what is known of those without a part, and with one.
@@ -22,7 +26,7 @@ class ChunkSize:
     """Measures steps.
 
     Args:
-        most: Tokens of prompts in a step when nothing else is known, and never more.
+        most: Tokens of a part when nothing else is known, and never more.
     """
 
     def __init__(self, most: int) -> None:
@@ -30,6 +34,8 @@ class ChunkSize:
         self._short_seconds = 0.0
         self._token_seconds = 0.0  # of prompt tokens, in steps with a part of a long prompt
         self._company_until = 0.0
+        #: Whether the next part is computed to its end, whoever comes.
+        self.is_sure = False
 
     def joined(self, now: float) -> None:
         """A request has come while others were there."""
@@ -50,8 +56,8 @@ class ChunkSize:
             self._token_seconds = _mean(self._token_seconds, token_seconds, LONG_WEIGHT)
 
     def tokens(self, now: float) -> int:
-        """Return the prompt tokens of the next step."""
-        seconds = STEP_FACTOR * self._short_seconds
+        """Return the most tokens of the next part."""
+        seconds = (SURE_FACTOR if self.is_sure else STEP_FACTOR) * self._short_seconds
         is_known = self._short_seconds > 0 and self._token_seconds > 0
         if not is_known or now >= self._company_until:
             return self._most

@@ -197,8 +197,17 @@ class Engine:
             return 0.0
         return HELD_SECONDS if self.scheduler.requests else None
 
-    def step(self) -> list[EngineOutput]:
+    def starts_at_once(self, request: EngineRequest) -> bool:
+        """Return whether the step after this one would compute a request's prompt, if added."""
+        num_prompt_tokens, params = len(request.prompt_token_ids), request.params
+        return self.scheduler.starts_at_once(num_prompt_tokens, params.n)
+
+    def step(self, someone_came: Callable[[], bool] = lambda: False) -> list[EngineOutput]:
         """Run one iteration; return an output for each sequence that has one.
+
+        Args:
+            someone_came: Asked in the midst of a step that computes a part of a long prompt: once
+                it says that a request has come that starts at once, the part is given up for it.
 
         Raises:
             EngineDeadError: The step failed as a whole. All requests have ended (finish reason
@@ -214,7 +223,7 @@ class Engine:
         watch.lap("schedule")
         if unready and not plan.scheduled:
             self.executor.wait_until_ready(UNREADY_SECONDS)
-        result = self._execute(plan)
+        result = self._execute(plan, someone_came)
         watch.lap("execute")
         watch.move(result.sample_seconds, "execute", "sample")
         outputs = self.scheduler.update_from_output(plan, result)
@@ -281,11 +290,11 @@ class Engine:
                     ended.append(self.scheduler.end(sequence, "timeout"))
         return ended
 
-    def _execute(self, plan: SchedulerOutput) -> StepOutput:
+    def _execute(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepOutput:
         if not plan.scheduled:
             return StepOutput()
         try:
-            return self.executor.submit(plan).result()
+            return self.executor.submit(plan, someone_came).result()
         except BaseException as error:
             # What the step left in the cache is unknown, so nothing of it can be used again.
             self._dead = f"[engine] a step failed: {type(error).__name__}: {error}. Start it again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from quire.core.kv_cache_spec import KVCacheSpec
@@ -32,10 +33,15 @@ class Executor(Protocol):
     kv_cache_spec: KVCacheSpec
     num_blocks: int
 
-    def submit(self, plan: SchedulerOutput) -> StepHandle:
+    def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepHandle:
         """Compute one step and sample, in the order of submission; errors are the handle's.
 
         It may be under way when this returns, so that the next plan is made meanwhile.
+
+        Args:
+            plan: Of the step.
+            someone_came: Asked in the midst of a step with ``droppable_ids``; once it says so, an
+                executor may drop their rows.
         """
         ...
 

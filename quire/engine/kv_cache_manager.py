@@ -210,6 +210,17 @@ class KVCacheManager:
                 self.pool.forget(block_id)
         self.pool.release(reversed(table.block_ids))
 
+    def take_back(self, request: Request) -> None:
+        """Undo what was planned and not computed: its blocks stay, and nobody finds them."""
+        table = self._tables[request.request_id]
+        num_full = request.num_computed_tokens // self.block_size
+        for index in range(num_full, table.num_hashed):
+            block_id = table.block_ids[index]
+            if self.pool.block_hash[block_id] == request.block_hashes[index]:
+                self.pool.forget(block_id)
+        table.num_hashed = min(table.num_hashed, num_full)
+        table.num_slots_used = request.num_computed_tokens
+
     def load_blocks(self, block_hashes: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """Make content findable that the next step loads before it computes.
 

@@ -60,18 +60,15 @@ class PrefillPolicy:
         self.divides = (
             takes_more and options.enable_chunked_prefill and options.batching_type == "inflight"
         )
-        self.chunk_size = ChunkSize(options.mixed_prefill_tokens)
+        self.chunk_size = ChunkSize(options.mixed_prefill_tokens or options.max_num_batched_tokens)
         self._passed: dict[str, int] = {}  # steps in a row in which a prompt got nothing
 
-    def budget(self, num_decodes: int, now: float) -> int:
+    def budget(self, num_decodes: int) -> int:
         """Return the tokens of a step: few of prompts where others would have to wait for them."""
         options = self._options
         bounded = options.mixed_prefill_tokens and options.enable_chunked_prefill
         if bounded and (num_decodes or self.divides):
-            num_tokens = options.mixed_prefill_tokens
-            if self.divides:
-                num_tokens = self.chunk_size.tokens(now)
-            return min(options.max_num_batched_tokens, num_decodes + num_tokens)
+            return min(options.max_num_batched_tokens, num_decodes + options.mixed_prefill_tokens)
         return options.max_num_batched_tokens
 
     def chunk(self, num_tokens: int, room: int, most: int) -> int:
@@ -91,6 +88,7 @@ class PrefillPolicy:
         head: Want | None,
         num_waiting: int,
         room: int,
+        most: int,
     ) -> Division:
         """Divide the prompt tokens of a step between prompts that take turns.
 
@@ -100,6 +98,7 @@ class PrefillPolicy:
             head: The request that would start next, and its missing tokens; None for nobody.
             num_waiting: Requests in the queue.
             room: Tokens that the step has for prompts.
+            most: Of them, for a part of a prompt that does not end.
         """
         wants = [(request, self._limited(missing)) for request, missing in prompts]
         reserved = 0
@@ -107,10 +106,11 @@ class PrefillPolicy:
             wants.append((head[0], self._limited(head[1])))
         elif head is not None:
             if not prompts and num_waiting == 1:
-                return Division({}, room, room)
+                return Division({}, room, min(room, most))
             if len(prompts) < MAX_STARTED_PROMPTS:
                 reserved = min(room // 2 if prompts else room, FIRST_PART * num_waiting)
-        shares = self._shares(wants, room - reserved, num_waiting, head and head[0].request_id)
+        head_id = head and head[0].request_id
+        shares = self._shares(wants, room - reserved, most, num_waiting, head_id)
         self._passed = {
             request.request_id: self._passed.get(request.request_id, 0) + 1
             for request, _ in wants
@@ -121,10 +121,10 @@ class PrefillPolicy:
         return Division(shares, reserved, FIRST_PART)
 
     def _shares(
-        self, wants: list[Want], room: int, num_waiting: int, head_id: str | None
+        self, wants: list[Want], room: int, most: int, num_waiting: int, head_id: str | None
     ) -> dict[str, int]:
         due = self._due(wants)
-        ending = self._ending(wants, room if due is None else room // 2, due)
+        ending = self._ending(wants, room if due is None else room // 2, most, due)
         shares = {request.request_id: want for request, want in ending}
         if due is None and not ending and wants:
             due = min(wants, key=_shortest_first)
@@ -132,7 +132,7 @@ class PrefillPolicy:
             left = room - sum(shares.values())
             if head_id in shares:  # those after it in the queue may be as short
                 left -= min(left - room // 2, shares[head_id] * (num_waiting - 1))
-            shares[due[0].request_id] = min(due[1], left)
+            shares[due[0].request_id] = min(due[1], left, most)
         return shares
 
     def _limited(self, num_tokens: int) -> int:
@@ -149,13 +149,16 @@ class PrefillPolicy:
                 due, most = (request, want), passed
         return due
 
-    def _ending(self, wants: list[Want], room: int, due: Want | None) -> list[Want]:
-        """Return those that end within ``room`` together, shortest first."""
+    def _ending(self, wants: list[Want], room: int, most: int, due: Want | None) -> list[Want]:
+        """Return those that end within ``room`` together, shortest first.
+
+        The end of a long prompt is a part like its others.
+        """
         ended = []
         for entry in sorted(wants, key=_shortest_first):
             if due is not None and entry[0] is due[0]:
                 continue
-            if entry[1] > room:
+            if entry[1] > (min(room, most) if entry[0].num_computed_tokens else room):
                 break
             ended.append(entry)
             room -= entry[1]

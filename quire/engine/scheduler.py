@@ -17,6 +17,7 @@ from quire.core.step import (
     StepOutput,
 )
 from quire.engine.admission import Admission, Growth
+from quire.engine.droppable_parts import DroppableParts
 from quire.engine.engine_output import EngineOutput
 from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
@@ -80,6 +81,7 @@ class Scheduler:
         self.held: dict[str, RequestStatus] = {}  # who waits for KV, and the status before
         self._block_stores: list[tuple[int, bytes]] = []
         self._block_loads: list[tuple[int, bytes]] = []
+        self._droppable = DroppableParts()
 
     def add(self, request: Request) -> None:
         """Queue a request that can fit (the engine has checked), with its pending children."""
@@ -112,6 +114,12 @@ class Scheduler:
         """Have the next step load blocks, which are found like others from now on."""
         self._block_loads += self.kv.load_blocks(block_hashes)
 
+    def starts_at_once(self, num_prompt_tokens: int, num_sequences: int) -> bool:
+        """Return whether the next step would most likely compute a whole new prompt."""
+        num_seqs = num_sequences + sum(1 + len(r.pending_children) for r in self.running)
+        is_short = num_prompt_tokens <= self.options.mixed_prefill_tokens
+        return is_short and not len(self.waiting) and num_seqs <= self.options.max_num_seqs
+
     def group(self, group_id: str) -> list[Request]:
         """Return the live sequences of a user's request; empty when unknown or finished."""
         return list(self._groups.get(group_id, ()))
@@ -138,6 +146,8 @@ class Scheduler:
             plan.finished_request_ids, self._ended = self._ended, []
             plan.block_stores, self._block_stores = self._block_stores, []
             plan.block_loads, self._block_loads = self._block_loads, []
+            if self.prefill.divides:
+                plan.droppable_ids = self._droppable.choose(plan, self.requests)
         else:
             num_live = len(self.running) + len(self.waiting)
             can_run = num_live and not any(r.request_id in unready for r in self.running)
@@ -147,13 +157,19 @@ class Scheduler:
     def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:
         """Apply a step's results; return an output for each sequence that has one."""
         now = self._clock()
-        if plan.scheduled:
+        self._droppable.step_ended(plan, result.dropped_ids)
+        self.prefill.chunk_size.is_sure = bool(self._droppable.owed)
+        if plan.scheduled and not result.dropped_ids:
             self._observe_step(plan, now - self._planned_time)
         outputs: list[EngineOutput] = []
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]
             if scheduled.request_id in result.lost_ids:
                 self._lose(request)
+                continue
+            if scheduled.request_id in result.dropped_ids:
+                self.stats.num_dropped_parts += 1
+                self.kv.take_back(request)
                 continue
             if request.num_lost_tokens > request.num_computed_tokens:
                 self.stats.recomputed(request, scheduled.num_scheduled_tokens)
@@ -204,7 +220,7 @@ class Scheduler:
         """
         running = self.running
         num_decodes_after = sum(map(_decodes, running))
-        budget = self.prefill.budget(num_decodes_after, self._planned_time)
+        budget = self.prefill.budget(num_decodes_after)
         position = 0
         while position < len(running) and budget > 0:
             request = running[position]
@@ -253,8 +269,9 @@ class Scheduler:
         ]
         found = self._next_request(self._growth())
         head = None if found is None else (found[0], self._num_missing(found[0], found[1]))
-        room = max(self.prefill.budget(num_decodes, self._planned_time) - num_decodes, 1)
-        return self.prefill.divide(prompts, head, len(self.waiting), room)
+        room = max(self.prefill.budget(num_decodes) - num_decodes, 1)
+        most = self.prefill.chunk_size.tokens(self._planned_time)
+        return self.prefill.divide(prompts, head, len(self.waiting), room, most)
 
     def _growth(self) -> list[Growth]:
         """Return how running requests grow, where somebody waits who asks for it."""
@@ -438,6 +455,7 @@ class Scheduler:
         self.kv.free(request)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
+        self._droppable.ended(request)
         self.stats.finished[reason] += 1
         self.admission.ended(request, reason)
         del self.requests[request.request_id]

@@ -26,6 +26,7 @@ class EngineStats:
         num_computed_tokens: Token positions that went through the model, recomputation included.
         num_recomputed_tokens: Of these, computed before and lost to a preemption.
         num_preemptions: Requests whose blocks were taken back to recompute later.
+        num_dropped_parts: Parts of prompts given up in the midst of a step.
         num_block_copies: Blocks copied on write.
         prompt_tokens: Prompt tokens of requests that were started; sequences that share a prompt's
             computation count once.
@@ -44,6 +45,7 @@ class EngineStats:
     num_computed_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_preemptions: int = 0
+    num_dropped_parts: int = 0
     num_block_copies: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
@@ -121,6 +123,7 @@ class EngineStats:
             "prefix_cache_hits": hits,
             "num_steps": self.num_steps,
             "num_computed_tokens": self.num_computed_tokens,
+            "dropped_prompt_parts": self.num_dropped_parts,
             "num_block_copies": self.num_block_copies,
             "num_sequences_added": self.num_sequences_added,
             "iteration_tokens_total": self.iteration_tokens.state(),

@@ -76,6 +76,7 @@ class AsyncLLM:
         self.default_sampling_params: dict[str, Any] = self._engine.default_sampling_params
         self._streams = OutputStreams()
         self._step_time = time.monotonic()
+        self._coming: dict[str, EngineRequest] = {}  # not in the engine yet
         self._commands: SimpleQueue[tuple[Command, Future[Any]]] = SimpleQueue()
         self._closed = False  # no command is taken any more
         self._stopping = False  # the thread ends; its own flag
@@ -104,7 +105,7 @@ class AsyncLLM:
         stream = self._streams.open(request)
         finished = False
         try:
-            await self._call(lambda: self._engine.submit(request))
+            await self._submit(request)
             while not finished:
                 output = await stream.get()
                 finished = output.finished
@@ -114,6 +115,21 @@ class AsyncLLM:
             self._streams.close(request_id)
             if not finished and not self._closed:
                 self._send(lambda: self._engine.abort_request(request_id))
+
+    async def _submit(self, request: EngineRequest) -> None:
+        def submit() -> None:
+            self._coming.pop(request.request_id, None)
+            self._engine.submit(request)
+
+        self._coming[request.request_id] = request
+        try:
+            await self._call(submit)
+        finally:
+            self._coming.pop(request.request_id, None)
+
+    def _someone_came(self) -> bool:
+        """Return whether a request has come that starts at once; asked in the midst of a step."""
+        return any(map(self._engine.engine.starts_at_once, list(self._coming.values())))
 
     async def abort(self, request_id: str) -> None:
         """End a request with ``abort``; its blocks are free on return."""
@@ -204,7 +220,7 @@ class AsyncLLM:
             while not self._commands.empty():
                 self._run_command(*self._commands.get())
             if self._engine.has_unfinished_requests():
-                outputs = self._engine.step()
+                outputs = self._engine.step(self._someone_came)
                 self._step_time = time.monotonic()
                 self._streams.deliver(outputs)
 

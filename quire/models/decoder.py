@@ -5,7 +5,7 @@ T tokens of the step, L rows whose logits are wanted, D model dim, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quire.core.model_config import ModelConfig
@@ -91,8 +91,19 @@ class Decoder:
         if max_logits_rows:
             self._logits = self.backend.empty((max_logits_rows, self.config.vocab_size))
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HiddenStates:
+    def forward(
+        self,
+        batch: ForwardBatch,
+        kv_cache: KVCache,
+        between_layers: Callable[[], None] = lambda: None,
+    ) -> HiddenStates:
         """Compute a step and store its K and V.
+
+        Args:
+            batch: The step's rows.
+            kv_cache: Read and written.
+            between_layers: Called after each layer but the last; what it raises ends the step, some
+                of whose K and V are written then.
 
         Returns:
             Those of the rows ``batch.logits_indices``. The array belongs to the decoder: the next
@@ -116,6 +127,7 @@ class Decoder:
         for layer in parts.layers[:-1]:
             layer.attend(step)
             layer.feed(step)
+            between_layers()
         last = parts.layers[-1]
         last.attend(step)
         # Past the last attention, rows are on their own: only the wanted ones go on.

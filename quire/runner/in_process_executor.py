@@ -59,12 +59,12 @@ class InProcessExecutor:
         self._canary = runner.canary
         self._runner: ModelRunner | None = runner
 
-    def submit(self, plan: SchedulerOutput) -> FinishedStep:
+    def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> FinishedStep:
         """Compute one step; see the protocol."""
         try:
             assert self._runner is not None, "submit after shutdown"
             self._estimate.add(plan)
-            return FinishedStep(self._runner.execute(plan))
+            return FinishedStep(self._runner.execute(plan, someone_came))
         except BaseException as error:  # Rust libraries raise panics as such
             return FinishedStep(StepOutput(), error)
 

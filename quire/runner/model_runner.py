@@ -6,6 +6,7 @@ It decides nothing about which request runs; it never touches the block pool.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from quire.core.step import (
     PromptLogprobs,
     SchedulerOutput,
     SequenceResult,
+    StepInterrupted,
     StepOutput,
     TokenLogprobs,
 )
@@ -108,9 +110,14 @@ class ModelRunner:
         self._prompt_logprobs_ids: set[str] = set()
         self._pooling = PoolingState()
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
+        self._someone_came: Callable[[], bool] = lambda: False
 
-    def execute(self, plan: SchedulerOutput) -> StepOutput:
-        """Compute one step; see :meth:`quire.engine.Executor.execute`."""
+    def execute(
+        self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
+    ) -> StepOutput:
+        """Compute one step; see :meth:`quire.engine.Executor.submit`."""
+        # A canary seals what a plan fills: nothing of it may be dropped.
+        self._someone_came = someone_came if self.canary is None else lambda: False
         broken = self._update_requests(plan)
         lost_blocks: list[int] = []
         if plan.block_stores or plan.block_loads:
@@ -133,6 +140,8 @@ class ModelRunner:
         totals = self._pooling.totals()
         try:
             return self._forward(plan)
+        except StepInterrupted:  # before anything was drawn
+            raise
         except BaseException:
             self._pooling.restore(totals)
             for fork in plan.forks:
@@ -152,7 +161,7 @@ class ModelRunner:
             prompt_parts += self._pooled_parts(plan)
         wanted = [(part.index, part.first, part.count) for part in prompt_parts]
         batch = self._input.build(plan.scheduled, wanted)
-        hidden = self._model.forward(batch, self._kv_cache)
+        hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan))
         num_samples = len(hidden) - sum(part.count for part in prompt_parts)
         at = num_samples
         for part in prompt_parts:
@@ -165,6 +174,17 @@ class ModelRunner:
             self._sample(self._draws(plan), logits, output, len(plan.scheduled))
             output.sample_seconds = time.perf_counter() - start
         return output
+
+    def _between_layers(self, plan: SchedulerOutput) -> Callable[[], None]:
+        """Return what ends the step when somebody has come, if the plan allows that."""
+        if not plan.droppable_ids:
+            return lambda: None
+
+        def look() -> None:
+            if self._someone_came():
+                raise StepInterrupted
+
+        return look
 
     def unready(self) -> frozenset[str]:
         """Return the requests whose next token cannot be drawn yet; see the protocol."""

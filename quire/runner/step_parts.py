@@ -1,4 +1,5 @@
-"""A step that fails is computed again in parts, so that only the requests at fault end.
+"""A step that fails is computed again in parts, so that only the requests at fault end; one that is
+interrupted, without the rows that may be dropped.
 
 Halves are tried until those are found with which the step fails alone. What a failed try wrote into
 the cache is written again, or belongs to requests that end; whoever reads blocks of theirs computes
@@ -11,7 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from quire.core.errors import OUT_OF_MEMORY
 from quire.core.log import get_logger
-from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
+from quire.core.step import (
+    ScheduledRequest,
+    SchedulerOutput,
+    SequenceResult,
+    StepInterrupted,
+    StepOutput,
+)
 from quire.runner.token_table import TokenTable
 
 log = get_logger(__name__)
@@ -75,6 +82,8 @@ class StepParts:
             try:
                 output.add(self._compute(_part(plan, rows)))
                 self._num_failures = 0
+            except StepInterrupted:
+                parts.append(self._drop(plan, rows, bad, output))
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # Rust libraries raise panics as such
@@ -90,6 +99,21 @@ class StepParts:
         if failures:
             self._check(plan, broken, output, failures[0])
         return output
+
+    def _drop(
+        self,
+        plan: SchedulerOutput,
+        rows: Sequence[ScheduledRequest],
+        bad: set[int],
+        output: StepOutput,
+    ) -> list[ScheduledRequest]:
+        """Drop the rows that may be dropped, and what they would have written; return the rest."""
+        for row in rows:
+            if row.request_id in plan.droppable_ids:
+                if self._readable([row], bad, output):
+                    output.dropped_ids.add(row.request_id)
+                bad.update(self._written(row))
+        return [row for row in rows if row.request_id not in plan.droppable_ids]
 
     def _check(
         self,
@@ -139,7 +163,7 @@ class StepParts:
 def _part(plan: SchedulerOutput, rows: list[ScheduledRequest]) -> SchedulerOutput:
     ids = {row.request_id for row in rows}
     forks = [fork for fork in plan.forks if fork.parent_id in ids]
-    return SchedulerOutput(scheduled=rows, forks=forks)
+    return SchedulerOutput(scheduled=rows, forks=forks, droppable_ids=plan.droppable_ids & ids)
 
 
 def _fail(plan: SchedulerOutput, output: StepOutput, request_id: str, error: BaseException) -> None:

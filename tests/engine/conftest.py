@@ -19,11 +19,14 @@ from quire.core.step import (
     ScheduledRequest,
     SchedulerOutput,
     SequenceResult,
+    StepInterrupted,
     StepOutput,
     TokenLogprobs,
 )
 from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput
+from quire.runner.step_parts import StepParts
+from quire.runner.token_table import TokenTable
 
 VOCAB_SIZE = 1000
 
@@ -127,19 +130,40 @@ class PagedExecutor:
         self.on_step: Callable[[SchedulerOutput], object] = lambda plan: None
         self.on_result: Callable[[StepOutput], object] = lambda result: None
 
-    def submit(self, plan: SchedulerOutput) -> Handle:
-        return Handle(lambda: self.execute(plan))
+    def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> Handle:
+        return Handle(lambda: self.execute(plan, someone_came))
 
-    def execute(self, plan: SchedulerOutput) -> StepOutput:
+    def execute(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepOutput:
         self.plans.append(plan)
         self.on_step(plan)
         self._take_news(plan)
-        result = self._compute(plan)
+        drops = plan.droppable_ids and someone_came()
+        result = self._drop(plan) if drops else self._compute(plan)
         if self.fail is not None:
             for request_id, error in self.fail(plan).items():
                 result.results[request_id] = SequenceResult(error=error)
         self.on_result(result)
         return result
+
+    def _drop(self, plan: SchedulerOutput) -> StepOutput:
+        """Compute a step without the rows that may be dropped, as the runner does."""
+        self._compute(SchedulerOutput(block_copies=plan.block_copies))
+        for row in plan.scheduled:  # some of it was written, nobody knows what
+            if row.request_id in plan.droppable_ids:
+                held = self.held[row.request_id]
+                for position in self._positions(row):
+                    self.layers[0][self._slot(held.block_ids, position)] = -7
+        table = TokenTable(len(self.held), self.num_blocks)
+        for number, (name, held) in enumerate(self.held.items()):
+            table.rows[name] = number
+            table.block_ids[number, : len(held.block_ids)] = held.block_ids
+
+        def compute(part: SchedulerOutput) -> StepOutput:
+            if part.droppable_ids:
+                raise StepInterrupted
+            return self._compute(part)
+
+        return StepParts(table, self.kv_cache_spec.block_size, compute).run(plan, {}, [])
 
     def _compute(self, plan: SchedulerOutput) -> StepOutput:
         for layer in self.layers:
@@ -260,6 +284,7 @@ class Run:
     Attributes:
         tokens: Output so far per ``(request_id, index)``.
         endings: Finish reason per ``(request_id, index)``.
+        someone_came: Asked in the midst of steps.
     """
 
     engine: Engine
@@ -268,6 +293,7 @@ class Run:
     tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     endings: dict[tuple[str, int], str] = field(default_factory=dict)
     outputs: list[EngineOutput] = field(default_factory=list)
+    someone_came: Callable[[], bool] = lambda: False
 
     @property
     def plans(self) -> list[SchedulerOutput]:
@@ -306,7 +332,7 @@ class Run:
 
     def step(self) -> list[EngineOutput]:
         num_plans = len(self.plans)
-        outputs = self.take(self.engine.step())
+        outputs = self.take(self.engine.step(lambda: self.someone_came()))
         scheduler, options = self.engine.scheduler, self.engine.scheduler.options
         if len(self.plans) > num_plans:
             budget = options.max_num_batched_tokens

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from quire.engine.chunk_size import COMPANY_SECONDS, LEAST_TOKENS, STEP_FACTOR, ChunkSize
+from quire.engine.chunk_size import (
+    COMPANY_SECONDS,
+    LEAST_TOKENS,
+    STEP_FACTOR,
+    SURE_FACTOR,
+    ChunkSize,
+)
 
 
 def settle(size: ChunkSize, seconds_of, now: float = 0.0) -> int:
@@ -23,6 +29,9 @@ def test_a_step_with_a_part_takes_a_few_times_as_long_as_others():
         size.observe(0.030, 20, False)
     tokens = settle(size, lambda tokens: 0.010 + 0.002 * tokens)
     assert 0.010 + 0.002 * tokens == pytest.approx(STEP_FACTOR * 0.030, rel=0.05)
+    size.is_sure = True
+    assert size.tokens(0.0) == pytest.approx(tokens * SURE_FACTOR / STEP_FACTOR, rel=0.1)
+    size.is_sure = False
     assert settle(size, lambda tokens: 0.010 + 1.0 * tokens) == LEAST_TOKENS
     assert settle(size, lambda tokens: 0.010 + 0.0001 * tokens) == 112, "and back"
 

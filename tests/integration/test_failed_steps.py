@@ -34,10 +34,10 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[[type[BaseException]], l
         failed: list[int] = []
         healthy = Decoder.forward
 
-        def forward(self: Decoder, batch: Any, kv_cache: Any) -> Any:
+        def forward(self: Decoder, batch: Any, kv_cache: Any, *rest: Any) -> Any:
             fails = bool((self.backend.to_numpy(batch.input_ids) == POISON).any())
             if not fails or error is not RuntimeError:  # else before the cache is written
-                hidden = healthy(self, batch, kv_cache)
+                hidden = healthy(self, batch, kv_cache, *rest)
             if fails:
                 failed.append(len(batch.seq_lens))
                 raise error("injected fault")
@@ -151,10 +151,10 @@ def test_a_fault_that_passes_ends_nobody(
     expected = llm.generate(work, params())
     healthy, calls = Decoder.forward, iter(range(10**6))
 
-    def forward(self: Decoder, batch: Any, kv_cache: Any) -> Any:
+    def forward(self: Decoder, batch: Any, kv_cache: Any, *rest: Any) -> Any:
         if next(calls) % 5 == 4:
             raise MemoryError
-        return healthy(self, batch, kv_cache)
+        return healthy(self, batch, kv_cache, *rest)
 
     monkeypatch.setattr(Decoder, "forward", forward)
     assert [o.outputs for o in llm.generate(work, params())] == [o.outputs for o in expected]

@@ -179,9 +179,9 @@ class Interrupting:
     def __init__(self, executor: Any) -> None:
         self._executor = executor
 
-    def submit(self, plan: Any) -> Any:
+    def submit(self, plan: Any, someone_came: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
-        return self._executor.submit(plan)
+        return self._executor.submit(plan, someone_came)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from quire.core.sampling_params import SamplingParams
@@ -10,6 +12,7 @@ from quire.core.step import (
     ScheduledRequest,
     SchedulerOutput,
     SequenceResult,
+    StepInterrupted,
     StepOutput,
 )
 from quire.runner.step_parts import MAX_FAILURES, StepParts
@@ -48,7 +51,12 @@ class Requests:
     def end(self, name: str) -> None:
         self.table.remove(name)
 
-    def run(self, names: str, broken: str = "") -> StepOutput:
+    def run(
+        self,
+        names: Sequence[str],
+        broken: str = "",
+        droppable: frozenset[str] = frozenset(),
+    ) -> StepOutput:
         """Compute a step of requests, those in ``broken`` could not be prepared."""
         new = [self.news[name] for name in names]
         rows = [
@@ -61,7 +69,7 @@ class Requests:
             )
             for one in new
         ]
-        plan = SchedulerOutput(new_requests=new, scheduled=rows)
+        plan = SchedulerOutput(new_requests=new, scheduled=rows, droppable_ids=droppable)
         return self.parts.run(plan, dict.fromkeys(broken, BROKEN), [])
 
 
@@ -122,3 +130,38 @@ def test_several_in_a_row_that_fail_alone_are_the_engine() -> None:
         else:
             assert errors(requests.run(name)) == name
             requests.end(name)
+
+
+def test_a_part_is_dropped_and_the_rest_is_computed() -> None:
+    """Who reads what it was to write is lost; who does not goes on, and so does the part later."""
+    requests = Requests()
+    requests.add("part", [1, 2, 3], num_cached_tokens=4)
+    requests.add("decode", [1, 4], num_cached_tokens=4)
+    requests.add("reader", [1, 2, 3, 5], num_cached_tokens=12)
+    requests.add("fresh", [6])
+    computed: list[list[str]] = []
+    healthy = requests.parts._compute
+
+    def compute(plan: SchedulerOutput) -> StepOutput:
+        if plan.droppable_ids:
+            raise StepInterrupted
+        computed.append([row.request_id for row in plan.scheduled])
+        return healthy(plan)
+
+    requests.parts._compute = compute
+    output = requests.run(["part", "decode", "reader", "fresh"], droppable=frozenset({"part"}))
+    assert (output.dropped_ids, output.lost_ids) == ({"part"}, {"reader"})
+    assert computed == [["decode", "fresh"]] and output.results.keys() == {"decode", "fresh"}
+
+
+def test_a_part_that_reads_another_dropped_part_is_lost() -> None:
+    requests = Requests()
+    requests.add("one", [1, 2])
+    requests.add("two", [1, 2, 3], num_cached_tokens=8)  # found what "one" was to compute
+
+    def compute(plan: SchedulerOutput) -> StepOutput:
+        raise StepInterrupted
+
+    requests.parts._compute = compute
+    output = requests.run(["one", "two"], droppable=frozenset({"one", "two"}))
+    assert (output.dropped_ids, output.lost_ids, output.results) == ({"one"}, {"two"}, {})

@@ -10,7 +10,8 @@ from __future__ import annotations
 import faulthandler
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,7 @@ class EngineLoop:
         self._grammars: GrammarThread[EngineRequest] = GrammarThread(grammars)
         self._heap = HeapTrimmer("engine")
         self._stats_time = 0.0
+        self._received: list[Any] = []  # in the midst of a step
 
     def run(self) -> None:
         """Work until a step fails or the server closes the connection.
@@ -161,16 +163,16 @@ class EngineLoop:
         try:
             while True:
                 seconds = engine.seconds_until_work()
-                if seconds != 0:
+                if seconds != 0 and not self._received:
                     link.wait(seconds, self._grammars.wake)
                 if link.has_unsent:
                     link.flush()
-                for message in link.receive():
+                for message in self._messages():
                     self._handle(message)
                 for request, error in self._grammars.take():
                     self._add(request, error)
                 if engine.has_unfinished_requests():
-                    self._send_step(engine.step())
+                    self._send_step(engine.step(self._someone_came))
         except (EOFError, OSError):
             raise
         except Exception as error:
@@ -179,6 +181,23 @@ class EngineLoop:
         finally:
             self._grammars.close()
             self._heap.close()
+
+    def _messages(self) -> Iterator[Any]:
+        received, self._received = self._received, []
+        yield from received
+        yield from self._link.receive()
+
+    def _someone_came(self) -> bool:
+        """Return whether a request has come that starts at once; asked in the midst of a step."""
+        with suppress(EOFError, OSError):  # the next look between steps sees it, too
+            self._received.extend(self._link.receive())
+        requests = [m.request for m in self._received if isinstance(m, Add)]
+        return any(map(self._starts_at_once, requests))
+
+    def _starts_at_once(self, request: EngineRequest) -> bool:
+        constraint = request.params.structured_outputs
+        is_compiled = constraint is None or self._grammars.knows(constraint)
+        return is_compiled and self._engine.starts_at_once(request)
 
     def _send_step(self, outputs: list[Any]) -> None:
         now = time.monotonic()

@@ -137,6 +137,34 @@ async def test_a_message_larger_than_the_socket_s_buffer(
     assert await ending(engine, "2", GREEDY) == "length"
 
 
+async def test_who_comes_in_the_midst_of_a_long_prompt_is_next(
+    create: Callable[..., EngineProxy], llm: LLM
+) -> None:
+    prompts = {f"r{i}": [(7 * i + j) % 300 for j in range(20)] for i in range(12)}
+    prompts["long"] = [j % 311 for j in range(1800)]
+    expected = llm.generate([{"prompt_token_ids": p} for p in prompts.values()], GREEDY)
+    engine = create(enable_prefix_caching=False)
+
+    async def run(name: str) -> list[int]:
+        async for output in engine.generate(EngineRequest(name, prompts[name], GREEDY)):
+            found = output
+        return found.outputs[0].token_ids
+
+    for _ in range(20):  # until one comes in the midst of a step
+        long = asyncio.create_task(run("long"))
+        found = {}
+        for name in list(prompts)[:-1]:
+            await asyncio.sleep(0.002)
+            found[name] = await run(name)
+        found["long"] = await long
+        for name, other in zip(prompts, expected, strict=True):
+            assert found[name] == other.outputs[0].token_ids
+        if engine.stats()["dropped_prompt_parts"]:
+            break
+    else:
+        pytest.fail("no part was ever given up")
+
+
 async def test_killed_under_load(create: Callable[..., EngineProxy]) -> None:
     engine = create()
     tasks = await start_long(engine, 4)

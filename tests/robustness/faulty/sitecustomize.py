@@ -43,12 +43,12 @@ def poisoned(errors):
     """A step that holds one of these token ids four times in a row fails, each time."""
     healthy = Decoder.forward
 
-    def forward(self, batch, kv_cache):
+    def forward(self, batch, kv_cache, *rest):
         for token_id, error in errors.items():
             found = batch.input_ids == token_id
             if (found[:-3] & found[1:-2] & found[2:-1] & found[3:]).any():
                 raise error("injected fault")
-        return healthy(self, batch, kv_cache)
+        return healthy(self, batch, kv_cache, *rest)
 
     Decoder.forward = forward
 
