@@ -3,8 +3,8 @@
 A request that arrives during a step waits for its end. Tokens do not measure that: deep in a prompt
 one takes many times as long as at its beginning. So the time is measured that steps without a part
 of a long prompt take, and parts are made so small that steps with one take a few times as long. A
-part may be dropped in the midst of its step when somebody comes, but not twice in a row: the second
-one is smaller.
+part may be dropped in the midst of its step when somebody comes, but not for ever: the one that is
+computed to its end is smaller.
 What a step costs in any case slows the long prompt; with nobody else around its parts are large.
 """
 

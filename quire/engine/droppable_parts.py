@@ -1,27 +1,33 @@
 """Which parts of long prompts may be given up in the midst of a step, for a request that comes.
 
 So a request waits for the end of a layer, not of a step that is long because somebody else's prompt
-is. What was computed of the part is lost: a prompt that has lost one gets the next one computed,
+is. What was computed of the part is lost: after some of them in a row the next one is computed,
 whoever comes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Set
 
 from quire.core.step import SchedulerOutput
 from quire.engine.request import Request
 
+#: Parts of one prompt in a row. With one, every twentieth of those who come each second meets a
+#: part that is computed to its end.
+MAX_DROPPED = 2
+
 
 class DroppableParts:
-    """Remembers who has lost a part.
-
-    Attributes:
-        owed: Requests whose next part is computed.
-    """
+    """Remembers who has lost a part."""
 
     def __init__(self) -> None:
-        self.owed: set[str] = set()
+        self._num_dropped: Counter[str] = Counter()
+
+    @property
+    def owes(self) -> bool:
+        """Whether somebody's next part is computed, whoever comes."""
+        return any(number >= MAX_DROPPED for number in self._num_dropped.values())
 
     def choose(self, plan: SchedulerOutput, requests: Mapping[str, Request]) -> frozenset[str]:
         """Return whose parts in a plan may be given up: where they are most of the step.
@@ -35,13 +41,17 @@ class DroppableParts:
             < requests[row.request_id].num_prompt_tokens
         }
         are_most = 2 * sum(parts.values()) > plan.num_scheduled_tokens
-        return frozenset(parts) if are_most and not self.owed & parts.keys() else frozenset()
+        is_owed = any(self._num_dropped[name] >= MAX_DROPPED for name in parts)
+        return frozenset(parts) if are_most and not is_owed else frozenset()
 
     def step_ended(self, plan: SchedulerOutput, dropped_ids: Set[str]) -> None:
         """A plan was computed but for the parts of these requests."""
-        self.owed.difference_update(row.request_id for row in plan.scheduled)
-        self.owed |= dropped_ids
+        for row in plan.scheduled:
+            if row.request_id in dropped_ids:
+                self._num_dropped[row.request_id] += 1
+            else:
+                del self._num_dropped[row.request_id]
 
     def ended(self, request: Request) -> None:
         """A request is gone."""
-        self.owed.discard(request.request_id)
+        del self._num_dropped[request.request_id]

@@ -158,7 +158,7 @@ class Scheduler:
         """Apply a step's results; return an output for each sequence that has one."""
         now = self._clock()
         self._droppable.step_ended(plan, result.dropped_ids)
-        self.prefill.chunk_size.is_sure = bool(self._droppable.owed)
+        self.prefill.chunk_size.is_sure = self._droppable.owes
         if plan.scheduled and not result.dropped_ids:
             self._observe_step(plan, now - self._planned_time)
         outputs: list[EngineOutput] = []
