@@ -40,14 +40,23 @@ def small() -> dict[str, Any]:
     return {"memory": 64 * 2**20, "max_num_seqs": 8, "threads": 1}
 
 
+class Records(logging.Handler):
+    """Keeps what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
 @pytest.fixture
 def quire_log() -> Iterator[list[logging.LogRecord]]:
     """Collect what the logger ``quire`` gets, whether it passes records on or not."""
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler = Records()
     logging.getLogger("quire").addHandler(handler)
-    yield records
+    yield handler.records
     logging.getLogger("quire").removeHandler(handler)
 
 

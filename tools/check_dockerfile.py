@@ -21,9 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 IMAGE = "debian:bookworm-slim"
-#: debootstrap's smallest variant is what that image is made of.
+#: Its smallest variant, from its own mirror, is what that image is made of.
 BOOTSTRAP = ["debootstrap", "--variant=minbase", "bookworm"]
-MIRROR = "http://deb.debian.org/debian"
 #: How this machine reaches package registries; a machine with Docker has its own ways.
 RESOLVER = ["/etc/resolv.conf", "/etc/hosts"]
 CERTIFICATES, PLACE = Path("/etc/ssl/certs/ca-certificates.crt"), "/run/certificates.crt"
@@ -95,7 +94,7 @@ class Build:
 
     def build(self, instructions: list[tuple[str, str]]) -> Stage:
         """Run them all; return the last stage."""
-        subprocess.run([*BOOTSTRAP, self._base, MIRROR], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*BOOTSTRAP, self._base], check=True, stdout=subprocess.DEVNULL)
         stage = None
         for name, rest in instructions:
             print(f"{name} {rest}", flush=True)

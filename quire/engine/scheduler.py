@@ -116,9 +116,10 @@ class Scheduler:
 
     def starts_at_once(self, num_prompt_tokens: int, num_sequences: int) -> bool:
         """Return whether the next step would most likely compute a whole new prompt."""
+        if num_prompt_tokens > self.options.mixed_prefill_tokens or len(self.waiting):
+            return False
         num_seqs = num_sequences + sum(1 + len(r.pending_children) for r in self.running)
-        is_short = num_prompt_tokens <= self.options.mixed_prefill_tokens
-        return is_short and not len(self.waiting) and num_seqs <= self.options.max_num_seqs
+        return num_seqs <= self.options.max_num_seqs
 
     def group(self, group_id: str) -> list[Request]:
         """Return the live sequences of a user's request; empty when unknown or finished."""
