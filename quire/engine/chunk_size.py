@@ -6,9 +6,14 @@ of a long prompt take, and parts are made so small that steps with one take a fe
 part may be dropped in the midst of its step when somebody comes, but not for ever: the one that is
 computed to its end is smaller.
 What a step costs in any case slows the long prompt; with nobody else around its parts are large.
+While nobody decodes, a part that may be dropped delays no one. It costs the long prompt what is
+lost of it, half a part for each who comes, and a step's own cost for each part. The sum is least
+where a part takes sqrt(2 * a step's own cost * time between those who come).
 """
 
 from __future__ import annotations
+
+import math
 
 #: A step with a part of a long prompt may take this many times as long as those without.
 STEP_FACTOR = 3.1
@@ -20,6 +25,8 @@ SURE_FACTOR = 1.5
 LEAST_TOKENS = 16
 #: Weight of the newest step in what is known of those without a part, and with one.
 SHORT_WEIGHT, LONG_WEIGHT = 0.1, 0.5
+#: Weight of the newest in the mean time between those who come.
+INTERVAL_WEIGHT = 0.1
 
 
 class ChunkSize:
@@ -34,11 +41,14 @@ class ChunkSize:
         self._short_seconds = 0.0
         self._token_seconds = 0.0  # of prompt tokens, in steps with a part of a long prompt
         self._company_until = 0.0
+        self._interval = COMPANY_SECONDS  # mean time between those who come
         #: Whether the next part is computed to its end, whoever comes.
         self.is_sure = False
 
     def joined(self, now: float) -> None:
         """A request has come while others were there."""
+        since = COMPANY_SECONDS - max(self._company_until - now, 0.0)
+        self._interval = _mean(self._interval, since, INTERVAL_WEIGHT)
         self._company_until = now + COMPANY_SECONDS
 
     def observe(self, seconds: float, num_prompt_tokens: int, has_part: bool) -> None:
@@ -55,9 +65,11 @@ class ChunkSize:
             token_seconds = seconds / num_prompt_tokens
             self._token_seconds = _mean(self._token_seconds, token_seconds, LONG_WEIGHT)
 
-    def tokens(self, now: float) -> int:
-        """Return the most tokens of the next part."""
+    def tokens(self, now: float, num_decodes: int) -> int:
+        """Return the most tokens of the next part, next to so many decodes."""
         seconds = (SURE_FACTOR if self.is_sure else STEP_FACTOR) * self._short_seconds
+        if not num_decodes and not self.is_sure:
+            seconds = max(seconds, math.sqrt(2 * self._short_seconds * self._interval))
         is_known = self._short_seconds > 0 and self._token_seconds > 0
         if not is_known or now >= self._company_until:
             return self._most

@@ -271,7 +271,7 @@ class Scheduler:
         found = self._next_request(self._growth())
         head = None if found is None else (found[0], self._num_missing(found[0], found[1]))
         room = max(self.prefill.budget(num_decodes) - num_decodes, 1)
-        most = self.prefill.chunk_size.tokens(self._planned_time)
+        most = self.prefill.chunk_size.tokens(self._planned_time, num_decodes)
         return self.prefill.divide(prompts, head, len(self.waiting), room, most)
 
     def _growth(self) -> list[Growth]:
