@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Set
 
-from quire.core.step import SchedulerOutput
+from quire.core.step import ScheduledRequest, SchedulerOutput
 from quire.engine.request import Request
 
 #: Parts of one prompt in a row. With one, every twentieth of those who come each second meets a
@@ -34,11 +34,11 @@ class DroppableParts:
 
         The rest of it is computed all the same, from the beginning.
         """
+        starting = {new.request_id for new in plan.new_requests}
         parts = {
             row.request_id: row.num_scheduled_tokens
             for row in plan.scheduled
-            if row.num_computed_tokens + row.num_scheduled_tokens
-            < requests[row.request_id].num_prompt_tokens
+            if _is_part(row, requests[row.request_id], row.request_id in starting)
         }
         are_most = 2 * sum(parts.values()) > plan.num_scheduled_tokens
         is_owed = any(self._num_dropped[name] >= MAX_DROPPED for name in parts)
@@ -55,3 +55,9 @@ class DroppableParts:
     def ended(self, request: Request) -> None:
         """A request is gone."""
         del self._num_dropped[request.request_id]
+
+
+def _is_part(row: ScheduledRequest, request: Request, is_first: bool) -> bool:
+    """Return whether a row is not the whole of what its prompt misses; the last one is a part."""
+    left = request.num_prompt_tokens - row.num_computed_tokens
+    return row.num_scheduled_tokens < left if is_first else left > 0

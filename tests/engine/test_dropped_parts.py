@@ -56,6 +56,27 @@ def test_only_parts_that_are_most_of_a_step_are_given_up(start):
     run.finish()
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_last_part_of_a_long_prompt_is_given_up_as_well(start, n):
+    """It would bring the first tokens: those, and the sequences that split off, come later."""
+    prompt = list(range(36))
+    run = start(block_size=4, **FEW)
+    run.add("long", prompt, max_tokens=3, n=n)
+    run.step()
+    run.step()
+    long = run.engine.scheduler.group("long")[0]
+    assert long.num_computed_tokens == 32
+    run.someone_came = lambda: comes(run, "short") or True
+    run.step()
+    assert long.num_computed_tokens == 32 and ("long", 0) not in run.tokens
+    run.someone_came = lambda: False
+    run.step()
+    assert run.tokens["short", 0]
+    run.finish()
+    for index in range(n):
+        assert run.tokens["long", index] == oracle(prompt, GREEDY, 0, 3)
+
+
 def test_a_prompt_that_ends_and_a_batch_known_beforehand_are_not_given_up(start):
     for options, length in (({}, 10), ({"takes_more": False}, 100)):
         run = start(block_size=4, **FEW, **options)
