@@ -3,7 +3,7 @@
 Prompts that end within the step go first, least missing tokens first, and alone: the step that
 brings their first tokens is short. Else one prompt takes what the step has for prompts. That is the
 one with the least missing tokens, but for those that were passed over too often: the oldest one
-every other step, any other after a few. So nobody waits for the whole of a long prompt, and no
+every third step, any other after a few. So nobody waits for the whole of a long prompt, and no
 prompt waits for ever (shortest remaining time first, with ageing).
 """
 
@@ -17,7 +17,7 @@ from quire.engine.chunk_size import ChunkSize
 from quire.engine.request import Request
 
 #: Steps in a row that a prompt is passed over before its turn comes: the oldest one, and others.
-OLDEST_PATIENCE = 1
+OLDEST_PATIENCE = 2
 PATIENCE = 4
 #: A long prompt starts with few tokens, so that those after it in the queue come to their turns.
 FIRST_PART = 16
@@ -152,16 +152,15 @@ class PrefillPolicy:
     def _ending(self, wants: list[Want], room: int, most: int, due: Want | None) -> list[Want]:
         """Return those that end within ``room`` together, shortest first.
 
-        The end of a long prompt is a part like its others.
+        The end of a long prompt is a part like its others: too long a one holds up no longer ones.
         """
         ended = []
         for entry in sorted(wants, key=_shortest_first):
             if due is not None and entry[0] is due[0]:
                 continue
-            if entry[1] > (min(room, most) if entry[0].num_computed_tokens else room):
-                break
-            ended.append(entry)
-            room -= entry[1]
+            if entry[1] <= (min(room, most) if entry[0].num_computed_tokens else room):
+                ended.append(entry)
+                room -= entry[1]
         return ended
 
 

@@ -38,7 +38,7 @@ class Scheduler:
     first, and :class:`Admission` starts no more than will most likely fit to their ends. When
     blocks run out all the same, the youngest running request is preempted: it recomputes later,
     from its place in the queue and from what the prefix cache still has of it. So the oldest
-    advances at least every other step, and all others in turn.
+    advances at least every third step, and all others in turn.
 
     A request with ``n`` > 1 takes ``n`` of ``max_num_seqs`` from its admission on, though its other
     sequences split off only when the prompt is computed; they share its blocks and live on alone.

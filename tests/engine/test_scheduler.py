@@ -197,6 +197,20 @@ def test_decodes_younger_than_a_prompt_are_not_pushed_out_by_it(start):
     run.finish()
 
 
+def test_an_end_that_is_too_long_holds_up_no_longer_prompt(start, monkeypatch):
+    """The rest of a long prompt has fewest tokens, and still more than a part may have."""
+    run = start(mixed_prefill_tokens=32)
+    monkeypatch.setattr(run.engine.scheduler.prefill.chunk_size, "tokens", lambda *_: 16)
+    run.add("long", [1] * 51, max_tokens=1)
+    run.step()
+    run.step()
+    run.add("short", [2] * 20, max_tokens=1)
+    run.step()
+    assert tokens_of(run.plans[-1]) == {"short": 20}
+    run.finish()
+    assert [tokens_of(plan) for plan in run.plans[3:]] == [{"long": 16}, {"long": 3}]
+
+
 def test_threshold_leaves_budget_to_others(start):
     run = start(max_num_batched_tokens=64, long_prefill_token_threshold=20)
     for request_id, token in (("a", 1), ("b", 2)):
