@@ -33,7 +33,7 @@ WHITESPACE = r"( |\n( {0,16}|\t{0,4}))?"
 LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False)
 #: What a grammar must allow, and what one does that leaves nothing else.
 UNWRITABLE = "what this model's tokens can write; got text with characters that none of them has"
-_PLAIN = re.compile(r"[A-Za-z0-9]")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9]", re.ASCII)
 
 
 class SequenceMatcher:
@@ -355,7 +355,7 @@ def _lark(grammar: str) -> str:
 
 def _literal(text: str) -> str:
     """Return a regular expression for ``text`` alone."""
-    return "".join(c if _PLAIN.match(c) else f"\\x{{{ord(c):x}}}" for c in text)
+    return _NOT_PLAIN.sub(lambda found: f"\\x{{{ord(found[0]):x}}}", text)
 
 
 def _one_line(text: str) -> str:
