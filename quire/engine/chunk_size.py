@@ -7,8 +7,8 @@ part may be dropped in the midst of its step when somebody comes, but not for ev
 computed to its end is smaller.
 What a step costs in any case slows the long prompt; with nobody else around its parts are large.
 While nobody decodes, a part that may be dropped delays no one. It costs the long prompt what is
-lost of it, half a part for each who comes, and a step's own cost for each part. The sum is least
-where a part takes sqrt(2 * a step's own cost * time between those who come).
+lost of it, half a part for each request that comes, and a step's own cost for each part. The sum is
+least where a part takes sqrt(2 * a step's own cost * time between two requests).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SURE_FACTOR = 1.5
 LEAST_TOKENS = 16
 #: Weight of the newest step in what is known of those without a part, and with one.
 SHORT_WEIGHT, LONG_WEIGHT = 0.1, 0.5
-#: Weight of the newest in the mean time between those who come.
+#: Weight of the newest in the mean time between two requests.
 INTERVAL_WEIGHT = 0.1
 
 
@@ -41,7 +41,7 @@ class ChunkSize:
         self._short_seconds = 0.0
         self._token_seconds = 0.0  # of prompt tokens, in steps with a part of a long prompt
         self._company_until = 0.0
-        self._interval = COMPANY_SECONDS  # mean time between those who come
+        self._interval = COMPANY_SECONDS  # mean time between two requests
         #: Whether the next part is computed to its end, whoever comes.
         self.is_sure = False
 
@@ -66,7 +66,7 @@ class ChunkSize:
             self._token_seconds = _mean(self._token_seconds, token_seconds, LONG_WEIGHT)
 
     def tokens(self, now: float, num_decodes: int) -> int:
-        """Return the most tokens of the next part, next to so many decodes."""
+        """Return the most tokens of the next part, next to that many decodes."""
         seconds = (SURE_FACTOR if self.is_sure else STEP_FACTOR) * self._short_seconds
         if not num_decodes and not self.is_sure:
             seconds = max(seconds, math.sqrt(2 * self._short_seconds * self._interval))

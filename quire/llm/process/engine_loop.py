@@ -21,6 +21,7 @@ from quire.core.background_stream import use_background_stderr, wait_until_logge
 from quire.core.errors import QuireError, RequestError
 from quire.core.heap import HeapTrimmer
 from quire.core.log import get_logger, set_format
+from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.process_usage import process_samples
 from quire.core.request import EngineRequest
@@ -100,9 +101,9 @@ def _load(link: MessageSocket) -> EngineLoop | None:
             log.exception("[engine] loading failed")
         _report(link, error, "loading")
         return None
-    stats = engine.stats() | process_samples("engine")
-    link.send(Loaded(executor.model_config, length, stats))
-    return EngineLoop(engine, link, grammars[0])
+    loop = EngineLoop(engine, link, grammars[0])
+    link.send(Loaded(executor.model_config, length, loop.stats()))
+    return loop
 
 
 def _reporting(link: MessageSocket, show: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -186,6 +187,10 @@ class EngineLoop:
             self._grammars.close()
             self._heap.close()
 
+    def stats(self) -> Samples:
+        """Return the counters of engine and process, the same ones from the beginning."""
+        return self._engine.stats() | process_samples("engine") | self._heap.samples()
+
     def _messages(self) -> Iterator[Any]:
         received, self._received = self._received, []
         yield from received
@@ -209,7 +214,7 @@ class EngineLoop:
         idle = not self._engine.has_unfinished_requests()
         if idle or now - self._stats_time >= STATS_SECONDS:
             self._stats_time = now
-            stats = self._engine.stats() | process_samples("engine") | self._heap.samples()
+            stats = self.stats()
         self._link.send(Step(outputs, stats))
 
     def _handle(self, message: Any) -> None:
