@@ -107,6 +107,15 @@ class Tokenizer:
                 return before[number:]
         return ids
 
+    def limit_cache(self, num_words: int) -> None:
+        """Keep the tokens of at most ``num_words`` words, in each thread that encodes.
+
+        By default the library keeps 10,000, about 6 MiB in each thread: with text that is always
+        new they fill for hours.
+        """
+        if hasattr(self.backend.model, "_resize_cache"):  # WordPiece keeps none
+            self.backend.model._resize_cache(num_words)
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> list[str]:
         """Return the prompt for a conversation, for :meth:`encode_parts`.
 

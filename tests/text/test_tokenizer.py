@@ -15,11 +15,12 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from quire.core.errors import ModelLoadError, RequestError
+from quire.core.heap import heap_bytes
 from quire.text.off_loop import INLINE_CHARACTERS
 from quire.text.sentencepiece_model import BPE, SentencePieceModel, build_tokenizer
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 from tests.text.conftest import TEXTS
-from tools.small_tokenizers import make_sentencepiece, save_config
+from tools.small_tokenizers import MAKERS, make_sentencepiece, save_config, small_checkpoint
 
 
 def oracle(folder: Path):
@@ -318,3 +319,21 @@ def test_damaged_sentencepiece_models_never_crash(folders, tmp_path_factory, dat
         load_tokenizer(folder).encode("text")
     except ModelLoadError as error:
         assert str(folder) in str(error)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_words_that_are_kept_are_few(tmp_path, kind):
+    """Heap and not objects: the cache is the library's. Unlimited, it grows by megabytes here."""
+    small_checkpoint(tmp_path, kind)
+    tokenizer = load_tokenizer(tmp_path)
+    expected = tokenizer.encode("one two three")
+    tokenizer.limit_cache(100)
+
+    def encode_words(start: int, stop: int) -> int:
+        for number in range(start, stop):
+            tokenizer.encode(f"{number:x}".translate(str.maketrans("0123456789", "ghijklmnop")) * 3)
+        return heap_bytes()[0]
+
+    before = encode_words(0, 1000)
+    assert encode_words(10_000, 16_000) - before < 2**19
+    assert tokenizer.encode("one two three") == expected

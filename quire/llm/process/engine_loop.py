@@ -54,6 +54,8 @@ log = get_logger(__name__)
 STATS_SECONDS = 0.05
 #: How far loading is travels at most this often.
 PROGRESS_SECONDS = 0.1
+#: Words of grammars whose tokens are kept in each of the few threads that follow them.
+CACHED_WORDS = 500
 
 
 def run(connection: socket.socket) -> None:
@@ -79,6 +81,7 @@ def _load(link: MessageSocket) -> EngineLoop | None:
 
     def create_grammars(model_config: ModelConfig) -> GrammarCompiler:
         tokenizer = load_tokenizer(start.tokenizer_folder)
+        tokenizer.limit_cache(CACHED_WORDS)
         eos_token_ids, vocab_size = model_config.eos_token_ids, model_config.vocab_size
         grammars.append(GrammarCompiler(tokenizer, eos_token_ids, vocab_size))
         return grammars[0]
