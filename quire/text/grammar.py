@@ -33,7 +33,7 @@ WHITESPACE = r"( |\n( {0,16}|\t{0,4}))?"
 LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False)
 #: What a grammar must allow, and what one does that leaves nothing else.
 UNWRITABLE = "what this model's tokens can write; got text with characters that none of them has"
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9]", re.ASCII)
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9]")
 
 
 class SequenceMatcher:
