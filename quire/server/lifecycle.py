@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import signal
 import socket
 import ssl
 import threading
@@ -12,11 +13,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.server import HANDLED_SIGNALS
 
 from quire.core.errors import ConfigError
 from quire.core.loading import Loading
@@ -229,12 +232,21 @@ def run_server(server: Server, listener: socket.socket, uds: str | None = None) 
         ConfigError: Somebody else has taken the address since it was bound.
         QuireError: The model could not be loaded.
     """
+    # uvicorn puts back what it found, by default what kills: a second signal must not, at the end.
+    _handle_signals(server.handle_exit)
     try:
         server.run(sockets=[listener])
     except OSError as error:
         raise ConfigError(f"[serve] the address must be free to listen on; got {error}.") from error
     finally:
+        # Python's own end would put the default back for any handler but this one.
+        _handle_signals(signal.SIG_IGN)
         if uds is not None and os.path.exists(uds):
             os.unlink(uds)
     if server.error is not None:
         raise server.error
+
+
+def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in HANDLED_SIGNALS:
+        signal.signal(number, handler)

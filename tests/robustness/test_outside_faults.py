@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import httpx2
 import psutil
@@ -122,6 +123,20 @@ def test_sigterm_and_no_time(start):
     for ending in endings:
         assert ending.reason == "length" or ending.error["code"] == 503, ending
     assert any(ending.error for ending in endings)
+    assert server.end() == 0
+    assert "Traceback" not in server.stderr
+
+
+def test_sigterm_again_and_again(start):
+    """Whoever is impatient does not change how it ends, not even in the last moment."""
+    server = start()
+    url = server.wait_ready()
+    crowd = Crowd(url, [LONG] * 4)
+    crowd.wait_until_running()
+    while server.popen.poll() is None:
+        server.popen.send_signal(signal.SIGTERM)
+        time.sleep(0.001)
+    assert {ending.reason for ending in crowd.endings()} == {"length"}
     assert server.end() == 0
     assert "Traceback" not in server.stderr
 
