@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp
 
 from quire.server.access.outer_layers import with_outer_layers
 from quire.server.compat import llama_server, ollama, ollama_models, tgi, triton
 from quire.server.compat.invocations import Invocations
+from quire.server.generation.by_model import ByModel, OneModel
+from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.service import Service
-from quire.server.openai import models, openapi, responses, tokenization
+from quire.server.openai import models as openai_models
+from quire.server.openai import openapi, responses, tokenization
 from quire.server.openai.chat_completions import ChatCompletions
 from quire.server.openai.completions import Completions
 from quire.server.openai.embeddings import Embeddings
@@ -18,34 +23,37 @@ from quire.server.operations import debug, health, prefix_cache
 from quire.server.playground import rendering
 from quire.server.playground import routes as playground
 
+Endpoints: TypeAlias = dict[str, type[GenerationEndpoint[Any]]]
+
 
 def create_app(service: Service) -> ASGIApp:
     """Return the app that serves ``service``."""
-    chat, completions = ChatCompletions(service), Completions(service)
-    embeddings = Embeddings(service)
+    models = OneModel(service)
     page = playground.routes() if service.options.playground else []
     texts = rendering.routes() if page else []
+    invoked: Endpoints = {"messages": ChatCompletions, "prompt": Completions, "input": Embeddings}
+    generations: Endpoints = {
+        "/v1/chat/completions": ChatCompletions,
+        "/v1/completions": Completions,
+    }
     api = [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/v1/completions", completions, methods=["POST"]),
-        WebSocketRoute("/v1/chat/completions", WebSocketStream(chat)),
-        WebSocketRoute("/v1/completions", WebSocketStream(completions)),
-        Route("/v1/embeddings", embeddings, methods=["POST"]),
-        Route(
-            "/invocations",
-            Invocations({"messages": chat, "prompt": completions, "input": embeddings}),
-            methods=["POST"],
+        *(Route(p, ByModel(models, kind), methods=["POST"]) for p, kind in generations.items()),
+        *(
+            WebSocketRoute(p, WebSocketStream(models, kind, service.sinks))
+            for p, kind in generations.items()
         ),
-        *responses.routes(service),
-        *tgi.routes(service),
-        *ollama.routes(service, embeddings),
-        *ollama_models.routes(service),
-        *triton.routes(service),
-        *llama_server.routes(service),
-        *models.routes(service),
-        *tokenization.routes(service),
+        Route("/v1/embeddings", ByModel(models, Embeddings), methods=["POST"]),
+        Route("/invocations", Invocations(models, invoked), methods=["POST"]),
+        *responses.routes(models, service.responses),
+        *tgi.routes(models),
+        *ollama.routes(models),
+        *ollama_models.routes(models, service),
+        *triton.routes(models),
+        *llama_server.routes(models),
+        *openai_models.routes(service),
+        *tokenization.routes(models),
         *health.routes(service),
-        *debug.routes(service),
+        *debug.routes(models),
         *prefix_cache.routes(service),
     ]
     document = openapi.routes(api, bool(service.keys))

@@ -17,7 +17,7 @@ ROOM = str(Path(quire.server.__file__).parent)
 STOPS = [
     "Boundary.__call__",
     "RequireKey.__call__",
-    "GenerationEndpoint.__call__",
+    "ByModel.__call__",
     "GenerationEndpoint.respond",
     "ChatCompletions.prepare",
     "prepare_chat",

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
+from quire.server.generation.by_model import Models
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.http.body import JsonRequest
 
@@ -16,10 +17,14 @@ class Invocations:
     """The ASGI app of the route.
 
     Args:
+        models: To choose from.
         endpoints: By the field that only their requests have.
     """
 
-    def __init__(self, endpoints: Mapping[str, GenerationEndpoint[Any]]) -> None:
+    def __init__(
+        self, models: Models, endpoints: Mapping[str, type[GenerationEndpoint[Any]]]
+    ) -> None:
+        self._models = models
         self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,4 +36,6 @@ class Invocations:
             got = " and ".join(found) or "none of them"
             raise RequestError(f"[body] must have exactly one of {names}; got {got}.")
         # Any of them says what is missing in an empty body.
-        await self._endpoints[found[0] if found else next(iter(self._endpoints))].respond(request)
+        kind = self._endpoints[found[0] if found else next(iter(self._endpoints))]
+        async with self._models.lease(request.model) as service:
+            await kind(service).respond(request)

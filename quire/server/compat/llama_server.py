@@ -16,10 +16,11 @@ from quire.core.errors import RequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.llama_server import LlamaAnswer, LlamaProbability, LlamaRequest, LlamaTimings
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
+from quire.server.generation.by_model import ByModel, Models, get_route
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.http.body import json_response
+from quire.server.http.body import json_response, read_any_type
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LLAMA_EVENTS
 from quire.server.openai.logprobs import TokenNames, chat_logprobs
@@ -34,7 +35,7 @@ class Llama(CompatEndpoint[LlamaRequest]):
     kind = LlamaRequest
     id_prefix = "llama"
     form = LLAMA_EVENTS
-    any_content_type = True
+    read = staticmethod(read_any_type)
 
     async def prepare(self, request: ApiRequest[LlamaRequest]) -> tuple[LlamaTexts, Submission]:
         body = request.body
@@ -183,25 +184,25 @@ def _rate(count: int, milliseconds: float) -> float:
     return 1000 * count / milliseconds if milliseconds > 0 else 0.0
 
 
-def routes(service: Service) -> list[Route]:
+def routes(models: Models) -> list[Route]:
     """Return the routes."""
 
-    async def show_props(request: Request) -> Response:
+    async def show_props(service: Service, request: Request) -> Response:
         return json_response(_props(service))
 
-    async def show_slots(request: Request) -> Response:
+    async def show_slots(service: Service, request: Request) -> Response:
         slots = _slots(service)
         wanted = request.query_params.get("fail_on_no_slot", "0") not in ("", "0", "false")
         if wanted and all(slot["is_processing"] for slot in slots):
             raise ApiError(503, "No slot is free.", headers={"Retry-After": "1"})
         return json_response(slots)
 
-    completion = Llama(service)
+    completion = ByModel(models, Llama)
     return [
         Route("/completion", completion, methods=["POST"]),
         Route("/completions", completion, methods=["POST"]),
-        Route("/props", show_props, methods=["GET"]),
-        Route("/slots", show_slots, methods=["GET"]),
+        get_route(models, "/props", show_props),
+        get_route(models, "/slots", show_slots),
     ]
 
 

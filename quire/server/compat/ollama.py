@@ -25,11 +25,13 @@ from quire.protocol.ollama import (
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.ollama_models import served_name, stamp
 from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer, arguments_error
+from quire.server.generation.by_model import ByModel, Models
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
+from quire.server.http.body import read_any_type
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES
 from quire.server.openai.embeddings import EmbeddingAnswer, Embeddings
@@ -40,7 +42,7 @@ _NANOSECONDS = 10**9
 
 
 class Ollama(CompatEndpoint[T]):
-    """The ASGI app of either route for texts.
+    """What either route for texts does.
 
     Args:
         service: The served model.
@@ -50,7 +52,7 @@ class Ollama(CompatEndpoint[T]):
 
     id_prefix = "ollama"
     form = LINES
-    any_content_type = True
+    read = staticmethod(read_any_type)
 
     def __init__(self, service: Service, kind: type[T], param: str) -> None:
         super().__init__(service)
@@ -196,21 +198,19 @@ class OllamaTexts(CompatAnswer):
 
 
 class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
-    """The ASGI app of either route for vectors.
+    """What either route for vectors does.
 
     Args:
         service: The served model.
-        embeddings: Our own route.
         only_one: ``/api/embeddings``, whose answer is one vector.
     """
 
     kind = OllamaEmbedRequest
     id_prefix = "ollama"
-    any_content_type = True
+    read = staticmethod(read_any_type)
 
-    def __init__(self, service: Service, embeddings: Embeddings, only_one: bool) -> None:
+    def __init__(self, service: Service, only_one: bool) -> None:
         super().__init__(service)
-        self._embeddings = embeddings
         self._only_one = only_one
 
     def resolve(
@@ -225,7 +225,7 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
         ours = request.with_body(
             EmbeddingRequest(input=[*body.texts()], dimensions=body.dimensions)
         )
-        answer, submission = await self._embeddings.prepare(ours)
+        answer, submission = await Embeddings(self.service).prepare(ours)
         return OllamaVectors(answer, self._only_one), submission
 
 
@@ -261,13 +261,13 @@ def _nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * _NANOSECONDS))
 
 
-def routes(service: Service, embeddings: Embeddings) -> list[Route]:
-    """Return the routes; ``embeddings`` is our own."""
-    generate = Ollama(service, OllamaGenerateRequest, "prompt")
-    chat = Ollama(service, OllamaChatRequest, "messages")
+def routes(models: Models) -> list[Route]:
+    """Return the routes."""
+    generate = ByModel(models, Ollama, OllamaGenerateRequest, "prompt")
+    chat = ByModel(models, Ollama, OllamaChatRequest, "messages")
     return [
         Route("/api/generate", generate, methods=["POST"]),
         Route("/api/chat", chat, methods=["POST"]),
-        Route("/api/embed", OllamaEmbed(service, embeddings, False), methods=["POST"]),
-        Route("/api/embeddings", OllamaEmbed(service, embeddings, True), methods=["POST"]),
+        Route("/api/embed", ByModel(models, OllamaEmbed, False), methods=["POST"]),
+        Route("/api/embeddings", ByModel(models, OllamaEmbed, True), methods=["POST"]),
     ]

@@ -11,8 +11,9 @@ from starlette.routing import Route
 
 import quire
 from quire.protocol.ollama import OllamaShowRequest
+from quire.server.generation.by_model import Models, post_route
 from quire.server.generation.service import Service
-from quire.server.http.body import json_response, read_fields, read_json
+from quire.server.http.body import Fields, json_response, read_fields
 
 _TAG = ":latest"
 #: The model stays as long as the server.
@@ -31,8 +32,8 @@ def stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def routes(service: Service) -> list[Route]:
-    """Return the routes."""
+def routes(models: Models, service: Service) -> list[Route]:
+    """Return the routes; ``service`` is the one that is listed."""
 
     async def list_models(request: Request) -> Response:
         return json_response({"models": _models(service)})
@@ -45,8 +46,7 @@ def routes(service: Service) -> list[Route]:
         }
         return json_response({"models": [model | running for model in _models(service)]})
 
-    async def show(request: Request) -> Response:
-        fields = await read_json(request, any_type=True)
+    async def show(service: Service, request: Request, fields: Fields) -> Response:
         body, headers = read_fields(fields, OllamaShowRequest, service.options.strict_params)
         service.resolve_model(served_name(service, body.model or body.name))
         return json_response(_description(service), headers)
@@ -57,7 +57,7 @@ def routes(service: Service) -> list[Route]:
     return [
         Route("/api/tags", list_models, methods=["GET"]),
         Route("/api/ps", list_running, methods=["GET"]),
-        Route("/api/show", show, methods=["POST"]),
+        post_route(models, "/api/show", show, any_type=True),
         Route("/api/version", show_version, methods=["GET"]),
     ]
 

@@ -22,6 +22,7 @@ from quire.protocol.tgi import (
     TgiToken,
 )
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
+from quire.server.generation.by_model import ByModel, Models, get_route
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
@@ -160,17 +161,17 @@ def _finish_reason(completion: CompletionOutput) -> str:
     return "stop_sequence" if isinstance(completion.stop_reason, str) else "eos_token"
 
 
-def routes(service: Service) -> list[Route]:
+def routes(models: Models) -> list[Route]:
     """Return the routes."""
 
-    async def show_info(request: Request) -> Response:
+    async def show_info(service: Service, request: Request) -> Response:
         return json_response(_info(service))
 
     return [
-        Route("/", Tgi(service), methods=["POST"]),
-        Route("/info", show_info, methods=["GET"]),
-        Route("/generate", Tgi(service, False), methods=["POST"]),
-        Route("/generate_stream", Tgi(service, True), methods=["POST"]),
+        Route("/", ByModel(models, Tgi), methods=["POST"]),
+        get_route(models, "/info", show_info),
+        Route("/generate", ByModel(models, Tgi, False), methods=["POST"]),
+        Route("/generate_stream", ByModel(models, Tgi, True), methods=["POST"]),
     ]
 
 

@@ -16,6 +16,7 @@ from quire.protocol.triton import TritonAnswer, TritonRequest
 from quire.protocol.triton_tensors import INPUTS, TEXT_INPUT, TEXT_OUTPUT
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.triton_infer import VERSION, Infer
+from quire.server.generation.by_model import ByModel, Models, get_route
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
@@ -78,7 +79,7 @@ class TritonTexts(CompatAnswer):
         )
 
 
-def routes(service: Service) -> list[Route]:
+def routes(models: Models) -> list[Route]:
     """Return the routes; a model's name may hold slashes, and its one version may be named."""
 
     async def show_server(request: Request) -> Response:
@@ -87,30 +88,31 @@ def routes(service: Service) -> list[Route]:
             {"name": PLATFORM, "version": quire.__version__, "extensions": extensions}
         )
 
-    async def ready(request: Request) -> Response:
+    async def ready(service: Service, request: Request) -> Response:
         service.resolve_model(request.path_params["model"])
         service.check_serving()
         return Response()
 
-    async def show(request: Request) -> Response:
+    async def show(service: Service, request: Request) -> Response:
         return json_response(_metadata(service.resolve_model(request.path_params["model"])))
 
-    async def show_config(request: Request) -> Response:
+    async def show_config(service: Service, request: Request) -> Response:
         name = service.resolve_model(request.path_params["model"])
         return json_response(_config(name, service.options.decoupled))
 
-    whole, streamed, infer = Triton(service, False), Triton(service, True), Infer(service)
+    whole, streamed = ByModel(models, Triton, False), ByModel(models, Triton, True)
+    infer = ByModel(models, Infer)
     found = [Route("/v2", show_server, methods=["GET"])]
     for model in (f"{PREFIX}{{model:path}}/versions/{VERSION}", f"{PREFIX}{{model:path}}"):
         found += [
             Route(f"{model}/generate", whole, methods=["POST"]),
             Route(f"{model}/generate_stream", streamed, methods=["POST"]),
             Route(f"{model}/infer", infer, methods=["POST"]),
-            Route(f"{model}/ready", ready, methods=["GET"]),
-            Route(f"{model}/config", show_config, methods=["GET"]),
+            get_route(models, f"{model}/ready", ready),
+            get_route(models, f"{model}/config", show_config),
         ]
     for model in (f"{PREFIX}{{model:path}}/versions/{VERSION}", f"{PREFIX}{{model:path}}"):
-        found.append(Route(model, show, methods=["GET"]))
+        found.append(get_route(models, model, show))
     return found
 
 

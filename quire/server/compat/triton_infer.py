@@ -25,20 +25,22 @@ VERSION = "1"
 HEADER_LENGTH = "inference-header-content-length"
 
 
+async def read_tensors(scope: Scope, receive: Receive, send: Send) -> JsonRequest:
+    """Read a request whose tensors may stand after the JSON."""
+    http = Request(scope, receive)
+    check_media_type(http, any_type=True)
+    content, length = await read_body(http), http.headers.get(HEADER_LENGTH)
+    size = len(content) if length is None else _size(length, len(content))
+    fields = fill_inputs(decode_json(content[:size]), content[size:])
+    return JsonRequest(http, send, fields)
+
+
 class Infer(GenerationEndpoint[InferRequest]):
     """The ASGI app of the route."""
 
     kind = InferRequest
     id_prefix = "triton"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, whose tensors may stand after the JSON."""
-        http = Request(scope, receive)
-        check_media_type(http, any_type=True)
-        content, length = await read_body(http), http.headers.get(HEADER_LENGTH)
-        size = len(content) if length is None else _size(length, len(content))
-        fields = fill_inputs(decode_json(content[:size]), content[size:])
-        await self.respond(JsonRequest(http, send, fields))
+    read = staticmethod(read_tensors)
 
     def resolve(self, body: InferRequest, path_params: Mapping[str, Any]) -> InferRequest:
         return msgspec.structs.replace(body, model=path_params["model"])

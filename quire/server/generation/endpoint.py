@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -51,30 +51,34 @@ class WholeAnswer(ABC):
         raise AssertionError(f"{type(self).__name__} is never streamed")
 
 
+class Reader(Protocol):
+    """Reads the body of an ASGI request."""
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[JsonRequest]:
+        """See :meth:`JsonRequest.receive`."""
+        ...
+
+
 class GenerationEndpoint(ABC, Generic[T]):
-    """An ASGI app for one route.
+    """What a route does for one model.
 
     Attributes:
         kind: Struct of the request's body.
         id_prefix: First part of an answer's id.
         form: Of its streams.
-        any_content_type: Bodies need not be declared as JSON.
+        read: Reads a request.
     """
 
     kind: type[T]
     id_prefix: str
     form: StreamForm = OPENAI_EVENTS
-    any_content_type: bool = False
+    read: ClassVar[Reader] = JsonRequest.receive
 
     def __init__(self, service: Service) -> None:
         self.service = service
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; a client that goes away ends it."""
-        await self.respond(await JsonRequest.receive(scope, receive, send, self.any_content_type))
-
     async def respond(self, received: JsonRequest) -> None:
-        """Answer a request whose body has been read."""
+        """Answer a request whose body has been read; a client that goes away ends it."""
         http, options = received.http, self.service.options
         body, headers = read_fields(
             received.fields, self.kind, options.strict_params, self.unused_fields

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -17,6 +18,8 @@ from quire.protocol.decode import decode_json, to_struct
 from quire.server.http.errors import ApiError
 
 T = TypeVar("T", bound=msgspec.Struct)
+#: A body: a JSON object whose values are not decoded yet.
+Fields: TypeAlias = dict[str, msgspec.Raw]
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_NAMED_FIELDS = 20
@@ -31,12 +34,12 @@ class JsonRequest:
     Attributes:
         http: The request without its body.
         send: Sends the answer.
-        fields: The body, a JSON object whose values are not decoded yet.
+        fields: The body.
     """
 
     http: Request
     send: Send
-    fields: dict[str, msgspec.Raw]
+    fields: Fields
 
     @classmethod
     async def receive(
@@ -46,14 +49,33 @@ class JsonRequest:
         http = Request(scope, receive)
         return cls(http, send, await read_json(http, any_type))
 
+    @property
+    def model(self) -> str | None:
+        """The name of the model that the path or the body gives; None without one."""
+        name: str | None = self.http.path_params.get("model")
+        return name or model_name(self.fields)
+
     async def answer(self, response: Response) -> None:
         """Send a whole response."""
         await response(self.http.scope, self.http.receive, self.send)
 
 
+def model_name(fields: Fields) -> str | None:
+    """Return the model that a body names, None if none; whoever reads the body refuses no text."""
+    if "model" in fields:
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(fields["model"], type=str)
+    return None
+
+
+async def read_any_type(scope: Scope, receive: Receive, send: Send) -> JsonRequest:
+    """Read an ASGI request whose body need not be declared as JSON; see :func:`read_json`."""
+    return await JsonRequest.receive(scope, receive, send, any_type=True)
+
+
 async def read_json(
     request: Request, any_type: bool = False, max_bytes: int | None = None
-) -> dict[str, msgspec.Raw]:
+) -> Fields:
     """Return the fields of a body.
 
     Args:

@@ -19,10 +19,11 @@ from quire.protocol.chat_completion import Message
 from quire.protocol.generation import CompletionTokensDetails
 from quire.protocol.responses import ResponsesRequest
 from quire.server.generation.answer_parser import AnswerParser
+from quire.server.generation.by_model import ByModel, Models
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.outputs import Outputs, Tally
-from quire.server.generation.response_store import StoredResponse
+from quire.server.generation.response_store import ResponseStore, StoredResponse
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.generation.tool_use import AnswerReading
@@ -73,7 +74,7 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         response_id, client = request.body.previous_response_id, request.client.client_id
         if response_id is None:
             return []
-        return find(self.service, client, response_id, "previous_response_id").messages()
+        return find(self.service.responses, client, response_id, "previous_response_id").messages()
 
 
 def _renamed(error: RequestError) -> RequestError:
@@ -88,13 +89,13 @@ def _renamed(error: RequestError) -> RequestError:
     return type(error)(text, param or None)
 
 
-def find(service: Service, client: str, response_id: str, param: str | None) -> StoredResponse:
+def find(store: ResponseStore, client: str, response_id: str, param: str | None) -> StoredResponse:
     """Return a kept answer of ``client``.
 
     Raises:
         ApiError: 404, there is none.
     """
-    found = service.responses.get(client, response_id)
+    found = store.get(client, response_id)
     if found is None:
         raise ApiError(404, f"Response with id '{response_id[:80]}' not found.", param=param)
     return found
@@ -242,34 +243,34 @@ class _EventWriter:
         return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), data)
 
 
-def routes(service: Service) -> list[Route]:
-    """Return the routes."""
+def routes(models: Models, store: ResponseStore) -> list[Route]:
+    """Return the routes; ``store`` has the answers that were kept."""
 
     async def show(request: Request) -> Response:
         if request.query_params.get("stream", "false").lower() not in ("false", "0"):
             raise ApiError(400, "[stream] a kept response cannot be streamed.", param="stream")
-        found = find(service, _client(request), request.path_params["id"], None)
+        found = find(store, _client(request), request.path_params["id"], None)
         return json_response(found.body)
 
     async def show_input(request: Request) -> Response:
         response_id = request.path_params["id"]
-        found = find(service, _client(request), response_id, None)
+        found = find(store, _client(request), response_id, None)
         return json_response(list_input_items(response_id, found, request.query_params))
 
     async def delete(request: Request) -> Response:
         response_id = request.path_params["id"]
-        find(service, _client(request), response_id, None)
-        service.responses.delete(_client(request), response_id)
+        find(store, _client(request), response_id, None)
+        store.delete(_client(request), response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(request: Request) -> Response:
-        find(service, _client(request), request.path_params["id"], None)
+        find(store, _client(request), request.path_params["id"], None)
         raise ApiError(
             400, "Only responses in the background can be cancelled, and there are none here."
         )
 
     return [
-        Route("/v1/responses", Responses(service), methods=["POST"]),
+        Route("/v1/responses", ByModel(models, Responses), methods=["POST"]),
         Route("/v1/responses/{id}", show, methods=["GET"]),
         Route("/v1/responses/{id}", delete, methods=["DELETE"]),
         Route("/v1/responses/{id}/input_items", show_input, methods=["GET"]),

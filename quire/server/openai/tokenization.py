@@ -15,18 +15,18 @@ from quire.protocol.tokenization import (
     TokenizeRequest,
     TokenizeResponse,
 )
+from quire.server.generation.by_model import Models, post_route
 from quire.server.generation.prompts import Conversation, encode_prompt
 from quire.server.generation.service import Service
-from quire.server.http.body import json_response, read_fields, read_json
+from quire.server.http.body import Fields, json_response, read_fields
 
 
-def routes(service: Service) -> list[Route]:
+def routes(models: Models) -> list[Route]:
     """Return the routes."""
-    tokenizer = service.engine.tokenizer
-    strict = service.options.strict_params
 
-    async def tokenize(request: Request) -> Response:
-        body, headers = read_fields(await read_json(request), TokenizeRequest, strict)
+    async def tokenize(service: Service, request: Request, fields: Fields) -> Response:
+        tokenizer, strict = service.engine.tokenizer, service.options.strict_params
+        body, headers = read_fields(fields, TokenizeRequest, strict)
         service.resolve_model(body.model)
         given = [body.prompt, body.messages, body.content]
         if sum(item is not None for item in given) != 1:
@@ -45,8 +45,9 @@ def routes(service: Service) -> list[Route]:
             ]
         return json_response(answer, headers)
 
-    async def detokenize(request: Request) -> Response:
-        body, headers = read_fields(await read_json(request), DetokenizeRequest, strict)
+    async def detokenize(service: Service, request: Request, fields: Fields) -> Response:
+        tokenizer, strict = service.engine.tokenizer, service.options.strict_params
+        body, headers = read_fields(fields, DetokenizeRequest, strict)
         service.resolve_model(body.model)
         unknown = [i for i in body.tokens if i >= tokenizer.vocab_size]
         if unknown:
@@ -57,8 +58,8 @@ def routes(service: Service) -> list[Route]:
         return json_response(DetokenizeResponse(text, text), headers)
 
     return [
-        Route("/tokenize", tokenize, methods=["POST"]),
-        Route("/detokenize", detokenize, methods=["POST"]),
+        post_route(models, "/tokenize", tokenize),
+        post_route(models, "/detokenize", detokenize),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any
 
@@ -11,15 +12,16 @@ import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.protocol.decode import decode_json
-from quire.server.access.authentication import SUBPROTOCOL
+from quire.server.access.authentication import SUBPROTOCOL, ApiKey
+from quire.server.generation.by_model import Models
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
 from quire.server.generation.generate import generate
 from quire.server.generation.pacing import paced
 from quire.server.generation.submission import ApiRequest
-from quire.server.http.body import read_fields
+from quire.server.http.body import model_name, read_fields
 from quire.server.http.errors import ApiError, shutting_down, to_api_error
 from quire.server.http.websocket_protocol import SHUTDOWN
-from quire.server.observability.request_record import RequestRecord
+from quire.server.observability.request_record import RequestRecord, Sink
 
 DONE = "[DONE]"
 PONG = '{"type":"pong"}'
@@ -36,14 +38,18 @@ class WebSocketStream:
     does, and nothing new begins; then the connection is closed with code 1012.
     """
 
-    def __init__(self, endpoint: GenerationEndpoint[Any]) -> None:
-        self._endpoint = endpoint
+    def __init__(
+        self, models: Models, kind: type[GenerationEndpoint[Any]], sinks: Iterable[Sink]
+    ) -> None:
+        self._models = models
+        self._kind = kind
+        self._sinks = tuple(sinks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         assert (await receive())["type"] == "websocket.connect"
         await send({"type": "websocket.accept", "subprotocol": _subprotocol(scope)})
-        connection = _Connection(self._endpoint, scope, send)
+        connection = _Connection(self, scope, send)
         try:
             while True:
                 message = await receive()
@@ -58,6 +64,29 @@ class WebSocketStream:
         finally:
             await connection.cancel()
 
+    async def stream(
+        self, data: bytes, record: RequestRecord, key: ApiKey | None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the events of a request's answer."""
+        fields = decode_json(data) | {"stream": msgspec.Raw(b"true")}
+        async with self._models.lease(model_name(fields)) as service:
+            endpoint = self._kind(service)
+            strict = service.options.strict_params
+            body, _ = read_fields(fields, endpoint.kind, strict, endpoint.unused_fields)
+            prefix = endpoint.id_prefix
+            request = ApiRequest.accept(service, prefix, body, record, key, body.timeout)
+            with errors_in_sent_names(body):
+                answer, submission = await endpoint.prepare(request)
+                outputs = paced(generate(service, submission), request.stream_interval)
+                async with aclosing(answer.events(outputs)) as events:
+                    async for event in events:
+                        yield event
+
+    def record(self, record: RequestRecord) -> None:
+        """Hand on what is known of a request that has ended."""
+        for sink in self._sinks:
+            sink(record)
+
 
 class _Connection:
     """One client's requests, one after another.
@@ -66,8 +95,8 @@ class _Connection:
         closed: The close frame has been sent.
     """
 
-    def __init__(self, endpoint: GenerationEndpoint[Any], scope: Scope, send: Send) -> None:
-        self._endpoint = endpoint
+    def __init__(self, app: WebSocketStream, scope: Scope, send: Send) -> None:
+        self._app = app
         self._scope = scope
         self._send = send
         self._busy = False
@@ -108,7 +137,6 @@ class _Connection:
         self._busy = False
 
     async def _answer(self, data: bytes) -> None:
-        service = self._endpoint.service
         record = RequestRecord.begin(self._scope, uuid.uuid4().hex, len(data))
         try:
             await self._stream(data, record)
@@ -121,8 +149,7 @@ class _Connection:
             await self._write(refused.body().decode())
         finally:
             record.end(self._scope)
-            for sink in service.sinks:
-                sink(record)
+            self._app.record(record)
         await self._finish()
 
     async def _finish(self) -> None:
@@ -138,22 +165,13 @@ class _Connection:
         await self._send({"type": "websocket.close", "code": 1012, "reason": reason})
 
     async def _stream(self, data: bytes, record: RequestRecord) -> None:
-        endpoint = self._endpoint
-        fields, strict = decode_json(data), endpoint.service.options.strict_params
-        fields = {**fields, "stream": msgspec.Raw(b"true")}
-        body, _ = read_fields(fields, endpoint.kind, strict, endpoint.unused_fields)
-        key, prefix = self._scope.get("api_key"), endpoint.id_prefix
-        request = ApiRequest.accept(endpoint.service, prefix, body, record, key, body.timeout)
-        with errors_in_sent_names(body):
-            answer, submission = await endpoint.prepare(request)
-            outputs = paced(generate(endpoint.service, submission), request.stream_interval)
-            async with aclosing(answer.events(outputs)) as events:
-                async for event in events:
-                    record.count_sent(len(event))
-                    # Several events may come at once, each after its own `data:`.
-                    for part in event.split(b"\n\n"):
-                        if part:
-                            await self._write(part.removeprefix(_DATA).decode())
+        async with aclosing(self._app.stream(data, record, self._scope.get("api_key"))) as events:
+            async for event in events:
+                record.count_sent(len(event))
+                # Several events may come at once, each after its own `data:`.
+                for part in event.split(b"\n\n"):
+                    if part:
+                        await self._write(part.removeprefix(_DATA).decode())
 
     async def _write(self, text: str) -> None:
         await self._send({"type": "websocket.send", "text": text})

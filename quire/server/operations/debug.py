@@ -6,13 +6,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from quire.server.generation.by_model import Models, get_route
 from quire.server.generation.service import Service
 
 
-def routes(service: Service) -> list[Route]:
+def routes(models: Models) -> list[Route]:
     """Return the routes."""
 
-    async def kv_cache(request: Request) -> Response:
+    async def kv_cache(service: Service, request: Request) -> Response:
         return PlainTextResponse(await service.engine.describe_cache() + "\n")
 
-    return [Route("/debug/kv_cache", kv_cache, methods=["GET"])]
+    return [get_route(models, "/debug/kv_cache", kv_cache)]
