@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from quire.core.loading import Loading
     from quire.server.access.authentication import ApiKey
-    from quire.server.generation.service import Service
+    from quire.server.generation.by_model import Models
 
 #: Connections that wait to be accepted; as uvicorn's.
 BACKLOG = 2048
@@ -95,12 +95,13 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
         )
     meanwhile = create_loading_app(options, every_key, loading, name)
 
-    def create() -> tuple[Service, ASGIApp]:
+    def create() -> tuple[Models, ASGIApp]:
         return _create(config, options, tuple(keys), loading)
 
-    def announce(service: Service) -> None:
+    def announce(models: Models) -> None:
         seconds = time.perf_counter() - started
-        _say(options, f"ready: {url} serves {service.model_names[0]} after {seconds:.1f} s")
+        served = ", ".join(model.names[0] for model in models.known())
+        _say(options, f"ready: {url} serves {served} after {seconds:.1f} s")
 
     _say(options, f"loading: {url} answers 503 until {name} is there")
     run_server(Server(options, Load(create, meanwhile, loading), announce), listener, options.uds)
@@ -108,11 +109,13 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
 
 def _create(
     config: EngineConfig, options: ServerOptions, keys: tuple[ApiKey, ...], loading: Loading
-) -> tuple[Service, ASGIApp]:
+) -> tuple[Models, ASGIApp]:
     """Load the model; return what is served and its app."""
     from quire.llm.process.proxy import EngineProxy
     from quire.server.app import create_app
+    from quire.server.generation.by_model import OneModel
     from quire.server.generation.service import Service
+    from quire.server.generation.shared import Shared
     from quire.server.observability.tracing import check_available
 
     if options.otlp_traces_endpoint is not None:
@@ -124,8 +127,8 @@ def _create(
         grammar_timeout=options.grammar_compilation_timeout,
         loading=loading,
     )
-    service = Service(engine, engine.config, options, keys)
-    return service, create_app(service)
+    models = OneModel(Service(engine, engine.config, Shared(options, keys)))
+    return models, create_app(models)
 
 
 def _say(options: ServerOptions, line: str, level: str = "info") -> None:

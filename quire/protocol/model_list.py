@@ -8,13 +8,16 @@ import msgspec
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """A name that requests may use as ``model``; ``parent`` is set for adapters."""
+    """A name that requests may use as ``model``; ``parent`` is set for adapters.
+
+    ``max_model_len`` is known of models that were loaded.
+    """
 
     id: str
     object: str = "model"
     created: int
     root: str
-    max_model_len: int
+    max_model_len: int | None
     parent: str | None = None
     owned_by: str = "quire"
     permission: list[dict[str, Any]] = []

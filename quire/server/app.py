@@ -10,9 +10,8 @@ from starlette.types import ASGIApp
 from quire.server.access.outer_layers import with_outer_layers
 from quire.server.compat import llama_server, ollama, ollama_models, tgi, triton
 from quire.server.compat.invocations import Invocations
-from quire.server.generation.by_model import ByModel, OneModel
+from quire.server.generation.by_model import ByModel, Models
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.service import Service
 from quire.server.openai import models as openai_models
 from quire.server.openai import openapi, responses, tokenization
 from quire.server.openai.chat_completions import ChatCompletions
@@ -26,10 +25,10 @@ from quire.server.playground import routes as playground
 Endpoints: TypeAlias = dict[str, type[GenerationEndpoint[Any]]]
 
 
-def create_app(service: Service) -> ASGIApp:
-    """Return the app that serves ``service``."""
-    models = OneModel(service)
-    page = playground.routes() if service.options.playground else []
+def create_app(models: Models) -> ASGIApp:
+    """Return the app that serves ``models``."""
+    shared = models.shared
+    page = playground.routes() if shared.options.playground else []
     texts = rendering.routes() if page else []
     invoked: Endpoints = {"messages": ChatCompletions, "prompt": Completions, "input": Embeddings}
     generations: Endpoints = {
@@ -39,24 +38,24 @@ def create_app(service: Service) -> ASGIApp:
     api = [
         *(Route(p, ByModel(models, kind), methods=["POST"]) for p, kind in generations.items()),
         *(
-            WebSocketRoute(p, WebSocketStream(models, kind, service.sinks))
+            WebSocketRoute(p, WebSocketStream(models, kind, shared.sinks))
             for p, kind in generations.items()
         ),
         Route("/v1/embeddings", ByModel(models, Embeddings), methods=["POST"]),
         Route("/invocations", Invocations(models, invoked), methods=["POST"]),
-        *responses.routes(models, service.responses),
+        *responses.routes(models, shared.responses),
         *tgi.routes(models),
         *ollama.routes(models),
-        *ollama_models.routes(models, service),
+        *ollama_models.routes(models),
         *triton.routes(models),
         *llama_server.routes(models),
-        *openai_models.routes(service),
+        *openai_models.routes(models),
         *tokenization.routes(models),
-        *health.routes(service),
+        *health.routes(models),
         *debug.routes(models),
-        *prefix_cache.routes(service),
+        *prefix_cache.routes(models),
     ]
-    document = openapi.routes(api, bool(service.keys))
+    document = openapi.routes(api, bool(shared.keys))
     app: ASGIApp = Router([*api, *document, *page, *texts], redirect_slashes=False)
     shown = {(method, route.path) for route in page for method in route.methods or ()}
-    return with_outer_layers(app, service.options, service.keys, shown, service.sinks)
+    return with_outer_layers(app, shared.options, shared.keys, shown, shared.sinks)

@@ -38,7 +38,7 @@ from quire.server.http.websocket_protocol import WebSocketProtocol
 from quire.server.options import ServerOptions
 
 if TYPE_CHECKING:  # it imports the engine, and the first second comes before that
-    from quire.server.generation.service import Service
+    from quire.server.generation.by_model import Models
 
 KEEP_ALIVE_SECONDS = 60
 #: Time for aborted requests to send their error before connections are cut.
@@ -56,12 +56,12 @@ class Load:
     """What a server does before it serves.
 
     Attributes:
-        create: Loads the model; called in a thread of its own.
+        create: Loads the models; called in a thread of its own.
         app: Answers meanwhile.
         loading: Cancelled when the server is to end before the model is there.
     """
 
-    create: Callable[[], tuple[Service, ASGIApp]]
+    create: Callable[[], tuple[Models, ASGIApp]]
     app: ASGIApp
     loading: Loading
 
@@ -86,8 +86,8 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         options: ServerOptions,
-        ready: tuple[Service, ASGIApp] | Load,
-        announce: Callable[[Service], None] = lambda service: None,
+        ready: tuple[Models, ASGIApp] | Load,
+        announce: Callable[[Models], None] = lambda models: None,
     ) -> None:
         limit = options.max_connections
         self._rules = ConnectionRules(
@@ -97,7 +97,7 @@ class Server(uvicorn.Server):
         self._options = options
         self._announce = announce
         self._unread = UnreadAnswers(options.write_timeout)
-        self._service: Service | None = None
+        self._models: Models | None = None
         self._load: Load | None = ready if isinstance(ready, Load) else None
         self._loader = threading.Thread(target=self._run_load, name="quire-load", daemon=True)
         self._ready = None if isinstance(ready, Load) else ready
@@ -124,8 +124,8 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Look after the connections."""
-        if self._options.write_timeout and counter % LOOK_TICKS == 0 and self._service is not None:
-            self._service.metrics.num_unread += self._unread.cut(
+        if self._options.write_timeout and counter % LOOK_TICKS == 0 and self._models is not None:
+            self._models.shared.metrics.num_unread += self._unread.cut(
                 list(self.server_state.connections)
             )
         return await super().on_tick(counter)
@@ -145,55 +145,56 @@ class Server(uvicorn.Server):
             self.error = error
         self.should_exit = True
 
-    def _serve_requests(self, service: Service, app: ASGIApp) -> None:
+    def _serve_requests(self, models: Models, app: ASGIApp) -> None:
         """From now on ``app`` answers, on the connections that are open already, too."""
-        self._service = service
-        rejections = service.admission.rejections
+        self._models = models
+        rejections = models.shared.rejections
         rejections.update(self._rules.rejections)
         self._rules.rejections = rejections
         self._outer.app = cast(Any, app)  # uvicorn has types of its own for the same calls
         if not self.should_exit:
-            self._announce(service)
+            self._announce(models)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, within bounds, and stop the engine."""
         await self._end_load()
-        service = self._service
-        if service is None:
+        models = self._models
+        if models is None:
             self.config.timeout_graceful_shutdown = SHUTDOWN_GRACE_SECONDS
             await super().shutdown(sockets)
         else:
-            await self._drain(service, sockets)
+            await self._drain(models, sockets)
         # uvicorn would raise the signal again, and a drained server has not failed.
         self._captured_signals.clear()
 
     async def _end_load(self) -> None:
         """Have a model that is being loaded given up."""
-        if self._load is not None and self._service is None:
+        if self._load is not None and self._models is None:
             self._load.loading.cancelled = True
             await asyncio.to_thread(self._loader.join, CANCEL_SECONDS)
             await asyncio.sleep(0)  # what it called for is done by now
 
-    async def _drain(self, service: Service, sockets: list[socket.socket] | None) -> None:
+    async def _drain(self, models: Models, sockets: list[socket.socket] | None) -> None:
         end = time.monotonic() + self._options.shutdown_timeout
-        service.admission.draining = True
-        ending = asyncio.create_task(self._end_late_requests(service))
+        models.drain()
+        ending = asyncio.create_task(self._end_late_requests(models))
         try:
             for connection in list(self.server_state.connections):
                 if isinstance(connection, WebSocketProtocol):
                     connection.shutdown()
-            while service.metrics.num_in_flight and not (ending.done() or self.force_exit):
+            while models.shared.metrics.num_in_flight and not (ending.done() or self.force_exit):
                 await asyncio.sleep(POLL_SECONDS)
             rest = max(0.0, end - time.monotonic()) + SHUTDOWN_GRACE_SECONDS
             self.config.timeout_graceful_shutdown = math.ceil(rest)
             await super().shutdown(sockets)
         finally:
             ending.cancel()
-            await service.shutdown()
+            await models.end_requests()
+            await models.shared.shutdown()
 
-    async def _end_late_requests(self, service: Service) -> None:
+    async def _end_late_requests(self, models: Models) -> None:
         await asyncio.sleep(self._options.shutdown_timeout)
-        await service.engine.shutdown()
+        await models.end_requests()
 
 
 def _settings(options: ServerOptions, app: Any, rules: ConnectionRules) -> ProtocolConfig:

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.core.config import EngineConfig
 from quire.llm.process.proxy import EngineProxy
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
 from tests.server.conftest import run_in_thread
 from tools.random_checkpoint import PRESETS, random_checkpoint
@@ -24,7 +25,7 @@ def series(tmp_path_factory, device):
     keywords = {"device": device, "memory": 64 * 2**20, "max_num_seqs": 4, "threads": 1}
     config = EngineConfig.from_keywords(model=str(folder), **keywords)
     options = ServerOptions(port=0, uvicorn_log_level="warning")
-    service = Service(EngineProxy(config), config, options)
+    service = Service(EngineProxy(config), config, Shared(options))
     with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
         assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}).is_success
         text = client.get("/metrics").text

@@ -25,7 +25,9 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm import AsyncLLM
 from quire.llm.engine_client import EngineProgress
 from quire.server.app import create_app
+from quire.server.generation.by_model import OneModel
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.lifecycle import Server
 from quire.server.listener import address, bind
 from quire.server.options import ServerOptions
@@ -210,7 +212,8 @@ def run_in_thread(service: Service) -> Iterator[str]:
     listener = bind(service.options)
     url = address(listener)
     ready = threading.Event()
-    server = Server(service.options, (service, create_app(service)), lambda service: ready.set())
+    models = OneModel(service)
+    server = Server(service.options, (models, create_app(models)), lambda models: ready.set())
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
@@ -229,7 +232,7 @@ def serve(engine: ScriptedEngine) -> Iterator[Callable[..., httpx2.Client]]:
 
         def start(config: EngineConfig | None = None, **options: Any) -> httpx2.Client:
             settings = ServerOptions(port=0, **{"uvicorn_log_level": "warning", **options})
-            service = Service(engine, config or EngineConfig(), settings)
+            service = Service(engine, config or EngineConfig(), Shared(settings))
             url = stack.enter_context(run_in_thread(service))
             return stack.enter_context(httpx2.Client(base_url=url, timeout=20))
 
@@ -291,7 +294,7 @@ def live(folder: Path, device: str) -> Iterator[Live]:
     config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", **keywords)
     engine = AsyncLLM.from_config(config)
     options = ServerOptions(port=0, uvicorn_log_level="warning")
-    service = Service(engine, engine.config, options)
+    service = Service(engine, engine.config, Shared(options))
     with (
         run_in_thread(service) as url,
         httpx2.Client(base_url=url, timeout=60) as http,

@@ -11,7 +11,9 @@ import httpx2
 from quire.core.config import EngineConfig
 from quire.llm.engine_client import EngineClient
 from quire.server.app import create_app
+from quire.server.generation.by_model import OneModel
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.lifecycle import Server
 from quire.server.listener import address, bind
 from quire.server.options import ServerOptions
@@ -34,9 +36,9 @@ class Running:
         self._listener = bind(options)
         self.url = address(self._listener)
         ready = threading.Event()
-        self._service = Service(engine, EngineConfig(), options)
-        serving = self._service, create_app(self._service)
-        self._server = Server(options, serving, lambda service: ready.set())
+        self._service = Service(engine, EngineConfig(), Shared(options))
+        models = OneModel(self._service)
+        self._server = Server(options, (models, create_app(models)), lambda models: ready.set())
         keywords = {"sockets": [self._listener]}
         self._thread = threading.Thread(target=self._server.run, kwargs=keywords)
         self._thread.start()

@@ -13,6 +13,7 @@ from quire.core.config import EngineConfig
 from quire.llm import AsyncLLM
 from quire.models.hub import EMBEDDED
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
 from tests.server.conftest import run_in_thread
 
@@ -37,7 +38,9 @@ def client(device: str) -> Iterator[openai.OpenAI]:
         model=EMBEDDED, device=device, memory=128 * 2**20, threads=1
     )
     engine = AsyncLLM.from_config(config)
-    service = Service(engine, engine.config, ServerOptions(port=0, uvicorn_log_level="warning"))
+    service = Service(
+        engine, engine.config, Shared(ServerOptions(port=0, uvicorn_log_level="warning"))
+    )
     with (
         run_in_thread(service) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made,

@@ -17,6 +17,7 @@ import pytest
 
 from quire.core.config import EngineConfig
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
 from tests.server.conftest import ScriptedEngine, run_in_thread
 
@@ -85,7 +86,7 @@ def through(
     options = ServerOptions(port=0, uvicorn_log_level="warning", allowed_hosts=(NAME,))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with run_in_thread(Service(engine, EngineConfig(), options)) as url:
+    with run_in_thread(Service(engine, EngineConfig(), Shared(options))) as url:
         path = write(port, url.removeprefix("http://"))
         process = subprocess.Popen([nginx, "-e", tmp_path / "error.log", "-c", path])
         context = ssl.create_default_context(cafile=tmp_path / "certificate.pem")

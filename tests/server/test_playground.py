@@ -10,6 +10,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
 from quire.server.playground.routes import FOLDER, PAGE
 from tests.server.browser import ENTER, ESCAPE, RIGHT, SHIFT, UP
@@ -410,7 +411,7 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(chromium, serve):
 def test_a_key_without_the_scope_says_so(chromium, engine):
     keys = (ApiKey.create("reader", ["read"]), ApiKey.create("writer", ["read", "infer"]))
     options = ServerOptions(port=0, uvicorn_log_level="warning")
-    with run_in_thread(Service(engine, EngineConfig(), options, keys)) as url:
+    with run_in_thread(Service(engine, EngineConfig(), Shared(options, keys))) as url:
         _ask_without_the_scope(Page(chromium, url), chromium)
 
 

@@ -15,6 +15,7 @@ from quire.core.config import EngineConfig
 from quire.llm import AsyncLLM
 from quire.models.gguf_writer import write_gguf
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
 from quire.text.gguf_vocabulary import gguf_vocabulary
 from tests.server.conftest import run_in_thread
@@ -51,7 +52,7 @@ def client(
     )
     options = ServerOptions(port=0, uvicorn_log_level="warning")
     with (
-        run_in_thread(Service(engine, engine.config, options)) as url,
+        run_in_thread(Service(engine, engine.config, Shared(options))) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made,
     ):
         yield made

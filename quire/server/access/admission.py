@@ -43,6 +43,7 @@ class Admission:
         max_reqs: Most prompts that wait.
         max_tokens: Most prompt tokens that wait, None for no limit; one prompt alone may have more.
         clock: Returns seconds; monotonic.
+        rejections: Counts requests refused, by reason; others may count there, too.
 
     Attributes:
         num_reqs, num_tokens: That wait now.
@@ -55,6 +56,7 @@ class Admission:
         max_reqs: int,
         max_tokens: int | None,
         clock: Callable[[], float] = time.monotonic,
+        rejections: Counter[str] | None = None,
     ) -> None:
         self._max_reqs = max_reqs
         self._max_tokens = max_tokens
@@ -64,7 +66,8 @@ class Admission:
         self.num_reqs = 0
         self.num_tokens = 0
         self.draining = False
-        self.rejections = Counter(dict.fromkeys(REASONS, 0))
+        self.rejections = Counter() if rejections is None else rejections
+        self.rejections.update(dict.fromkeys(REASONS, 0))
 
     def admit(self, sizes: Sequence[int]) -> list[QueueEntry]:
         """Take the prompts of a request, whose sizes are in tokens, all or none.

@@ -32,19 +32,25 @@ def stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def routes(models: Models, service: Service) -> list[Route]:
-    """Return the routes; ``service`` is the one that is listed."""
+def routes(models: Models) -> list[Route]:
+    """Return the routes."""
+
+    def services() -> list[Service]:
+        return [model.service for model in models.known() if model.service is not None]
 
     async def list_models(request: Request) -> Response:
-        return json_response({"models": _models(service)})
+        return json_response({"models": [one for s in services() for one in _models(s)]})
 
     async def list_running(request: Request) -> Response:
-        running = {
-            "expires_at": _NEVER,
-            "size_vram": 0,
-            "context_length": service.engine.max_model_len,
-        }
-        return json_response({"models": [model | running for model in _models(service)]})
+        found = []
+        for service in services():
+            running = {
+                "expires_at": _NEVER,
+                "size_vram": 0,
+                "context_length": service.engine.max_model_len,
+            }
+            found += [model | running for model in _models(service)]
+        return json_response({"models": found})
 
     async def show(service: Service, request: Request, fields: Fields) -> Response:
         body, headers = read_fields(fields, OllamaShowRequest, service.options.strict_params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from starlette.requests import Request
@@ -11,32 +12,87 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from quire.core.config import EngineConfig
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.http.body import Fields, model_name, read_json
 
 
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model that requests may name.
+
+    Attributes:
+        names: It goes by; the first is shown.
+        config: Its engine's settings.
+        state: ``ready`` when it is loaded.
+        service: When it is loaded.
+    """
+
+    names: tuple[str, ...]
+    config: EngineConfig
+    state: str
+    service: Service | None
+
+
 class Models(Protocol):
-    """The models of a server, by the names that requests use."""
+    """The models of a server, by the names that requests use.
 
-    def lease(self, name: str | None) -> AbstractAsyncContextManager[Service]:
-        """Return a block in which a model stays; None, or no model's name, means the first.
+    Attributes:
+        shared: What they have in common.
+    """
 
-        What a name that is known here stands for is said by :meth:`Service.resolve_model`.
+    shared: Shared
+
+    def lease(
+        self, name: str | None, receive: Receive | None = None
+    ) -> AbstractAsyncContextManager[Service]:
+        """Return a block in which a model stays loaded.
+
+        Args:
+            name: As in the request; None means the first. What else stands for a model is said by
+                :meth:`Service.resolve_model`, which refuses what names none.
+            receive: Of the request, whose body has been read: when its client leaves, it waits no
+                longer.
         """
+        ...
+
+    def known(self) -> list[KnownModel]:
+        """Return all models, those that were named at the start first."""
+        ...
+
+    def drain(self) -> None:
+        """Let nobody else in; what runs goes on."""
+        ...
+
+    async def end_requests(self) -> None:
+        """Stop the engines; open requests end with ``abort``. A second call does nothing."""
         ...
 
 
 class OneModel:
-    """The only model of a server, loaded as long as that lives."""
+    """The only model of a server, loaded as long as that lives; see :class:`Models`."""
 
     def __init__(self, service: Service) -> None:
+        self.shared = service.shared
         self._service = service
 
     @asynccontextmanager
-    async def lease(self, name: str | None) -> AsyncIterator[Service]:
-        """See the protocol."""
+    async def lease(
+        self, name: str | None, receive: Receive | None = None
+    ) -> AsyncIterator[Service]:
         yield self._service
+
+    def known(self) -> list[KnownModel]:
+        service = self._service
+        return [KnownModel(service.model_names, service.config, "ready", service)]
+
+    def drain(self) -> None:
+        self._service.admission.draining = True
+
+    async def end_requests(self) -> None:
+        await self._service.shutdown()
 
 
 class ByModel:
@@ -56,7 +112,7 @@ class ByModel:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; a client that goes away ends it."""
         received = await self._kind.read(scope, receive, send)
-        async with self._models.lease(received.model) as service:
+        async with self._models.lease(received.model, receive) as service:
             await self.endpoint(service).respond(received)
 
     def endpoint(self, service: Service) -> GenerationEndpoint[Any]:

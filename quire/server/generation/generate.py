@@ -36,7 +36,7 @@ async def generate(
     observers = [RequestObserver(service.metrics, generation) for generation in generations]
     indices = {one.request_id: index for index, one in enumerate(engine_requests)}
     if request.api_key is not None:
-        service.rate_limits.admit(request.api_key, sum(sizes))
+        service.shared.rate_limits.admit(request.api_key, sum(sizes))
     queued = service.admission.admit(sizes)
     service.metrics.num_in_flight += 1
     try:
@@ -60,7 +60,7 @@ async def generate(
             entry.remove(served=False)
         if request.api_key is not None:
             num_tokens = sum(generation.num_output_tokens for generation in generations)
-            service.rate_limits.add_output(request.api_key, num_tokens)
+            service.shared.rate_limits.add_output(request.api_key, num_tokens)
 
 
 def _check(output: RequestOutput, generations: list[Generation]) -> None:

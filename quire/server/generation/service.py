@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import quire
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, ModelOptions
 from quire.llm.engine_client import EngineClient
 from quire.models.hub import served_name
 from quire.protocol.generation import StreamOptions
 from quire.server.access.admission import Admission
-from quire.server.access.authentication import ApiKey
-from quire.server.access.rate_limit import RateLimits
 from quire.server.generation.answer_parser import AnswerFormats
-from quire.server.generation.response_store import ResponseStore
+from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
-from quire.server.observability.metrics import ServerMetrics
-from quire.server.observability.request_log import RequestLog
-from quire.server.observability.request_record import Sink
-from quire.server.observability.tracing import Tracing
-from quire.server.options import ServerOptions
+from quire.server.observability.metrics import ModelMetrics
 
 #: What TGI's clients send where a model's name is asked for: it serves one and looks at no name.
 PLACEHOLDERS = ("dummy", "tgi")
+
+
+def model_names(model: ModelOptions) -> tuple[str, ...]:
+    """Return the names that requests may use for a model; the first is shown."""
+    return model.served_model_name or (served_name(model.model),)
+
+
+def meant_name(name: str, model: ModelOptions) -> str | None:
+    """Return the name of a model that a request's name stands for; None if it is another's.
+
+    Where no name was given at the start, the model argument means it too, as in vLLM.
+    """
+    names = model_names(model)
+    is_argument = not model.served_model_name and name == model.model
+    return name if name in names else names[0] if is_argument else None
+
+
+def no_such_model(name: str) -> ApiError:
+    """Return the refusal of a name that is no model's."""
+    return ApiError(404, f"The model `{name}` does not exist.", param="model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,71 +50,47 @@ class UsageOptions:
     on_every_chunk: bool
 
 
-@dataclass(slots=True)
 class Service:
     """One served model.
 
-    Attributes:
+    Args:
         engine: Computes the answers.
         config: The engine's settings.
+        shared: What it has in common with the server's other models.
+
+    Attributes:
         options: The server's settings.
-        keys: Who may call; nobody needs one when there are none.
         admission: Bounds the queue.
-        rate_limits: Bound each key.
-        tracing: Sends traces, where a collector is named.
-        sinks: Get the record of each request that has ended.
-        metrics: What ``/metrics`` shows.
-        responses: Answers kept for later turns.
+        metrics: What its requests write to.
         formats: How the model's tool calls and reasoning are read.
         model_names: Names that requests may use; the first is shown in answers.
-        created: When the service started, unix seconds.
+        created: When it began to be served, unix seconds.
         fingerprint: Same version and settings, same fingerprint.
     """
 
-    engine: EngineClient
-    config: EngineConfig
-    options: ServerOptions
-    keys: tuple[ApiKey, ...] = ()
-    admission: Admission = field(init=False)
-    rate_limits: RateLimits = field(init=False)
-    sinks: tuple[Sink, ...] = field(init=False)
-    tracing: Tracing | None = field(init=False, default=None)
-    metrics: ServerMetrics = field(init=False)
-    responses: ResponseStore = field(init=False)
-    formats: AnswerFormats = field(init=False)
-    model_names: tuple[str, ...] = field(init=False)
-    created: int = field(init=False)
-    fingerprint: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        model = self.config.model
-        self.model_names = model.served_model_name or (served_name(model.model),)
-        options = self.options
-        self.responses = ResponseStore(options.max_stored_responses, options.max_stored_bytes)
-        self.formats = AnswerFormats.resolve(options, self.engine.tokenizer)
-        self.admission = Admission(options.max_num_queued_reqs, options.max_num_queued_tokens)
-        self.rate_limits = RateLimits(self.admission.rejections)
-        self.keys = (*self.keys, *map(ApiKey.create, options.api_key))
-        # From here on only their hashes are kept.
-        self.options = options = replace(options, api_key=())
-        self.metrics = ServerMetrics(
-            self.engine, self.config, options, self.model_names[0], self.admission.rejections
+    def __init__(self, engine: EngineClient, config: EngineConfig, shared: Shared) -> None:
+        self.engine = engine
+        self.config = config
+        self.shared = shared
+        self.options = options = shared.options
+        self.model_names = model_names(config.model)
+        self.formats = AnswerFormats.resolve(options, engine.tokenizer)
+        self.admission = Admission(
+            options.max_num_queued_reqs,
+            options.max_num_queued_tokens,
+            rejections=shared.rejections,
         )
-        self.sinks = (self.metrics.http.add, RequestLog(options))
-        if options.otlp_traces_endpoint is not None:
-            self.tracing = Tracing(options.otlp_traces_endpoint)
-            self.sinks += (self.tracing,)
+        self.metrics = ModelMetrics(engine, config, self.model_names[0])
+        shared.metrics.models.append(self.metrics)
         self.created = int(time.time())
-        digest = hashlib.sha256(repr(self.config).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(repr(config).encode()).hexdigest()[:8]
         self.fingerprint = f"quire-{quire.__version__}-{digest}"
 
     async def shutdown(self) -> None:
-        """Stop the engine and send what is left of the traces. A second call does nothing."""
+        """Stop the engine. A second call does nothing."""
         await self.engine.shutdown()
-        self.metrics.close()
-        if self.tracing is not None:
-            await asyncio.to_thread(self.tracing.shutdown)
-            self.tracing = None
+        if self.metrics in self.shared.metrics.models:
+            self.shared.metrics.models.remove(self.metrics)
 
     def check_serving(self) -> None:
         """Return when requests are taken.
@@ -117,19 +106,15 @@ class Service:
     def resolve_model(self, name: str | None) -> str:
         """Return the served name a request means; none, or one of no model, means the first.
 
-        Where no name was given, the model argument means it too, as in vLLM.
-
         Raises:
             ApiError: 404, no such model.
         """
-        model = self.config.model
-        is_argument = not model.served_model_name and name == model.model
-        is_placeholder = name in PLACEHOLDERS and name not in self.model_names
-        if not name or is_argument or is_placeholder:
+        if not name or (name in PLACEHOLDERS and name not in self.model_names):
             return self.model_names[0]
-        if name not in self.model_names:
-            raise ApiError(404, f"The model `{name}` does not exist.", param="model")
-        return name
+        found = meant_name(name, self.config.model)
+        if found is None:
+            raise no_such_model(name)
+        return found
 
     def output_limit(self, asked: int | None, num_prompt_tokens: int) -> int | None:
         """Return a request's limit of output tokens, else the model's own as far as it fits."""

@@ -19,7 +19,6 @@ from quire.core.process_usage import HostLoad, process_samples
 from quire.llm.engine_client import EngineClient
 from quire.server.observability.exposition import families
 from quire.server.observability.http_metrics import HttpMetrics
-from quire.server.options import ServerOptions
 
 #: Throughput is an average over this window.
 WINDOW_SECONDS = 10
@@ -53,40 +52,25 @@ class Throughput:
             del self._per_second[second]
 
 
-class ServerMetrics:
-    """What requests write to and scrapes read.
+class ModelMetrics:
+    """What the requests of one model write to.
 
     Args:
         engine: Asked for its counters at each scrape, so that its steps never wait for one.
         config: Shown as labels of ``cache_config_info``.
-        options: Names the prefix.
         model_name: Value of the label ``model_name``.
-        rejections: Requests refused at the door, by reason.
 
     Attributes:
-        http: Of all routes.
         num_in_flight: Generation requests being answered.
-        num_unread: Connections cut because their client read nothing.
         generated, computed: Output tokens; prompt tokens that were computed.
+        labels: Of each of its series.
     """
 
-    def __init__(
-        self,
-        engine: EngineClient,
-        config: EngineConfig,
-        options: ServerOptions,
-        model_name: str,
-        rejections: Counter[str],
-    ) -> None:
+    def __init__(self, engine: EngineClient, config: EngineConfig, model_name: str) -> None:
         self._engine = engine
-        self._rejections = rejections
-        self._host_load = HostLoad()
-        self._heap = HeapTrimmer("server")
         self._histograms: dict[str, Histogram] = {}
         self._by_length = _one_two_five(engine.max_model_len)
-        self.http = HttpMetrics()
         self.num_in_flight = 0
-        self.num_unread = 0
         self.generated, self.computed = Throughput(), Throughput()
         self.time_to_first_token = self._histogram("time_to_first_token_seconds")
         self.inter_token_latency = self._histogram("inter_token_latency_seconds")
@@ -104,73 +88,105 @@ class ServerMetrics:
         self.params_max_tokens = self._histogram("request_params_max_tokens")
         self.params_n = self._histogram("request_params_n")
         self.num_preemptions = self._histogram("request_num_preemptions")
-        self._registry = CollectorRegistry()
-        prefix = options.metrics_prefix.rstrip(":") + ":"
-        labels = {"model_name": model_name, "engine": "0"}
-        self._registry.register(_Scrape(self, config, prefix, labels, self._by_length))
-        self._registry.register(self.http)
-
-    def exposition(self) -> tuple[bytes, str]:
-        """Return the text of a scrape and its content type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+        self.labels = {"model_name": model_name, "engine": "0"}
+        self._cache_config = {
+            field.name: str(getattr(config.cache, field.name)) for field in fields(config.cache)
+        }
 
     def samples(self) -> Samples:
-        """Return everything but HTTP's, by metric stem."""
+        """Return what is known of the model, by metric stem."""
         own: Samples = {
             "server_load": self.num_in_flight,
             "avg_prompt_throughput_toks_per_s": self.computed.value(),
             "avg_generation_throughput_toks_per_s": self.generated.value(),
-            "host_cpu_usage_perc": self._host_load.value(),
             "model_load_progress_perc": 1.0,
-            "unread_answer_disconnects": self.num_unread,
         }
-        for reason, count in self._rejections.items():
-            own[f'admission_rejections{{reason="{reason}"}}'] = count
         for stem, histogram in self._histograms.items():
             own[stem] = histogram.state()
-        processes = process_samples("server") | self._heap.samples()
-        return self._engine.stats() | processes | own
+        return self._engine.stats() | own
 
-    def close(self) -> None:
-        """Look after this process's memory no longer."""
-        self._heap.close()
+    def families(self, prefix: str, other: Samples) -> Iterator[Metric]:
+        """Yield the model's families, and those of ``other`` samples."""
+        bounds = {
+            stem: self._by_length
+            for stem, metric in METRICS.items()
+            if metric.kind == "histogram" and not metric.buckets
+        }
+        yield from families(self.samples() | other, prefix, self.labels, bounds)
+        labels = self.labels | self._cache_config
+        stem = "cache_config_info"
+        info = GaugeMetricFamily(prefix + stem, METRICS[stem].help, labels=list(labels))
+        info.add_metric(list(labels.values()), 1)
+        yield info
 
     def _histogram(self, stem: str) -> Histogram:
         histogram = self._histograms[stem] = Histogram(METRICS[stem].buckets or self._by_length)
         return histogram
 
 
-class _Scrape(Collector):
-    def __init__(
-        self,
-        metrics: ServerMetrics,
-        config: EngineConfig,
-        prefix: str,
-        labels: dict[str, str],
-        by_length: tuple[float, ...],
-    ) -> None:
-        self._metrics, self._prefix, self._labels = metrics, prefix, labels
-        self._cache_config = {
-            field.name: str(getattr(config.cache, field.name)) for field in fields(config.cache)
+class ServerMetrics(Collector):
+    """What scrapes read: of this process, of HTTP, and of each model.
+
+    Args:
+        prefix: First part of the names.
+        rejections: Requests refused at the door, by reason.
+
+    Attributes:
+        http: Of all routes.
+        models: Those that are loaded; what is of the process is under the first one's name.
+        num_unread: Connections cut because their client read nothing.
+    """
+
+    def __init__(self, prefix: str, rejections: Counter[str]) -> None:
+        self._prefix = prefix.rstrip(":") + ":"
+        self._rejections = rejections
+        self._host_load = HostLoad()
+        self._heap = HeapTrimmer("server")
+        self.http = HttpMetrics()
+        self.models: list[ModelMetrics] = []
+        self.num_unread = 0
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._registry.register(self.http)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Generation requests being answered."""
+        return sum(model.num_in_flight for model in self.models)
+
+    def exposition(self) -> tuple[bytes, str]:
+        """Return the text of a scrape and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def samples(self) -> Samples:
+        """Return what is known of the process, by metric stem."""
+        own: Samples = {
+            "host_cpu_usage_perc": self._host_load.value(),
+            "unread_answer_disconnects": self.num_unread,
         }
-        self._bounds = {
-            stem: by_length
-            for stem, metric in METRICS.items()
-            if metric.kind == "histogram" and not metric.buckets
-        }
+        for reason, count in self._rejections.items():
+            own[f'admission_rejections{{reason="{reason}"}}'] = count
+        return process_samples("server") | self._heap.samples() | own
 
     def collect(self) -> Iterator[Metric]:
-        samples = self._metrics.samples()
-        yield from families(samples, self._prefix, self._labels, self._bounds)
-        labels = self._labels | self._cache_config
-        stem = "cache_config_info"
-        info = GaugeMetricFamily(self._prefix + stem, METRICS[stem].help, labels=list(labels))
-        info.add_metric(list(labels.values()), 1)
-        yield info
+        """Yield a family per stem, with the series of all models."""
+        found: dict[str, Metric] = {}
+        for number, model in enumerate(self.models):
+            other = {} if number else self.samples()
+            for family in model.families(self._prefix, other):
+                if family.name in found:
+                    found[family.name].samples += family.samples
+                else:
+                    found[family.name] = family
+        yield from found.values()
 
     def describe(self) -> Iterator[Metric]:
         """Yield nothing: a scrape only for its names would cost as much as one for its values."""
         return iter(())
+
+    def close(self) -> None:
+        """Look after this process's memory no longer."""
+        self._heap.close()
 
 
 def _one_two_five(limit: int) -> tuple[float, ...]:

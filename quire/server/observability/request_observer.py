@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.core.outputs import RequestOutput
-from quire.server.observability.metrics import ServerMetrics
+from quire.server.observability.metrics import ModelMetrics
 from quire.server.observability.request_record import Generation
 
 
@@ -15,7 +15,7 @@ class RequestObserver:
         generation: Counts its tokens.
     """
 
-    def __init__(self, metrics: ServerMetrics, generation: Generation) -> None:
+    def __init__(self, metrics: ModelMetrics, generation: Generation) -> None:
         self._metrics = metrics
         self._generation = generation
         self._last_time = 0.0

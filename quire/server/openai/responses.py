@@ -57,7 +57,7 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         self, request: ApiRequest[ResponsesRequest]
     ) -> tuple[ResponseAnswer, Submission]:
         service, body = self.service, request.body
-        if body.store and not service.responses.keeps:
+        if body.store and not service.shared.responses.keeps:
             raise RequestError("[store] this server keeps no responses; got true.", "store")
         messages = self._earlier(request) + body.messages()
         shown = messages
@@ -74,7 +74,8 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         response_id, client = request.body.previous_response_id, request.client.client_id
         if response_id is None:
             return []
-        return find(self.service.responses, client, response_id, "previous_response_id").messages()
+        store = self.service.shared.responses
+        return find(store, client, response_id, "previous_response_id").messages()
 
 
 def _renamed(error: RequestError) -> RequestError:
@@ -123,7 +124,7 @@ class ResponseAnswer:
         self._reading = reading
         self._messages = messages
         self._client = request.client.client_id
-        self._stored = body.store is not False and service.responses.keeps
+        self._stored = body.store is not False and service.shared.responses.keeps
         self._items = OutputItems(reading.tool_parser, body.include_reasoning is not False)
         self._tally = Tally(reading)
         self._response = _echo(body, request.model, self._stored)
@@ -181,7 +182,7 @@ class ResponseAnswer:
             body = msgspec.json.encode(self._response)
             conversation = [*self._messages, self._items.message()]
             stored = StoredResponse.create(body, conversation)
-            self._service.responses.put(self._client, self._response["id"], stored)
+            self._service.shared.responses.put(self._client, self._response["id"], stored)
         return events
 
     def _usage(self) -> dict[str, Any]:

@@ -7,42 +7,39 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import quire
+from quire.server.generation.by_model import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
 
 
-def routes(service: Service) -> list[Route]:
+def routes(models: Models) -> list[Route]:
     """Return the routes."""
+    metrics = models.shared.metrics
+
+    def services() -> list[Service]:
+        return [model.service for model in models.known() if model.service is not None]
 
     async def health(request: Request) -> Response:
-        service.check_serving()
+        for service in services():
+            service.check_serving()
         return Response()
 
     async def live(request: Request) -> Response:
         return Response()
 
     async def ready(request: Request) -> Response:
-        service.check_serving()
-        progress, options = service.engine.progress(), service.options
-        limit = max(options.ready_timeout, progress.step_seconds)
-        limit = min(limit, options.watchdog_timeout)
-        if progress.stalled_seconds > limit:
-            raise ApiError(
-                503,
-                f"No step has ended for {progress.stalled_seconds:.0f} s (--ready-timeout "
-                f"{options.ready_timeout:g}; as steps went, {limit:.1f}) while "
-                f"{progress.pending} requests are pending.",
-            )
+        for service in services():
+            _check_ready(service)
         return Response()
 
     async def progress(request: Request) -> Response:
-        now = service.engine.progress()
+        found = [service.engine.progress() for service in services()]
         return json_response(
             {
-                "last_step_age_seconds": now.last_step_age,
-                "pending": now.pending,
-                "oldest_queue_age_seconds": now.oldest_queue_age,
+                "last_step_age_seconds": max((p.last_step_age for p in found), default=0.0),
+                "pending": sum(p.pending for p in found),
+                "oldest_queue_age_seconds": max((p.oldest_queue_age for p in found), default=0.0),
             }
         )
 
@@ -50,10 +47,10 @@ def routes(service: Service) -> list[Route]:
         return json_response({"version": quire.__version__})
 
     async def load(request: Request) -> Response:
-        return json_response({"server_load": service.metrics.num_in_flight})
+        return json_response({"server_load": metrics.num_in_flight})
 
-    async def metrics(request: Request) -> Response:
-        body, content_type = service.metrics.exposition()
+    async def scrape(request: Request) -> Response:
+        body, content_type = metrics.exposition()
         return Response(body, headers={"content-type": content_type})
 
     return [
@@ -67,5 +64,25 @@ def routes(service: Service) -> list[Route]:
         Route("/ping", health, methods=["GET", "POST"]),
         Route("/version", version, methods=["GET"]),
         Route("/load", load, methods=["GET"]),
-        Route("/metrics", metrics, methods=["GET"]),
+        Route("/metrics", scrape, methods=["GET"], name="metrics"),
     ]
+
+
+def _check_ready(service: Service) -> None:
+    """Return when requests are taken and advance.
+
+    Raises:
+        EngineDeadError: The engine has stopped, or is being restarted.
+        ApiError: 503, the server is about to end, or nothing advances.
+    """
+    service.check_serving()
+    progress, options = service.engine.progress(), service.options
+    limit = max(options.ready_timeout, progress.step_seconds)
+    limit = min(limit, options.watchdog_timeout)
+    if progress.stalled_seconds > limit:
+        raise ApiError(
+            503,
+            f"No step has ended for {progress.stalled_seconds:.0f} s (--ready-timeout "
+            f"{options.ready_timeout:g}; as steps went, {limit:.1f}) while "
+            f"{progress.pending} requests are pending.",
+        )

@@ -6,14 +6,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.server.generation.service import Service
+from quire.server.generation.by_model import Models
 
 
-def routes(service: Service) -> list[Route]:
+def routes(models: Models) -> list[Route]:
     """Return the route."""
 
     async def reset(request: Request) -> Response:
-        await service.engine.reset_prefix_cache()
+        for model in models.known():
+            if model.service is not None:
+                await model.service.engine.reset_prefix_cache()
         return Response()
 
     return [Route("/reset_prefix_cache", reset, methods=["POST"])]

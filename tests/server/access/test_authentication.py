@@ -14,7 +14,9 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.server.access.authentication import OPEN_PATHS, SCOPES, read_key_file, scope_of
 from quire.server.app import create_app
+from quire.server.generation.by_model import OneModel
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.listener import address
 from quire.server.options import ServerOptions
 from tests.server.conftest import run_in_thread
@@ -41,7 +43,7 @@ def key_file(tmp_path):
 
 def test_each_key_opens_what_its_scopes_say(engine, key_file):
     options = ServerOptions(port=0, api_key=("all", "all-2"), uvicorn_log_level="warning")
-    service = Service(engine, EngineConfig(), options, tuple(read_key_file(key_file)))
+    service = Service(engine, EngineConfig(), Shared(options, tuple(read_key_file(key_file))))
     with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
         for key, allowed in (
             ("key-i", {"infer"}), ("key-r", {"read"}), ("key-a", {"admin"}),
@@ -60,7 +62,7 @@ def test_a_file_may_hold_hashes_of_keys(engine, tmp_path):
     digits = hashlib.sha256(b"key-i").hexdigest()
     path.write_text(f"sha256:{digits} infer name=a\nsha256:{digits[::-1].upper()} read\n")
     options = ServerOptions(port=0, uvicorn_log_level="warning")
-    service = Service(engine, EngineConfig(), options, tuple(read_key_file(str(path))))
+    service = Service(engine, EngineConfig(), Shared(options, tuple(read_key_file(str(path)))))
     with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
         assert call(client, "infer", "key-i") == 200
         assert call(client, "read", "key-i") == 403
@@ -77,13 +79,13 @@ def test_every_key_is_compared_in_constant_time(engine, monkeypatch, key_file):
 
     monkeypatch.setattr("quire.server.access.authentication.hmac.compare_digest", compare)
     options = ServerOptions(port=0, uvicorn_log_level="warning")
-    service = Service(engine, EngineConfig(), options, tuple(read_key_file(key_file)))
+    service = Service(engine, EngineConfig(), Shared(options, tuple(read_key_file(key_file))))
     with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
         for key in ("key-i", "none"):
             seen.clear()
             client.get("/v1/models", headers={"authorization": f"Bearer {key}"})
             given = hashlib.sha256(key.encode()).digest()
-            assert seen == [(given, stored.digest) for stored in service.keys]
+            assert seen == [(given, stored.digest) for stored in service.shared.keys]
 
 
 def test_the_scheme_s_case_and_spaces_do_not_matter(serve):
@@ -99,8 +101,8 @@ def test_the_scheme_s_case_and_spaces_do_not_matter(serve):
 
 def test_every_route_is_closed_unless_it_is_health(engine):
     options = ServerOptions(port=0, api_key="k", uvicorn_log_level="warning", playground=False)
-    service = Service(engine, EngineConfig(), options)
-    routes = create_app(service).app.app.routes
+    service = Service(engine, EngineConfig(), Shared(options))
+    routes = create_app(OneModel(service)).app.app.routes
     assert {route.path for route in routes} >= OPEN_PATHS
     with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
         for route in routes:
@@ -139,11 +141,11 @@ def test_a_missing_key_file_is_refused(tmp_path):
 
 def test_keys_are_not_shown(engine, key_file):
     options = ServerOptions(api_key="hush")
-    service = Service(engine, EngineConfig(), options, tuple(read_key_file(key_file)))
+    service = Service(engine, EngineConfig(), Shared(options, tuple(read_key_file(key_file))))
     assert "hush" not in repr(options) + repr(service)
-    assert "key-" not in repr(service.keys)
+    assert "key-" not in repr(service.shared.keys)
     assert service.options.api_key == (), "only their hashes are kept"
-    assert {key.digest for key in service.keys} > {hashlib.sha256(b"hush").digest()}
+    assert {key.digest for key in service.shared.keys} > {hashlib.sha256(b"hush").digest()}
 
 
 def test_pages_of_other_origins_may_not_call_unless_told(serve):
@@ -174,7 +176,7 @@ def test_tls(engine, tmp_path):
     options = ServerOptions(
         port=0, ssl_certfile=certificate, ssl_keyfile=key, uvicorn_log_level="warning"
     )
-    with run_in_thread(Service(engine, EngineConfig(), options)) as url:
+    with run_in_thread(Service(engine, EngineConfig(), Shared(options))) as url:
         url = url.replace("http:", "https:")
         context = ssl.create_default_context(cafile=certificate)
         with httpx2.Client(base_url=url, verify=context, timeout=20) as client:

@@ -15,6 +15,7 @@ from quire.core.errors import ConfigError
 from quire.server.access.authentication import ApiKey, read_key_file
 from quire.server.access.rate_limit import RateLimits, TokenBucket
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
 from quire.server.options import ServerOptions
 from tests.server.conftest import run_in_thread
@@ -104,7 +105,7 @@ def key_file(tmp_path):
 
 def test_through_the_server(engine, key_file):
     options = ServerOptions(port=0, uvicorn_log_level="warning")
-    service = Service(engine, EngineConfig(), options, tuple(read_key_file(key_file)))
+    service = Service(engine, EngineConfig(), Shared(options, tuple(read_key_file(key_file))))
 
     def ask(key: str, prompt: str = "ab", **fields: object) -> httpx2.Response:
         body = {"prompt": prompt, "max_tokens": 4, **fields}

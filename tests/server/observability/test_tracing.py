@@ -20,6 +20,7 @@ from quire.core.outputs import RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.llm import AsyncLLM
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.observability.request_record import Generation, RequestRecord
 from quire.server.observability.tracing import Tracing
 from quire.server.options import ServerOptions
@@ -116,7 +117,7 @@ def trace(folder, device, collector):
     keywords = {"device": device, "memory": 64 * 2**20, "max_num_seqs": 4, "threads": 1}
     config = EngineConfig.from_keywords(model=str(folder), **keywords)
     settings = {"port": 0, "uvicorn_log_level": "warning", "otlp_traces_endpoint": collector.url}
-    service = Service(AsyncLLM.from_config(config), config, ServerOptions(**settings))
+    service = Service(AsyncLLM.from_config(config), config, Shared(ServerOptions(**settings)))
     with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
         body = {"prompt": "abc", "max_tokens": 5, "ignore_eos": True}
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "a=b"}
@@ -147,7 +148,7 @@ def test_a_turn_lost_between_two_clocks_moves_a_whole_trace(collector, monkeypat
 
 def test_endings_without_tokens_are_traced_too(engine, collector):
     settings = {"port": 0, "uvicorn_log_level": "warning", "otlp_traces_endpoint": collector.url}
-    service = Service(engine, EngineConfig(), ServerOptions(**settings))
+    service = Service(engine, EngineConfig(), Shared(ServerOptions(**settings)))
     engine.fail_after = 0
     with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
         assert client.post("/v1/completions", json={"prompt": "ab", "n": 2}).status_code == 500

@@ -8,6 +8,7 @@ import pytest
 from quire.core.config import EngineConfig
 from quire.llm import AsyncLLM
 from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
 from tests.server.conftest import run_in_thread
 
@@ -60,7 +61,7 @@ def test_cached_blocks_of_keys(folder, device, isolation):
         api_key=("a", "b"),
         prefix_cache_isolation=isolation,
     )
-    with run_in_thread(Service(engine, engine.config, options)) as url:
+    with run_in_thread(Service(engine, engine.config, Shared(options))) as url:
 
         def cached(key, **more):
             body = {"prompt": "x" * 100, "max_tokens": 1, **more}

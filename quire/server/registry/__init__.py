@@ -1,0 +1,1 @@
+"""Several models in one server: which are in memory, and who waits for which."""

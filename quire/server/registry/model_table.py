@@ -1,0 +1,244 @@
+"""Which models are in memory, which go for another, and who waits: rules alone, nothing is loaded.
+
+Whoever uses the table acts on what it returns and tells it what came of that. It takes the time
+from its callers, so that every order of events can be tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from quire.core.errors import CapacityError
+from quire.core.memory_budget import format_bytes
+
+#: How long a model waits for others to be idle before the least recently used ones are closed to
+#: new requests: a model under steady load is never idle.
+PATIENCE_SECONDS = 5.0
+#: After a load that failed, requests get its error for as long, and then try again.
+RETRY_SECONDS = 5.0
+
+
+class ModelState(StrEnum):
+    """Where a model stands."""
+
+    ABSENT = "absent"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"  # finishes what it has; nothing new begins
+    UNLOADING = "unloading"
+    FAILED = "failed"
+
+
+#: In these a model takes memory.
+HOLDING = (ModelState.LOADING, ModelState.READY, ModelState.DRAINING, ModelState.UNLOADING)
+
+
+class Answer(StrEnum):
+    """What becomes of a request for a model."""
+
+    LEASED = "leased"  # until it is released
+    LOAD = "load"  # whoever asked is to begin loading, and to ask again
+    WAIT = "wait"  # ask again when the table has changed
+
+
+@dataclass(slots=True)
+class Entry:
+    """A model that the server knows.
+
+    Attributes:
+        name: First served name.
+        num_bytes: What it takes when it is loaded.
+        keep_alive: Seconds without a request after which it goes; None for never.
+        pinned: It goes for no other model.
+        state: Where it stands.
+        num_leases: Requests that use it.
+        num_waiting: Requests that wait for it.
+        last_used: When a request last came or ended.
+        wanted_since: When the first of those that wait for memory came.
+        failed_time, error: Of the last load, if it failed.
+    """
+
+    name: str
+    num_bytes: int
+    keep_alive: float | None = None
+    pinned: bool = False
+    state: ModelState = ModelState.ABSENT
+    num_leases: int = 0
+    num_waiting: int = 0
+    last_used: float = -math.inf
+    wanted_since: float | None = None
+    failed_time: float = -math.inf
+    error: Exception | None = None
+
+
+class ModelTable:
+    """The models of a server and the memory that they share.
+
+    Args:
+        budget_bytes: For all of them.
+
+    Attributes:
+        entries: By name.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.entries: dict[str, Entry] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """What the models that are in memory take, or will have taken."""
+        return sum(e.num_bytes for e in self.entries.values() if e.state in HOLDING)
+
+    def add(self, entry: Entry) -> None:
+        """Make a model known; it is absent."""
+        assert entry.name not in self.entries and entry.state is ModelState.ABSENT
+        self.entries[entry.name] = entry
+
+    def forget(self, name: str) -> None:
+        """Make a model unknown that is not in memory and that nobody waits for."""
+        entry = self.entries[name]
+        assert entry.state not in HOLDING and not entry.num_waiting, entry
+        del self.entries[name]
+
+    # -- requests -----------------------------------------------------------------------------
+    def ask(self, name: str, now: float) -> Answer:
+        """Ask to use a model.
+
+        Raises:
+            Exception: What its last load raised, a moment ago.
+            CapacityError: It does not fit with those that stay.
+        """
+        entry = self.entries[name]
+        if entry.state is ModelState.READY:
+            entry.num_leases += 1
+            entry.last_used = now
+            entry.wanted_since = None
+            return Answer.LEASED
+        if entry.state is ModelState.FAILED and now - entry.failed_time < RETRY_SECONDS:
+            assert entry.error is not None
+            raise entry.error
+        if entry.state not in (ModelState.ABSENT, ModelState.FAILED):
+            return Answer.WAIT
+        return self._make_room(entry, now)
+
+    def begin_wait(self, name: str) -> None:
+        """Note a request that waits."""
+        self.entries[name].num_waiting += 1
+
+    def end_wait(self, name: str) -> None:
+        """Note that it waits no longer, for whatever reason."""
+        entry = self.entries[name]
+        entry.num_waiting -= 1
+        if not entry.num_waiting:
+            entry.wanted_since = None
+
+    def release(self, name: str, now: float) -> None:
+        """Note that a request is done with a model."""
+        entry = self.entries[name]
+        assert entry.num_leases > 0, entry
+        entry.num_leases -= 1
+        entry.last_used = now
+
+    # -- loading and unloading ----------------------------------------------------------------
+    def loaded(self, name: str, now: float) -> None:
+        """Note that a load is done."""
+        entry = self._in_state(name, ModelState.LOADING)
+        entry.state, entry.last_used, entry.error = ModelState.READY, now, None
+
+    def load_failed(self, name: str, error: Exception, now: float) -> None:
+        """Note that a load has failed."""
+        entry = self._in_state(name, ModelState.LOADING)
+        entry.state, entry.error, entry.failed_time = ModelState.FAILED, error, now
+
+    def unload(self, name: str) -> bool:
+        """Have a model go when its requests have ended; return whether it is in memory.
+
+        A model that is loading stays; asking twice is the same as once.
+        """
+        entry = self.entries[name]
+        if entry.state is ModelState.READY:
+            entry.state = ModelState.DRAINING
+        return entry.state in HOLDING
+
+    def unload_idle(self, now: float) -> None:
+        """Have the models go that nobody has used for as long as they are kept."""
+        for entry in self._idle():
+            if entry.keep_alive is not None and now - entry.last_used >= entry.keep_alive:
+                entry.state = ModelState.DRAINING
+
+    def begin_unloads(self) -> list[str]:
+        """Return the models that are to be unloaded now; each is returned once."""
+        ending = [
+            entry
+            for entry in self.entries.values()
+            if entry.state is ModelState.DRAINING and not entry.num_leases
+        ]
+        for entry in ending:
+            entry.state = ModelState.UNLOADING
+        return [entry.name for entry in ending]
+
+    def unloaded(self, name: str) -> None:
+        """Note that a model is out of memory."""
+        self._in_state(name, ModelState.UNLOADING).state = ModelState.ABSENT
+
+    def next_expiry(self) -> float | None:
+        """Return when :meth:`unload_idle` next has something to do; None when never."""
+        times = [e.last_used + e.keep_alive for e in self._idle() if e.keep_alive is not None]
+        return min(times, default=None)
+
+    # -- memory -------------------------------------------------------------------------------
+    def _make_room(self, entry: Entry, now: float) -> Answer:
+        """Begin to load ``entry`` if it fits, else have others go; who came first goes first."""
+        missing = entry.num_bytes - (self.budget_bytes - self.used_bytes)
+        if missing <= 0 and not self._is_behind(entry):
+            entry.state, entry.wanted_since = ModelState.LOADING, None
+            return Answer.LOAD
+        others = [e for e in self.entries.values() if e.state in HOLDING and not e.pinned]
+        if missing > sum(e.num_bytes for e in others):
+            held = sum(e.num_bytes for e in self.entries.values() if e.pinned and e is not entry)
+            raise CapacityError(
+                f"[models] {entry.name} needs {format_bytes(entry.num_bytes)} of the "
+                f"{format_bytes(self.budget_bytes)} for models, of which {format_bytes(held)} are "
+                "kept for others. Raise --memory, or take smaller weights."
+            )
+        if entry.wanted_since is None:
+            entry.wanted_since = now
+        ending = (ModelState.DRAINING, ModelState.UNLOADING)
+        missing -= sum(e.num_bytes for e in others if e.state in ending)
+        patient = now - entry.wanted_since < PATIENCE_SECONDS
+        candidates = self._idle() if patient else [e for e in others if e.state is ModelState.READY]
+        chosen = _oldest_first([e for e in candidates if not e.pinned], missing)
+        for victim in chosen:
+            victim.state = ModelState.DRAINING
+        return Answer.WAIT
+
+    def _is_behind(self, entry: Entry) -> bool:
+        """Return whether another model has waited for memory for longer."""
+        since = math.inf if entry.wanted_since is None else entry.wanted_since
+        waiting = (e for e in self.entries.values() if e is not entry)
+        return any(e.wanted_since is not None and e.wanted_since < since for e in waiting)
+
+    def _idle(self) -> list[Entry]:
+        """Return the models that are ready and that nobody uses."""
+        ready = [e for e in self.entries.values() if e.state is ModelState.READY]
+        return [e for e in ready if not e.num_leases]
+
+    def _in_state(self, name: str, state: ModelState) -> Entry:
+        entry = self.entries[name]
+        assert entry.state is state, entry
+        return entry
+
+
+def _oldest_first(entries: Iterable[Entry], num_bytes: int) -> list[Entry]:
+    """Return the least recently used that hold ``num_bytes`` together; none where all do not."""
+    chosen: list[Entry] = []
+    for entry in sorted(entries, key=lambda e: e.last_used):
+        if num_bytes <= 0:
+            break
+        chosen.append(entry)
+        num_bytes -= entry.num_bytes
+    return chosen if num_bytes <= 0 else []
