@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -22,6 +22,8 @@ from quire.protocol.chat_completion import Message, TextPart
 from quire.protocol.request_fields import find_ignored
 
 T = TypeVar("T", bound=msgspec.Struct)
+#: The structs that a field may hold.
+Kinds: TypeAlias = tuple[type[msgspec.Struct], ...]
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
@@ -77,13 +79,13 @@ def to_struct(fields: Mapping[str, msgspec.Raw], kind: type[T]) -> tuple[T, list
     ignored = find_ignored(values, known.supported, known.refused)
     with _errors_named():
         request = msgspec.convert(values, kind, str_keys=True)
-    for name, struct, refused in known.structs:
+    for name, kinds, refused in known.structs:
         value = values.get(name)
         if refused and value is not None:
-            supported = frozenset(struct.__struct_fields__)
+            supported = frozenset(kinds[0].__struct_fields__)
             ignored += find_ignored(value, supported, refused, f"{name}.")
         elif value is not None:
-            ignored += dict.fromkeys(_unknown(value, struct, name))
+            ignored += dict.fromkeys(_unknown(value, kinds, name))
     return request, ignored
 
 
@@ -127,13 +129,13 @@ class _KnownFields:
         names: Those whose values are looked at.
         supported: Names that are used.
         refused: Those that are not, with their neutral values.
-        structs: Fields that hold a struct, its kind, and its refused fields.
+        structs: Fields that hold a struct, the kinds it may be of, and its refused fields.
     """
 
     names: frozenset[str]
     supported: frozenset[str]
     refused: Mapping[str, tuple[Any, ...]]
-    structs: list[tuple[str, type[msgspec.Struct], dict[str, tuple[Any, ...]]]]
+    structs: list[tuple[str, Kinds, dict[str, tuple[Any, ...]]]]
 
 
 @functools.cache
@@ -142,44 +144,55 @@ def _known_fields(kind: type[msgspec.Struct]) -> _KnownFields:
     structs = [
         (
             name,
-            struct,
+            kinds,
             {
                 path.removeprefix(f"{name}."): neutral
                 for path, neutral in refused.items()
                 if path.startswith(f"{name}.")
             },
         )
-        for name, struct in _structs_in(kind).items()
+        for name, kinds in _structs_in(kind).items()
     ]
     fields = frozenset(kind.__struct_fields__)
     names = fields.union(("best_of",), (path.partition(".")[0] for path in refused))
     return _KnownFields(names, fields - refused.keys(), refused, structs)
 
 
-def _unknown(value: Any, kind: type[msgspec.Struct], path: str) -> Iterator[str]:
-    """Yield the paths of fields inside ``value`` that neither ``kind`` nor a struct in it knows."""
+def _unknown(value: Any, kinds: Kinds, path: str) -> Iterator[str]:
+    """Yield the paths of fields inside ``value`` that neither its kind nor a struct in it knows."""
     if isinstance(value, list):
         for item in value:
-            yield from _unknown(item, kind, f"{path}[]")
+            yield from _unknown(item, kinds, f"{path}[]")
     elif isinstance(value, dict):
+        kind = _kind_of(value, kinds)
         inside = _structs_in(kind)
+        known = (*kind.__struct_encode_fields__, kind.__struct_config__.tag_field)
         for name, item in value.items():
-            if name not in kind.__struct_encode_fields__:
+            if name not in known:
                 yield f"{path}.{name}"
             elif name in inside:
                 yield from _unknown(item, inside[name], f"{path}.{name}")
 
 
+def _kind_of(value: dict[str, Any], kinds: Kinds) -> type[msgspec.Struct]:
+    """Return the struct that an object is: the one whose tag it has, where they have tags."""
+    for kind in kinds if len(kinds) > 1 else ():
+        config = kind.__struct_config__
+        if config.tag_field is not None and value.get(config.tag_field) == config.tag:
+            return kind
+    return kinds[0]
+
+
 @functools.cache
-def _structs_in(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
-    """Return the fields of a struct that hold a struct, or a list of such."""
-    found = {name: _struct_of(hint) for name, hint in get_type_hints(kind).items()}
+def _structs_in(kind: type[msgspec.Struct]) -> dict[str, Kinds]:
+    """Return the fields of a struct that hold a struct, or a list of such, with its kinds."""
+    found = {name: _structs_of(hint) for name, hint in get_type_hints(kind).items()}
     if kind is Message:
-        found["content"] = TextPart
-    return {name: struct for name, struct in found.items() if struct is not None}
+        found["content"] = (TextPart,)
+    return {name: kinds for name, kinds in found.items() if kinds}
 
 
-def _struct_of(hint: Any) -> type[msgspec.Struct] | None:
+def _structs_of(hint: Any) -> Kinds:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return hint
-    return next(filter(None, map(_struct_of, get_args(hint))), None)
+        return (hint,)
+    return tuple(kind for part in get_args(hint) for kind in _structs_of(part))
