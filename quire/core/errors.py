@@ -58,7 +58,17 @@ class RequestError(QuireError, ValueError):
 
 
 class PromptTooLongError(RequestError):
-    """Prompt plus requested tokens exceed the context length; carries the counts in its text."""
+    """Prompt plus requested tokens exceed the context length; carries the counts in its text.
+
+    Attributes:
+        min_prompt_tokens: What the prompt has at least; None where only the text says it.
+    """
+
+    def __init__(
+        self, message: str, param: str | None = None, min_prompt_tokens: int | None = None
+    ) -> None:
+        super().__init__(message, param)
+        self.min_prompt_tokens = min_prompt_tokens
 
 
 class InvalidSamplingParamsError(RequestError):

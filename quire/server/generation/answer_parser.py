@@ -86,10 +86,10 @@ def _named(flag: str, name: str, known: Mapping[str, object]) -> str | None:
     return name
 
 
-def call_id(parser: str | None) -> str:
+def call_id(parser: str | None, prefix: str = "call_") -> str:
     """Return a fresh id; Mistral's templates take nine letters and digits only."""
     digits = uuid.uuid4().hex
-    return digits[:9] if parser == "mistral" else f"call_{digits[:24]}"
+    return digits[:9] if parser == "mistral" else f"{prefix}{digits[:24]}"
 
 
 def arguments_error(index: int, reason: str) -> str:

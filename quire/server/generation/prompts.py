@@ -61,6 +61,7 @@ class PromptLimit:
                 f"requested at least {count + 1} tokens (at least {count} in the {self.param}). "
                 f"Please reduce the length of the {self.param}.",
                 self.param,
+                count,
             )
 
 

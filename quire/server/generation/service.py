@@ -116,12 +116,21 @@ class Service:
             raise no_such_model(name)
         return found
 
-    def output_limit(self, asked: int | None, num_prompt_tokens: int) -> int | None:
-        """Return a request's limit of output tokens, else the model's own as far as it fits."""
+    def output_limit(
+        self, asked: int | None, num_prompt_tokens: int, clamped: bool = False
+    ) -> int | None:
+        """Return a request's limit of output tokens, else the model's own as far as it fits.
+
+        Args:
+            asked: What the request says.
+            num_prompt_tokens: What its prompt has.
+            clamped: Its own limit, too, is lowered to what fits.
+        """
         default: int | None = self.engine.default_sampling_params.get("max_tokens")
-        if asked is not None or default is None:
-            return asked
-        return min(default, max(1, self.engine.max_model_len - num_prompt_tokens))
+        room = max(1, self.engine.max_model_len - num_prompt_tokens)
+        if asked is not None:
+            return min(asked, room) if clamped else asked
+        return None if default is None else min(default, room)
 
     def identity(self, response_id: str, kind: str, model: str) -> dict[str, Any]:
         """Return what an answer and each of its chunks says of itself; ``kind`` is ``object``."""
