@@ -1,6 +1,8 @@
-"""The two error bodies: OpenAI's, and the one of servers whose errors are a text."""
+"""The error bodies: OpenAI's, Anthropic's, and the one of servers whose errors are a text."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -31,3 +33,18 @@ class FlatErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     type: str
     param: str | None = None
     code: int
+
+
+class AnthropicErrorDetail(msgspec.Struct):
+    """What went wrong."""
+
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """``{"type": "error", "error": {...}}``; an event has no ``request_id``."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str | None = None

@@ -17,7 +17,7 @@ from quire.core.metrics import Samples
 from quire.server.access.authentication import ApiKey
 from quire.server.access.outer_layers import with_outer_layers
 from quire.server.http.body import json_response
-from quire.server.http.errors import ApiError, path_of
+from quire.server.http.errors import ApiError
 from quire.server.options import ServerOptions
 from quire.server.playground import routes as playground
 
@@ -67,7 +67,7 @@ def create_loading_app(
             f"The model {model_name} is not loaded yet{known}. Try again.",
             headers={"Retry-After": str(loading.retry_after()), "Connection": "close"},
         )
-        return error.response(path_of(scope))
+        return error.response(scope)
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await refusal(scope)(scope, receive, send)

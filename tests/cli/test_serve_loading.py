@@ -73,6 +73,9 @@ def test_while_it_loads_it_lives_and_is_not_ready(arguments):
             assert 1 <= int(answer.headers["retry-after"]) <= MAX_RETRY_SECONDS
             assert "is not loaded yet" in answer.text
             assert answer.headers["x-request-id"]
+        answer = client.post("/v1/messages", json=body)
+        assert answer.status_code == 503 and answer.json()["error"]["type"] == "overloaded_error"
+        assert answer.headers["request-id"] and answer.headers["retry-after"]
         assert "<title>Quire</title>" in client.get("/").text
         assert client.get("/playground/page.js").status_code == 200
         with pytest.raises(Refused) as refused:

@@ -33,7 +33,7 @@ _INFER = frozenset(
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
         "/tokenize", "/detokenize", "/invocations", "/", "/generate", "/generate_stream",
         "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/completion",
-        "/completions", "/playground/render",
+        "/completions", "/playground/render", "/v1/messages", "/v1/messages/count_tokens",
     }
 )  # fmt: skip
 #: Of one of Triton's models; others tell of it.
@@ -198,8 +198,9 @@ def scope_of(path: str) -> str:
 class RequireKey:
     """ASGI middleware: every route that is not open needs ``Authorization: Bearer KEY``.
 
-    The key is in ``scope["api_key"]`` from there on. A WebSocket of a browser, which cannot send
-    the header, names its key by OpenAI's subprotocol ``openai-insecure-api-key.KEY``.
+    The key is in ``scope["api_key"]`` from there on. Anthropic's clients send it as ``x-api-key``,
+    which counts where there is no ``Authorization``. A WebSocket of a browser, which cannot send
+    either header, names its key by OpenAI's subprotocol ``openai-insecure-api-key.KEY``.
 
     Args:
         app: What the requests go on to.
@@ -226,7 +227,7 @@ class RequireKey:
                 try:
                     scope["api_key"] = self._check(_given(scope), scope_of(path))
                 except ApiError as error:
-                    await error.response(path)(scope, receive, send)
+                    await error.response(scope)(scope, receive, send)
                     return
         await self.app(scope, receive, send)
 
@@ -246,7 +247,8 @@ class RequireKey:
         if not found:
             raise ApiError(
                 401,
-                "Unauthorized: send an API key of this server as `Authorization: Bearer KEY`.",
+                "Unauthorized: send an API key of this server as `Authorization: Bearer KEY` or "
+                "`x-api-key: KEY`.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
         for key in found:
@@ -257,9 +259,11 @@ class RequireKey:
 
 def _given(scope: Scope) -> bytes:
     """Return what a request offers as its authorization."""
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            return bytes(value)
+    headers = dict(reversed(scope["headers"]))  # the first of several
+    if b"authorization" in headers:
+        return bytes(headers[b"authorization"])
+    if b"x-api-key" in headers:
+        return b"Bearer " + bytes(headers[b"x-api-key"])
     for protocol in scope.get("subprotocols", ()):
         if protocol.startswith(SUBPROTOCOL):
             key: str = protocol.removeprefix(SUBPROTOCOL)

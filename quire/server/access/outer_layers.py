@@ -38,6 +38,6 @@ def with_outer_layers(
             allow_origins=options.allowed_origins,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
-            expose_headers=("X-Request-Id", "X-Ignored-Params", "Retry-After"),
+            expose_headers=("X-Request-Id", "Request-Id", "X-Ignored-Params", "Retry-After"),
         )
     return app

@@ -11,19 +11,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.server.http.errors import ApiError, path_of, to_api_error
+from quire.server.http.errors import ApiError, ErrorForm, error_form, to_api_error
 from quire.server.observability.request_record import RequestRecord, Sink
 
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
+X_REQUEST_ID = b"x-request-id"
 
 
 class Boundary:
     """ASGI middleware: names each request and answers whatever the routes raise.
 
     The id is the client's ``X-Request-Id`` or a fresh one; it is in ``scope["request_id"]`` and on
-    the answer. What else is known of the request is gathered in ``scope["record"]``, which each of
-    ``sinks`` gets when the request has ended. Starlette's own two layers for errors each wrap every
-    chunk that is sent; this one replaces both.
+    the answer, for Anthropic's clients under their name of it, too. What else is known of the
+    request is gathered in ``scope["record"]``, which each of ``sinks`` gets when the request has
+    ended. Starlette's own two layers for errors each wrap every chunk that is sent; this one
+    replaces both.
     """
 
     def __init__(self, app: ASGIApp, sinks: Iterable[Sink] = ()) -> None:
@@ -35,18 +37,20 @@ class Boundary:
         if scope["type"] != "http":
             await self.app(scope, receive, _refusing_send(scope, receive, send))
             return
-        given = dict(scope["headers"]).get(b"x-request-id")
+        given = dict(scope["headers"]).get(X_REQUEST_ID)
         refused = given is not None and not _REQUEST_ID.fullmatch(given)
         request_id = uuid.uuid4().hex.encode() if given is None or refused else given
         record = RequestRecord.begin(scope, request_id.decode())
         started = False
+        for_anthropic = error_form(scope) is ErrorForm.ANTHROPIC
+        names = (X_REQUEST_ID, b"request-id") if for_anthropic else (X_REQUEST_ID,)
 
         def named_send(message: Message) -> Awaitable[None]:
             nonlocal started
             started = True
             if message["type"] == "http.response.start":
                 record.start_answer(message["status"])
-                message = _named(message, request_id)
+                message = _named(message, request_id, names)
             else:
                 record.count_sent(len(message.get("body", b"")))
                 if not message.get("more_body"):
@@ -72,7 +76,7 @@ class Boundary:
                 raise
             if isinstance(error, HTTPException) and error.status_code == 404:
                 error = ApiError(404, f"There is no route {path}.")
-            answer = to_api_error(error).response(path_of(scope))
+            answer = to_api_error(error).response(scope)
             await answer(scope, receive, named_send)
         finally:
             self._end(record, scope)
@@ -85,9 +89,10 @@ class Boundary:
                 sink(record)
 
 
-def _named(message: Message, request_id: bytes) -> Message:
-    """Return the head of an answer with the request's id."""
-    return {**message, "headers": [*message["headers"], (b"x-request-id", request_id)]}
+def _named(message: Message, request_id: bytes, names: Iterable[bytes]) -> Message:
+    """Return the head of an answer with the request's id under some names."""
+    fields = [(name, request_id) for name in names]
+    return {**message, "headers": [*message["headers"], *fields]}
 
 
 def _refusing_send(scope: Scope, receive: Receive, send: Send) -> Send:
@@ -99,10 +104,10 @@ def _refusing_send(scope: Scope, receive: Receive, send: Send) -> Send:
         kind = message["type"]
         if kind == "websocket.close" and not accepted:  # so the router says that it has no such
             error = ApiError(404, f"There is no WebSocket at {scope['path']}.")
-            await error.response()(scope, receive, refusing_send)
+            await error.response(scope)(scope, receive, refusing_send)
             return
         if kind == "websocket.http.response.start":
-            message = _named(message, uuid.uuid4().hex.encode())
+            message = _named(message, uuid.uuid4().hex.encode(), (X_REQUEST_ID,))
         accepted = accepted or kind == "websocket.accept"
         await send(message)
 

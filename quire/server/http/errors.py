@@ -7,6 +7,7 @@ import logging
 import math
 import uuid
 from collections.abc import Mapping
+from enum import Enum
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -19,7 +20,13 @@ from quire.core.errors import (
     PromptTooLongError,
     RequestError,
 )
-from quire.protocol.error_body import ErrorBody, ErrorDetail, FlatErrorBody
+from quire.protocol.error_body import (
+    AnthropicErrorBody,
+    AnthropicErrorDetail,
+    ErrorBody,
+    ErrorDetail,
+    FlatErrorBody,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +56,46 @@ _TGI_TYPES = dict.fromkeys((400, 413), "validation") | {
     503: "overloaded",
     504: "generation",
 }
+#: Anthropic's types of errors, which its clients act on.
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 #: Routes of servers whose errors are a text.
 _FLAT_PATHS = frozenset({"/", "/info", "/generate", "/generate_stream", "/v2"})
 _FLAT_BELOW = ("/api/", "/v2/")
+_ANTHROPIC_PATH = "/v1/messages"
+#: Every request of Anthropic's clients has it.
+ANTHROPIC_HEADER = b"anthropic-version"
 
 
-def has_flat_errors(path: str) -> bool:
-    """Return whether the clients of a route expect an error's text where OpenAI has an object."""
-    return path in _FLAT_PATHS or path.startswith(_FLAT_BELOW)
+class ErrorForm(Enum):
+    """Whose clients an error is for."""
+
+    OPENAI = ErrorBody
+    FLAT = FlatErrorBody
+    ANTHROPIC = AnthropicErrorBody
+
+
+def error_form_of_path(path: str) -> ErrorForm:
+    """Return the form of the errors of a route."""
+    if path in _FLAT_PATHS or path.startswith(_FLAT_BELOW):
+        return ErrorForm.FLAT
+    if path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/"):
+        return ErrorForm.ANTHROPIC
+    return ErrorForm.OPENAI
+
+
+def error_form(scope: Scope) -> ErrorForm:
+    """Return the form in which the sender of a request expects its errors."""
+    if any(name == ANTHROPIC_HEADER for name, _ in scope["headers"]):
+        return ErrorForm.ANTHROPIC
+    return error_form_of_path(path_of(scope))
 
 
 def path_of(scope: Scope) -> str:
@@ -92,9 +131,9 @@ class ApiError(Exception):
         self.param = param
         self.headers = dict(headers or {})
 
-    def body(self, flat: bool = False) -> bytes:
-        """Return the JSON body; ``flat`` has the text where OpenAI has an object."""
-        if flat:
+    def body(self, form: ErrorForm = ErrorForm.OPENAI, request_id: str | None = None) -> bytes:
+        """Return the JSON body; only Anthropic's has the request's id."""
+        if form is ErrorForm.FLAT:
             return msgspec.json.encode(
                 FlatErrorBody(
                     error=self.message,
@@ -104,14 +143,24 @@ class ApiError(Exception):
                     code=self.status,
                 )
             )
-        detail = ErrorDetail(
-            message=self.message, type=self.type, param=self.param, code=self.status
+        if form is ErrorForm.ANTHROPIC:
+            default = "invalid_request_error" if self.status < 500 else "api_error"
+            kind = _ANTHROPIC_TYPES.get(self.status, default)
+            detail = AnthropicErrorDetail(kind, self.message)
+            return msgspec.json.encode(
+                AnthropicErrorBody(type="error", error=detail, request_id=request_id)
+            )
+        return msgspec.json.encode(
+            ErrorBody(
+                ErrorDetail(
+                    message=self.message, type=self.type, param=self.param, code=self.status
+                )
+            )
         )
-        return msgspec.json.encode(ErrorBody(detail))
 
-    def response(self, path: str = "") -> Response:
-        """Return the HTTP response to a request of ``path``."""
-        body = self.body(has_flat_errors(path))
+    def response(self, scope: Scope) -> Response:
+        """Return the HTTP response to a request."""
+        body = self.body(error_form(scope), scope.get("request_id"))
         return Response(body, self.status, self.headers, "application/json")
 
     def closing_answer(self) -> bytes:

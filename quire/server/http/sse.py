@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.types import Send
 
-from quire.server.http.errors import to_api_error
+from quire.server.http.errors import ErrorForm, to_api_error
 
 DONE = b"data: [DONE]\n\n"
 #: An early failure gets its own status; a long wait must not look like a dead server.
@@ -33,7 +33,8 @@ class StreamForm:
         before, after: Surround the JSON of each value.
         end: Follows the last.
         comments: Whether clients skip comments.
-        flat_errors: Whether an error is a text, not OpenAI's object.
+        errors: Form of an error.
+        error_head: Stands before an event that is an error.
     """
 
     media_type: str
@@ -41,19 +42,27 @@ class StreamForm:
     after: bytes
     end: bytes = b""
     comments: bool = True
-    flat_errors: bool = False
+    errors: ErrorForm = ErrorForm.OPENAI
+    error_head: bytes = b""
 
     def event(self, value: bytes) -> bytes:
         """Return the event of a JSON text."""
         return self.before + value + self.after
 
+    def error(self, error: Exception) -> bytes:
+        """Return the event of an exception."""
+        return self.error_head + self.event(to_api_error(error).body(self.errors))
+
 
 _EVENTS = "text/event-stream; charset=utf-8"
 OPENAI_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n", DONE)
-PLAIN_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n", flat_errors=True)
+PLAIN_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n", errors=ErrorForm.FLAT)
 LLAMA_EVENTS = StreamForm(_EVENTS, b"data: ", b"\n\n")
-TGI_EVENTS = StreamForm(_EVENTS, b"data:", b"\n\n", flat_errors=True)
-LINES = StreamForm("application/x-ndjson", b"", b"\n", comments=False, flat_errors=True)
+TGI_EVENTS = StreamForm(_EVENTS, b"data:", b"\n\n", errors=ErrorForm.FLAT)
+ANTHROPIC_EVENTS = StreamForm(
+    _EVENTS, b"data: ", b"\n\n", errors=ErrorForm.ANTHROPIC, error_head=b"event: error\n"
+)
+LINES = StreamForm("application/x-ndjson", b"", b"\n", comments=False, errors=ErrorForm.FLAT)
 
 
 async def send_events(
@@ -138,7 +147,7 @@ async def _send_body(
             await body.write(event)
             event = await anext(events, None)
     except Exception as error:
-        await body.write(form.event(to_api_error(error).body(form.flat_errors)))
+        await body.write(form.error(error))
 
 
 class ChunkWriter:

@@ -14,10 +14,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 import quire
+from quire.protocol.anthropic import (
+    AnthropicMessage,
+    AnthropicPrompt,
+    AnthropicRequest,
+    TokenCount,
+)
 from quire.protocol.chat_completion import ChatCompletion, ChatCompletionRequest
 from quire.protocol.completion import Completion, CompletionRequest
 from quire.protocol.embedding import EmbeddingRequest, EmbeddingResponse
-from quire.protocol.error_body import ErrorBody, FlatErrorBody
 from quire.protocol.llama_server import LlamaRequest
 from quire.protocol.model_list import ModelCard, ModelList
 from quire.protocol.ollama import (
@@ -38,7 +43,7 @@ from quire.protocol.tokenization import (
 from quire.protocol.triton import TritonAnswer, TritonRequest
 from quire.protocol.triton_tensors import InferRequest
 from quire.server.access.authentication import OPEN_PATHS, scope_of
-from quire.server.http.errors import has_flat_errors
+from quire.server.http.errors import error_form_of_path
 
 PATH = "/openapi.json"
 _REF = "#/components/schemas/{name}"
@@ -119,6 +124,15 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/responses/{id}"): Operation("A stored response."),
     ("DELETE", "/v1/responses/{id}"): Operation("Forget a stored response."),
     ("POST", "/v1/responses/{id}/cancel"): Operation("End a response under way."),
+    ("POST", "/v1/messages"): Operation(
+        "Answer a conversation, in Anthropic's shape.",
+        AnthropicRequest,
+        AnthropicMessage,
+        (_JSON, _EVENTS),
+    ),
+    ("POST", "/v1/messages/count_tokens"): Operation(
+        "Count the tokens of a conversation, in Anthropic's shape.", AnthropicPrompt, TokenCount
+    ),
     ("POST", "/generate"): Operation("Continue a text, in TGI's shape.", TgiRequest, TgiAnswer),
     ("POST", "/generate_stream"): Operation("The same, streamed.", TgiRequest, media=(_EVENTS,)),
     ("POST", "/"): Operation(
@@ -203,8 +217,8 @@ def _is_page(route: Route) -> bool:
 def _operation(
     path: str, operation: Operation, with_keys: bool, schemas: dict[str, Any]
 ) -> dict[str, Any]:
-    body = FlatErrorBody if has_flat_errors(path) else ErrorBody
-    error = {"description": "What is wrong.", "content": _content(body, schemas)}
+    kind = error_form_of_path(path).value
+    error = {"description": "What is wrong.", "content": _content(kind, schemas)}
     answer: dict[str, Any] = {"description": operation.summary}
     if operation.media:
         content: dict[str, Any] = {media: {"schema": {}} for media in operation.media}
