@@ -32,9 +32,8 @@ from quire.kernels.registry import create_backend
 from quire.models.gguf_export import GgufExport
 from quire.models.gguf_file import is_gguf
 from quire.models.gguf_writer import write_gguf
-from quire.models.hub import resolve_model
+from quire.models.hub import find_model, resolve_model
 from quire.models.loader import load_model
-from quire.models.named_models import NAMED_MODELS
 from quire.quantization.plan import create_plan
 from quire.text.tokenizer import load_tokenizer
 from tools.quire_tiny.heldout import SEED, heldout_text
@@ -168,7 +167,7 @@ def measure_smollm2(console: Console, peer: str) -> None:
     Raises:
         SystemExit: It was never pulled.
     """
-    path = NAMED_MODELS["smollm2"].find()
+    path = find_model("smollm2")
     if path is None:
         raise SystemExit("[quality] skipped: smollm2 is not on this machine. quire pull smollm2.")
     windows = text_windows(path, *REAL_WINDOWS)

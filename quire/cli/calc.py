@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from quire.cli.engine_flags import CountType
+from quire.cli.table import print_table
 from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BYTES, SCALE_BYTES, KVCacheSpec
 from quire.core.memory_budget import (
     budget_from_total,
@@ -69,7 +70,7 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
         return
     head = f"(head dim + {SCALE_BYTES} of scale)" if dtype == "int8" else "head dim x bytes"
     click.echo(f"{sequences} x {tokens} tokens in {dtype}: 2 x layers x KV heads x {head}")
-    _table([
+    print_table([
         ("model", "bytes/token", "bytes", "GB", "GiB"),
         *(
             (
@@ -211,7 +212,7 @@ def memory(model: str, device: Device, dtype: str, as_json: bool) -> None:
         }
         click.echo(json.dumps(parts | {"blocks": blocks}))
         return
-    _table([
+    print_table([
         ("use", "bytes", "GB", "GiB", "%"),
         *(
             (name, f"{size:,}", f"{size / 1e9:.1f}", f"{size / 2**30:.1f}", f"{share:.1f}")
@@ -261,11 +262,3 @@ def _checkpoint(model: str) -> Path:
         )
     # Who names the file that is read means its folder.
     return path.parent if path.name == "config.json" else resolve_model(model)
-
-
-def _table(rows: list[tuple[str, ...]]) -> None:
-    """Print rows in columns as wide as what is in them, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *numbers in rows:
-        cells = (text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
-        click.echo("  ".join((first.ljust(widths[0]), *cells)))

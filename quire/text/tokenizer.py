@@ -169,12 +169,15 @@ class Tokenizer:
         return token_id in self.pieces.special_ids
 
 
-def load_tokenizer(folder: str | Path, chat_template: str | None = None) -> Tokenizer:
+def load_tokenizer(
+    folder: str | Path, chat_template: str | None = None, preset_template: str | None = None
+) -> Tokenizer:
     """Read a model's tokenizer: ``tokenizer.json``, else ``tokenizer.model``, or a GGUF file's.
 
     Args:
         folder: In the layout of the Hugging Face hub; or a GGUF file.
         chat_template: Jinja file used instead of the model's own template.
+        preset_template: Jinja source used so where there is no such file.
 
     Raises:
         ModelLoadError: There is none, or a file cannot be read.
@@ -202,7 +205,7 @@ def load_tokenizer(folder: str | Path, chat_template: str | None = None) -> Toke
             special_tokens = _add_special_tokens(backend, config)
         if source.name != "tokenizer.json":
             _add_start_and_end(backend, config, special_tokens)
-        template = find_template(folder, config, chat_template, special_tokens)
+        template = find_template(folder, config, chat_template, special_tokens, preset_template)
         return Tokenizer(backend, special_tokens, template)
     except QuireError:
         raise

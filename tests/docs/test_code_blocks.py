@@ -21,6 +21,7 @@ import click
 import pytest
 
 from quire.cli.main import cli
+from quire.models.preset_file import read_preset_file
 from quire.server.access.authentication import read_key_file
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
@@ -95,7 +96,9 @@ def read_blocks() -> Iterator[Block]:
 
 BLOCKS = list(read_blocks())
 PYTHON_PAGES = sorted({block.page for block in BLOCKS if block.language == "python"})
-SHELL = [block for block in BLOCKS if block.language != "python" and block.reason is None]
+SHELL = [
+    block for block in BLOCKS if block.language not in ("python", "toml") and block.reason is None
+]
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +196,13 @@ def test_commands_of_a_block_run(block: Block, desk: Path, server: ServeProcess)
     assert lines, block.text
     for line in lines:
         check_command(line, desk, server)
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "toml"], ids=str)
+def test_a_preset_of_a_page_can_be_made(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "tutor.jinja").write_text("{{ messages }}")
+    (tmp_path / "preset.toml").write_text(block.text)
+    assert read_preset_file(tmp_path / "preset.toml").preset.sampling
 
 
 def test_every_reason_is_needed() -> None:

@@ -3,14 +3,14 @@
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.models.named_models import NAMED_MODELS
+from quire.models.hub import find_model
 
 QUESTIONS = ["What is 2+2?", "Explain in one sentence why the sky is blue.", "Name three fruits."]
 
 
 @pytest.fixture(scope="module")
 def model(device):
-    if NAMED_MODELS["smollm2"].find() is None:
+    if find_model("smollm2") is None:
         pytest.skip("smollm2 is not on this machine: quire pull smollm2")
     with LLM("smollm2", device=device, memory=512 * 2**20, threads=1, max_model_len=256) as llm:
         yield llm

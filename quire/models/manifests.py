@@ -1,0 +1,287 @@
+"""What the store of models knows of each name: small TOML files, written all or nothing.
+
+Rules of names follow Ollama's: ``NAME`` is ``NAME:latest``, and case does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from quire.core import env
+from quire.core.errors import ConfigError, ModelLoadError
+from quire.core.sampling_params import SamplingParams
+from quire.models.model_details import ModelDetails
+
+#: Of the manifests below; another one is refused, not guessed at.
+FORMAT = 1
+#: Sampling settings that a preset may have, in the names of ``SamplingParams``.
+SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "max_tokens", "seed", "stop",
+)  # fmt: skip
+MAX_NAME = 200
+#: Seconds after which a temporary file is one that a killed process left.
+STALE_SECONDS = 3600
+
+_PART = r"\w[\w.-]{0,127}"
+_NAME = re.compile(rf"{_PART}(?:/{_PART})*(?::{_PART}(?:/{_PART})*)?", re.ASCII)
+_SITE = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/")
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """What goes with a model wherever it is loaded.
+
+    Attributes:
+        system: Put before a conversation that has no system message.
+        template: Jinja source of the chat template used instead of the model's own.
+        sampling: Defaults, as keywords of :class:`SamplingParams`.
+    """
+
+    system: str | None = None
+    template: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def over(self, base: Preset) -> Preset:
+        """Return this one, with what it leaves open from ``base``."""
+        return Preset(
+            base.system if self.system is None else self.system,
+            base.template if self.template is None else self.template,
+            {**base.sampling, **self.sampling},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a model, where it was when it was pulled.
+
+    Attributes:
+        path: Absolute, a link in a snapshot of the hub's cache or the file itself.
+        nbytes: Its size.
+        digest: Its SHA-256, where the hub's cache tells it.
+    """
+
+    path: Path
+    nbytes: int
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One name.
+
+    Attributes:
+        name: As it was first written.
+        model: What it stands for: ``quire-tiny``, a name of the catalogue, a hub id or a path.
+        revision: Of a hub id.
+        parent: The name it was made from; empty for a model that was pulled.
+        preset: What goes with it.
+        files: Of a model that was pulled.
+        details: What the files said of the model when they were there.
+        modified: When it was pulled or made.
+    """
+
+    name: str
+    model: str
+    revision: str | None = None
+    parent: str = ""
+    preset: Preset = Preset()
+    files: tuple[StoredFile, ...] = ()
+    details: ModelDetails = ModelDetails()
+    modified: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
+
+
+def canonical_name(name: str) -> str | None:
+    """Return the one spelling of a name but for its case, or None if it cannot be a name."""
+    plain = _SITE.sub("", name.strip())
+    if plain.lower().endswith(":latest"):
+        plain = plain[: -len(":latest")]
+    return plain if len(plain) <= MAX_NAME and _NAME.fullmatch(plain) else None
+
+
+def store_folder() -> Path:
+    """Return the folder of the manifests."""
+    return env.cache_folder() / "store"
+
+
+def read_manifest(name: str) -> Manifest | None:
+    """Return what is known of a name, or None if nothing is.
+
+    Raises:
+        ModelLoadError: Its file is damaged.
+    """
+    plain = canonical_name(name)
+    if plain is None:
+        return None
+    try:
+        return _read(_path(plain))
+    except FileNotFoundError:
+        return None
+
+
+def find_made(name: str) -> Manifest | None:
+    """Return a name that was made by ``create`` or ``copy``; of others the name itself says all.
+
+    Raises:
+        ModelLoadError: Its file is damaged.
+    """
+    try:
+        found = read_manifest(name)
+    except (OSError, RuntimeError):  # no home, or one that may not be read: nothing was made there
+        return None
+    return found if found is not None and found.parent else None
+
+
+def all_manifests() -> Iterator[tuple[Path, Manifest | ModelLoadError]]:
+    """Yield each manifest's file and what it says, or what is wrong with it."""
+    for path in sorted(store_folder().glob("*.toml")):
+        try:
+            yield path, _read(path)
+        except ModelLoadError as error:
+            yield path, error
+        except FileNotFoundError:  # removed meanwhile
+            continue
+
+
+def write_manifest(manifest: Manifest) -> None:
+    """Write a manifest; whoever reads sees the old one or the new one.
+
+    Raises:
+        ModelLoadError: It cannot be written; the old one stays.
+    """
+    path = _path(manifest.name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
+        number, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
+        try:
+            with os.fdopen(number, "w", encoding="utf-8") as file:
+                file.write(_text(manifest))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+            raise
+    except OSError as error:
+        raise ModelLoadError(
+            f"[store] {path} must be writable; got {error.strerror or error}. Make room, or set "
+            "QUIRE_CACHE to another folder."
+        ) from error
+
+
+def remove_manifest(name: str) -> bool:
+    """Remove a name, damaged or not; return whether it was there."""
+    plain = canonical_name(name)
+    if plain is None:
+        return False
+    try:
+        _path(plain).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def check_sampling(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return sampling defaults as keywords.
+
+    Raises:
+        ConfigError: A name is unknown, or a value out of range.
+    """
+    unknown = ", ".join(sorted(set(values) - set(SAMPLING)))
+    if unknown:
+        raise ConfigError(f"[create] {where} may hold {', '.join(SAMPLING)}; got {unknown}.")
+    try:
+        SamplingParams(**values)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"[create] {where}: {error}") from error
+    return dict(values)
+
+
+def _path(name: str) -> Path:
+    return store_folder() / f"{quote(name.lower(), safe='')}.toml"
+
+
+def _read(path: Path) -> Manifest:
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+        if values["format"] != FORMAT:
+            raise ValueError(f"format {values['format']!r}")
+        preset = values.get("preset", {})
+        modified = values["modified"]
+        if not isinstance(modified, datetime) or modified.tzinfo is None:
+            raise ValueError(f"modified {modified!r}")
+        return Manifest(
+            name=str(values["name"]),
+            model=str(values["model"]),
+            revision=values.get("revision"),
+            parent=str(values.get("parent", "")),
+            preset=Preset(
+                preset.get("system"),
+                preset.get("template"),
+                check_sampling(preset.get("sampling", {}), "sampling"),
+            ),
+            files=tuple(
+                StoredFile(Path(file["path"]), int(file["bytes"]), file.get("sha256"))
+                for file in values.get("files", ())
+            ),
+            details=ModelDetails(**values.get("details", {})),
+            modified=modified,
+        )
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelLoadError(
+            f"[store] {path} must be a manifest; got {type(error).__name__}: {error}. Pull or "
+            "create the model again, or remove it with quire rm."
+        ) from error
+
+
+def _text(manifest: Manifest) -> str:
+    lines = ["# Written by quire; see docs/models.md.", f"format = {FORMAT}"]
+    for key in ("name", "model", "revision", "parent"):
+        value = getattr(manifest, key)
+        if value:
+            lines.append(f"{key} = {_value(value)}")
+    lines.append(f"modified = {manifest.modified.isoformat()}")
+    preset = manifest.preset
+    lines += ["", "[preset]"]
+    lines += [
+        f"{key} = {_value(value)}"
+        for key, value in (("system", preset.system), ("template", preset.template))
+        if value is not None
+    ]
+    lines += ["", "[preset.sampling]"]
+    lines += [f"{key} = {_value(value)}" for key, value in preset.sampling.items()]
+    lines += ["", "[details]"]
+    lines += [f"{key} = {_value(value)}" for key, value in asdict(manifest.details).items()]
+    for file in manifest.files:
+        lines += ["", "[[files]]", f"path = {_value(str(file.path))}", f"bytes = {file.nbytes}"]
+        lines += [f"sha256 = {_value(file.digest)}"] if file.digest else []
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    """Return a TOML value; JSON is one, but for a character that TOML wants escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _sweep(folder: Path) -> None:
+    """Delete temporary files that killed processes left."""
+    for path in folder.glob(".*.part"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - STALE_SECONDS:
+                path.unlink()

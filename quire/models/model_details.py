@@ -1,0 +1,167 @@
+"""What a model's files say about it, without loading it: its shape, its type, its template."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import ModelLoadError
+
+log = logging.getLogger(__name__)
+
+#: ``general.file_type`` of GGUF files by what people call it. Source: llama.cpp, ``llama_ftype``.
+FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
+    11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
+    17: "Q5_K_M", 18: "Q6_K", 24: "IQ1_S", 25: "IQ4_NL", 30: "IQ4_XS", 32: "BF16",
+}  # fmt: skip
+_CONTEXT = ("max_position_embeddings", "n_positions")
+_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDetails:
+    """What people are told of a model.
+
+    Attributes:
+        architecture: As the files name it: ``llama``, or ``LlamaForCausalLM``.
+        parameters: How many; 0 if unknown.
+        quantization: ``Q4_K_M``, ``BF16``; empty if unknown.
+        context: Longest context it was made for, in tokens; 0 if unknown.
+        layers, embedding: Decoder layers and the hidden size; 0 if unknown.
+        licence: As the files name it; empty if they do not.
+    """
+
+    architecture: str = ""
+    parameters: int = 0
+    quantization: str = ""
+    context: int = 0
+    layers: int = 0
+    embedding: int = 0
+    licence: str = ""
+
+
+def read_details(path: Path) -> ModelDetails:
+    """Return what the files of a model say, supported or not.
+
+    Args:
+        path: A folder of safetensors or a GGUF file.
+
+    Raises:
+        ModelLoadError: They cannot be read.
+    """
+    return _of_gguf(path) if path.is_file() else _of_folder(path)
+
+
+def known_details(path: Path | None) -> ModelDetails:
+    """As :func:`read_details`; nothing where the files are not there or cannot be read."""
+    try:
+        return ModelDetails() if path is None else read_details(path)
+    except ModelLoadError as error:  # loading it will say so, too
+        log.warning("%s", error)
+        return ModelDetails()
+
+
+def read_template(path: Path) -> str:
+    """Return the Jinja source of the model's own chat template, empty if there is none.
+
+    Raises:
+        ModelLoadError: The files cannot be read.
+    """
+    if path.is_file():
+        from quire.models.gguf_file import open_gguf
+
+        return str(open_gguf(path).metadata.get("tokenizer.chat_template", ""))
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text("utf-8")
+    entry = _json(path / "tokenizer_config.json").get("chat_template", "")
+    if isinstance(entry, list):
+        named = {item.get("name"): item.get("template") for item in entry if isinstance(item, dict)}
+        entry = named.get("default", "")
+    return entry if isinstance(entry, str) else ""
+
+
+def capabilities(template: str) -> list[str]:
+    """Return what a model with this template can do, in Ollama's words.
+
+    Every model completes text and gives vectors. One whose template looks at ``tools`` can be told
+    of tools; one whose template knows a mark of reasoning thinks.
+    """
+    found = ["completion", "embedding"]
+    if re.search(r"\btools\b", template):
+        found.append("tools")
+    if re.search(r"<think>|\benable_thinking\b|\breasoning_content\b", template):
+        found.append("thinking")
+    return found
+
+
+def _of_gguf(path: Path) -> ModelDetails:
+    from quire.models.gguf_file import forget_gguf, open_gguf
+
+    file = open_gguf(path)
+    forget_gguf()  # its vocabulary is large
+    keys = file.metadata
+    architecture = str(keys.get("general.architecture", ""))
+    sizes: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        sizes[tensor.layout.name] += tensor.nbytes
+    commonest = sizes.most_common(1)[0][0] if sizes else ""
+
+    def number(key: str) -> int:
+        value = keys.get(f"{architecture}.{key}", 0)
+        return value if isinstance(value, int) else 0
+
+    return ModelDetails(
+        architecture,
+        sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
+        FILE_TYPES.get(keys.get("general.file_type", -1), commonest),
+        number("context_length"),
+        number("block_count"),
+        number("embedding_length"),
+        str(keys.get("general.license", "")),
+    )
+
+
+def _of_folder(folder: Path) -> ModelDetails:
+    from quire.models.safetensors_file import SafetensorsFile
+
+    config = _json(folder / "config.json")
+    count, types = 0, Counter[str]()
+    for path in sorted(folder.glob("model*.safetensors")):
+        for entry in SafetensorsFile(path).entries.values():
+            count += math.prod(entry.shape)
+            types[entry.dtype] += entry.nbytes
+    names = config.get("architectures")
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "")
+    stored = types.most_common(1)[0][0] if types else _DTYPES.get(dtype, dtype)
+    return ModelDetails(
+        str(names[0]) if isinstance(names, list) and names else "",
+        count,
+        stored,
+        next((n for key in _CONTEXT if (n := _integer(config, key))), 0),
+        _integer(config, "num_hidden_layers") or _integer(config, "n_layer"),
+        _integer(config, "hidden_size") or _integer(config, "n_embd"),
+    )
+
+
+def _integer(values: Mapping[str, Any], key: str) -> int:
+    value = values.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"[load] {path} must be readable JSON; got {error}.") from error
+    return values if isinstance(values, dict) else {}

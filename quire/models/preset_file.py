@@ -1,0 +1,62 @@
+"""The TOML file that ``quire create`` reads."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import ConfigError
+from quire.models.manifests import Preset, check_sampling
+
+KEYS = {"base": str, "revision": str, "system": str, "template": str, "sampling": dict}
+
+
+@dataclass(frozen=True, slots=True)
+class PresetFile:
+    """What a file says.
+
+    Attributes:
+        base: The model to start from; a path is taken from where the command runs, as everywhere.
+        revision: Of a hub id.
+        preset: Settings.
+        template_file: Where the template was read from.
+    """
+
+    base: str
+    revision: str | None
+    preset: Preset
+    template_file: Path | None
+
+
+def read_preset_file(path: Path) -> PresetFile:
+    """Read a file.
+
+    Raises:
+        ConfigError: It is not TOML, a key is unknown, missing or of another type, a sampling
+            default is out of range, or the template cannot be read.
+    """
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"[create] {path} must be a readable TOML file; got {error}.") from error
+    unknown = ", ".join(sorted(set(values) - set(KEYS)))
+    if unknown:
+        raise ConfigError(f"[create] {path} may hold {', '.join(KEYS)}; got {unknown}.")
+    for key, value in values.items():
+        if not isinstance(value, KEYS[key]):
+            raise ConfigError(
+                f"[create] {path}: {key} must be {'a table' if KEYS[key] is dict else 'text'}; got "
+                f"{value!r:.80}."
+            )
+    if not values.get("base"):
+        raise ConfigError(f'[create] {path} must name a base; got none. Add base = "quire-tiny".')
+    template = path.parent / values["template"] if "template" in values else None
+    try:
+        source = template.read_text("utf-8") if template is not None else None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"[create] {path}: template must be a file; got {error}.") from error
+    sampling = check_sampling(values.get("sampling", {}), f"{path}: sampling")
+    preset = Preset(values.get("system"), source, sampling)
+    return PresetFile(values["base"], values.get("revision"), preset, template)

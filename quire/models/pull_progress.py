@@ -1,0 +1,69 @@
+"""How far a download is, told to whoever asked for it; by default as a bar on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from quire.core.errors import QuireError
+
+
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    """One step of a pull, in the terms of Ollama's ``/api/pull``.
+
+    Attributes:
+        status: What is being done: ``pulling manifest``, ``pulling b179c9523d0e``,
+            ``verifying sha256 digest``, ``writing manifest``, ``success``.
+        digest: ``sha256:`` and the hash of the file that is being fetched, where it is known.
+        completed, total: Bytes of that file; 0 of 0 for a step without bytes.
+    """
+
+    status: str
+    digest: str | None = None
+    completed: int = 0
+    total: int = 0
+
+
+class PullCancelled(QuireError):
+    """Nobody wants the model any more; an ``OnProgress`` raises it."""
+
+
+#: Gets each step, in the thread that pulls; also while nothing comes. It ends the pull by raising
+#: :class:`PullCancelled`; what came stays for the next one.
+OnProgress = Callable[[PullProgress], None]
+
+
+@contextmanager
+def terminal_progress() -> Iterator[OnProgress]:
+    """Yield a function that shows bytes as a bar where stderr is a terminal, and nothing else."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks = {}
+
+        def show(step: PullProgress) -> None:
+            if not step.total:
+                return
+            if step.status not in tasks:
+                tasks[step.status] = bar.add_task(step.status, total=step.total)
+            bar.update(tasks[step.status], completed=step.completed)
+
+        yield show

