@@ -25,6 +25,7 @@ def list_(catalogue: bool, as_json: bool) -> None:
     if catalogue:
         _show_catalogue(as_json)
         return
+    from quire.models.hub_download import unfinished
     from quire.models.store import Store
 
     models = Store().list()
@@ -46,6 +47,11 @@ def list_(catalogue: bool, as_json: bool) -> None:
     for model in models:
         if model.problem:
             click.echo(f"{model.name}: {model.problem}")
+    for repository, path in unfinished():
+        click.echo(
+            f"{repository}: {size(path.stat().st_size)} of a pull that was given up; quire pull "
+            f"goes on with it, quire rm {repository} deletes it"
+        )
 
 
 def summary(model: StoredModel) -> dict[str, Any]:

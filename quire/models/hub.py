@@ -141,12 +141,27 @@ def stands_for(model: str, revision: str | None = None) -> tuple[str, str | None
     """
     made = find_made(model) if model != EMBEDDED else None
     named = made is None and model != EMBEDDED and named_model(model)
-    if (made or named) and revision is not None:
+    if made is not None and revision is not None:
+        raise ModelLoadError(
+            f"[load] {model} is a name for {made.model} and has no revisions; got {revision!r}. "
+            "Create it with the revision."
+        )
+    if named and revision is not None:
         raise ModelLoadError(
             f"[load] {model} is one file of one commit and has no revisions; got {revision!r}. "
-            f"Name the repository{f': {named.repository}' if named else ''}."
+            f"Name the repository: {named.repository}."
         )
     return (made.model, made.revision) if made is not None else (model, revision)
+
+
+def hub_repository(model: str) -> str | None:
+    """Return the repository that a model is fetched from, or None if it is not of the hub."""
+    model, _ = stands_for(model)
+    named = named_model(model)
+    if named is not None:
+        return named.repository
+    reference = HubReference.parse(model, None)
+    return reference.repository if reference is not None and model != EMBEDDED else None
 
 
 def model_preset(model: str) -> Preset:

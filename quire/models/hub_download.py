@@ -121,6 +121,17 @@ def fetch_file(wanted: HubFile, on_progress: OnProgress) -> Path:
     return Path(hf_hub_download(wanted.repository, wanted.file, revision=wanted.revision))
 
 
+def unfinished(repository: str | None = None) -> list[tuple[str, Path]]:
+    """Return repository and file of each download that was given up, of one repository or all."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    begin = "models--"  # as huggingface_hub.file_download.repo_folder_name has it
+    folder = "*" if repository is None else repository.replace("/", "--")
+    found = sorted(Path(HF_HUB_CACHE).glob(f"{begin}{folder}/blobs/*{PARTIAL}"))
+    names = (path.parent.parent.name.removeprefix(begin).replace("--", "/", 1) for path in found)
+    return list(zip(names, found, strict=True))
+
+
 def _ask(wanted: HubFile) -> _Remote:
     """Return what the hub says of a file.
 

@@ -14,9 +14,11 @@ from quire.models.hub import (
     EMBEDDED,
     download_model,
     find_model,
+    hub_repository,
     model_files,
     stands_for,
 )
+from quire.models.hub_download import unfinished
 from quire.models.manifests import (
     Manifest,
     Preset,
@@ -205,7 +207,8 @@ class Store:
     def remove(self, name: str) -> Removed:
         """Remove a name, and its files from the caches unless another name uses them.
 
-        Files elsewhere than in the hub's cache and Quire's stay.
+        Of a model whose pull was given up, what came is removed. Files elsewhere than in the hub's
+        cache and Quire's stay.
 
         Raises:
             ConfigError: There is no such name, or it is the model inside the package.
@@ -217,6 +220,9 @@ class Store:
         except ModelLoadError:  # damaged: what it was of is unknown
             remove_manifest(name)
             return Removed(name)
+        left = _unfinished(name) if model is None or model.path is None else 0
+        if model is None and left:
+            return Removed(name, left)
         if model is None:
             raise ConfigError(
                 f"[rm] the model must be one that quire list shows; got {name!r}. Folders and "
@@ -230,7 +236,7 @@ class Store:
             if used:
                 sharing.append(other.name)
                 mine -= used
-        return Removed(model.name, _delete(mine), tuple(sharing))
+        return Removed(model.name, left + _delete(mine), tuple(sharing))
 
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -262,6 +268,14 @@ def _look(manifest: Manifest) -> StoredModel:
     if not manifest.details.architecture:
         manifest = replace(manifest, details=known_details(path))
     return StoredModel(manifest=manifest, path=path, files=model_files(path), problem=problem)
+
+
+def _unfinished(name: str) -> int:
+    """Delete what pulls of a model left that were given up; return the bytes freed."""
+    repository = hub_repository(name)
+    if repository is None:
+        return 0
+    return sum(_unlink(path) for _, path in unfinished(repository))
 
 
 def _find_quietly(name: str) -> Path | None:

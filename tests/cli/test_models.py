@@ -6,9 +6,11 @@ import json
 import subprocess
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tools.serve_process import ServeProcess
 
 
 @pytest.fixture
@@ -16,9 +18,14 @@ def quire(tmp_path):
     """Run ``quire`` with caches of its own."""
     own = {"QUIRE_CACHE": str(tmp_path / "quire"), "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
 
-    def run(*args: str, code: int = 0) -> str:
+    def run(*args: str, code: int = 0, stdin: str = "") -> str:
         done = subprocess.run(
-            [*COMMAND, *args], capture_output=True, text=True, timeout=60, env=ENVIRONMENT | own
+            [*COMMAND, *args],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=ENVIRONMENT | own,
         )
         assert done.returncode == code, done.stderr
         return done.stdout if code == 0 else done.stderr
@@ -67,6 +74,36 @@ def test_a_preset_answers(quire, tmp_path):
         "generate", "--model", "quire-tiny", "--prompt", "The cat", "--temperature", "0",
         "--max-tokens", "4", *flags,
     )  # fmt: skip
+
+
+def test_a_preset_is_served_and_talked_to(quire, tmp_path, device):
+    quire("create", "mine", "-f", write(tmp_path, PRESET.replace("0.25", "0.0")))
+    flags = ["--device", device, "--memory", "64MiB", "--threads", "1"]
+    server = ServeProcess(["mine", *flags, "--port", "0"], QUIRE_CACHE=str(tmp_path / "quire"))
+    try:
+        url = server.wait_ready()
+        asked = {"role": "user", "content": "Hi"}
+        system = {"role": "system", "content": "Be short."}
+        with httpx2.Client(base_url=url) as client:
+            assert client.get("/v1/models").json()["data"][0]["id"] == "mine"
+            tokens = [
+                client.post("/tokenize", json={"messages": messages}).json()["tokens"]
+                for messages in ([asked], [system, asked])
+            ]
+            assert tokens[0] == tokens[1]
+            body = {"messages": [asked], "max_tokens": 6}
+            answers = {
+                client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"][
+                    "content"
+                ]
+                for _ in range(3)
+            }
+            assert len(answers) == 1, "temperature 0 is the preset's"
+    finally:
+        server.popen.terminate()
+        server.end()
+    said = quire("chat", "mine", *flags, "--max-tokens", "6", stdin="Hi\n")
+    assert said.removesuffix("\n") in answers
 
 
 @pytest.mark.parametrize(

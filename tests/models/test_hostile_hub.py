@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from quire.core.errors import ModelLoadError
+from quire.core.errors import ConfigError, ModelLoadError
 from quire.models import hub_download
 from quire.models.hub import find_model
 from quire.models.pull_progress import PullCancelled
@@ -101,6 +101,20 @@ def test_a_pull_that_was_given_up_goes_on_in_the_next_one(served, tmp_path):
     served.requests.clear()
     check_healed(served, tmp_path)
     assert ranges(served) == [f"bytes={size}-"]
+
+
+def test_what_a_pull_left_that_was_given_up_can_be_removed(served, tmp_path):
+    served.bodies["only.gguf"] = DATA[:1000]
+    with pytest.raises(ModelLoadError, match="What came is kept"):
+        pull(served)
+    listed = subprocess.run(
+        command("list"), env=environment(served, tmp_path), capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert "org/one: 0.0 MB of a pull that was given up" in listed.stdout, listed.stderr
+    assert Store().remove(MODEL).freed_bytes == 1000 and partial(tmp_path) == []
+    with pytest.raises(ConfigError, match="one that quire list shows"):
+        Store().remove(MODEL)
 
 
 def test_a_hub_that_is_busy_is_asked_again(served):
