@@ -268,6 +268,7 @@ class AnthropicModel(msgspec.Struct, kw_only=True):
     max_input_tokens: int | None
     max_tokens: int | None
     type: Literal["model"] = "model"
+    lifecycle: Literal["active"] = "active"
 
 
 class AnthropicModelList(msgspec.Struct, kw_only=True):

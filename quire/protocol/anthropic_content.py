@@ -147,7 +147,9 @@ def to_messages(
     """
     if isinstance(system, list):
         system = SEPARATOR.join(block.text for block in system if not is_billing_header(block))
-    messages = [Message(role="system", content=system)] if system else []
+    gathered = _Gathered()
+    if system:
+        gathered.add(Message(role="system", content=system))
     for role, group in itertools.groupby(enumerate(turns), lambda item: item[1].role):
         placed = [
             _Placed(block, f"messages[{number}].content[{index}]")
@@ -155,15 +157,37 @@ def to_messages(
             for index, block in enumerate(turn.blocks)
         ]
         if role == "assistant":
-            messages.append(_assistant_message(placed))
-            continue
-        for message in _user_messages(placed) if role == "user" else [_system_message(placed)]:
-            last = messages[-1] if messages else None
-            if message.role == "system" and last is not None and last.role == "system":
-                last.content = f"{last.content}{SEPARATOR}{message.content}"
-            else:
-                messages.append(message)
+            gathered.add(_assistant_message(placed))
+        elif role == "system":
+            gathered.add(_system_message(placed))
+        else:
+            for message in _user_messages(placed):
+                gathered.add(message)
+    messages = gathered.end()
     return messages, bool(turns) and turns[-1].role == "assistant" and _is_prefill(messages, turns)
+
+
+class _Gathered:
+    """Messages in order; system prompts that follow each other are one."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._systems: list[tuple[Message, list[str]]] = []
+
+    def add(self, message: Message) -> None:
+        if message.role == "system":
+            if not self._messages or self._messages[-1].role != "system":
+                self._messages.append(message)
+                self._systems.append((message, []))
+            self._systems[-1][1].append(str(message.content))
+        else:
+            self._messages.append(message)
+
+    def end(self) -> list[Message]:
+        """Return the messages; nothing can be added any more."""
+        for message, texts in self._systems:
+            message.content = SEPARATOR.join(texts)
+        return self._messages
 
 
 def _is_prefill(messages: list[Message], turns: list[Turn]) -> bool:

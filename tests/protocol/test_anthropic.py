@@ -119,6 +119,14 @@ def test_a_system_prompt_in_the_midst_stays_there():
     ]  # fmt: skip
 
 
+def test_system_prompts_that_follow_each_other_are_one():
+    block = {"type": "mid_conv_system", "content": [text("x" * 900)]}
+    turns = [user(block), {"role": "system", "content": "y"}] * 100
+    body, _ = decode(*turns)
+    (message,) = body.chat_request().messages
+    assert len(message.content) == 100 * 903 - 1
+
+
 def test_a_last_turn_of_the_assistant_is_gone_on_with():
     asked = chat(HELLO, assistant(text("The answer is (")))
     assert asked.continue_final_message and asked.messages[-1].content == "The answer is ("

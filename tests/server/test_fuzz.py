@@ -36,6 +36,45 @@ def few(kind):
     return st.dictionaries(st.sampled_from(names), VALUES, max_size=3)
 
 
+#: Turns of Anthropic's shape, whose blocks have some of the fields of all kinds.
+KINDS = (
+    "text", "image", "document", "search_result", "thinking", "redacted_thinking", "tool_use",
+    "tool_result", "mid_conv_system", "server_tool_use",
+)  # fmt: skip
+PART = st.fixed_dictionaries(
+    {"type": st.sampled_from(("text", "image"))}, optional={"text": VALUES}
+)
+SOURCE = st.fixed_dictionaries(
+    {"type": st.sampled_from(("text", "content", "base64"))},
+    optional={"data": SCALARS, "content": st.lists(PART, max_size=2) | SCALARS},
+)
+FIELDS = {
+    "text": st.text(max_size=5) | VALUES,
+    "source": SOURCE | VALUES,
+    "content": st.lists(PART, max_size=2) | VALUES,
+    "thinking": st.text(max_size=5) | VALUES,
+    "input": st.dictionaries(st.text(max_size=3), VALUES, max_size=2) | VALUES,
+    "citations": VALUES,
+    "cache_control": VALUES,
+} | dict.fromkeys(("id", "name", "tool_use_id", "title", "data"), st.just("x") | SCALARS)
+BLOCK = st.fixed_dictionaries({"type": st.sampled_from(KINDS)}, optional=FIELDS)
+LIKELY = st.sampled_from(
+    (
+        {"type": "text", "text": "a"},
+        {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+        {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]},
+        {"type": "thinking", "thinking": "b", "signature": ""},
+        {"type": "mid_conv_system", "content": []},
+    )
+)
+TURN = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(("user", "assistant", "system")),
+        "content": st.lists(LIKELY | BLOCK, max_size=3) | st.text(max_size=3),
+    }
+)
+
+
 @pytest.mark.parametrize(
     ("path", "base", "strategy"),
     [
@@ -58,6 +97,11 @@ def few(kind):
             "/v1/messages",
             {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
             few(AnthropicRequest),
+        ),
+        (
+            "/v1/messages",
+            {"max_tokens": 2},
+            st.fixed_dictionaries({"messages": st.lists(TURN, min_size=1, max_size=3)}),
         ),
     ],
 )

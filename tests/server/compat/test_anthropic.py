@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from quire.core.config import EngineConfig, ModelOptions
-from quire.core.errors import CapacityError, EngineDeadError
+from quire.core.errors import GRAMMAR_LIMIT, CapacityError, EngineDeadError
 from quire.server.access.authentication import scope_of
 from quire.text.chat_template import ChatTemplate
 from tests.server.test_tools import CALL, TEMPLATE, TWO
@@ -444,6 +444,38 @@ def test_failures(client, engine, error, status, kind, retry):
     assert found[0]["type"] == "message_start"
     assert found[-1]["type"] == "error" and found[-1]["error"]["type"] == kind
     assert set(found[-1]) == {"type", "error"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_meets_a_limit_is_the_requests_own_fault(client, engine, stream):
+    engine.end_after = 2
+    engine.end_reason = f"{GRAMMAR_LIMIT} stay within the limits; got more."
+    form = {"format": {"type": "json_schema", "schema": {}}}
+    answer = client.post(MESSAGES, json=BODY | {"stream": stream, "output_config": form})
+    error = events(answer)[-1] if stream else answer.json()
+    assert stream or answer.status_code == 400
+    assert error["type"] == "error" and error["error"]["type"] == "invalid_request_error"
+
+
+def test_a_server_that_does_not_stream(serve, engine):
+    client = serve(decoupled=False)
+    answer = client.post(MESSAGES, json=BODY | {"stream": True})
+    assert "decoupled" in error_of(answer, 400, "invalid_request_error")
+    assert client.post(MESSAGES, json=BODY).status_code == 200
+
+
+def test_fields_without_effect_are_named_or_refused(serve):
+    fields = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "speed": "fast"}
+    names = "speed, thinking.budget_tokens, thinking"
+    for path in (MESSAGES, COUNT):
+        answer = serve().post(path, json=BODY | fields)
+        ignored = answer.headers["x-ignored-params"]
+        assert ignored.removeprefix("max_tokens, ") == names
+        answer = serve(strict_params=True).post(path, json=BODY | fields)
+        assert "--strict-params" in error_of(answer, 400, "invalid_request_error")
+    effort = {"output_config": {"effort": "low"}}
+    answer = serve().post(MESSAGES, json=BODY | effort)
+    assert answer.headers["x-ignored-params"] == "output_config.effort"
 
 
 def test_a_full_queue(serve, engine):

@@ -36,6 +36,9 @@ def test_every_route_is_described(document):
         ("post", "/tokenize", {"prompt": "Hi", "return_token_strs": True}),
         ("post", "/detokenize", {"tokens": [65]}),
         ("get", "/v1/models", None),
+        ("post", "/v1/messages", {"messages": CHAT["messages"], "max_tokens": 3}),
+        ("post", "/v1/messages", {"messages": CHAT["messages"]}),
+        ("post", "/v1/messages/count_tokens", {"messages": CHAT["messages"]}),
         ("post", "/v1/completions", {"prompt": 5}),
     ],
 )
