@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any
@@ -16,7 +17,12 @@ from quire.protocol.anthropic import (
     AnthropicUsage,
     OutputTokensDetails,
 )
-from quire.server.generation.answer_parser import ParsedAnswer, arguments_error, call_id
+from quire.server.generation.answer_parser import (
+    AnswerParser,
+    ParsedAnswer,
+    arguments_error,
+    call_id,
+)
 from quire.server.generation.outputs import Outputs, Tally
 from quire.server.generation.submission import ApiRequest
 from quire.server.generation.tool_use import AnswerReading
@@ -31,6 +37,8 @@ _DELTAS = {
     "thinking": ("thinking_delta", "thinking"),
     "tool_use": ("input_json_delta", "partial_json"),
 }
+#: Up to a character that may be the last of a call, whatever its format.
+_PIECES = re.compile(r"[^\]}>]*[\]}>]|[^\]}>]+")
 #: Fields of a block that a delta has whole, where the answer is.
 _GROWING = ("text", "thinking", "signature")
 
@@ -53,34 +61,17 @@ class AnswerBlocks:
         #: By call: its block, and its arguments.
         self._calls: dict[int, tuple[int, list[str]]] = {}
 
-    def add(self, parsed: ParsedAnswer) -> None:
-        """Take what was parsed."""
-        for kind, text in (("thinking", parsed.reasoning), ("text", parsed.content)):
-            if not text:
-                continue
-            if self._kind != kind:
-                empty = {"signature": ""} if kind == "thinking" else {}
-                self._begin({"type": kind, kind: "", **empty})
-            if kind == "text" or self._shows_thinking:
-                self._pieces.append(text)
-        for call in parsed.calls:
-            if call.name is not None:
-                made = call_id(self._tool_parser, "toolu_")
-                self._begin({"type": "tool_use", "id": made, "name": call.name, "input": {}})
-                self._calls[call.index] = self._index, []
-            if call.arguments:
-                self._pieces.append(call.arguments)
-                self._calls[call.index][1].append(call.arguments)
+    def read(self, parser: AnswerParser, text: str, final: bool) -> None:
+        """Take the next piece of the text, the last when ``final``.
 
-    def end(self) -> None:
-        """Close the last block."""
-        if self._kind is None:
-            return
-        self._flush()
-        if self._kind == "thinking":
-            self._delta({"type": "signature_delta", "signature": SIGNATURE})
-        self._events.append({"type": "content_block_stop", "index": self._index})
-        self._kind = None
+        Blocks follow each other in the order of the text, however it is cut: the parser gives a
+        piece's text before its calls, so that no piece may go on after the end of a call.
+        """
+        for piece in [text] if self._tool_parser is None else _PIECES.findall(text):
+            self._add(parser.read(piece, False))
+        if final:
+            self._add(parser.read("", True))
+            self._end()
 
     def take(self) -> list[Event]:
         """Return the events since the last time."""
@@ -106,8 +97,35 @@ class AnswerBlocks:
                 found[index] = given
         return found, errors
 
+    def _add(self, parsed: ParsedAnswer) -> None:
+        for kind, text in (("thinking", parsed.reasoning), ("text", parsed.content)):
+            if not text:
+                continue
+            if self._kind != kind:
+                empty = {"signature": ""} if kind == "thinking" else {}
+                self._begin({"type": kind, kind: "", **empty})
+            if kind == "text" or self._shows_thinking:
+                self._pieces.append(text)
+        for call in parsed.calls:
+            if call.name is not None:
+                made = call_id(self._tool_parser, "toolu_")
+                self._begin({"type": "tool_use", "id": made, "name": call.name, "input": {}})
+                self._calls[call.index] = self._index, []
+            if call.arguments:
+                self._pieces.append(call.arguments)
+                self._calls[call.index][1].append(call.arguments)
+
+    def _end(self) -> None:
+        if self._kind is None:
+            return
+        self._flush()
+        if self._kind == "thinking":
+            self._delta({"type": "signature_delta", "signature": SIGNATURE})
+        self._events.append({"type": "content_block_stop", "index": self._index})
+        self._kind = None
+
     def _begin(self, block: dict[str, Any]) -> None:
-        self.end()
+        self._end()
         self._index += 1
         self._kind = block["type"]
         self._events.append(
@@ -168,7 +186,6 @@ class AnthropicAnswer:
         self._clamped = clamped
         self._tally = Tally(reading)
         self._parser = reading.create_parser()
-        self._by_character = reading.tool_parser is not None
         self._blocks = AnswerBlocks(reading.tool_parser, shows_thinking)
 
     def whole(self, outputs: list[RequestOutput]) -> AnthropicMessage:
@@ -176,7 +193,7 @@ class AnthropicAnswer:
         (final,) = outputs
         (completion,) = final.outputs
         self._tally.add(0, final)
-        self._read(completion.text, final=True)
+        self._blocks.read(self._parser, completion.text, True)
         inputs, reason, errors = self._ending(completion)
         return AnthropicMessage(
             id=self._id,
@@ -197,20 +214,12 @@ class AnthropicAnswer:
                 events = [] if begun else [self._start()]
                 begun = True
                 for completion in output.outputs:
-                    self._read(completion.text, output.finished)
+                    self._blocks.read(self._parser, completion.text, output.finished)
                     events += self._blocks.take()
                     if output.finished:
                         events += self._end(completion)
                 if events:
                     yield b"".join(map(_written, events))
-
-    def _read(self, text: str, final: bool) -> None:
-        # With calls, blocks follow each other in the order of the text, however it is cut.
-        for piece in text if self._by_character else [text]:
-            self._blocks.add(self._parser.read(piece, False))
-        if final:
-            self._blocks.add(self._parser.read("", True))
-            self._blocks.end()
 
     def _ending(
         self, completion: CompletionOutput
