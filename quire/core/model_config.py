@@ -99,3 +99,18 @@ class ModelConfig:
     moe: MoEConfig | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default=())
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the checkpoint; a matrix that two layers share counts once."""
+        width, norm = self.hidden_size, (2 if self.norm == "layer_norm" else 1) * self.hidden_size
+        query, pair = self.num_heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
+        layer = (query + pair) * (width + self.qkv_bias) + width * (query + self.output_bias)
+        layer += 2 * norm + (2 * self.head_dim if self.qk_norm else 0)
+        inner = self.moe.intermediate_size if self.moe else self.intermediate_size
+        mlp = (2 if self.gated_mlp else 1) * inner * (width + self.mlp_bias)
+        mlp += width * (inner + self.mlp_bias)
+        layer += self.moe.num_experts * (mlp + width) if self.moe else mlp
+        matrices = 1 if self.tie_word_embeddings else 2
+        rows = matrices * self.vocab_size + self.learned_positions
+        return self.num_layers * layer + rows * width + norm

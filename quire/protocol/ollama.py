@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -30,6 +32,40 @@ _NAMES = {
         "stop",
     )
 } | {"repeat_penalty": "repetition_penalty"}  # fmt: skip
+#: Theirs, by ours.
+OPTION_NAMES = {ours: theirs for theirs, ours in _NAMES.items()} | {"max_tokens": "num_predict"}
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+_ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
+_UNIT_SECONDS = {
+    "ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0,
+    "h": 3600.0,
+}  # fmt: skip
+_PART = r"(\d+\.?\d*|\.\d+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
+_DURATION = re.compile(rf"([-+]?)(0|(?:{_PART})+)", re.ASCII)
+
+
+def read_keep_alive(value: float | str | None) -> float | None:
+    """Return how many seconds a model is to stay after a request, :data:`math.inf` for ever.
+
+    Args:
+        value: Seconds, or a duration as Go writes it (``5m``, ``1h30m``); negative means for ever.
+            None says nothing, and None is returned.
+
+    Raises:
+        RequestError: It is neither.
+    """
+    if value is None or isinstance(value, float | int):
+        seconds = value
+    else:
+        found = _DURATION.fullmatch(value)
+        if found is None:
+            rule = 'must be seconds, or a duration with units such as "5m"'
+            raise refuse("keep_alive", rule, value)
+        parts = re.findall(_PART, found[2])
+        seconds = math.fsum(float(count) * _UNIT_SECONDS[unit] for count, unit in parts)
+        seconds = -seconds if found[1] == "-" else seconds
+    return math.inf if seconds is not None and seconds < 0 else seconds
 
 
 class OllamaOptions(CommonSettings, kw_only=True):
@@ -39,6 +75,7 @@ class OllamaOptions(CommonSettings, kw_only=True):
     min_p: float | None = None
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
+    repeat_last_n: int | None = None
     stop: str | list[str] | None = None
 
 
@@ -49,13 +86,10 @@ class OllamaRequest(CompatRequest, kw_only=True):
         "options.typical_p": (1.0,),
         "options.tfs_z": (1.0,),
         "options.mirostat": (0,),
-        # The penalty looks at all of the text.
-        "options.repeat_last_n": (-1,),
         "options.penalize_newline": (True,),
-        "options.num_keep": (0,),
+        "_debug_render_only": (False,),
     }
-    sent_names = {ours: f"options.{theirs}" for theirs, ours in _NAMES.items()} | {
-        "max_tokens": "options.num_predict",
+    sent_names = {ours: f"options.{theirs}" for ours, theirs in OPTION_NAMES.items()} | {
         "max_completion_tokens": "options.num_predict",
         "structured_outputs": "format",
         "chat_template_kwargs": "think",
@@ -64,9 +98,20 @@ class OllamaRequest(CompatRequest, kw_only=True):
 
     format: Literal["json", ""] | dict[str, Any] | None = None
     options: OllamaOptions | None = None
-    think: bool | Literal["low", "medium", "high"] | None = None
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    keep_alive: float | str | None = None
     logprobs: bool | None = None
     top_logprobs: Count | None = None
+
+    @property
+    def kept_seconds(self) -> float | None:
+        """How long the model is to stay after this request; see :func:`read_keep_alive`."""
+        return read_keep_alive(self.keep_alive)
+
+    @property
+    def penalty_window(self) -> int | None:
+        """``repeat_last_n``: the tokens that a penalty is to look at."""
+        return None if self.options is None else self.options.repeat_last_n
 
     def efforts(self) -> list[tuple[str, str]]:
         """Return ``think`` where it is more than on or off."""
@@ -81,6 +126,8 @@ class OllamaRequest(CompatRequest, kw_only=True):
         """Return what both kinds of our own requests take."""
         options = self.options or OllamaOptions()
         fields = shared_fields(options, _NAMES)
+        if options.seed is not None and options.seed < 0:
+            del fields["seed"]  # any
         limit = options.num_predict
         if limit is not None and limit < 1 and limit not in (-1, -2):
             rule = "must be at least 1, or -1 or -2 for no limit"
@@ -146,7 +193,7 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
                 messages.insert(0, Message(role="system", content=self.system))
             return self.chat(messages)
         for name in ("system", "think"):
-            if getattr(self, name) is not None:
+            if getattr(self, name):
                 raise refuse(name, "must be absent when raw is true", getattr(self, name))
         if self.top_logprobs and not self.logprobs:
             raise refuse("top_logprobs", "needs logprobs: true", self.top_logprobs)
@@ -163,17 +210,18 @@ class OllamaFunction(msgspec.Struct, kw_only=True):
 
 
 class OllamaToolCall(msgspec.Struct, kw_only=True):
-    """A call: of the history, where it may have an id, or in an answer, where it has none."""
+    """A call: in an answer, or of the history, where it need not have an id."""
 
     function: OllamaFunction
-    id: str | UnsetType = UNSET
+    id: str | UnsetType | None = UNSET
+    index: int | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
 
 
 class OllamaMessage(msgspec.Struct, kw_only=True):
     """One turn of the conversation."""
 
-    role: Literal["system", "user", "assistant", "tool"]
+    role: str
     content: str | None = None
     thinking: str | None = None
     images: list[Any] | None = None
@@ -202,6 +250,10 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
         open_calls = _OpenCalls()
         messages: list[Message] = []
         for index, message in enumerate(self.messages):
+            role = _ROLES.get(message.role.lower())
+            if role is None:
+                rule = "must be system, user, assistant or tool"
+                raise refuse(f"messages[{index}].role", rule, message.role)
             if message.images:
                 where = f"messages[{index}].images"
                 raise refuse(where, "must be empty: this model takes text only", message.images)
@@ -212,14 +264,14 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
             open_calls.add(calls)
             messages.append(
                 Message(
-                    role=message.role,
+                    role=role,
                     content=message.content or "",
                     reasoning=message.thinking,
                     tool_calls=calls or None,
                     name=message.tool_name,
                     tool_call_id=(
                         open_calls.answer(message.tool_name)
-                        if message.role == "tool" and message.tool_call_id is None
+                        if role == "tool" and message.tool_call_id is None
                         else message.tool_call_id
                     ),
                 )
@@ -299,15 +351,21 @@ class OllamaAnswer(msgspec.Struct, kw_only=True):
 class OllamaEmbedRequest(RequestBody, kw_only=True):
     """``POST /api/embed`` and the older ``/api/embeddings``, which has ``prompt`` for ``input``."""
 
-    refused = {"truncate": (True, False), "options": ({},)}
+    refused = {"truncate": (True, False)}
     sent_names = {"prompt": "input"}
 
     input: str | list[str] | None = None
     prompt: str | None = None
     dimensions: int | None = None
+    keep_alive: float | str | None = None
+
+    @property
+    def kept_seconds(self) -> float | None:
+        """How long the model is to stay after this request; see :func:`read_keep_alive`."""
+        return read_keep_alive(self.keep_alive)
 
     def texts(self) -> list[str]:
-        """Return what is to become vectors.
+        """Return what is to become vectors; an empty text alone is nothing, as in Ollama.
 
         Raises:
             RequestError: Both fields hold something.
@@ -315,11 +373,12 @@ class OllamaEmbedRequest(RequestBody, kw_only=True):
         if self.input is not None and self.prompt is not None:
             raise refuse("input", "must be absent when prompt is given", self.input)
         given = self.prompt if self.input is None else self.input
-        return [given or ""] if isinstance(given, str | None) else given
+        if not given:
+            return []
+        return [given] if isinstance(given, str) else given
 
 
 class OllamaShowRequest(RequestBody, kw_only=True):
-    """``POST /api/show``; ``name`` is the older word for ``model``."""
+    """``POST /api/show``; the older word for ``model`` is ``name``."""
 
-    name: str | None = None
     verbose: bool | None = None

@@ -54,6 +54,8 @@ def test_generate_whole_and_streamed(client):
     assert "".join(piece.response for piece in pieces) == whole.response
     assert client.generate(**fields | {"prompt": "The capital of France is"}, raw=True).response
     assert client.generate(model=MODEL, keep_alive="5m").done_reason == "load"
+    assert client.generate(model=MODEL, keep_alive=0).done_reason == "unload"
+    assert client.chat(MODEL, keep_alive=0).done_reason == "unload"
 
 
 def test_structured_output(client):
@@ -71,7 +73,7 @@ def test_tools(client):
     assert (call.function.name, call.function.arguments) == ("get_weather", {"city": "Paris"})
     streamed = client.chat(MODEL, question, tools=[get_weather], options=OPTIONS, stream=True)
     (again,) = [call for piece in streamed for call in piece.message.tool_calls or ()]
-    assert again == call
+    assert again.function == call.function
     result = {
         "role": "tool",
         "content": get_weather(**call.function.arguments),
@@ -92,22 +94,41 @@ def test_vectors(client):
     vectors = client.embed(MODEL, ["one", "two"]).embeddings
     assert len(vectors) == 2 and len(vectors[0]) > 10
     assert list(client.embeddings(MODEL, "one").embedding) == list(vectors[0])
+    options = {"num_ctx": 512, "temperature": 0}
+    assert client.embed(MODEL, "one", options=options, keep_alive=60).embeddings == vectors[:1]
+    assert client.embed(MODEL, "").embeddings == client.embed(MODEL, []).embeddings == []
+    assert list(client.embeddings(MODEL, "").embedding) == []
 
 
 def test_models(client):
     (model,) = client.list().models
-    assert model.model == MODEL and model.size > 0 and model.modified_at is not None
-    assert [running.model for running in client.ps().models] == [MODEL]
-    shown = client.show(MODEL)
+    assert model.model == f"{MODEL}:latest" and model.size > 0 and model.modified_at is not None
+    assert len(bytes.fromhex(model.digest)) == 32 and model.details.parameter_size.endswith("M")
+    (running,) = client.ps().models
+    assert (running.model, running.digest) == (model.model, model.digest)
+    assert running.context_length > 0 and running.size_vram == 0 and running.expires_at is not None
+    shown = client.show(model.model)
+    assert shown == client.show(MODEL)
     assert {"completion", "tools"} <= set(shown.capabilities)
+    assert shown.modelinfo["general.parameter_count"] > 0
+    assert shown.modelinfo["llama.context_length"] == running.context_length
+    assert shown.modelfile.startswith("#") and shown.details == model.details
     assert "tools" in shown.template and shown.details.family == "llama"
 
 
 def test_errors(client, server_url):
-    with pytest.raises(ollama.ResponseError, match="does not exist") as error:
-        client.chat("other", MESSAGES)
+    for call in (client.chat, client.generate, client.show, client.embed):
+        with pytest.raises(ollama.ResponseError, match="^model 'other' not found") as error:
+            call("other")
+        assert error.value.status_code == 404
+    with pytest.raises(ollama.ResponseError, match="model 'other' not found") as error:
+        next(client.chat("other", MESSAGES, stream=True))
     assert error.value.status_code == 404
-    with pytest.raises(ollama.ResponseError, match="think") as error:
+    with pytest.raises(ollama.ResponseError, match="images"):
+        client.generate(MODEL, "What is this?", images=[b"no image"])
+    with pytest.raises(ollama.ResponseError, match="keep_alive"):
+        client.generate(MODEL, "x", keep_alive="5")
+    with pytest.raises(ollama.ResponseError, match="does not support thinking") as error:
         client.chat(MODEL, MESSAGES, think=True)
     assert error.value.status_code == 400
     with pytest.raises(ollama.ResponseError, match="API key"):

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.chat_completion import ChatCompletionRequest, ChosenTokenLogprob
+from quire.protocol.compat import check_penalty_window
 from quire.protocol.embedding import EmbeddingRequest
 from quire.protocol.ollama import (
     OllamaAnswer,
@@ -20,11 +21,19 @@ from quire.protocol.ollama import (
     OllamaEmbedRequest,
     OllamaFunction,
     OllamaGenerateRequest,
+    OllamaRequest,
     OllamaToolCall,
+    read_keep_alive,
 )
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
-from quire.server.compat.ollama_models import served_name, stamp
-from quire.server.generation.answer_parser import AnswerParser, ParsedAnswer, arguments_error
+from quire.server.compat.ollama_models import stamp
+from quire.server.compat.ollama_names import OllamaNames, meant_name
+from quire.server.generation.answer_parser import (
+    AnswerParser,
+    ParsedAnswer,
+    arguments_error,
+    call_id,
+)
 from quire.server.generation.by_model import ByModel, Models
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.completion_prompt import prepare_completion
@@ -60,25 +69,34 @@ class Ollama(CompatEndpoint[T]):
         self._param = param
 
     def resolve(self, body: T, path_params: Mapping[str, Any]) -> T:
-        body = super().resolve(body, path_params)
-        return msgspec.structs.replace(body, model=served_name(self.service, body.model))
+        return _resolved(self.service, super().resolve(body, path_params))
+
+    def unused_fields(self, body: T) -> list[str]:
+        window = body.penalty_window
+        does_nothing = window is not None and window != -1
+        named = ["options.repeat_last_n"] if does_nothing else []
+        return [*super().unused_fields(body), *named, *_unused(body)]
 
     def answer_at_once(self, request: ApiRequest[T]) -> OllamaAnswer | None:
-        """A request without a prompt loads the model, which here is loaded."""
+        """A request without a prompt loads the model, or has it go at once."""
         if not request.body.only_loads:
             return None
         texts = OllamaTexts(self.service, request, None)
-        return texts.loaded()
+        return texts.loaded("unload" if request.body.kept_seconds == 0 else "load")
 
     async def prepare(self, request: ApiRequest[T]) -> tuple[OllamaTexts, Submission]:
         service, body = self.service, request.body
         ours = body.our_request()
+        defaults, longest = service.engine.default_sampling_params, service.engine.max_model_len
+        where = "options.repeat_last_n"
+        check_penalty_window(where, body.penalty_window, ours, defaults, longest)
         if not isinstance(ours, ChatCompletionRequest):
             completion = request.with_body(ours)
             submission, _ = await prepare_completion(service, completion, self._param)
             return OllamaTexts(service, request, None), submission
         if body.think and service.formats.reasoning is None:
-            raise ApiError(400, f"[think] the model {request.model} does not think.", param="think")
+            message = f'[think] "{request.model}" does not support thinking.'
+            raise ApiError(400, message, param="think")
         submission, reading, _ = await prepare_chat(service, request.with_body(ours), self._param)
         return OllamaTexts(service, request, reading.create_parser()), submission
 
@@ -107,6 +125,7 @@ class OllamaTexts(CompatAnswer):
         self._names = TokenNames(service.engine.tokenizer, False)
         self._num_top = (body.top_logprobs or 0) if body.logprobs else None
         self._calls: list[list[str]] = []
+        self._tool_parser = service.formats.tool_parser
         self._arrival = time.monotonic()
         self._num_tokens = 0
 
@@ -124,10 +143,10 @@ class OllamaTexts(CompatAnswer):
             last = self._write(ParsedAnswer())
             yield msgspec.structs.replace(last, **self._ending(output, completion))
 
-    def loaded(self) -> OllamaAnswer:
-        """Return the answer to a request that only loads the model."""
+    def loaded(self, reason: str) -> OllamaAnswer:
+        """Return the answer to a request for no text, with what it did."""
         answer = self._write(ParsedAnswer())
-        return msgspec.structs.replace(answer, done=True, done_reason="load")
+        return msgspec.structs.replace(answer, done=True, done_reason=reason)
 
     def _answer(self, completion: CompletionOutput, final: bool) -> OllamaAnswer:
         """Return what a delta adds; calls come with the last, for their arguments are objects."""
@@ -159,7 +178,7 @@ class OllamaTexts(CompatAnswer):
                 errors.append(arguments_error(index, str(error)))
                 continue
             function = OllamaFunction(index=index, name=name, arguments=arguments)
-            made.append(OllamaToolCall(function=function))
+            made.append(OllamaToolCall(function=function, id=call_id(self._tool_parser)))
         return made, errors
 
     def _logprobs(self, completion: CompletionOutput) -> list[ChosenTokenLogprob]:
@@ -216,7 +235,16 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
     def resolve(
         self, body: OllamaEmbedRequest, path_params: Mapping[str, Any]
     ) -> OllamaEmbedRequest:
-        return msgspec.structs.replace(body, model=served_name(self.service, body.model))
+        return _resolved(self.service, body)
+
+    def unused_fields(self, body: OllamaEmbedRequest) -> list[str]:
+        return [*super().unused_fields(body), *_unused(body)]
+
+    def answer_at_once(self, request: ApiRequest[OllamaEmbedRequest]) -> dict[str, Any] | None:
+        """Nothing has no vectors."""
+        if request.body.texts():
+            return None
+        return {"embedding": []} if self._only_one else _vectors(request.model, [], 0.0, 0)
 
     async def prepare(
         self, request: ApiRequest[OllamaEmbedRequest]
@@ -248,13 +276,37 @@ class OllamaVectors(WholeAnswer):
         vectors = [item.embedding for item in ours.data]
         if self._only_one:
             return {"embedding": vectors[0]}
-        return {
-            "model": ours.model,
-            "embeddings": vectors,
-            "total_duration": _nanoseconds(time.monotonic() - self._arrival),
-            "load_duration": 0,
-            "prompt_eval_count": ours.usage.prompt_tokens,
-        }
+        seconds = time.monotonic() - self._arrival
+        return _vectors(ours.model, vectors, seconds, ours.usage.prompt_tokens)
+
+
+def _vectors(model: str, vectors: list[Any], seconds: float, num_tokens: int) -> dict[str, Any]:
+    return {
+        "model": model,
+        "embeddings": vectors,
+        "total_duration": _nanoseconds(seconds),
+        "load_duration": 0,
+        "prompt_eval_count": num_tokens,
+    }
+
+
+B = TypeVar("B", bound=OllamaRequest | OllamaEmbedRequest)
+
+
+def _resolved(service: Service, body: B) -> B:
+    """Return a body with our name of its model.
+
+    Raises:
+        RequestError: Its ``keep_alive`` is wrong, whether or not the rest asks for something.
+    """
+    read_keep_alive(body.keep_alive)
+    name = meant_name(service.model_names, body.model or "")
+    return msgspec.structs.replace(body, model=name)
+
+
+def _unused(body: OllamaRequest | OllamaEmbedRequest) -> list[str]:
+    """Return the fields that ask for what this server does not do: it unloads no model."""
+    return [] if body.keep_alive is None else ["keep_alive"]
 
 
 def _nanoseconds(seconds: float) -> int:
@@ -263,6 +315,7 @@ def _nanoseconds(seconds: float) -> int:
 
 def routes(models: Models) -> list[Route]:
     """Return the routes."""
+    models = OllamaNames(models)
     generate = ByModel(models, Ollama, OllamaGenerateRequest, "prompt")
     chat = ByModel(models, Ollama, OllamaChatRequest, "messages")
     return [

@@ -1,30 +1,34 @@
-"""Ollama's routes about the model: ``/api/tags``, ``/api/show``, ``/api/ps``, ``/api/version``."""
+"""Ollama's routes about models: ``/api/tags``, ``/api/show``, ``/api/ps``, ``/api/version``."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import quire
-from quire.protocol.ollama import OllamaShowRequest
-from quire.server.generation.by_model import Models, post_route
+from quire.core.config import ModelOptions
+from quire.protocol.ollama import OPTION_NAMES, OllamaShowRequest
+from quire.server.compat.ollama_names import OllamaNames, meant_name, tagged
+from quire.server.generation.by_model import KnownModel, Models
 from quire.server.generation.service import Service
-from quire.server.http.body import Fields, json_response, read_fields
+from quire.server.http.body import json_response, model_name, read_fields, read_json
 
-_TAG = ":latest"
 #: The model stays as long as the server.
 _NEVER = "9999-12-31T23:59:59Z"
 _WEIGHTS = 'memory_bytes{pool="weights"}'
-
-
-def served_name(service: Service, name: str | None) -> str:
-    """Return our name of a model: ``NAME:latest`` is ``NAME``."""
-    name = name or ""
-    return name if name in service.model_names else name.removesuffix(_TAG)
+_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+#: A quantization at the end of a GGUF file's name, or the tag of a repository of such files.
+_QUANTIZATION = re.compile(
+    r"[-.:_]((?:I?Q\d|TQ\d|MXFP4)\w*|BF16|F16|F32)(?:\.gguf)?$", re.IGNORECASE
+)
+_MAX_LICENSE_CHARACTERS = 1 << 16
 
 
 def stamp(seconds: float) -> str:
@@ -34,85 +38,141 @@ def stamp(seconds: float) -> str:
 
 def routes(models: Models) -> list[Route]:
     """Return the routes."""
-
-    def services() -> list[Service]:
-        return [model.service for model in models.known() if model.service is not None]
+    models = OllamaNames(models)
 
     async def list_models(request: Request) -> Response:
-        return json_response({"models": [one for s in services() for one in _models(s)]})
+        return json_response({"models": [one for m in models.known() for one in _entries(m)]})
 
     async def list_running(request: Request) -> Response:
         found = []
-        for service in services():
-            running = {
-                "expires_at": _NEVER,
-                "size_vram": 0,
-                "context_length": service.engine.max_model_len,
-            }
-            found += [model | running for model in _models(service)]
+        for model in models.known():
+            if model.service is not None:
+                running = {
+                    "expires_at": _NEVER,
+                    "size_vram": 0,  # all is in main memory
+                    "context_length": model.service.engine.max_model_len,
+                }
+                found += [entry | running for entry in _entries(model)]
         return json_response({"models": found})
 
-    async def show(service: Service, request: Request, fields: Fields) -> Response:
-        body, headers = read_fields(fields, OllamaShowRequest, service.options.strict_params)
-        service.resolve_model(served_name(service, body.model or body.name))
-        return json_response(_description(service), headers)
+    async def show(request: Request) -> Response:
+        fields = await read_json(request, any_type=True)
+        if "model" not in fields and "name" in fields:
+            fields["model"] = fields.pop("name")
+        async with models.lease(model_name(fields)) as service:
+            body, headers = read_fields(fields, OllamaShowRequest, service.options.strict_params)
+            service.resolve_model(meant_name(service.model_names, body.model or ""))
+            return json_response(_description(service), headers)
 
     async def show_version(request: Request) -> Response:
         return json_response({"version": quire.__version__})
 
-    return [
+    async def is_running(request: Request) -> Response:
+        return PlainTextResponse("Ollama is running")
+
+    found = [
         Route("/api/tags", list_models, methods=["GET"]),
         Route("/api/ps", list_running, methods=["GET"]),
-        post_route(models, "/api/show", show, any_type=True),
+        Route("/api/show", show, methods=["POST"]),
         Route("/api/version", show_version, methods=["GET"]),
     ]
+    # The command line of Ollama asks for it before it does anything; the chat page will do as well.
+    if not models.shared.options.playground:
+        found.append(Route("/", is_running, methods=["GET"]))
+    return found
 
 
-def _models(service: Service) -> list[dict[str, Any]]:
-    size = service.engine.stats().get(_WEIGHTS, 0)
+def _entries(model: KnownModel) -> list[dict[str, Any]]:
+    """Return what is told of a model, once for each of its names."""
+    created = 0.0 if model.service is None else model.service.created
     described = {
-        "modified_at": stamp(service.created),
-        "size": int(size) if isinstance(size, float | int) else 0,
-        "digest": service.fingerprint,
-        "details": _details(service),
+        "modified_at": stamp(created),
+        "size": _size(model),
+        "digest": hashlib.sha256(repr(model.config.model).encode()).hexdigest(),
+        "details": _details(model.config.model, model.service),
     }
-    return [{"name": name, "model": name} | described for name in service.model_names]
+    names = [tagged(name) for name in model.names]
+    return [{"name": name, "model": name} | described for name in names]
 
 
-def _details(service: Service) -> dict[str, Any]:
-    options = service.config.model
-    family = service.engine.model_config.architecture.removesuffix("ForCausalLM").lower()
+def _size(model: KnownModel) -> int:
+    """Return the bytes of the weights in memory."""
+    size = 0 if model.service is None else model.service.engine.stats().get(_WEIGHTS, 0)
+    return int(size) if isinstance(size, float | int) else 0
+
+
+def _details(options: ModelOptions, service: Service | None) -> dict[str, Any]:
+    found = _QUANTIZATION.search(options.model)
+    is_gguf = found is not None or options.model.endswith(".gguf")
+    family, size, level = "", "", "unknown"
+    if service is not None:
+        config = service.engine.model_config
+        family = config.architecture.removesuffix("ForCausalLM").lower()
+        size = parameter_size(config.num_parameters)
+        level = level if is_gguf else _FLOATS.get(config.dtype, level)
+    if found is not None:
+        level = found[1].upper()
     return {
         "parent_model": "",
-        "format": "gguf" if options.model.endswith(".gguf") else "safetensors",
+        "format": "gguf" if is_gguf else "safetensors",
         "family": family,
         "families": [family],
-        "parameter_size": "",
-        "quantization_level": options.quantization or service.engine.model_config.dtype,
+        "parameter_size": size,
+        "quantization_level": options.quantization or level,
     }
+
+
+def parameter_size(count: int) -> str:
+    """Return a number of weights as Ollama writes it: ``7.6B``, ``494.03M``, ``12K``."""
+    if count >= 10**9:
+        return f"{count / 10**9:.1f}".removesuffix(".0") + "B"
+    if count >= 10**6:
+        return f"{count / 10**6:.2f}M"
+    return f"{count // 1000}K" if count >= 1000 else str(count)
 
 
 def _description(service: Service) -> dict[str, Any]:
     model, template = service.engine.model_config, service.engine.tokenizer.chat_template
-    family = _details(service)["family"]
+    details = _details(service.config.model, service)
+    family = details["family"]
     capabilities = ["completion", "embedding"]
     if service.formats.shows_tools and service.formats.tool_parser is not None:
         capabilities.append("tools")
     if service.formats.reasoning is not None:
         capabilities.append("thinking")
-    return {
-        "modelfile": "",
-        "parameters": "",
+    settings = service.engine.default_sampling_params
+    given = [(OPTION_NAMES[name], settings[name]) for name in settings if name in OPTION_NAMES]
+    name = tagged(service.model_names[0])
+    lines = [f"# To build a new Modelfile based on this, replace FROM with:\n# FROM {name}\n"]
+    lines += [f"FROM {name}", *(f"PARAMETER {option} {value}" for option, value in given)]
+    described = {
+        "modelfile": "\n".join(lines) + "\n",
+        "parameters": "\n".join(f"{option:<30} {value}" for option, value in given),
         "template": "" if template is None else template.templates.get("default", ""),
-        "details": _details(service),
+        "details": details,
         "model_info": {
             "general.architecture": family,
+            "general.basename": service.model_names[0],
+            "general.parameter_count": model.num_parameters,
             f"{family}.context_length": service.engine.max_model_len,
             f"{family}.embedding_length": model.hidden_size,
             f"{family}.block_count": model.num_layers,
+            f"{family}.feed_forward_length": model.intermediate_size,
             f"{family}.attention.head_count": model.num_heads,
             f"{family}.attention.head_count_kv": model.num_kv_heads,
+            f"{family}.vocab_size": model.vocab_size,
         },
         "capabilities": capabilities,
         "modified_at": stamp(service.created),
     }
+    text = _license(service.config.model.model)
+    return described | ({"license": text} if text else {})
+
+
+def _license(model: str) -> str:
+    """Return the licence that lies in a model's folder; empty where none does."""
+    try:
+        found = sorted(Path(model).expanduser().glob("LICENSE*"))
+        return found[0].read_text("utf-8", "replace")[:_MAX_LICENSE_CHARACTERS] if found else ""
+    except (OSError, ValueError, RuntimeError):  # a name that is no path
+        return ""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 
 import pytest
 
+from quire.core.config import EngineConfig, ModelOptions
 from quire.protocol.decode import decode_body
 from quire.protocol.ollama import (
     OllamaChatRequest,
+    OllamaEmbedRequest,
     OllamaFunction,
+    OllamaGenerateRequest,
     OllamaMessage,
     OllamaToolCall,
 )
 from quire.server.access.authentication import scope_of
+from quire.server.compat.ollama_models import parameter_size
 from quire.text.chat_template import ChatTemplate
 from tests.server.compat.test_other_shapes import lines
 from tests.server.test_tools import TEMPLATE
@@ -49,13 +55,14 @@ def test_calls_have_objects_as_arguments(calling, engine):
         for i in range(2)
     ]
     answer = client.post(CHAT, json=body | {"stream": False}).json()
+    ids = [call.pop("id") for call in answer["message"]["tool_calls"]]
+    assert len(set(ids)) == 2 and all(call_id.startswith("call_") for call_id in ids)
     assert answer["message"] == {"role": "assistant", "content": "Well.", "tool_calls": calls}
     assert answer["done_reason"] == "stop"
     found = lines(client.post(CHAT, json=body))
     assert "".join(line["message"]["content"] for line in found) == "Well."
-    assert [line["message"]["tool_calls"] for line in found if "tool_calls" in line["message"]] == [
-        calls
-    ]
+    (made,) = (line["message"]["tool_calls"] for line in found if "tool_calls" in line["message"])
+    assert [{"function": call["function"]} for call in made] == calls
     assert found[-1]["done"] and found[-1]["message"]["content"] == ""
 
 
@@ -180,12 +187,18 @@ def test_log_probabilities(live, stream):
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
-    [(GENERATE, {}), (GENERATE, {"prompt": "", "keep_alive": 0}), (CHAT, {"messages": []})],
+    ("path", "body", "reason"),
+    [
+        (GENERATE, {}, "load"),
+        (GENERATE, {"prompt": "", "keep_alive": "5m"}, "load"),
+        (GENERATE, {"prompt": "", "keep_alive": 0}, "unload"),
+        (CHAT, {"messages": []}, "load"),
+        (CHAT, {"messages": [], "keep_alive": "0s"}, "unload"),
+    ],
 )
-def test_without_a_prompt_it_is_loaded(client, engine, path, body):
+def test_without_a_prompt_it_is_loaded_or_unloaded(client, engine, path, body, reason):
     answer = client.post(path, json=body)
-    assert (answer.json()["done"], answer.json()["done_reason"]) == (True, "load")
+    assert (answer.json()["done"], answer.json()["done_reason"]) == (True, reason)
     assert engine.params == []
     assert answer.headers.get("x-ignored-params") == (
         "keep_alive" if "keep_alive" in body else None
@@ -213,13 +226,148 @@ def test_what_is_told_of_the_model(client):
     (listed,) = client.get("/api/tags").json()["models"]
     (running,) = client.get("/api/ps").json()["models"]
     assert running.items() >= listed.items()
-    assert running["context_length"] == 256
-    for body in ({"model": "quire-tiny:latest"}, {"name": "quire-tiny"}):
+    assert running["context_length"] == 256 and running["size_vram"] == 0
+    assert listed["name"] == listed["model"] == "quire-tiny:latest"
+    assert re.fullmatch("[0-9a-f]{64}", listed["digest"]), "its clients cut it to 12 characters"
+    assert re.fullmatch(r"\d+", listed["details"]["parameter_size"]), "of a scripted model"
+    names = ("quire-tiny:latest", "quire-tiny", "Quire-Tiny", "library/quire-tiny:LATEST")
+    for body in ({"name": "quire-tiny"}, *({"model": name} for name in names)):
         shown = client.post("/api/show", json=body).json()
-        assert shown["model_info"]["scripted.context_length"] == 256
+        info = shown["model_info"]
+        assert info["general.architecture"] == "scripted" and info["general.parameter_count"] > 0
+        assert info["scripted.context_length"] == 256
+        assert shown["parameters"] == f"{'temperature':<30} 0.0"
+        assert "FROM quire-tiny:latest\nPARAMETER temperature 0.0\n" in shown["modelfile"]
         assert "completion" in shown["capabilities"] and shown["details"] == listed["details"]
         assert "messages" in shown["template"]
-    assert client.post("/api/show", json={"model": "other"}).status_code == 404
+
+
+@pytest.mark.parametrize("path", [CHAT, GENERATE, "/api/show", "/api/embed", "/api/embeddings"])
+def test_a_name_of_no_model_is_refused_as_in_ollama(client, path):
+    answer = client.post(path, json={"model": "other:1b"})
+    assert (answer.status_code, answer.json()["error"]) == (404, "model 'other:1b' not found")
+
+
+def test_a_name_with_a_tag_stays(serve):
+    names = ("tiny:1b", "host:5000/tiny", "tiny")
+    config = EngineConfig(model=ModelOptions(served_model_name=names))
+    client = serve(config)
+    listed = [model["name"] for model in client.get("/api/tags").json()["models"]]
+    assert listed == ["tiny:1b", "host:5000/tiny:latest", "tiny:latest"]
+    for name in (*names, *listed):
+        answer = client.post(GENERATE, json={"model": name, "prompt": "x", "stream": False})
+        assert answer.json()["model"] in names and answer.json()["done"], answer.text
+
+
+@pytest.mark.parametrize("playground", [False, True])
+def test_the_command_line_of_ollama_finds_a_server(serve, playground):
+    """It asks for ``HEAD /`` before each command."""
+    client = serve(playground=playground)
+    head, page = client.head("/"), client.get("/")
+    assert head.status_code == page.status_code == 200 and not head.content
+    assert (page.text == "Ollama is running") is not playground
+    assert client.head("/api/version").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None),
+        (0, 0.0),
+        (1.5, 1.5),
+        (300, 300.0),
+        (-1, math.inf),
+        ("0", 0.0),
+        ("5m", 300.0),
+        ("1h30m", 5400.0),
+        ("1.5s", 1.5),
+        (".5s", 0.5),
+        ("300ms", 0.3),
+        ("2us3ns", 2.003e-6),
+        ("-1m", math.inf),
+        ("+1m", 60.0),
+        ("-0s", 0.0),
+    ],
+)
+def test_how_long_a_model_stays(value, seconds):
+    for kind in (OllamaChatRequest, OllamaGenerateRequest, OllamaEmbedRequest):
+        kept = kind(keep_alive=value).kept_seconds
+        assert kept == (seconds if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize("value", ["5", "", "m", "5 m", "1m-2s", "٥m", "1e3s", "-", ".m"])
+@pytest.mark.parametrize("path", [CHAT, GENERATE, "/api/embed", "/api/embeddings"])
+def test_a_malformed_keep_alive_is_refused(client, value, path):
+    answer = client.post(path, json={"keep_alive": value})
+    assert answer.status_code == 400 and answer.json()["error"].startswith("[keep_alive] must be")
+    for other in (True, [1], {"s": 1}):
+        assert client.post(path, json={"keep_alive": other}).status_code == 400
+
+
+def test_what_other_clients_send(client, engine):
+    """Open WebUI sends roles, ids and options as its users and other servers wrote them."""
+    call = {"index": 0, "id": None, "function": {"name": "f", "arguments": {}, "index": 0}}
+    body = {
+        "messages": [
+            {"role": "User", "content": "Hi"},
+            {"role": "ASSISTANT", "content": "", "tool_calls": [call]},
+            {"role": "Tool", "content": "1", "tool_call_id": "x"},
+        ],
+        "options": {
+            "repeat_last_n": 64, "num_keep": 24, "mirostat": 0, "mirostat_eta": 0.1, "seed": -1,
+            "num_ctx": 4096, "typical_p": 1.0, "tfs_z": 1,
+        },
+        "truncate": True, "shift": True, "keep_alive": "5m", "stream": False,
+    }  # fmt: skip
+    answer = client.post(CHAT, json=body)
+    assert answer.status_code == 200, answer.text
+    ignored = "options.num_keep, options.mirostat_eta, options.num_ctx, truncate, shift"
+    assert set(answer.headers["x-ignored-params"].split(", ")) == {
+        *ignored.split(", "),
+        "options.repeat_last_n",
+        "keep_alive",
+    }
+    assert engine.params[-1].seed is None
+    hard, _ = decode_body(b'{"think": "max", "messages": []}', OllamaChatRequest)
+    assert hard.our_request().reasoning_effort == "max"
+    wrong = client.post(CHAT, json={"messages": [{"role": "robot", "content": ""}]})
+    assert wrong.json()["error"].startswith("[messages[0].role] must be system, user, assistant")
+    images = [{"role": "user", "content": "", "images": ["aGk="]}]
+    wrong = client.post(CHAT, json={"messages": images})
+    assert wrong.status_code == 400 and "[messages[0].images]" in wrong.json()["error"]
+
+
+@pytest.mark.parametrize("path", [CHAT, GENERATE])
+def test_a_penalty_over_part_of_the_text_is_refused(client, engine, path):
+    body = {"prompt": "x"} if path == GENERATE else {"messages": [HELLO]}
+    for penalty in ({"repeat_penalty": 1.1}, {"presence_penalty": 1}, {"frequency_penalty": 1}):
+        options = {"options": penalty | {"repeat_last_n": 64}}
+        answer = client.post(path, json=body | options)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith("[options.repeat_last_n] must be -1 where")
+        for window in (-1, 256):
+            options["options"]["repeat_last_n"] = window
+            assert client.post(path, json=body | options).status_code == 200
+    engine.default_sampling_params = {"repetition_penalty": 1.05}
+    options = {"repeat_last_n": 64}
+    assert client.post(path, json=body | {"options": options}).status_code == 400
+    options["repeat_penalty"] = 1.0
+    assert client.post(path, json=body | {"options": options}).status_code == 200
+
+
+@pytest.mark.parametrize("body", [{"input": ""}, {"input": []}, {"input": None}, {}])
+def test_nothing_has_no_vectors(client, body):
+    answer = client.post("/api/embed", json=body).json()
+    assert answer["embeddings"] == [] and answer["model"] == "quire-tiny"
+    assert client.post("/api/embeddings", json={"prompt": ""}).json() == {"embedding": []}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(12, "12"), (1999, "1K"), (494_032_768, "494.03M"), (7_615_616_512, "7.6B"), (2e9, "2B")],
+)
+def test_parameter_sizes(count, text):
+    assert parameter_size(int(count)) == text
 
 
 def test_a_body_need_not_be_declared_unless_a_page_may_have_sent_it(client):

@@ -188,7 +188,7 @@ def test_ollama_formats(live):
 
 def test_ollama_small_routes(client):
     (model,) = client.get("/api/tags").json()["models"]
-    assert model["name"] == model["model"] == "quire-tiny"
+    assert model["name"] == model["model"] == "quire-tiny:latest"
     assert client.get("/api/version").json() == {"version": quire.__version__}
 
 
@@ -304,7 +304,7 @@ def test_what_no_grammar_can_be_made_of(live, path, body, param):
         (
             OLLAMA,
             {"keep_alive": "5m", "options": {"num_ctx": 8, "mirostat": 0}},
-            "keep_alive, options.num_ctx",
+            "options.num_ctx, keep_alive",
         ),
         ("/v2/models/quire-tiny/generate", {"parameters": {"foo": 1}}, "parameters.foo"),
     ],
