@@ -23,8 +23,6 @@ from quire.server.options import ServerOptions
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from quire.core.loading import Loading
-    from quire.server.access.authentication import ApiKey
     from quire.server.generation.by_model import Models
 
 #: Connections that wait to be accepted; as uvicorn's.
@@ -54,9 +52,13 @@ def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(cls=EngineCommand, known=SERVER)
 @engine_flags
+@click.argument("more_models", metavar="[MODEL]...", nargs=-1)
 @server_flags
-def serve(config: EngineConfig, options: ServerOptions) -> None:
+def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, ...]) -> None:
     """Answer HTTP requests in OpenAI's API with MODEL (default: quire-tiny).
+
+    Several models share the memory; requests choose by name, and the first is the default. With
+    --load-on-demand each is loaded when a request names it.
 
     SIGTERM or Ctrl-C lets running requests finish for --shutdown-timeout seconds.
     """
@@ -86,6 +88,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     if options.uds is None and options.host not in LOOPBACK and not (keys or options.api_key):
         _say(options, f"{options.host} is reachable by others and needs no key", "warning")
     loading = Loading()
+    others = [_for_model(config, name) for name in more_models]
     name = (config.model.served_model_name or (served_name(config.model.model),))[0]
     every_key = (*keys, *map(ApiKey.create, options.api_key))
     if options.prefix_cache_isolation == "key" and not every_key:
@@ -96,7 +99,11 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     meanwhile = create_loading_app(options, every_key, loading, name)
 
     def create() -> tuple[Models, ASGIApp]:
-        return _create(config, options, tuple(keys), loading)
+        from quire.cli.serve_models import load_models
+        from quire.server.app import create_app
+
+        models = load_models((config, *others), options, keys, loading)
+        return models, create_app(models)
 
     def announce(models: Models) -> None:
         seconds = time.perf_counter() - started
@@ -107,28 +114,20 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     run_server(Server(options, Load(create, meanwhile, loading), announce), listener, options.uds)
 
 
-def _create(
-    config: EngineConfig, options: ServerOptions, keys: tuple[ApiKey, ...], loading: Loading
-) -> tuple[Models, ASGIApp]:
-    """Load the model; return what is served and its app."""
-    from quire.llm.process.proxy import EngineProxy
-    from quire.server.app import create_app
-    from quire.server.generation.by_model import OneModel
-    from quire.server.generation.service import Service
-    from quire.server.generation.shared import Shared
-    from quire.server.observability.tracing import check_available
+def _for_model(config: EngineConfig, name: str) -> EngineConfig:
+    """Return the settings for one more model; what can only be said of one is refused.
 
-    if options.otlp_traces_endpoint is not None:
-        check_available()  # before the model is loaded
-    engine = EngineProxy(
-        config,
-        watchdog_timeout=options.watchdog_timeout,
-        log_format=options.log_format,
-        grammar_timeout=options.grammar_compilation_timeout,
-        loading=loading,
-    )
-    models = OneModel(Service(engine, engine.config, Shared(options, keys)))
-    return models, create_app(models)
+    Raises:
+        ConfigError: There is such a setting.
+    """
+    for setting in ("served_model_name", "tokenizer", "revision"):
+        value = getattr(config.model, setting)
+        if value:
+            raise ConfigError(
+                f"[config] --{setting.replace('_', '-')} must be left out with several models; got "
+                f"{value}."
+            )
+    return replace(config, model=replace(config.model, model=name))
 
 
 def _say(options: ServerOptions, line: str, level: str = "info") -> None:

@@ -24,6 +24,8 @@ _LEAST = {
     "max_stored_bytes": 0,
     "max_connections": 1,
     "write_timeout": 0,
+    "keep_alive": -1,
+    "load_wait": 0,
 }
 _KEY = re.compile(r"[!-~]+")
 
@@ -61,6 +63,11 @@ class ServerOptions:
     stream_interval: int = option(1, "tokens per event of a stream, at least")
     decoupled: bool = option(True, "answers may be streamed")
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
+    load_on_demand: bool = option(False, "load models when a request names them first", common=True)
+    keep_alive: float = option(
+        300.0, "idle seconds till a model loaded on demand goes; -1: never", common=True
+    )
+    load_wait: float = option(60.0, "seconds that a request waits for its model to load")
     metrics_prefix: str = option("quire", "first part of metric names (try vllm)")
     playground: bool = option(True, "serve a chat page at /", common=True)
     enable_auto_tool_choice: bool = option(True, "the model may choose tools")

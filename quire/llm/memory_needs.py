@@ -1,0 +1,81 @@
+"""How much memory engines will take, known before any is started, and how several share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.core.machine import Machine
+from quire.core.memory_budget import format_bytes
+from quire.core.resolve import resolve
+from quire.kernels.registry import create_backend
+from quire.models.config_reader import read_model_config
+from quire.models.hub import resolve_model
+from quire.runner.loaded_model import expected_demand
+
+#: An engine's process and those that try its grammars, apart from weights, scratch and KV cache.
+PROCESS_BYTES = 160 * 2**20
+#: Of a context length that was not given, this much must fit at least.
+LEAST_CONTEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeeds:
+    """What an engine takes, in bytes, without its process.
+
+    Attributes:
+        least: With less it does not run.
+        most: More is of no use to it.
+    """
+
+    least: int
+    most: int
+
+
+def memory_needs(config: EngineConfig, machine: Machine) -> MemoryNeeds:
+    """Return what the engine of ``config`` will need; no weights are read.
+
+    Raises:
+        ModelLoadError: There is no such model, or it cannot be used.
+        ConfigError: A setting is impossible.
+    """
+    folder = resolve_model(config.model.model, config.model.revision)
+    model_config = read_model_config(folder)
+    resolved = resolve(config, machine, model_config)
+    backend = create_backend(resolved.device, threads=1)
+    demand = expected_demand(folder, backend, model_config, resolved)
+    least = demand
+    if config.model.max_model_len is None:
+        least = replace(demand, max_model_len=min(demand.max_model_len, LEAST_CONTEXT))
+    if config.cache.kv_cache_memory_bytes is not None:
+        exact = demand.fixed_bytes + config.cache.kv_cache_memory_bytes
+        return MemoryNeeds(exact, exact)
+    num_blocks = config.scheduler.max_num_seqs * demand.spec.num_blocks(demand.max_model_len) + 1
+    most = demand.fixed_bytes + num_blocks * demand.allocated_block_bytes
+    return MemoryNeeds(least.least_bytes, most)
+
+
+def share_memory(needs: Sequence[MemoryNeeds], budget_bytes: int) -> list[int]:
+    """Return what each of several engines gets that run at the same time.
+
+    Each gets the least it needs; what is left is divided evenly, as far as it is of use.
+
+    Raises:
+        ConfigError: They do not fit together.
+    """
+    grants = [need.least for need in needs]
+    left = budget_bytes - len(grants) * PROCESS_BYTES - sum(grants)
+    if left < 0:
+        raise ConfigError(
+            f"[config] models that are served together must fit in {format_bytes(budget_bytes)}; "
+            f"got {format_bytes(budget_bytes - left)}. Raise --memory, lower --max-model-len, or "
+            "give --load-on-demand, which holds some at a time."
+        )
+    wanting = sorted(range(len(needs)), key=lambda i: needs[i].most - needs[i].least)
+    for position, index in enumerate(wanting):
+        part = min(needs[index].most - needs[index].least, left // (len(wanting) - position))
+        grants[index] += part
+        left -= part
+    return grants

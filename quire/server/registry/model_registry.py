@@ -1,0 +1,273 @@
+"""Models that are loaded when requests name them, and unloaded when others need their memory.
+
+The rules are :class:`ModelTable`'s; here they are acted on, in the event loop. Loading and
+unloading take seconds and happen in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from quire.core.config import EngineConfig
+from quire.core.errors import CapacityError, QuireError
+from quire.core.loading import Loading
+from quire.server.generation.by_model import KnownModel
+from quire.server.generation.service import (
+    PLACEHOLDERS,
+    Service,
+    meant_name,
+    model_names,
+    no_such_model,
+)
+from quire.server.generation.shared import Shared
+from quire.server.http.connection import cancel_on_disconnect
+from quire.server.http.errors import shutting_down
+from quire.server.registry.model_table import RETRY_SECONDS, Answer, Entry, ModelState, ModelTable
+
+log = logging.getLogger(__name__)
+
+#: Who waits looks at least as often whether it may go on: patience ends without an event.
+LOOK_SECONDS = 0.5
+
+#: Loads a model with these settings, which takes a while; says how far it is.
+LoadService: TypeAlias = Callable[[EngineConfig, Loading], Service]
+
+
+@dataclass(slots=True)
+class RegisteredModel:
+    """A model of a registry.
+
+    Attributes:
+        entry: Its place in the table.
+        config: Its engine's settings.
+        loading: How far it is while it loads.
+        service: When it is loaded.
+    """
+
+    entry: Entry
+    config: EngineConfig
+    loading: Loading = field(default_factory=Loading)
+    service: Service | None = None
+
+
+class ModelRegistry:
+    """The models of a server; see :class:`quire.server.generation.by_model.Models`.
+
+    Args:
+        shared: What they have in common.
+        models: Those that requests may name, the default one first.
+        budget_bytes: Of memory for all of them.
+        load_service: Loads one.
+        wait_seconds: A request waits as long for its model.
+        clock: Returns seconds; monotonic.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        models: Iterable[RegisteredModel],
+        budget_bytes: int,
+        load_service: LoadService,
+        wait_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.shared = shared
+        self._load_service = load_service
+        self._wait_seconds = wait_seconds
+        self._clock = clock
+        self._table = ModelTable(budget_bytes)
+        self._models: dict[str, RegisteredModel] = {}
+        for model in models:
+            self._models[model.entry.name] = model
+            self._table.add(model.entry)
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching = False
+        self._draining = False
+
+    def load_now(self, name: str, loading: Loading) -> None:
+        """Load a model before the server serves, in the calling thread.
+
+        Raises:
+            QuireError: It cannot be loaded, or does not fit with those that are.
+        """
+        answer = self._table.ask(name, self._clock())
+        assert answer is Answer.LOAD, answer
+        model = self._models[name]
+        model.service = self._load_service(model.config, loading)
+        self._table.loaded(name, self._clock())
+
+    # -- as Models ----------------------------------------------------------------------------
+    @asynccontextmanager
+    async def lease(
+        self, name: str | None, receive: Receive | None = None
+    ) -> AsyncIterator[Service]:
+        """See the protocol.
+
+        Raises:
+            ApiError: 404 no model has that name, 503 the server is about to end.
+            CapacityError: It cannot be loaded, does not fit, or is not there in time.
+            ClientDisconnect: The client has left.
+        """
+        model = self._find(name)
+        key = model.entry.name
+        if not self._ask(key):
+            await self._wait_for(model, receive)
+        try:
+            assert model.service is not None
+            yield model.service
+        finally:
+            self._table.release(key, self._clock())
+            self._act()
+
+    def known(self) -> list[KnownModel]:
+        return [
+            KnownModel(model_names(m.config.model), m.config, str(m.entry.state), m.service)
+            for m in self._models.values()
+        ]
+
+    def drain(self) -> None:
+        self._draining = True
+        for model in self._models.values():
+            model.loading.cancelled = True
+            if model.service is not None:
+                model.service.admission.draining = True
+        self._act()
+
+    async def end_requests(self) -> None:
+        loads = [task for task in self._tasks if task.get_name() != "watch"]
+        await asyncio.gather(*loads, return_exceptions=True)
+        services = [model.service for model in self._models.values() if model.service is not None]
+        await asyncio.gather(*(service.shutdown() for service in services))
+        for task in [*self._tasks]:
+            task.cancel()
+
+    def unload(self, name: str) -> bool:
+        """Have a model go when its requests have ended; return whether it was in memory.
+
+        Raises:
+            ApiError: 404, no model has that name.
+        """
+        held = self._table.unload(self._find(name).entry.name)
+        self._act()
+        return held
+
+    # -- requests -----------------------------------------------------------------------------
+    def _find(self, name: str | None) -> RegisteredModel:
+        for model in self._models.values():
+            if not name or meant_name(name, model.config.model) is not None:
+                return model
+        if name in PLACEHOLDERS:
+            return next(iter(self._models.values()))
+        raise no_such_model(name or "")
+
+    def _ask(self, key: str) -> bool:
+        """Return whether the model is leased; begin what that needs."""
+        if self._draining:
+            raise shutting_down()
+        answer = self._table.ask(key, self._clock())
+        if answer is Answer.LOAD:
+            self._start(self._load(self._models[key]), "load")
+        self._act()
+        return answer is Answer.LEASED
+
+    async def _wait_for(self, model: RegisteredModel, receive: Receive | None) -> None:
+        """Return when the model is leased."""
+        key, leased = model.entry.name, False
+        self._table.begin_wait(key)
+        try:
+            watching = nullcontext() if receive is None else cancel_on_disconnect(receive)
+            async with watching, asyncio.timeout(self._wait_seconds):
+                while not self._ask(key):
+                    await self._next_change()
+                leased = True
+            if not leased:
+                raise ClientDisconnect
+        except BaseException as error:
+            if leased:
+                self._table.release(key, self._clock())
+            if isinstance(error, TimeoutError):
+                raise self._late(model) from None
+            raise
+        finally:
+            self._table.end_wait(key)
+
+    def _late(self, model: RegisteredModel) -> CapacityError:
+        loading, name = model.loading, model.entry.name
+        if model.entry.state is not ModelState.LOADING:
+            return CapacityError(f"[models] {name} waits for the memory of others. Try again.", 5)
+        known = f" ({loading.part:.0%} of its weights are)" if loading.total_bytes else ""
+        reason = f"[models] {name} is not loaded yet{known}. Try again."
+        return CapacityError(reason, loading.retry_after())
+
+    # -- what the table asks for --------------------------------------------------------------
+    def _act(self) -> None:
+        """Begin the unloads that are due, and wake those that wait."""
+        for key in self._table.begin_unloads():
+            self._start(self._unload(self._models[key]), "unload")
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _next_change(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+
+    async def _load(self, model: RegisteredModel) -> None:
+        name = model.entry.name
+        model.loading = Loading()
+        started = self._clock()
+        try:
+            model.service = await asyncio.to_thread(self._load_service, model.config, model.loading)
+        except Exception as error:
+            if not isinstance(error, QuireError):
+                log.exception("[models] loading %s failed", name)
+            reason = str(error) if isinstance(error, QuireError) else "see the log."
+            refusal = CapacityError(f"[models] {name} cannot be loaded: {reason}", RETRY_SECONDS)
+            self._table.load_failed(name, refusal, self._clock())
+            log.error("%s", refusal)
+        else:
+            model.service.admission.draining = self._draining
+            self._table.loaded(name, self._clock())
+            log.info("[models] %s is loaded after %.1f s", name, self._clock() - started)
+            self._watch()
+        self._act()
+
+    async def _unload(self, model: RegisteredModel) -> None:
+        assert model.service is not None
+        try:
+            await model.service.shutdown()
+        finally:
+            model.service = None
+            self._table.unloaded(model.entry.name)
+            log.info("[models] %s is unloaded", model.entry.name)
+            self._act()
+
+    def _watch(self) -> None:
+        """Look after idle models from now on."""
+        if not self._watching:
+            self._watching = True
+            self._start(self._unload_idle(), "watch")
+
+    async def _unload_idle(self) -> None:
+        while True:
+            expiry = self._table.next_expiry()
+            seconds = None if expiry is None else max(0.0, expiry - self._clock())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), seconds)
+            self._table.unload_idle(self._clock())
+            for key in self._table.begin_unloads():
+                self._start(self._unload(self._models[key]), "unload")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
