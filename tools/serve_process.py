@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 ROOT = Path(__file__).parents[1]
-_READY = re.compile(r"ready: (\S+) serves \S+ after [\d.]+ s")
+_READY = re.compile(r"ready: (\S+) serves .+ after [\d.]+ s")
 _LISTENING = re.compile(r"loading: (\S+) answers")
 START_SECONDS = 120.0
 
@@ -88,10 +89,18 @@ class ServeProcess:
         assert self._ready.wait(START_SECONDS) and "ready: " in self.stderr, self.stderr
         return self.address
 
+    def engines(self) -> list[psutil.Process]:
+        """Return the engines' processes, the oldest first."""
+        found = []
+        for child in psutil.Process(self.popen.pid).children():
+            with suppress(psutil.Error):  # it has ended meanwhile
+                if any("engine_loop" in word for word in child.cmdline()):
+                    found.append(child)
+        return sorted(found, key=lambda child: child.create_time())
+
     def engine(self) -> psutil.Process:
-        """Return the engine's process."""
-        children = psutil.Process(self.popen.pid).children()
-        (engine,) = (c for c in children if any("engine_loop" in word for word in c.cmdline()))
+        """Return the process of the only engine."""
+        (engine,) = self.engines()
         return engine
 
     def end(self, number: int = signal.SIGTERM) -> int:

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from quire.core.config import EngineConfig
-from quire.core.errors import CapacityError, QuireError
+from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
 from quire.server.generation.by_model import KnownModel
 from quire.server.generation.service import (
@@ -223,10 +223,9 @@ class ModelRegistry:
 
     async def _load(self, model: RegisteredModel) -> None:
         name = model.entry.name
-        model.loading = Loading()
         started = self._clock()
         try:
-            model.service = await asyncio.to_thread(self._load_service, model.config, model.loading)
+            model.service = await self._try_to_load(model)
         except Exception as error:
             if not isinstance(error, QuireError):
                 log.exception("[models] loading %s failed", name)
@@ -240,6 +239,17 @@ class ModelRegistry:
             log.info("[models] %s is loaded after %.1f s", name, self._clock() - started)
             self._watch()
         self._act()
+
+    async def _try_to_load(self, model: RegisteredModel) -> Service:
+        """Load a model; a process that is lost says nothing of it, so another one tries, once."""
+        model.loading = Loading()
+        try:
+            return await asyncio.to_thread(self._load_service, model.config, model.loading)
+        except EngineDeadError as error:
+            if model.loading.cancelled:
+                raise
+            log.warning("%s %s is loaded once more.", error, model.entry.name)
+        return await asyncio.to_thread(self._load_service, model.config, model.loading)
 
     async def _unload(self, model: RegisteredModel) -> None:
         assert model.service is not None

@@ -18,7 +18,7 @@ from quire.core.memory_budget import format_bytes
 #: new requests: a model under steady load is never idle.
 PATIENCE_SECONDS = 5.0
 #: After a load that failed, requests get its error for as long, and then try again.
-RETRY_SECONDS = 5.0
+RETRY_SECONDS = 2.0
 
 
 class ModelState(StrEnum):
@@ -223,9 +223,9 @@ class ModelTable:
         return any(e.wanted_since is not None and e.wanted_since < since for e in waiting)
 
     def _idle(self) -> list[Entry]:
-        """Return the models that are ready and that nobody uses."""
+        """Return the models that are ready and that nobody uses, or is about to."""
         ready = [e for e in self.entries.values() if e.state is ModelState.READY]
-        return [e for e in ready if not e.num_leases]
+        return [e for e in ready if not (e.num_leases or e.num_waiting)]
 
     def _in_state(self, name: str, state: ModelState) -> Entry:
         entry = self.entries[name]

@@ -138,6 +138,16 @@ def test_idle_models_go_when_their_time_is_over():
     assert models.begin_unloads() == ["a"]
 
 
+def test_a_model_that_requests_wait_for_is_not_idle():
+    models = ModelTable(100)
+    models.add(Entry("a", 10, keep_alive=0))
+    models.begin_wait("a")
+    load(models, "a")
+    models.unload_idle(10)
+    assert models.begin_unloads() == []
+    assert models.ask("a", 10) is Answer.LEASED
+
+
 def test_unloading_twice_is_the_same_as_once():
     models = table(a=10)
     assert not models.unload("a")

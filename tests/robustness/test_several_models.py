@@ -1,0 +1,158 @@
+"""Several models in one server: what happens to one is no other's business."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import httpx2
+import psutil
+import pytest
+
+from tests.robustness.conftest import PATH
+from tools.random_checkpoint import PRESETS, random_checkpoint
+from tools.serve_process import ServeProcess
+
+#: Of each model, so that its answers are known.
+BODY = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, device):
+    """Three models whose answers differ."""
+    made = []
+    for seed, name in enumerate(("one", "two", "three")):
+        folder = tmp_path_factory.mktemp("models") / name
+        random_checkpoint(folder, PRESETS["tiny-llama"], seed=seed)
+        made.append(folder)
+    return made
+
+
+@pytest.fixture
+def serve(folders, device):
+    """Starts a server of some of the models."""
+    running = []
+
+    def start(*names, flags=()):
+        paths = [str(folder) for folder in folders if folder.name in names]
+        limits = ["--device", device, "--threads", "1", "--max-num-seqs", "4"]
+        running.append(ServeProcess([*paths, *limits, *flags]))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.__exit__()
+
+
+def ask(url, model, **fields):
+    return httpx2.post(f"{url}{PATH}", json={**BODY, "model": model, **fields}, timeout=60)
+
+
+def text(answer):
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["text"]
+
+
+@pytest.fixture(scope="module")
+def texts(folders, device):
+    """What each model answers when it is alone."""
+    found = {}
+    for folder in folders:
+        with ServeProcess([str(folder), "--device", device, "--memory", "48MiB"]) as server:
+            found[folder.name] = text(ask(server.wait_ready(), folder.name))
+            server.end()
+    assert len(set(found.values())) == 3
+    return found
+
+
+def test_requests_choose_by_name(serve, texts):
+    url = serve("one", "two", flags=["--memory", "512MiB"]).wait_ready()
+    for name in ("one", "two"):
+        assert text(ask(url, name)) == texts[name]
+    assert text(ask(url, None)) == texts["one"], "the first is the default"
+    missing = ask(url, "three")
+    assert missing.status_code == 404 and "three" in missing.text
+    listed = httpx2.get(f"{url}/v1/models").json()["data"]
+    assert [card["id"] for card in listed] == ["one", "two"]
+    lines = httpx2.get(f"{url}/metrics").text.splitlines()
+    for name in ("one", "two"):
+        assert any(f'model_name="{name}"' in line for line in lines)
+    helps = [line for line in lines if line.startswith("# HELP")]
+    assert len(helps) == len(set(helps)), "a family is written once, whatever has it"
+
+
+def test_a_killed_engine_is_no_business_of_the_other(serve, texts):
+    server = serve("one", "two", flags=["--memory", "512MiB"])
+    url = server.wait_ready()
+    first, second = server.engines()
+    with ThreadPoolExecutor(2) as pool:
+        long = pool.submit(ask, url, "one", max_tokens=1500)
+        lost = pool.submit(ask, url, "two", max_tokens=1900)
+        time.sleep(0.1)
+        second.kill()
+        assert lost.result().status_code in (500, 503), lost.result().text
+        assert long.result().status_code == 200
+    assert first.is_running()
+    end = time.monotonic() + 60
+    while ask(url, "two").status_code != 200 and time.monotonic() < end:
+        assert text(ask(url, "one")) == texts["one"]
+    assert text(ask(url, "two")) == texts["two"]
+    assert server.end() == 0
+
+
+def test_models_that_do_not_fit_together_are_refused_at_the_start(serve):
+    server = serve("one", "two", "three", flags=["--memory", "256MiB"])
+    assert server.popen.wait(60) == 1
+    server.end()
+    assert "must fit in 256 MiB" in server.stderr
+    assert "--load-on-demand" in server.stderr
+
+
+def test_any_order_of_requests_and_kills(serve, texts, times):
+    """Two of three fit; each request gets its own model's answer, or a refusal that says why."""
+    flags = ["--memory", "420MiB", "--load-on-demand", "--keep-alive", "1", "--load-wait", "30"]
+    server = serve("one", "two", "three", flags=flags)
+    url = server.wait_ready()
+    answered, refused, clients_left = 0, [], threading.Event()
+
+    def request(name):
+        nonlocal answered
+        answer = ask(url, name)
+        if answer.status_code == 200:
+            assert text(answer) == texts[name], name
+            answered += 1
+        else:
+            assert answer.status_code == 503, answer.text
+            refused.append(answer.json()["error"]["message"])
+            time.sleep(0.5)
+
+    def client(seed):
+        rng = random.Random(seed)
+        for _ in range(4 * times):
+            request(rng.choice(list(texts)))
+            time.sleep(rng.choice((0, 0, 0.1, 0.5)))
+
+    def kill():
+        rng = random.Random(7)
+        while not clients_left.wait(3):
+            with suppress(IndexError, psutil.Error):
+                rng.choice(server.engines()).kill()
+            assert len(server.engines()) <= 3
+
+    with ThreadPoolExecutor(7) as pool:
+        killing = pool.submit(kill)
+        for one in [pool.submit(client, seed) for seed in range(6)]:
+            one.result()
+        clients_left.set()
+        killing.result()
+    assert answered > len(refused), refused
+    assert all("[" in reason or "died" in reason for reason in refused), refused
+    end = time.monotonic() + 30
+    while server.engines() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not server.engines(), "idle models go"
+    assert server.end() == 0
+    assert "Traceback" not in server.stderr
