@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import schemathesis
 
-from quire.server.http.errors import has_flat_errors
+from quire.server.http.errors import ErrorForm, error_form_of_path
 
 
 @schemathesis.check
@@ -17,10 +17,15 @@ def honest_status(ctx, response, case):  # type: ignore[no-untyped-def]
 
 @schemathesis.check
 def error_body(ctx, response, case):  # type: ignore[no-untyped-def]
-    """Every error has OpenAI's body, or the flat one of the shapes that have it."""
+    """Every error has OpenAI's body, or that of the shape that the route is in."""
     if response.status_code >= 400 and case.method != "HEAD":
         body = response.json()
+        form = error_form_of_path(case.formatted_path)
+        if form is ErrorForm.ANTHROPIC:
+            assert body["type"] == "error" and body["request_id"]
+            assert body["error"]["message"] and body["error"]["type"].islower()
+            return
         flat = isinstance(body["error"], str)
-        assert flat == has_flat_errors(case.formatted_path), body
+        assert flat == (form is ErrorForm.FLAT), body
         error = body | {"message": body["error"]} if flat else body["error"]
         assert error["message"] and error["type"] and error["code"] == response.status_code

@@ -37,6 +37,8 @@ ADDRESS = "http://127.0.0.1:8000"
 NOT_RUN = {
     ("ARCHITECTURE.md", " "): "a drawing",
     ("native/README.md", "include/"): "a drawing",
+    ("docs/anthropic.md", "import anthropic"): "of an environment of its own: tests/clients",
+    ("docs/anthropic.md", "export "): "settings of other programs",
     ("docs/server.md", "loading: "): "what the server prints",
 }
 #: Commands that are run with the files and the server of the fixtures; others' flags are parsed.
@@ -95,7 +97,8 @@ def read_blocks() -> Iterator[Block]:
 
 
 BLOCKS = list(read_blocks())
-PYTHON_PAGES = sorted({block.page for block in BLOCKS if block.language == "python"})
+PYTHON = [block for block in BLOCKS if block.language == "python" and block.reason is None]
+PYTHON_PAGES = sorted({block.page for block in PYTHON})
 SHELL = [
     block for block in BLOCKS if block.language not in ("python", "toml") and block.reason is None
 ]
@@ -185,7 +188,7 @@ def check_command(line: str, desk: Path, server: ServeProcess) -> None:
 
 @pytest.mark.parametrize("page", PYTHON_PAGES)
 def test_python_of_a_page_runs(page: str, desk: Path, server: ServeProcess) -> None:
-    blocks = [block for block in BLOCKS if block.page == page and block.language == "python"]
+    blocks = [block for block in PYTHON if block.page == page]
     script = "\n".join([PRELUDES.get(page, ""), *(block.text for block in blocks)])
     assert run([sys.executable, "-c", script.replace(ADDRESS, server.address)], desk)
 

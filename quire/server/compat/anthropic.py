@@ -23,6 +23,7 @@ from quire.server.compat.ollama_models import stamp
 from quire.server.generation.by_model import ByModel, KnownModel, Models, post_route
 from quire.server.generation.chat_prompt import encode_chat, prepare_chat
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
+from quire.server.generation.reasoning_effort import has_effect
 from quire.server.generation.service import Service, meant_name, no_such_model
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import Fields, json_response, read_fields
@@ -47,7 +48,7 @@ class AnthropicMessages(GenerationEndpoint[AnthropicRequest]):
     form = ANTHROPIC_EVENTS
 
     def unused_fields(self, body: AnthropicRequest) -> list[str]:
-        return super().unused_fields(body) + without_effect(self.service, body)
+        return without_effect(self.service, body)
 
     async def prepare(
         self, request: ApiRequest[AnthropicRequest]
@@ -65,8 +66,10 @@ class AnthropicMessages(GenerationEndpoint[AnthropicRequest]):
 
 def without_effect(service: Service, body: AnthropicPrompt) -> list[str]:
     """Return the fields of a request that do nothing for the served model."""
+    template = service.engine.tokenizer.chat_template
+    found = [name for name, effort in body.efforts() if not has_effect(effort, template)]
     thinks = service.formats.reasoning is not None
-    return body.without_effect() + (["thinking"] if body.thinks and not thinks else [])
+    return found + body.without_effect() + (["thinking"] if body.thinks and not thinks else [])
 
 
 @contextmanager

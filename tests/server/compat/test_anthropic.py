@@ -158,6 +158,31 @@ def test_why_an_answer_ended(client, engine):
     assert without_ids(streamed) == without_ids(answer)
 
 
+@pytest.mark.parametrize(
+    ("finish", "stop", "expected"),
+    [
+        ("timeout", None, ("pause_turn", None)),
+        ("stop", "\n\nHuman:", ("stop_sequence", "\n\nHuman:")),
+        ("stop", 5, ("end_turn", None)),
+    ],
+)
+def test_how_the_engine_ends_an_answer(client, engine, finish, stop, expected):
+    generate = engine.generate
+
+    async def ending(request):
+        async for output in generate(request):
+            if output.finished:
+                (completion,) = output.outputs
+                completion.finish_reason, completion.stop_reason = finish, stop
+            yield output
+
+    engine.generate = ending
+    message = client.post(MESSAGES, json=BODY).json()
+    assert (message["stop_reason"], message["stop_sequence"]) == expected
+    streamed = joined(events(client.post(MESSAGES, json=BODY | {"stream": True})))
+    assert without_ids(streamed) == without_ids(message)
+
+
 def ask(live, **fields):
     """Return a greedy answer of the real engine."""
     body = {"messages": [HELLO], "max_tokens": 16, "temperature": 0, **fields}
