@@ -141,8 +141,11 @@ def download(reference: HubReference, on_progress: OnProgress, *, weights: bool 
         name = _choose(names, reference)
         if name is not None:
             return fetch_file(HubFile(repository, revision, name), on_progress)
-        for shard in sorted(n for n in names if weights and _is_weights(n)):
-            fetch_file(HubFile(repository, revision, shard), on_progress)
+        # Weights come last: a snapshot that has them has the rest.
+        for file in sorted(filter(is_read, names), key=lambda name: (_is_weights(name), name)):
+            if weights or not _is_weights(file):
+                fetch_file(HubFile(repository, revision, file), on_progress)
+        # All is there; this checks it and returns the folder.
         patterns = _patterns(weights)
         return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
 

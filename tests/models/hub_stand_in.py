@@ -122,8 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             location = {"Location": f"{cdn}/cdn/{repository}/{name}"}
             self._answer(302, b"", {"X-Repo-Commit": COMMIT, **linked, **location})
         else:
-            tag = {"ETag": f'"{etag(data, name)}"', "X-Repo-Commit": COMMIT}
-            self._answer(200, data, tag)
+            self._send_file(name, {name: data})
 
     def _send_file(self, name: str, files: dict[str, bytes]) -> None:
         data = files[name]
@@ -135,13 +134,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         begin = int((self.headers["Range"] or "bytes=0-").removeprefix("bytes=").partition("-")[0])
         headers = {"ETag": f'"{etag(data, name)}"', "Accept-Ranges": "bytes"}
+        headers["X-Repo-Commit"] = COMMIT
         if begin:
             headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
         if name in self.served.endless:
             self._send_endless()
             return
         cut = self.served.cuts.pop(name, None) if self.command == "GET" else None
-        sent = self.served.bodies.get(name, data)[begin:]
+        sent = (self.served.bodies.get(name, data) if self.command == "GET" else data)[begin:]
         self._answer(206 if begin else 200, sent, headers, cut)
 
     def _send_endless(self) -> None:

@@ -243,6 +243,36 @@ def test_a_file_changed_on_the_disk_is_told_of_and_fetched_again(served, tmp_pat
     check_healed(served, tmp_path)
 
 
+FOLDER = {
+    "config.json": b"{}",
+    "tokenizer.json": b'{"model": {}}' * 100,
+    "model-00001-of-00002.safetensors": b"1" * 5000,
+    "model-00002-of-00002.safetensors": b"2" * 5000,
+    "model.safetensors.index.json": b'{"weight_map": {"a": "model-00001-of-00002.safetensors",'
+    b' "b": "model-00002-of-00002.safetensors"}}',
+}
+
+
+@pytest.mark.parametrize("broken", FOLDER)
+@pytest.mark.parametrize("how", ["ends", "longer", "refused"])
+def test_a_folder_that_lacks_one_file_is_not_there(broken, how, hub_of):
+    """Files of a folder have no hash that could be compared, but a size."""
+    with serving(HubStandIn({"org/folder": FOLDER})) as stand_in:
+        hub_of(stand_in)
+        if how == "refused":
+            stand_in.statuses[broken] = [403] * 99
+        else:
+            stand_in.bodies[broken] = FOLDER[broken][:-1] if how == "ends" else b"!" * 6000
+        with pytest.raises(ModelLoadError):
+            Store().pull("org/folder", on_progress=lambda step: None)
+        assert find_model("org/folder") is None and len(Store().list()) == 1
+        stand_in.statuses.clear()
+        stand_in.bodies.clear()
+        folder = Store().pull("org/folder", on_progress=lambda step: None)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == FOLDER
+        assert find_model("org/folder") == folder
+
+
 def command(*arguments):
     return [sys.executable, "-m", "quire.cli.main", *arguments]
 
