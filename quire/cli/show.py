@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.core.errors import ConfigError, QuireError
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from quire.models.named_models import NamedModel
     from quire.models.store import StoredModel
 
 
@@ -21,7 +26,6 @@ def show(model: str, as_json: bool) -> None:
     that was not pulled yet, what the catalogue says.
     """
     from quire.cli.list import named_summary
-    from quire.core.errors import ConfigError
     from quire.models.named_models import named_model
     from quire.models.store import Store
 
@@ -29,7 +33,8 @@ def show(model: str, as_json: bool) -> None:
     if found is not None and found.path is not None:
         facts = _facts(found)
     elif named is not None:
-        facts = {**named_summary(named), "problem": f"not on this machine: quire pull {model}"}
+        facts = {**named_summary(named), "memory": _memory(None, named)}
+        facts |= {"problem": f"not on this machine: quire pull {model}"}
     elif found is not None:
         facts = {"name": found.name, "problem": found.problem}
     else:
@@ -58,11 +63,34 @@ def _facts(model: StoredModel) -> dict[str, Any]:
         "layers": details.layers,
         "embedding": details.embedding,
         "licence": details.licence or (named.licence if named is not None else ""),
+        "memory": _memory(model.path, named),
         "capabilities": capabilities(template),
         "sampling": dict(preset.sampling),
         "system": preset.system or "",
         "template": template,
     }
+
+
+def _memory(path: Path | None, named: NamedModel | None) -> str:
+    """Say whether a model fits this machine, by its files or else by the catalogue."""
+    from quire.cli.list import size
+    from quire.core.machine import read_machine
+    from quire.llm.fit import fit_files, fit_named, largest_that_fits
+
+    machine = read_machine()
+    try:
+        fit = fit_files(path, machine) if path is not None else None
+    except QuireError as error:  # it cannot be loaded at all
+        return str(error)
+    if fit is None:
+        assert named is not None
+        fit = fit_named(named, machine)
+    about = "" if fit.context is not None else "about "
+    said = f"needs {about}{size(fit.needed_bytes)} of {size(fit.budget_bytes)}"
+    if fit.fits:
+        return said + (f"; requests of up to {fit.context:,} tokens fit" if fit.context else "")
+    other = largest_that_fits(named, machine) if named is not None else None
+    return f"{said}: does not fit" + (f"; {other.name} would" if other is not None else "")
 
 
 def _line(key: str, value: Any) -> str:

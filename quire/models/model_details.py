@@ -65,7 +65,7 @@ def known_details(path: Path | None) -> ModelDetails:
     try:
         return ModelDetails() if path is None else read_details(path)
     except ModelLoadError as error:  # loading it will say so, too
-        log.warning("%s", error)
+        log.debug("%s", error)
         return ModelDetails()
 
 

@@ -1,0 +1,73 @@
+"""Whether a model fits this machine, before it is loaded or even fetched; it decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.core.config import EngineConfig
+from quire.core.machine import Machine
+from quire.core.memory_budget import budget_from_total
+from quire.core.resolve import resolve
+from quire.kernels.registry import create_backend
+from quire.models.config_reader import read_model_config
+from quire.models.named_models import NamedModel, catalogue
+from quire.runner.loaded_model import expected_demand
+
+#: What a model of the catalogue needs, by its file's size: packed weights take about as much, and
+#: scratch and the KV cache of a few thousand tokens about a quarter as much again.
+NEEDED_OF_FILE = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a model needs and what there is.
+
+    Attributes:
+        needed_bytes: Weights, scratch and the KV cache of one block.
+        budget_bytes: What an engine would take of the memory that is free now.
+        context: Tokens of the longest request that fits; None if only the files tell.
+    """
+
+    needed_bytes: int
+    budget_bytes: int
+    context: int | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be loaded."""
+        return self.needed_bytes <= self.budget_bytes
+
+
+def fit_files(path: Path, machine: Machine) -> Fit:
+    """Return whether the model in a folder or GGUF file fits, with the default settings.
+
+    Raises:
+        UnsupportedArchitectureError: Its architecture is not implemented.
+        ModelLoadError: It cannot be read.
+    """
+    config = read_model_config(path)
+    resolved = resolve(EngineConfig(), machine, config)
+    backend = create_backend(resolved.device, threads=1)
+    demand = expected_demand(path, backend, config, resolved)
+    context = min(resolved.max_model_len, demand.longest_fitting(resolved.memory_bytes))
+    least = demand.fixed_bytes + 2 * demand.allocated_block_bytes  # one, and the null block
+    return Fit(least, resolved.memory_bytes, max(0, context))
+
+
+def fit_named(model: NamedModel, machine: Machine) -> Fit:
+    """Return whether a model of the catalogue is likely to fit; only its size is known."""
+    free = machine.free_bytes
+    budget = budget_from_total(free, EngineConfig().cache.gpu_memory_utilization)
+    return Fit(int(NEEDED_OF_FILE * model.nbytes), budget)
+
+
+def largest_that_fits(model: NamedModel, machine: Machine) -> NamedModel | None:
+    """Return the largest model of the same family that is likely to fit, or None."""
+    family = model.name.partition(":")[0]
+    fitting = [
+        other
+        for name, other in catalogue().items()
+        if name.partition(":")[0] == family and fit_named(other, machine).fits
+    ]
+    return max(fitting, key=lambda other: other.nbytes, default=None)
