@@ -7,6 +7,7 @@ to them are the library's, and other programs find them there.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from quire.core.errors import ModelLoadError
+from quire.core.memory_budget import format_bytes
 from quire.models.pull_progress import OnProgress, PullProgress
 
 #: Seconds that the hub may take to say what a file is.
@@ -227,7 +229,8 @@ def _fetch_blob(remote: _Remote, blobs: Path, on_progress: OnProgress) -> None:
             digest = hashlib.sha256()
         missing, free = remote.nbytes - file.tell(), shutil.disk_usage(blobs).free
         if missing > free:
-            raise OSError(28, f"{missing / 1e9:.2f} GB still to come, {free / 1e9:.2f} GB free")
+            left = f"{format_bytes(missing)} to come and {format_bytes(free)} free"
+            raise OSError(errno.ENOSPC, left)
         try:
             _receive(remote, file, digest, on_progress)
             on_progress(PullProgress("verifying sha256 digest"))

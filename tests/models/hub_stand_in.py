@@ -29,6 +29,8 @@ class HubStandIn:
         endless: Files whose body is not announced and goes on for ever.
         loops: Files whose transfer is redirected to itself.
         etags: Files that are announced by another hash.
+        wholes: Files that are sent from their beginning, whatever part was asked for.
+        encodings: What a file's transfer says its bytes are encoded by.
         pause: Seconds between pieces of 1,000 bytes; 0 sends all at once.
         requests: (method, path, Range header) of each request.
         tokens: The Authorization header that came last with each path.
@@ -42,6 +44,8 @@ class HubStandIn:
     endless: set[str] = field(default_factory=set)
     loops: set[str] = field(default_factory=set)
     etags: dict[str, str] = field(default_factory=dict)
+    wholes: set[str] = field(default_factory=set)
+    encodings: dict[str, str] = field(default_factory=dict)
     pause: float = 0.0
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     tokens: dict[str, str | None] = field(default_factory=dict)
@@ -133,7 +137,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(302, b"", {"Location": self.path})
             return
         begin = int((self.headers["Range"] or "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        if name in self.served.wholes:
+            begin = 0
         headers = {"ETag": f'"{etag(data, name)}"', "Accept-Ranges": "bytes"}
+        if name in self.served.encodings:
+            headers["Content-Encoding"] = self.served.encodings[name]
         headers["X-Repo-Commit"] = COMMIT
         if begin:
             headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"

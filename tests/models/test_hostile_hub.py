@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import httpx2
 import pytest
 
 from quire.core.errors import ConfigError, ModelLoadError
@@ -115,6 +116,31 @@ def test_what_a_pull_left_that_was_given_up_can_be_removed(served, tmp_path):
     assert Store().remove(MODEL).freed_bytes == 1000 and partial(tmp_path) == []
     with pytest.raises(ConfigError, match="one that quire list shows"):
         Store().remove(MODEL)
+
+
+def test_a_server_that_knows_no_ranges_sends_what_is_there_once_more(served, tmp_path):
+    served.wholes.add("only.gguf")
+    served.cuts["only.gguf"] = 200_000
+    assert pull(served).read_bytes() == DATA
+    assert len(ranges(served)) == 2 and partial(tmp_path) == []
+
+
+def test_bytes_that_are_encoded_are_refused(served, tmp_path):
+    """A few of them may stand for gigabytes."""
+    served.encodings["only.gguf"] = "gzip"
+    with pytest.raises(ModelLoadError, match="encoding gzip"):
+        pull(served)
+    assert visible(tmp_path) == []
+    served.encodings.clear()
+    check_healed(served, tmp_path)
+
+
+def test_a_redirect_from_https_to_http_is_refused():
+    response = httpx2.Response(200, request=httpx2.Request("GET", "http://elsewhere/file"))
+    wanted = hub_download.HubFile("org/one", None, "only.gguf")
+    remote = hub_download._Remote(wanted, "https://hub/org/one/file", SHA256, 9)
+    with pytest.raises(ModelLoadError, match="must come over https; got a redirect to http://else"):
+        hub_download._first_byte(response, remote, 0)
 
 
 def test_a_hub_that_is_busy_is_asked_again(served):
@@ -321,6 +347,6 @@ def test_a_full_disk_is_an_error_that_says_so(served, tmp_path):
 
 def test_a_file_larger_than_the_disk_is_not_begun(served, tmp_path, monkeypatch):
     monkeypatch.setattr(hub_download.shutil, "disk_usage", lambda path: type("U", (), {"free": 9}))
-    with pytest.raises(ModelLoadError, match="0.00 GB free"):
+    with pytest.raises(ModelLoadError, match="500 KiB to come and 9 B free"):
         pull(served)
     assert visible(tmp_path) == [] and ranges(served) == []
