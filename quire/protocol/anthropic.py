@@ -87,8 +87,8 @@ class Thinking(msgspec.Struct, kw_only=True):
 
     @property
     def on(self) -> bool:
-        """Whether the model is to think."""
-        return self.type != "disabled"
+        """Whether the model is to think before it answers; ``between_tools`` is not that."""
+        return self.type in ("enabled", "adaptive")
 
 
 class OutputFormat(msgspec.Struct, kw_only=True):
@@ -260,13 +260,14 @@ class TokenCount(msgspec.Struct):
 
 
 class AnthropicModel(msgspec.Struct, kw_only=True):
-    """A served model; the limits are in tokens, and known when it is loaded."""
+    """A served model; its limits, in tokens, and capabilities are known when it is loaded."""
 
     id: str
     display_name: str
     created_at: str
     max_input_tokens: int | None
     max_tokens: int | None
+    capabilities: dict[str, Any] | None
     type: Literal["model"] = "model"
     lifecycle: Literal["active"] = "active"
 

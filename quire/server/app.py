@@ -8,7 +8,15 @@ from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp
 
 from quire.server.access.outer_layers import with_outer_layers
-from quire.server.compat import anthropic, llama_server, ollama, ollama_models, tgi, triton
+from quire.server.compat import (
+    anthropic,
+    anthropic_models,
+    llama_server,
+    ollama,
+    ollama_models,
+    tgi,
+    triton,
+)
 from quire.server.compat.invocations import Invocations
 from quire.server.generation.by_model import ByModel, Models
 from quire.server.generation.endpoint import GenerationEndpoint
@@ -50,6 +58,7 @@ def create_app(models: Models) -> ASGIApp:
         *triton.routes(models),
         *llama_server.routes(models),
         *anthropic.routes(models),
+        *anthropic_models.routes(models),
         *openai_models.routes(models),
         *tokenization.routes(models),
         *health.routes(models),

@@ -93,6 +93,10 @@ def test_models(client):
     (model,) = list(client.models.list(limit=1))
     assert (model.id, model.type) == (MODEL, "model") and model.created_at.year > 2000
     assert client.models.retrieve(MODEL) == model
+    can = model.capabilities
+    assert can.structured_outputs.supported and not can.image_input.supported
+    assert not can.thinking.types.enabled.supported and not can.effort.max.supported
+    assert type(model).model_validate(model.model_dump()) == model
 
 
 def test_tools_round_trip(client):

@@ -255,7 +255,7 @@ def test_settings():
     assert asked.chat_template_kwargs["enable_thinking"] is True
     older = chat(HELLO, output_format=form)
     assert older.structured_outputs.json == schema
-    for thinking in (None, {"type": "disabled"}):
+    for thinking in (None, {"type": "disabled"}, {"type": "between_tools"}):
         off = chat(HELLO, thinking=thinking)
         assert off.chat_template_kwargs == {"enable_thinking": False, "thinking": False}
 

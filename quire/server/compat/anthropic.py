@@ -1,4 +1,4 @@
-"""Anthropic's routes: ``/v1/messages``, ``/v1/messages/count_tokens``, and about the models."""
+"""Anthropic's routes: ``/v1/messages`` and ``/v1/messages/count_tokens``."""
 
 from __future__ import annotations
 
@@ -7,27 +7,22 @@ from contextlib import contextmanager
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.routing import Route
 
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.protocol.anthropic import (
-    AnthropicModel,
-    AnthropicModelList,
     AnthropicPrompt,
     AnthropicRequest,
     TokenCount,
 )
 from quire.server.compat.anthropic_answer import AnthropicAnswer
-from quire.server.compat.ollama_models import stamp
-from quire.server.generation.by_model import ByModel, KnownModel, Models, post_route
+from quire.server.generation.by_model import ByModel, Models, post_route
 from quire.server.generation.chat_prompt import encode_chat, prepare_chat
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
 from quire.server.generation.reasoning_effort import has_effect
-from quire.server.generation.service import Service, meant_name, no_such_model
+from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import Fields, json_response, read_fields
-from quire.server.http.errors import ANTHROPIC_HEADER, ApiError
 from quire.server.http.sse import ANTHROPIC_EVENTS
 
 #: Parts of the names of chat requests in errors, and what they are called here.
@@ -36,8 +31,6 @@ _NAMES = (
     (".function.", "."),
     (".function", ""),
 )
-#: Models on a page, by default and at most.
-PAGE, MAX_PAGE = 20, 1000
 
 
 class AnthropicMessages(GenerationEndpoint[AnthropicRequest]):
@@ -96,17 +89,8 @@ def _too_long(service: Service, num_tokens: int | str) -> PromptTooLongError:
     return PromptTooLongError(text, "messages")
 
 
-class AnthropicRoute(Route):
-    """A route that only requests of Anthropic's clients take; others go on to the next."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Look at the header that all these clients send."""
-        theirs = any(name == ANTHROPIC_HEADER for name, _ in scope["headers"])
-        return super().matches(scope) if theirs else (Match.NONE, {})
-
-
 def routes(models: Models) -> list[Route]:
-    """Return the routes; those about models must stand before OpenAI's."""
+    """Return the routes."""
 
     async def count_tokens(service: Service, request: Request, fields: Fields) -> Response:
         def unused(body: AnthropicPrompt) -> list[str]:
@@ -118,61 +102,7 @@ def routes(models: Models) -> list[Route]:
             prompt = await encode_chat(service, body.chat_request())
         return json_response(TokenCount(len(prompt.token_ids)), headers)
 
-    async def list_models(request: Request) -> Response:
-        found = [_model(model, name) for model in models.known() for name in model.names]
-        return json_response(_page(request, found))
-
-    async def show_model(request: Request) -> Response:
-        name = request.path_params["model"]
-        for model in models.known():
-            meant = meant_name(name, model.config.model)
-            if meant is not None:
-                return json_response(_model(model, meant))
-        raise no_such_model(name)
-
     return [
         Route("/v1/messages", ByModel(models, AnthropicMessages), methods=["POST"]),
         post_route(models, "/v1/messages/count_tokens", count_tokens),
-        AnthropicRoute("/v1/models", list_models, methods=["GET"]),
-        AnthropicRoute("/v1/models/{model:path}", show_model, methods=["GET"]),
     ]
-
-
-def _model(model: KnownModel, name: str) -> AnthropicModel:
-    service = model.service
-    longest = None if service is None else service.engine.max_model_len
-    return AnthropicModel(
-        id=name,
-        display_name=name,
-        created_at=stamp(0 if service is None else service.created),
-        max_input_tokens=longest,
-        max_tokens=longest,
-    )
-
-
-def _page(request: Request, models: list[AnthropicModel]) -> AnthropicModelList:
-    """Return the part of a list that a request asks for.
-
-    Raises:
-        ApiError: 400, it names no model of the list, or no number.
-    """
-    asked = request.query_params
-    limit = asked.get("limit", str(PAGE))
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:5]) <= MAX_PAGE):
-        raise ApiError(400, f"[limit] must be 1 to {MAX_PAGE}; got {limit[:40]!a}.", param="limit")
-    names = [model.id for model in models]
-    for field in ("after_id", "before_id"):
-        name = asked.get(field)
-        if name is not None and name not in names:
-            raise ApiError(400, f"[{field}] must be a model; got {name[:80]!a}.", param=field)
-    first = names.index(asked["after_id"]) + 1 if "after_id" in asked else 0
-    end = names.index(asked["before_id"]) if "before_id" in asked else len(models)
-    found = models[first:end]
-    size = int(limit)
-    shown = found[-size:] if "before_id" in asked and "after_id" not in asked else found[:size]
-    return AnthropicModelList(
-        data=shown,
-        has_more=len(shown) < len(found),
-        first_id=shown[0].id if shown else None,
-        last_id=shown[-1].id if shown else None,
-    )

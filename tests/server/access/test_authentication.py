@@ -83,9 +83,11 @@ def test_every_key_is_compared_in_constant_time(engine, monkeypatch, key_file):
     with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
         for key in ("key-i", "none"):
             seen.clear()
-            client.get("/v1/models", headers={"authorization": f"Bearer {key}"})
             given = hashlib.sha256(key.encode()).digest()
-            assert seen == [(given, stored.digest) for stored in service.shared.keys]
+            for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}):
+                seen.clear()
+                client.get("/v1/models", headers=headers)
+                assert seen == [(given, stored.digest) for stored in service.shared.keys]
 
 
 def test_the_scheme_s_case_and_spaces_do_not_matter(serve):

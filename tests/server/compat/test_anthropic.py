@@ -288,6 +288,15 @@ def test_models_in_either_shape(client, engine):
     assert "code" in client.get("/v1/models/other").json()["error"]
 
 
+def test_what_a_model_can_do(calling):
+    """Its template turns thinking on and knows no efforts."""
+    can = calling.get("/v1/models/quire-tiny", headers=THEIRS).json()["capabilities"]
+    assert can["thinking"]["supported"] and can["thinking"]["types"]["adaptive"]["supported"]
+    assert not can["effort"]["supported"] and not can["effort"]["high"]["supported"]
+    assert can["structured_outputs"] == {"supported": True}
+    assert can["pdf_input"] == can["context_management"] == {"supported": False}
+
+
 def test_models_come_in_pages(serve):
     names = ("a", "b", "c")
     client = serve(EngineConfig(model=ModelOptions(model="m", served_model_name=names)))

@@ -1,0 +1,114 @@
+"""Anthropic's routes about the models: ``GET /v1/models`` and ``GET /v1/models/{id}``."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
+
+from quire.protocol.anthropic import AnthropicModel, AnthropicModelList, Effort
+from quire.server.compat.ollama_models import stamp
+from quire.server.generation.by_model import KnownModel, Models
+from quire.server.generation.reasoning_effort import has_effect
+from quire.server.generation.service import Service, meant_name, no_such_model
+from quire.server.http.body import json_response
+from quire.server.http.errors import ANTHROPIC_HEADER, ApiError
+
+#: Models on a page, by default and at most.
+PAGE, MAX_PAGE = 20, 1000
+#: What no model here can do.
+_MISSING = ("batch", "citations", "code_execution", "image_input", "pdf_input")
+
+
+class AnthropicRoute(Route):
+    """A route that only requests of Anthropic's clients take; others go on to the next."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Look at the header that all these clients send."""
+        theirs = any(name == ANTHROPIC_HEADER for name, _ in scope["headers"])
+        return super().matches(scope) if theirs else (Match.NONE, {})
+
+
+def routes(models: Models) -> list[Route]:
+    """Return the routes; they must stand before OpenAI's."""
+
+    async def list_models(request: Request) -> Response:
+        found = [_model(model, name) for model in models.known() for name in model.names]
+        return json_response(_page(request, found))
+
+    async def show_model(request: Request) -> Response:
+        name = request.path_params["model"]
+        for model in models.known():
+            meant = meant_name(name, model.config.model)
+            if meant is not None:
+                return json_response(_model(model, meant))
+        raise no_such_model(name)
+
+    return [
+        AnthropicRoute("/v1/models", list_models, methods=["GET"]),
+        AnthropicRoute("/v1/models/{model:path}", show_model, methods=["GET"]),
+    ]
+
+
+def _model(model: KnownModel, name: str) -> AnthropicModel:
+    service = model.service
+    longest = None if service is None else service.engine.max_model_len
+    return AnthropicModel(
+        id=name,
+        display_name=name,
+        created_at=stamp(0 if service is None else service.created),
+        max_input_tokens=longest,
+        max_tokens=longest,
+        capabilities=None if service is None else _capabilities(service),
+    )
+
+
+def _capabilities(service: Service) -> dict[str, Any]:
+    """Return what a model can do, under Anthropic's names."""
+    template, thinks = service.engine.tokenizer.chat_template, service.formats.reasoning is not None
+    efforts = {name: _supported(has_effect(name, template)) for name in get_args(Effort)}
+    modes = {"enabled": thinks, "adaptive": thinks, "disabled": True, "between_tools": True}
+    return dict.fromkeys(_MISSING, _supported(False)) | {
+        "structured_outputs": _supported(True),
+        "effort": _supported(any(one["supported"] for one in efforts.values())) | efforts,
+        "thinking": _supported(thinks)
+        | {"types": {name: _supported(value) for name, value in modes.items()}},
+        "context_management": _supported(False),
+        "server_tools": _supported(False)
+        | dict.fromkeys(("code_execution", "web_search"), _supported(False)),
+    }
+
+
+def _supported(value: bool) -> dict[str, Any]:
+    return {"supported": value}
+
+
+def _page(request: Request, models: list[AnthropicModel]) -> AnthropicModelList:
+    """Return the part of a list that a request asks for.
+
+    Raises:
+        ApiError: 400, it names no model of the list, or no number.
+    """
+    asked = request.query_params
+    limit = asked.get("limit", str(PAGE))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:5]) <= MAX_PAGE):
+        raise ApiError(400, f"[limit] must be 1 to {MAX_PAGE}; got {limit[:40]!a}.", param="limit")
+    names = [model.id for model in models]
+    for field in ("after_id", "before_id"):
+        name = asked.get(field)
+        if name is not None and name not in names:
+            raise ApiError(400, f"[{field}] must be a model; got {name[:80]!a}.", param=field)
+    first = names.index(asked["after_id"]) + 1 if "after_id" in asked else 0
+    end = names.index(asked["before_id"]) if "before_id" in asked else len(models)
+    found = models[first:end]
+    size = int(limit)
+    shown = found[-size:] if "before_id" in asked and "after_id" not in asked else found[:size]
+    return AnthropicModelList(
+        data=shown,
+        has_more=len(shown) < len(found),
+        first_id=shown[0].id if shown else None,
+        last_id=shown[-1].id if shown else None,
+    )
