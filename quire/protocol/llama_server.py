@@ -35,14 +35,16 @@ class LlamaRequest(CompatRequest, kw_only=True):
         "xtc_probability": (0.0,),
         "dynatemp_range": (0.0,),
         "top_n_sigma": (-1.0,),
-        # The penalty looks at all of the text.
-        "repeat_last_n": (-1,),
+        "adaptive_target": (-1.0,),
+        "min_keep": (0, 1),
+        "grammar_lazy": (False,),
+        "grammar_triggers": ([],),
+        "reasoning_budget_tokens": (-1,),
         "n_indent": (0,),
         "lora": ([],),
         "image_data": ([],),
         "post_sampling_probs": (False,),
         "t_max_predict_ms": (0, -1),
-        "response_fields": ([],),
     }
     sent_names = {ours: theirs for theirs, ours in _NAMES.items()} | {
         "max_tokens": "n_predict",
@@ -55,6 +57,7 @@ class LlamaRequest(CompatRequest, kw_only=True):
     top_p: float | None = None
     min_p: float | None = None
     repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: Seed | None = None
@@ -67,6 +70,7 @@ class LlamaRequest(CompatRequest, kw_only=True):
     cache_prompt: bool | None = None
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
+    response_fields: list[str] | None = None
 
     @property
     def constraint_field(self) -> str | None:
@@ -89,8 +93,8 @@ class LlamaRequest(CompatRequest, kw_only=True):
         if not self.n_probs:
             fields.pop("logprobs", None)
         limit = self.n_predict
-        if limit is not None and limit < 1 and limit != -1:
-            raise refuse("n_predict", "must be at least 1, or -1 for no limit", limit)
+        if limit is not None and limit < -1:
+            raise refuse("n_predict", "must be at least 0, or -1 for no limit", limit)
         if self.cache_prompt is False:
             raise refuse("cache_prompt", "must be true: equal prefixes are always shared", False)
         if self.grammar and self.json_schema is not None:
@@ -106,7 +110,8 @@ class LlamaRequest(CompatRequest, kw_only=True):
         return CompletionRequest(
             **fields,
             prompt=self.prompt,
-            max_tokens=None if limit is None or limit < 0 else limit,
+            # Of none, one is computed and not shown: what counts is that the prompt is cached.
+            max_tokens=None if limit is None or limit < 0 else max(limit, 1),
             stream=self.stream,
         )
 
@@ -120,6 +125,22 @@ class LlamaRequest(CompatRequest, kw_only=True):
             if value is not True:  # False bans the token; True means nothing there.
                 found.append((token_id, BIAS_OF_FALSE if value is False else value))
         return found
+
+
+class InfillChunk(msgspec.Struct, kw_only=True):
+    """Text of another file; what else editors say of it does not matter."""
+
+    text: str
+    filename: str = "tmp"
+
+
+class InfillRequest(LlamaRequest, kw_only=True):
+    """``POST /infill``: what is to stand between two texts; ``prompt`` ends the first of them."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[InfillChunk] | None = None
+    prompt: str = ""
 
 
 class LlamaProbability(msgspec.Struct, kw_only=True):

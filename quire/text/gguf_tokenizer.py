@@ -12,6 +12,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from quire.models.gguf_file import GgufFile, open_gguf
+from quire.text.fim_tokens import GGUF_NAMES
 from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS, GgufPreTokenizer
 from quire.text.library_errors import library_errors
 from quire.text.sentencepiece_model import (
@@ -29,8 +30,10 @@ PREFIX = "tokenizer.ggml."
 #: Named special tokens; the format has the misspelling.
 SPECIAL = {
     "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding",
-    "mask": "mask",
+    "mask": "mask", **{name: name for name in GGUF_NAMES.values()},
 }  # fmt: skip
+#: What files of codellama call the same.
+_OLDER = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 #: Ids that files of sentencepiece may leave out.
 SENTENCEPIECE_IDS = {"bos": 1, "eos": 2, "unk": 0}
 
@@ -56,6 +59,8 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
         "chat_template": _templates(file),
     }
     for name, key in SPECIAL.items():
+        if name in _OLDER and f"{PREFIX}{key}_token_id" not in file.metadata:
+            key = _OLDER[name]
         token_id = file.token_id(f"{PREFIX}{key}_token_id", defaults.get(name))
         if token_id is None:
             continue

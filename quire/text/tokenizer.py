@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 from quire.core.errors import ModelLoadError, QuireError, RequestError
 from quire.text.chat_template import ChatTemplate, find_template, no_template_error
 from quire.text.detokenizer import Detokenizer
+from quire.text.fim_tokens import GGUF_NAMES
 from quire.text.gguf_tokenizer import read_gguf_tokenizer
 from quire.text.library_errors import library_errors
 from quire.text.off_loop import INLINE_CHARACTERS
@@ -31,7 +32,8 @@ class Tokenizer:
         backend: The library's object.
         pieces: Bytes of each token.
         bos_token_id, eos_token_id: None when the model has no such token.
-        special_tokens: Named special tokens (``bos_token`` ...) by name, as text.
+        special_tokens: Named special tokens (``bos_token`` ...) by name, as text; those of a GGUF
+            file that fill in the middle (``fim_pre_token`` ...) need not be special.
         chat_template: None when the model has none.
         vocab_size: All ids are below it; the model's own vocabulary may be larger.
         special_texts: How the special tokens are spelled.
@@ -290,7 +292,8 @@ def _add_special_tokens(backend: Backend, config: dict[str, Any]) -> dict[str, s
     named = {key: _text(config[key]) for key in _special_keys(config)}
     special = dict.fromkeys([*named.values(), *_extra(config)])
     backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
-    return named
+    fim = [key for name in GGUF_NAMES.values() if (key := f"{name}_token") in config]
+    return named | {key: _text(config[key]) for key in fim}
 
 
 def _add_start_and_end(

@@ -9,6 +9,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from quire.core.errors import ModelLoadError
 from quire.models.gguf_writer import write_gguf
+from quire.text.fim_tokens import FimTokens
 from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS, find_pre_tokenizer
 from quire.text.gguf_vocabulary import gguf_vocabulary
 from quire.text.tokenizer import load_tokenizer
@@ -102,6 +103,21 @@ def test_round_trip_of_a_byte_level_folder(name, tmp_path):
     assert got.special_tokens == want.special_tokens
     messages = [{"role": "user", "content": "x"}]
     assert got.chat_template.render(messages) == "<|im_end|>user"
+
+
+@pytest.mark.parametrize(
+    "names", [("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")]
+)
+def test_tokens_around_a_middle_are_read_from_the_files_keys(tmp_path, names):
+    byte_level(tmp_path, PRE["gpt-2"].build())
+    metadata = gguf_vocabulary(tmp_path, 300)
+    ids = {name: 257 + index for index, name in enumerate(names)}
+    metadata |= {f"tokenizer.ggml.{name}_token_id": i for name, i in ids.items()}
+    path = tmp_path / "model.gguf"
+    write_gguf(path, metadata, [])
+    fim = FimTokens.find(load_tokenizer(path))
+    assert (fim.prefix, fim.suffix, fim.middle, fim.missing) == (257, 258, 259, [])
+    assert FimTokens.find(load_tokenizer(tmp_path)).missing == ["prefix", "suffix", "middle"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ _INFER = frozenset(
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
         "/tokenize", "/detokenize", "/invocations", "/", "/generate", "/generate_stream",
         "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/completion",
-        "/completions", "/playground/render", "/v1/messages", "/v1/messages/count_tokens",
+        "/completions", "/infill", "/apply-template", "/playground/render", "/v1/messages",
+        "/v1/messages/count_tokens",
     }
 )  # fmt: skip
 #: Of one of Triton's models; others tell of it.

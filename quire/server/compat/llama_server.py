@@ -1,41 +1,73 @@
-"""llama-server's routes: ``POST /completion``, ``GET /props`` and ``GET /slots``."""
+"""llama-server's routes for texts: ``POST /completion`` and ``POST /infill``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
-import quire
 from quire.core.errors import RequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.llama_server import LlamaAnswer, LlamaProbability, LlamaRequest, LlamaTimings
+from quire.protocol.compat import check_penalty_window
+from quire.protocol.completion import CompletionRequest
+from quire.protocol.llama_server import (
+    InfillRequest,
+    LlamaAnswer,
+    LlamaProbability,
+    LlamaRequest,
+    LlamaTimings,
+)
+from quire.server.compat import llama_properties
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
-from quire.server.generation.by_model import ByModel, Models, get_route
+from quire.server.compat.infill import InfillPrompt
+from quire.server.generation.by_model import ByModel, Models
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.http.body import json_response, read_any_type
+from quire.server.http.body import read_any_type
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LLAMA_EVENTS
 from quire.server.openai.logprobs import TokenNames, chat_logprobs
+from quire.text.fim_tokens import FimTokens
 
+T = TypeVar("T", bound=LlamaRequest)
 #: No request has one here.
 NO_SLOT = -1
+#: Fields that are no settings.
+_TEXTS = ("prompt", "model", "input_prefix", "input_suffix", "input_extra")
 
 
-class Llama(CompatEndpoint[LlamaRequest]):
-    """The ASGI app of the route."""
+class LlamaEndpoint(CompatEndpoint[T]):
+    """What either route does."""
 
-    kind = LlamaRequest
     id_prefix = "llama"
     form = LLAMA_EVENTS
     read = staticmethod(read_any_type)
+
+    def unused_fields(self, body: T) -> list[str]:
+        does_nothing = body.repeat_last_n is not None and body.repeat_last_n != -1
+        named = ["repeat_last_n"] if does_nothing else []
+        return [*super().unused_fields(body), *named]
+
+    def our_request(self, body: T) -> CompletionRequest:
+        """Return the completion request that has the same text.
+
+        Raises:
+            RequestError: What is asked for cannot be.
+        """
+        ours, engine = body.completion_request(), self.service.engine
+        defaults, longest = engine.default_sampling_params, engine.max_model_len
+        check_penalty_window("repeat_last_n", body.repeat_last_n, ours, defaults, longest)
+        return ours
+
+
+class Llama(LlamaEndpoint[LlamaRequest]):
+    """``POST /completion``."""
+
+    kind = LlamaRequest
 
     async def prepare(self, request: ApiRequest[LlamaRequest]) -> tuple[LlamaTexts, Submission]:
         body = request.body
@@ -43,9 +75,32 @@ class Llama(CompatEndpoint[LlamaRequest]):
             raise RequestError(
                 f"[prompt] must be one for a stream; got {len(body.prompts())}.", "prompt"
             )
-        completion = request.with_body(body.completion_request())
+        completion = request.with_body(self.our_request(body))
         submission, texts = await prepare_completion(self.service, completion)
         return LlamaTexts(self.service, request, texts), submission
+
+
+class Infill(LlamaEndpoint[InfillRequest]):
+    """``POST /infill``."""
+
+    kind = InfillRequest
+
+    async def prepare(self, request: ApiRequest[InfillRequest]) -> tuple[LlamaTexts, Submission]:
+        service, body = self.service, request.body
+        engine = service.engine
+        tokens = FimTokens.find(engine.tokenizer)
+        if tokens.missing:
+            missing = "".join(f" {kind} token is missing." for kind in tokens.missing)
+            raise ApiError(501, f"Infill is not supported by this model:{missing}")
+        ours = self.our_request(body)
+        longest = engine.max_model_len
+        prompt = await InfillPrompt.encode(engine.tokenizer, tokens, body, longest)
+        room = longest - (ours.max_tokens or longest // 4)
+        token_ids, truncated = prompt.fit(room)
+        ours = msgspec.structs.replace(ours, prompt=token_ids, stop_token_ids=tokens.ends or None)
+        submission, _ = await prepare_completion(service, request.with_body(ours))
+        text = engine.tokenizer.decode(token_ids, skip_special_tokens=False)
+        return LlamaTexts(service, request, [text], truncated), submission
 
 
 class LlamaTexts(CompatAnswer):
@@ -55,43 +110,66 @@ class LlamaTexts(CompatAnswer):
         service: The served model.
         request: What is answered.
         prompts: As text.
+        truncated: Whether parts of the request are not in them.
     """
 
     form = LLAMA_EVENTS
 
     def __init__(
-        self, service: Service, request: ApiRequest[LlamaRequest], prompts: list[str]
+        self,
+        service: Service,
+        request: ApiRequest[Any],
+        prompts: list[str],
+        truncated: bool = False,
     ) -> None:
-        self._body = request.body
+        self._body: LlamaRequest = request.body
+        self._truncated = truncated
         self._model = request.model
         self._prompts = prompts
         self._names = TokenNames(service.engine.tokenizer, False)
         self._num_tokens = 0
         self._has_new_line = False
 
-    def whole(self, outputs: list[RequestOutput]) -> LlamaAnswer | list[LlamaAnswer]:
-        answers = []
+    def whole(self, outputs: list[RequestOutput]) -> Any:
+        answers: list[LlamaAnswer | dict[str, Any]] = []
         for index, output in enumerate(outputs):
             (completion,) = output.outputs
             self._num_tokens, self._has_new_line = 0, False
             answer = self._piece(output, completion, index, bool(self._body.return_tokens))
-            answers.append(self._ended(answer, output, completion))
+            answers.append(self._asked(self._ended(answer, output, completion)))
         return answers if len(answers) > 1 else answers[0]
 
-    def pieces(self, output: RequestOutput, completion: CompletionOutput) -> Iterator[LlamaAnswer]:
+    def pieces(
+        self, output: RequestOutput, completion: CompletionOutput
+    ) -> Iterator[LlamaAnswer | dict[str, Any]]:
         answer = self._piece(output, completion, 0, True)
-        if completion.text or completion.token_ids:
+        if answer.content or answer.tokens:
             yield answer
         if output.finished:
             last = msgspec.structs.replace(
                 answer, content="", tokens=[], completion_probabilities=UNSET
             )
-            yield self._ended(last, output, completion)
+            yield self._asked(self._ended(last, output, completion))
+
+    def _asked(self, answer: LlamaAnswer) -> LlamaAnswer | dict[str, Any]:
+        """Return what ``response_fields`` names of an answer: ``a/b`` is the part b of a."""
+        if not self._body.response_fields:
+            return answer
+        known, found = msgspec.to_builtins(answer), {}
+        for path in self._body.response_fields:
+            value: Any = known
+            for name in path.split("/"):
+                value = value.get(name, UNSET) if isinstance(value, dict) else UNSET
+            if value is not UNSET:
+                found[path] = value
+        return found
 
     def _piece(
         self, output: RequestOutput, completion: CompletionOutput, index: int, with_tokens: bool
     ) -> LlamaAnswer:
         """Return what a delta adds, as an event that is not the last."""
+        if self._body.n_predict == 0:
+            completion = CompletionOutput(completion.index, logprobs=[])
         self._num_tokens += len(completion.token_ids)
         self._has_new_line |= "\n" in completion.text
         answer = LlamaAnswer(
@@ -135,8 +213,8 @@ class LlamaTexts(CompatAnswer):
     ) -> LlamaAnswer:
         """Return ``answer`` with what only the end has."""
         reason, word = completion.finish_reason, completion.stop_reason
-        stop_type = "limit" if reason == "length" else "none"
-        if reason == "stop":
+        stop_type = "limit" if reason == "length" or self._body.n_predict == 0 else "none"
+        if reason == "stop" and stop_type == "none":
             stop_type = "word" if isinstance(word, str) else "eos"
         return msgspec.structs.replace(
             answer,
@@ -145,7 +223,7 @@ class LlamaTexts(CompatAnswer):
             prompt=self._prompts[answer.index],
             generation_settings=self._settings(),
             has_new_line=self._has_new_line,
-            truncated=False,
+            truncated=self._truncated,
             stop_type=stop_type,
             stopping_word=word if isinstance(word, str) else "",
             tokens_cached=len(output.prompt_token_ids) + self._num_tokens,
@@ -156,9 +234,7 @@ class LlamaTexts(CompatAnswer):
         """Return the settings that the request gave."""
         given = msgspec.structs.asdict(self._body)
         return {
-            name: value
-            for name, value in given.items()
-            if value is not None and name not in ("prompt", "model")
+            name: value for name, value in given.items() if value is not None and name not in _TEXTS
         }
 
     def _timings(self, output: RequestOutput) -> LlamaTimings:
@@ -186,55 +262,10 @@ def _rate(count: int, milliseconds: float) -> float:
 
 def routes(models: Models) -> list[Route]:
     """Return the routes."""
-
-    async def show_props(service: Service, request: Request) -> Response:
-        return json_response(_props(service))
-
-    async def show_slots(service: Service, request: Request) -> Response:
-        slots = _slots(service)
-        wanted = request.query_params.get("fail_on_no_slot", "0") not in ("", "0", "false")
-        if wanted and all(slot["is_processing"] for slot in slots):
-            raise ApiError(503, "No slot is free.", headers={"Retry-After": "1"})
-        return json_response(slots)
-
     completion = ByModel(models, Llama)
     return [
         Route("/completion", completion, methods=["POST"]),
         Route("/completions", completion, methods=["POST"]),
-        get_route(models, "/props", show_props),
-        get_route(models, "/slots", show_slots),
-    ]
-
-
-def _props(service: Service) -> dict[str, Any]:
-    engine, template = service.engine, service.engine.tokenizer.chat_template
-    special = {} if template is None else template.special_tokens
-    return {
-        "default_generation_settings": {
-            "n_ctx": engine.max_model_len,
-            "params": engine.default_sampling_params,
-        },
-        "total_slots": service.config.scheduler.max_num_seqs,
-        "model_alias": service.model_names[0],
-        "model_path": service.config.model.model,
-        "modalities": {"vision": False, "audio": False},
-        "chat_template": "" if template is None else template.templates.get("default", ""),
-        "bos_token": special.get("bos_token", ""),
-        "eos_token": special.get("eos_token", ""),
-        "build_info": f"quire-{quire.__version__}",
-        "is_sleeping": False,
-    }
-
-
-def _slots(service: Service) -> list[dict[str, Any]]:
-    """Return as many slots as requests may run at once; those that do come first."""
-    running = service.engine.stats().get("num_requests_running", 0)
-    return [
-        {
-            "id": index,
-            "n_ctx": service.engine.max_model_len,
-            "speculative": False,
-            "is_processing": isinstance(running, int | float) and index < running,
-        }
-        for index in range(service.config.scheduler.max_num_seqs)
+        Route("/infill", ByModel(models, Infill), methods=["POST"]),
+        *llama_properties.routes(models),
     ]

@@ -27,6 +27,26 @@ class ChatPrompt:
     role: str
 
 
+def read_conversation(
+    service: Service, body: ChatCompletionRequest
+) -> tuple[Conversation, ToolUse]:
+    """Check a request; return what is rendered, and what may be called.
+
+    Raises:
+        RequestError: The request is wrong.
+    """
+    body.check()
+    tool_use, template = ToolUse.create(body, service), service.engine.tokenizer.chat_template
+    conversation = Conversation(
+        body.messages,
+        body.add_generation_prompt,
+        body.continue_final_message,
+        effort_kwargs(body.reasoning_effort, body.chat_template_kwargs, template),
+        tool_use.prompted,
+    )
+    return conversation, tool_use
+
+
 async def encode_chat(
     service: Service, body: ChatCompletionRequest, longest: PromptLimit | None = None
 ) -> ChatPrompt:
@@ -40,16 +60,8 @@ async def encode_chat(
     Raises:
         RequestError: The request is wrong.
     """
-    body.check()
-    tool_use, tokenizer = ToolUse.create(body, service), service.engine.tokenizer
-    conversation = Conversation(
-        body.messages,
-        body.add_generation_prompt,
-        body.continue_final_message,
-        effort_kwargs(body.reasoning_effort, body.chat_template_kwargs, tokenizer.chat_template),
-        tool_use.prompted,
-    )
-    special = bool(body.add_special_tokens)
+    conversation, tool_use = read_conversation(service, body)
+    tokenizer, special = service.engine.tokenizer, bool(body.add_special_tokens)
     token_ids = await encode_prompt(tokenizer, conversation, special, longest)
     return ChatPrompt(token_ids, tool_use, conversation.role)
 

@@ -23,7 +23,7 @@ from quire.protocol.anthropic import (
 from quire.protocol.chat_completion import ChatCompletion, ChatCompletionRequest
 from quire.protocol.completion import Completion, CompletionRequest
 from quire.protocol.embedding import EmbeddingRequest, EmbeddingResponse
-from quire.protocol.llama_server import LlamaRequest
+from quire.protocol.llama_server import InfillRequest, LlamaRequest
 from quire.protocol.model_list import ModelCard, ModelList
 from quire.protocol.ollama import (
     OllamaAnswer,
@@ -163,6 +163,17 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         )
         for path in ("/completion", "/completions")
     },
+    ("POST", "/infill"): Operation(
+        "Fill in the middle of a text, in llama-server's shape.",
+        InfillRequest,
+        None,
+        (_JSON, _EVENTS),
+    ),
+    ("POST", "/apply-template"): Operation(
+        "The prompt of a conversation, as text, in llama-server's shape.", ChatCompletionRequest
+    ),
+    ("POST", "/props"): Operation("Refused: properties are settings of the start."),
+    ("POST", "/slots/{slot}"): Operation("Refused: no request has a slot of its own."),
     ("GET", "/props"): Operation("What is served, in llama-server's shape."),
     ("GET", "/slots"): Operation(
         "Who may run and who does, in llama-server's shape.", None, list[dict[str, Any]]

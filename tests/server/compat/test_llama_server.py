@@ -89,7 +89,9 @@ def test_stop_words_and_settings(live, case):  # noqa: F811
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n_predict": 0}, "n_predict"),
+        ({"n_predict": -2}, "n_predict"),
+        ({"repeat_last_n": 64, "repeat_penalty": 1.1}, "repeat_last_n"),
+        ({"adaptive_target": 0.5}, "adaptive_target"),
         ({"n_predict": 999}, "prompt"),
         ({"mirostat": 2}, "mirostat"),
         ({"temperature": -1}, "temperature"),
@@ -101,7 +103,6 @@ def test_stop_words_and_settings(live, case):  # noqa: F811
         ({"logit_bias": [[2**31, 1]]}, "logit_bias"),
         ({"logit_bias": [[-1, 1]]}, "logit_bias"),
         ({"grammar": "root ::= x", "json_schema": {}}, "json_schema"),
-        ({"response_fields": ["content"]}, "response_fields"),
     ],
 )
 def test_what_cannot_be_done_is_named(client, engine, fields, param):
@@ -117,15 +118,58 @@ def test_a_bias_that_is_true_does_nothing(client, engine):
 
 
 def test_what_does_nothing_is_named(client):
-    body = {"prompt": "x", "samplers": ["top_k"], "n_keep": 3}
-    assert client.post(URL, json=body).headers["x-ignored-params"] == "samplers, n_keep"
+    body = {"prompt": "x", "samplers": ["top_k"], "n_keep": 3, "repeat_last_n": 64}
+    ignored = client.post(URL, json=body).headers["x-ignored-params"]
+    assert ignored == "samplers, n_keep, repeat_last_n"
     declared = {"content-type": "application/x-www-form-urlencoded"}
     content = json.dumps({"prompt": "x"})
     assert client.post(URL, content=content, headers=declared).status_code == 200
 
 
+def test_of_no_tokens_only_the_prompt_is_computed(live, case):  # noqa: F811
+    prompt, _ = case
+    body = {"prompt": prompt, "n_predict": 0, "n_probs": 2, "return_tokens": True}
+    answer = live.http.post(URL, json=body).json()
+    assert (answer["content"], answer["tokens"], answer["stop_type"]) == ("", [], "limit")
+    assert answer["tokens_predicted"] == 0 and answer["tokens_evaluated"] > 0
+    (last,) = events(live.http.post(URL, json=body | {"stream": True}), "data: ")
+    assert last["stop"] is True and last["content"] == ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_fields_of_the_answer(client, stream):
+    fields = ["content", "timings/prompt_n", "stop", "timings/no", "content/no", ""]
+    response = client.post(URL, json={"prompt": "x", "response_fields": fields, "stream": stream})
+    last = events(response, "data: ")[-1] if stream else response.json()
+    assert last.keys() == {"content", "timings/prompt_n", "stop"}
+
+
+def test_a_template_is_applied(client):
+    body = {"messages": [{"role": "user", "content": "Hi <|im_end|>"}], "stream": True}
+    prompt = client.post("/apply-template", json=body).json()["prompt"]
+    assert prompt.startswith("<|im_start|>user\nHi <|im_end|>")
+    assert prompt.endswith("<|im_start|>assistant\n")
+    closed = client.post("/apply-template", json=body | {"add_generation_prompt": False}).json()
+    assert prompt.removesuffix("<|im_start|>assistant\n") == closed["prompt"]
+    wrong = client.post("/apply-template", json={"messages": [{"role": "robot"}]})
+    assert wrong.json()["error"]["param"] == "messages[0].role"
+    assert client.post("/apply-template", json=body | {"model": "other"}).status_code == 404
+
+
+def test_what_cannot_be_changed(client):
+    for path in ("/props", "/slots/0?action=save"):
+        answer = client.post(path, json={})
+        assert answer.status_code == 501
+        assert "This server does not support" in answer.json()["error"]["message"]
+
+
 def test_props_and_slots(client, live):
     props = client.get("/props").json()
+    params = props["default_generation_settings"]["params"]
+    assert (params["temperature"], params["repeat_penalty"], params["n_predict"]) == (0, 1, -1)
+    abilities = props["chat_template_caps"]
+    assert abilities["supports_string_content"] and not abilities["supports_tools"]
+    assert props["endpoint_slots"] and not props["endpoint_props"]
     assert props["default_generation_settings"]["n_ctx"] == 256
     assert props["model_alias"] == "quire-tiny" and "messages" in props["chat_template"]
     slots = live.http.get("/slots").json()

@@ -1,0 +1,123 @@
+"""The prompt by which a model fills in the middle of a text, as llama-server writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quire.protocol.llama_server import InfillRequest
+from quire.server.generation.prompts import encode_prompt
+from quire.text.fim_tokens import FimTokens
+from quire.text.plain_text import SpecialTexts
+from quire.text.tokenizer import Tokenizer
+
+#: What comes between the texts of other files for a model that has no token for it.
+_SNIPPET = "\n\n--- snippet ---\n\n"
+#: A text may be cut to as many characters for each token that fits before it is tokenized.
+_CHARACTERS_PER_TOKEN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class InfillPrompt:
+    """A prompt in parts, of which the outer ends may have to be left out.
+
+    Attributes:
+        extra: Token ids of other files; the last matter most.
+        begin: Ids of what opens the prefix.
+        prefix: Ids of the text before the middle.
+        prompt: Ids of its end, on the line that is to be filled in.
+        between: Ids of what opens the suffix.
+        suffix: Ids of the text after the middle.
+        end: Ids of what opens the middle.
+        is_cut: A text is not whole already.
+    """
+
+    extra: list[int]
+    begin: list[int]
+    prefix: list[int]
+    prompt: list[int]
+    between: list[int]
+    suffix: list[int]
+    end: list[int]
+    is_cut: bool
+
+    @classmethod
+    async def encode(
+        cls, tokenizer: Tokenizer, tokens: FimTokens, body: InfillRequest, longest: int
+    ) -> InfillPrompt:
+        """Tokenize each text of a request by itself; what spells a special token is text.
+
+        Args:
+            tokenizer: Of the served model.
+            tokens: The model has all that are needed.
+            body: What was sent.
+            longest: Tokens of the context.
+        """
+        plain = SpecialTexts(filter(None, tokenizer.convert_ids_to_tokens(tokens.all)))
+
+        async def encode(text: str) -> list[int]:
+            special = tokenizer.special_texts.cut(text)
+            parts = [part for one in special for part in plain.cut(one)]
+            return await encode_prompt(tokenizer, parts, False) if text else []
+
+        most = _CHARACTERS_PER_TOKEN * longest
+        extra: list[int] = []
+        for part in _extra_parts(tokens, body):
+            extra += [part] if isinstance(part, int) else await encode(part[-most:])
+        prefix, suffix = body.input_prefix[-most:], body.input_suffix[:most]
+        is_cut = (prefix, suffix) != (body.input_prefix, body.input_suffix)
+        is_cut |= any(len(chunk.text) > most for chunk in body.input_extra or ())
+        assert tokens.prefix is not None and tokens.suffix is not None
+        assert tokens.middle is not None
+        start = tokenizer.encode("")[:1]
+        adds_start = start == [tokenizer.bos_token_id]
+        return cls(
+            extra=extra,
+            begin=[*(start if adds_start else []), tokens.prefix],
+            prefix=await encode(prefix),
+            prompt=await encode_prompt(tokenizer, body.prompt, False) if body.prompt else [],
+            between=[tokens.suffix],
+            suffix=await encode(suffix),
+            end=[tokens.middle],
+            is_cut=is_cut,
+        )
+
+    def fit(self, room: int) -> tuple[list[int], bool]:
+        """Return the prompt, and whether it lacks something that was sent.
+
+        What is nearest to the middle stays: of the suffix the beginning, in a quarter of the room
+        where all of it is too long, of the prefix the end, and of other files what then fits.
+
+        Args:
+            room: Tokens that it may have.
+        """
+        marks = len(self.begin) + len(self.between) + len(self.end)
+        free = max(0, room - marks - len(self.prompt))
+        suffix = self.suffix[: max(free // 4, free - len(self.prefix))]
+        free -= len(suffix)
+        prefix = _last(self.prefix, free)
+        extra = _last(self.extra, free - len(prefix))
+        parts = [extra, self.begin, prefix, self.prompt, self.between, suffix, self.end]
+        kept = len(extra) + len(prefix) + len(suffix)
+        asked = len(self.extra) + len(self.prefix) + len(self.suffix)
+        return [token for part in parts for token in part], self.is_cut or kept < asked
+
+
+def _extra_parts(tokens: FimTokens, body: InfillRequest) -> Iterator[int | str]:
+    """Yield texts and ids of what comes before; the repository's name is llama-server's own."""
+    if tokens.repository is not None:
+        yield tokens.repository
+        yield "myproject\n"
+    for chunk in body.input_extra or ():
+        if tokens.separator is None:
+            yield _SNIPPET + chunk.text
+        else:
+            yield tokens.separator
+            yield f"{chunk.filename}\n{chunk.text}"
+    if tokens.separator is not None:
+        yield tokens.separator
+        yield "filename\n"
+
+
+def _last(token_ids: list[int], count: int) -> list[int]:
+    return token_ids[max(0, len(token_ids) - count) :]

@@ -1,0 +1,125 @@
+"""What llama-server tells of itself and its model: ``/props``, ``/slots``, ``/apply-template``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import quire
+from quire.core.sampling_params import SamplingParams
+from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.server.generation.by_model import Models, get_route, post_route
+from quire.server.generation.chat_prompt import read_conversation
+from quire.server.generation.service import Service
+from quire.server.http.body import Fields, json_response, read_fields
+from quire.server.http.errors import ApiError
+from quire.text.chat_template import ChatTemplate
+from quire.text.off_loop import run_by_size
+
+#: Its names of settings, by ours.
+_NAMES = {
+    name: name
+    for name in (
+        "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty",
+        "max_tokens", "seed",
+    )
+} | {"repetition_penalty": "repeat_penalty"}  # fmt: skip
+#: Stands for any seed.
+_ANY_SEED = 2**32 - 1
+
+
+def routes(models: Models) -> list[Route]:
+    """Return the routes."""
+
+    async def show_props(service: Service, request: Request) -> Response:
+        return json_response(_props(service))
+
+    async def change_props(request: Request) -> Response:
+        raise ApiError(501, "This server does not support changing global properties.")
+
+    async def show_slots(service: Service, request: Request) -> Response:
+        slots = _slots(service)
+        wanted = request.query_params.get("fail_on_no_slot", "0") not in ("", "0", "false")
+        if wanted and all(slot["is_processing"] for slot in slots):
+            raise ApiError(503, "No slot is free.", headers={"Retry-After": "1"})
+        return json_response(slots)
+
+    async def change_slot(request: Request) -> Response:
+        raise ApiError(501, "This server does not support slots action: no request has a slot.")
+
+    async def apply_template(service: Service, request: Request, fields: Fields) -> Response:
+        body, headers = read_fields(fields, ChatCompletionRequest, service.options.strict_params)
+        service.resolve_model(body.model)
+        conversation, _ = read_conversation(service, body)
+        tokenizer = service.engine.tokenizer
+        parts = await run_by_size(len(conversation), lambda: conversation.render(tokenizer))
+        return json_response({"prompt": "".join(parts)}, headers)
+
+    return [
+        get_route(models, "/props", show_props),
+        Route("/props", change_props, methods=["POST"]),
+        get_route(models, "/slots", show_slots),
+        Route("/slots/{slot}", change_slot, methods=["POST"]),
+        post_route(models, "/apply-template", apply_template, any_type=True),
+    ]
+
+
+def _props(service: Service) -> dict[str, Any]:
+    engine, template = service.engine, service.engine.tokenizer.chat_template
+    special = {} if template is None else template.special_tokens
+    templates = {} if template is None else template.templates
+    settings = SamplingParams(**engine.default_sampling_params)
+    params = {theirs: getattr(settings, ours) for ours, theirs in _NAMES.items()}
+    params["seed"] = _ANY_SEED if params["seed"] is None else params["seed"]
+    default_limit = engine.default_sampling_params.get("max_tokens")
+    params["max_tokens"] = params["n_predict"] = -1 if default_limit is None else default_limit
+    props = {
+        "default_generation_settings": {"n_ctx": engine.max_model_len, "params": params},
+        "total_slots": service.config.scheduler.max_num_seqs,
+        "model_alias": service.model_names[0],
+        "model_path": service.config.model.model,
+        "modalities": {"vision": False, "audio": False, "video": False},
+        "endpoint_slots": True,
+        "endpoint_props": False,
+        "endpoint_metrics": True,
+        "chat_template": templates.get("default", ""),
+        "chat_template_caps": _abilities(template),
+        "bos_token": special.get("bos_token", ""),
+        "eos_token": special.get("eos_token", ""),
+        "build_info": f"quire-{quire.__version__}",
+        "is_sleeping": False,
+    }
+    tool_use = templates.get("tool_use")
+    return props | ({} if tool_use is None else {"chat_template_tool_use": tool_use})
+
+
+def _abilities(template: ChatTemplate | None) -> dict[str, bool]:
+    """Return what a conversation's prompt can show to the model."""
+    if template is None:
+        return {}
+    texts = template.templates.values()
+    return {
+        "supports_string_content": True,
+        "supports_system_role": any("system" in text for text in texts),
+        "supports_tools": template.shows_tools,
+        "supports_tool_calls": any("tool_calls" in text for text in texts),
+        "supports_preserve_reasoning": any("reasoning_content" in text for text in texts),
+        "supports_reasoning_effort": template.reads("reasoning_effort"),
+    }
+
+
+def _slots(service: Service) -> list[dict[str, Any]]:
+    """Return as many slots as requests may run at once; those that do come first."""
+    running = service.engine.stats().get("num_requests_running", 0)
+    return [
+        {
+            "id": index,
+            "n_ctx": service.engine.max_model_len,
+            "speculative": False,
+            "is_processing": isinstance(running, int | float) and index < running,
+        }
+        for index in range(service.config.scheduler.max_num_seqs)
+    ]
