@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
+from click.core import ParameterSource
 
 from quire.cli.engine_flags import ConfigOption, EngineCommand, config_option, engine_flags
 from quire.core import env
@@ -23,7 +24,7 @@ from quire.server.options import ServerOptions
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from quire.server.generation.by_model import Models
+    from quire.server.generation.by_model import ManagedModels
 
 #: Connections that wait to be accepted; as uvicorn's.
 BACKLOG = 2048
@@ -55,10 +56,11 @@ def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("more_models", metavar="[MODEL]...", nargs=-1)
 @server_flags
 def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, ...]) -> None:
-    """Answer HTTP requests in OpenAI's API with MODEL (default: quire-tiny).
+    """Answer HTTP requests in OpenAI's API with MODEL.
 
     Several models share the memory; requests choose by name, and the first is the default. With
-    --load-on-demand each is loaded when a request names it.
+    --load-on-demand each is loaded when a request names it, and so is any that quire list shows.
+    Without MODEL quire-tiny is loaded, and the others on demand.
 
     SIGTERM or Ctrl-C lets running requests finish for --shutdown-timeout seconds.
     """
@@ -89,6 +91,7 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
         _say(options, f"{options.host} is reachable by others and needs no key", "warning")
     loading = Loading()
     others = [_for_model(config, name) for name in more_models]
+    named = _is_named(click.get_current_context())
     name = (config.model.served_model_name or (served_name(config.model.model),))[0]
     every_key = (*keys, *map(ApiKey.create, options.api_key))
     if options.prefix_cache_isolation == "key" and not every_key:
@@ -98,20 +101,26 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
         )
     meanwhile = create_loading_app(options, every_key, loading, name)
 
-    def create() -> tuple[Models, ASGIApp]:
+    def create() -> tuple[ManagedModels, ASGIApp]:
         from quire.cli.serve_models import load_models
         from quire.server.app import create_app
 
-        models = load_models((config, *others), options, keys, loading)
+        models = load_models((config, *others), options, keys, loading, named=named)
         return models, create_app(models)
 
-    def announce(models: Models) -> None:
+    def announce(models: ManagedModels) -> None:
         seconds = time.perf_counter() - started
         served = ", ".join(model.names[0] for model in models.known())
         _say(options, f"ready: {url} serves {served} after {seconds:.1f} s")
 
     _say(options, f"loading: {url} answers 503 until {name} is there")
     run_server(Server(options, Load(create, meanwhile, loading), announce), listener, options.uds)
+
+
+def _is_named(context: click.Context) -> bool:
+    """Return whether the command line or a file says which model."""
+    given = context.get_parameter_source("model") is not ParameterSource.DEFAULT
+    return given or context.params.get("model_argument") is not None
 
 
 def _for_model(config: EngineConfig, name: str) -> EngineConfig:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from quire.core.config import EngineConfig
+from quire.core.config import CacheOptions, EngineConfig
 from quire.core.loading import Loading
-from quire.core.machine import read_machine
+from quire.core.machine import Machine, read_machine
 from quire.core.memory_budget import budget_from_total
-from quire.llm.memory_needs import PROCESS_BYTES, MemoryNeeds, memory_needs, share_memory
+from quire.core.metrics import stem_of
 from quire.llm.process.proxy import EngineProxy
+from quire.models.named_models import named_model
+from quire.models.store import Store
 from quire.server.access.authentication import ApiKey
-from quire.server.generation.by_model import Models, OneModel
+from quire.server.generation.by_model import ManagedModels, OneModel
 from quire.server.generation.service import Service, model_names
 from quire.server.generation.shared import Shared
 from quire.server.observability.tracing import check_available
@@ -26,7 +28,9 @@ def load_models(
     options: ServerOptions,
     keys: Sequence[ApiKey],
     loading: Loading,
-) -> Models:
+    *,
+    named: bool,
+) -> ManagedModels:
     """Load what is served from the start, and return all that requests may name.
 
     Args:
@@ -34,6 +38,8 @@ def load_models(
         options: Of the server.
         keys: Who may call.
         loading: Told how far it is.
+        named: The models were chosen; else the first is there for want of others, and requests may
+            name any of the store.
 
     Raises:
         QuireError: A model cannot be loaded, or they do not fit together.
@@ -52,38 +58,100 @@ def load_models(
         )
         return Service(engine, engine.config, shared)
 
-    if len(configs) == 1 and not options.load_on_demand:
-        return OneModel(load(configs[0], loading))
-    machine = read_machine()
-    fraction = configs[0].cache.gpu_memory_utilization
-    budget = configs[0].cache.memory or budget_from_total(machine.free_bytes, fraction)
-    needs = [memory_needs(config, machine) for config in configs]
     on_demand = options.load_on_demand
-    grants = _grants_on_demand(needs, budget) if on_demand else share_memory(needs, budget)
-    models = [
-        RegisteredModel(
-            Entry(
-                name=model_names(config.model)[0],
-                num_bytes=grant + PROCESS_BYTES,
-                keep_alive=options.keep_alive if on_demand and options.keep_alive >= 0 else None,
-                pinned=not on_demand,
-            ),
-            replace(config, cache=replace(config.cache, memory=grant)),
-        )
-        for config, grant in zip(configs, grants, strict=True)
-    ]
-    registry = ModelRegistry(shared, models, budget, load, options.load_wait)
-    if not on_demand:
-        for model in models:
+    if named and len(configs) == 1 and not on_demand:
+        return OneModel(load(configs[0], loading))
+    memory = SharedMemory.measure(configs[0].cache)
+    keep_alive = None if options.keep_alive < 0 else options.keep_alive
+
+    def find(name: str) -> RegisteredModel | None:
+        stored = Store().find(name)
+        if stored is None or stored.path is None:
+            return None
+        # The catalogue has one spelling of a name; requests may have others.
+        plain = stored.name.lower() if named_model(stored.name) else stored.name
+        model = replace(configs[0].model, model=plain, served_model_name=())
+        return memory.register(replace(configs[0], model=model), keep_alive)
+
+    registry = ModelRegistry(shared, memory.budget_bytes, load, options.load_wait, find)
+    if on_demand:
+        for config in configs:
+            registry.add(memory.register(config, keep_alive))
+    elif named:
+        registry = ModelRegistry(shared, memory.budget_bytes, load, options.load_wait)
+        for model in memory.register_together(configs):
             loading.begin()
-            registry.load_now(model.entry.name, loading)
+            registry.add_loaded(model, load(model.config, loading))
+    else:
+        service = load(configs[0], loading)
+        registry.add_loaded(memory.register_loaded(service), service)
     return registry
 
 
-def _grants_on_demand(needs: Sequence[MemoryNeeds], budget: int) -> list[int]:
-    """Return what each model gets when it is loaded: half of all, so that two fit where they can.
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """What several models share.
 
-    What needs more than all is found when a request names it.
+    Attributes:
+        machine: As it was measured.
+        budget_bytes: For all of them.
     """
-    part = budget // 2 - PROCESS_BYTES
-    return [min(need.most, max(need.least, part)) for need in needs]
+
+    machine: Machine
+    budget_bytes: int
+
+    @classmethod
+    def measure(cls, cache: CacheOptions) -> SharedMemory:
+        """Look what there is now."""
+        machine = read_machine()
+        budget = budget_from_total(machine.free_bytes, cache.gpu_memory_utilization)
+        return cls(machine, cache.memory or budget)
+
+    def register(self, config: EngineConfig, keep_alive: float | None) -> RegisteredModel:
+        """Return a model that comes and goes: it gets half of all, so that two fit where they can.
+
+        One that needs more than there is is refused when a request names it.
+        """
+        # Imported where it is needed: with one model the server loads no kernels.
+        from quire.llm.memory_needs import PROCESS_BYTES, memory_needs
+
+        need = memory_needs(config, self.machine)
+        grant = min(need.most, max(need.least, self.budget_bytes // 2 - PROCESS_BYTES))
+        return _registered(config, grant, PROCESS_BYTES, keep_alive=keep_alive)
+
+    def register_together(self, configs: Sequence[EngineConfig]) -> list[RegisteredModel]:
+        """Return models that stay.
+
+        Raises:
+            ConfigError: They do not fit together.
+        """
+        from quire.llm.memory_needs import PROCESS_BYTES, memory_needs, share_memory
+
+        needs = [memory_needs(config, self.machine) for config in configs]
+        grants = share_memory(needs, self.budget_bytes)
+        return [
+            _registered(config, grant, PROCESS_BYTES, pinned=True)
+            for config, grant in zip(configs, grants, strict=True)
+        ]
+
+    def register_loaded(self, service: Service) -> RegisteredModel:
+        """Return the model of a service, which stays, with the memory that it took."""
+        pools = [
+            value
+            for name, value in service.engine.stats().items()
+            if stem_of(name) == "memory_bytes" and isinstance(value, int | float)
+        ]
+        return _registered(service.config, int(sum(pools)), 0, pinned=True)
+
+
+def _registered(
+    config: EngineConfig,
+    grant: int,
+    process_bytes: int,
+    *,
+    pinned: bool = False,
+    keep_alive: float | None = None,
+) -> RegisteredModel:
+    """Return a model that gets ``grant`` bytes when it is loaded, and its process as much."""
+    entry = Entry(model_names(config.model)[0], grant + process_bytes, keep_alive, pinned)
+    return RegisteredModel(entry, replace(config, cache=replace(config.cache, memory=grant)))

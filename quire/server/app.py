@@ -18,7 +18,7 @@ from quire.server.compat import (
     triton,
 )
 from quire.server.compat.invocations import Invocations
-from quire.server.generation.by_model import ByModel, Models
+from quire.server.generation.by_model import ByModel, ManagedModels
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.openai import models as openai_models
 from quire.server.openai import openapi, responses, tokenization
@@ -27,13 +27,14 @@ from quire.server.openai.completions import Completions
 from quire.server.openai.embeddings import Embeddings
 from quire.server.openai.websocket import WebSocketStream
 from quire.server.operations import debug, health, prefix_cache
+from quire.server.operations import models as models_operations
 from quire.server.playground import rendering
 from quire.server.playground import routes as playground
 
 Endpoints: TypeAlias = dict[str, type[GenerationEndpoint[Any]]]
 
 
-def create_app(models: Models) -> ASGIApp:
+def create_app(models: ManagedModels) -> ASGIApp:
     """Return the app that serves ``models``."""
     shared = models.shared
     page = playground.routes() if shared.options.playground else []
@@ -62,6 +63,7 @@ def create_app(models: Models) -> ASGIApp:
         *openai_models.routes(models),
         *tokenization.routes(models),
         *health.routes(models),
+        *models_operations.routes(models),
         *debug.routes(models),
         *prefix_cache.routes(models),
     ]

@@ -38,7 +38,7 @@ from quire.server.http.websocket_protocol import WebSocketProtocol
 from quire.server.options import ServerOptions
 
 if TYPE_CHECKING:  # it imports the engine, and the first second comes before that
-    from quire.server.generation.by_model import Models
+    from quire.server.generation.by_model import ManagedModels
 
 KEEP_ALIVE_SECONDS = 60
 #: Time for aborted requests to send their error before connections are cut.
@@ -61,7 +61,7 @@ class Load:
         loading: Cancelled when the server is to end before the model is there.
     """
 
-    create: Callable[[], tuple[Models, ASGIApp]]
+    create: Callable[[], tuple[ManagedModels, ASGIApp]]
     app: ASGIApp
     loading: Loading
 
@@ -86,8 +86,8 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         options: ServerOptions,
-        ready: tuple[Models, ASGIApp] | Load,
-        announce: Callable[[Models], None] = lambda models: None,
+        ready: tuple[ManagedModels, ASGIApp] | Load,
+        announce: Callable[[ManagedModels], None] = lambda models: None,
     ) -> None:
         limit = options.max_connections
         self._rules = ConnectionRules(
@@ -97,7 +97,7 @@ class Server(uvicorn.Server):
         self._options = options
         self._announce = announce
         self._unread = UnreadAnswers(options.write_timeout)
-        self._models: Models | None = None
+        self._models: ManagedModels | None = None
         self._load: Load | None = ready if isinstance(ready, Load) else None
         self._loader = threading.Thread(target=self._run_load, name="quire-load", daemon=True)
         self._ready = None if isinstance(ready, Load) else ready
@@ -145,7 +145,7 @@ class Server(uvicorn.Server):
             self.error = error
         self.should_exit = True
 
-    def _serve_requests(self, models: Models, app: ASGIApp) -> None:
+    def _serve_requests(self, models: ManagedModels, app: ASGIApp) -> None:
         """From now on ``app`` answers, on the connections that are open already, too."""
         self._models = models
         rejections = models.shared.rejections
@@ -174,7 +174,7 @@ class Server(uvicorn.Server):
             await asyncio.to_thread(self._loader.join, CANCEL_SECONDS)
             await asyncio.sleep(0)  # what it called for is done by now
 
-    async def _drain(self, models: Models, sockets: list[socket.socket] | None) -> None:
+    async def _drain(self, models: ManagedModels, sockets: list[socket.socket] | None) -> None:
         end = time.monotonic() + self._options.shutdown_timeout
         models.drain()
         ending = asyncio.create_task(self._end_late_requests(models))
@@ -192,7 +192,7 @@ class Server(uvicorn.Server):
             await models.end_requests()
             await models.shared.shutdown()
 
-    async def _end_late_requests(self, models: Models) -> None:
+    async def _end_late_requests(self, models: ManagedModels) -> None:
         await asyncio.sleep(self._options.shutdown_timeout)
         await models.end_requests()
 

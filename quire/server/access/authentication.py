@@ -41,7 +41,7 @@ _INFER = frozenset(
 _INFER_OF_MODEL = ("/generate", "/generate_stream", "/infer")
 _READ = frozenset(
     {
-        "/metrics", "/load", "/version", "/openapi.json", "/v1/models", "/api/tags",
+        "/metrics", "/load", "/version", "/openapi.json", "/models", "/v1/models", "/api/tags",
         "/api/version", "/api/show", "/api/ps", "/info", "/v2", "/props", "/slots",
     }
 )  # fmt: skip

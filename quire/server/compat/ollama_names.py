@@ -64,9 +64,3 @@ class OllamaNames:
 
     def known(self) -> list[KnownModel]:
         return self._models.known()
-
-    def drain(self) -> None:
-        self._models.drain()
-
-    async def end_requests(self) -> None:
-        await self._models.end_requests()

@@ -17,6 +17,7 @@ from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.http.body import Fields, model_name, read_json
+from quire.server.http.errors import ApiError
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,26 @@ class Models(Protocol):
         """Return all models, those that were named at the start first."""
         ...
 
+
+class ManagedModels(Models, Protocol):
+    """The same, for those who decide which are loaded, and until when."""
+
+    async def load(self, name: str) -> bool:
+        """Begin to load a model; return whether it was not loaded yet.
+
+        Raises:
+            ApiError: 404, no model has that name.
+        """
+        ...
+
+    async def unload(self, name: str) -> bool:
+        """Have a model go when its requests have ended; return whether it was in memory.
+
+        Raises:
+            ApiError: 404, no model has that name; 501, it is the only one and stays.
+        """
+        ...
+
     def drain(self) -> None:
         """Let nobody else in; what runs goes on."""
         ...
@@ -87,6 +108,14 @@ class OneModel:
     def known(self) -> list[KnownModel]:
         service = self._service
         return [KnownModel(service.model_names, service.config, "ready", service)]
+
+    async def load(self, name: str) -> bool:
+        self._service.resolve_model(name)
+        return False
+
+    async def unload(self, name: str) -> bool:
+        name = self._service.resolve_model(name)
+        raise ApiError(501, f"{name} is this server's only model and stays as long as it runs.")
 
     def drain(self) -> None:
         self._service.admission.draining = True

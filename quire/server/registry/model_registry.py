@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -30,7 +30,7 @@ from quire.server.generation.service import (
 )
 from quire.server.generation.shared import Shared
 from quire.server.http.connection import cancel_on_disconnect
-from quire.server.http.errors import shutting_down
+from quire.server.http.errors import ApiError, shutting_down
 from quire.server.registry.model_table import RETRY_SECONDS, Answer, Entry, ModelState, ModelTable
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 #: Who waits looks at least as often whether it may go on: patience ends without an event.
 LOOK_SECONDS = 0.5
 
+#: Returns a model that was not named at the start, None if there is none; looks on the disk.
+FindModel: TypeAlias = Callable[[str], "RegisteredModel | None"]
 #: Loads a model with these settings, which takes a while; says how far it is.
 LoadService: TypeAlias = Callable[[EngineConfig, Loading], Service]
 
@@ -62,49 +64,54 @@ class RegisteredModel:
 class ModelRegistry:
     """The models of a server; see :class:`quire.server.generation.by_model.Models`.
 
+    The one that is added first is the default.
+
     Args:
         shared: What they have in common.
-        models: Those that requests may name, the default one first.
         budget_bytes: Of memory for all of them.
         load_service: Loads one.
         wait_seconds: A request waits as long for its model.
+        find_model: Finds further ones.
         clock: Returns seconds; monotonic.
     """
 
     def __init__(
         self,
         shared: Shared,
-        models: Iterable[RegisteredModel],
         budget_bytes: int,
         load_service: LoadService,
         wait_seconds: float,
+        find_model: FindModel = lambda name: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.shared = shared
+        self._find_model = find_model
         self._load_service = load_service
         self._wait_seconds = wait_seconds
         self._clock = clock
         self._table = ModelTable(budget_bytes)
         self._models: dict[str, RegisteredModel] = {}
-        for model in models:
-            self._models[model.entry.name] = model
-            self._table.add(model.entry)
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching = False
         self._draining = False
 
-    def load_now(self, name: str, loading: Loading) -> None:
-        """Load a model before the server serves, in the calling thread.
+    def add(self, model: RegisteredModel) -> None:
+        """Make a model known."""
+        self._models[model.entry.name] = model
+        self._table.add(model.entry)
+
+    def add_loaded(self, model: RegisteredModel, service: Service) -> None:
+        """Make a model known that is loaded.
 
         Raises:
-            QuireError: It cannot be loaded, or does not fit with those that are.
+            CapacityError: It does not fit with those that are.
         """
-        answer = self._table.ask(name, self._clock())
+        self.add(model)
+        answer = self._table.ask(model.entry.name, self._clock())
         assert answer is Answer.LOAD, answer
-        model = self._models[name]
-        model.service = self._load_service(model.config, loading)
-        self._table.loaded(name, self._clock())
+        model.service = service
+        self._table.loaded(model.entry.name, self._clock())
 
     # -- as Models ----------------------------------------------------------------------------
     @asynccontextmanager
@@ -118,7 +125,7 @@ class ModelRegistry:
             CapacityError: It cannot be loaded, does not fit, or is not there in time.
             ClientDisconnect: The client has left.
         """
-        model = self._find(name)
+        model = await self._find(name)
         key = model.entry.name
         if not self._ask(key):
             await self._wait_for(model, receive)
@@ -151,24 +158,43 @@ class ModelRegistry:
         for task in [*self._tasks]:
             task.cancel()
 
-    def unload(self, name: str) -> bool:
-        """Have a model go when its requests have ended; return whether it was in memory.
+    async def load(self, name: str) -> bool:
+        model = await self._find(name)
+        if model.entry.state is ModelState.READY:
+            return False
+        self._start(self._load_for_nobody(model.entry.name), "load")
+        return True
 
-        Raises:
-            ApiError: 404, no model has that name.
-        """
-        held = self._table.unload(self._find(name).entry.name)
+    async def _load_for_nobody(self, name: str) -> None:
+        with suppress(ApiError, CapacityError):  # told to those who come and need it
+            async with self.lease(name):
+                pass
+
+    async def unload(self, name: str) -> bool:
+        held = self._table.unload((await self._find(name)).entry.name)
         self._act()
         return held
 
     # -- requests -----------------------------------------------------------------------------
-    def _find(self, name: str | None) -> RegisteredModel:
-        for model in self._models.values():
-            if not name or meant_name(name, model.config.model) is not None:
-                return model
-        if name in PLACEHOLDERS:
+    async def _find(self, name: str | None) -> RegisteredModel:
+        if not name or (name in PLACEHOLDERS and name not in self._models):
             return next(iter(self._models.values()))
-        raise no_such_model(name or "")
+        known = self._known_as(name)
+        if known is not None:
+            return known
+        found = await asyncio.to_thread(self._find_model, name)
+        if found is None:
+            raise no_such_model(name)
+        known = self._models.get(found.entry.name)  # another request may have been faster
+        if known is None:
+            self.add(found)
+        return known or found
+
+    def _known_as(self, name: str) -> RegisteredModel | None:
+        for model in self._models.values():
+            if meant_name(name, model.config.model) is not None:
+                return model
+        return None
 
     def _ask(self, key: str) -> bool:
         """Return whether the model is leased; begin what that needs."""

@@ -74,7 +74,10 @@ def registry(tokenizer):
             )
             for name, size in sizes.items()
         ]
-        return ModelRegistry(loads.shared, models, budget, loads, wait), loads
+        made = ModelRegistry(loads.shared, budget, loads, wait)
+        for model in models:
+            made.add(model)
+        return made, loads
 
     return make
 
@@ -203,7 +206,7 @@ async def test_any_order_of_requests_unloads_and_failures(registry, seed):
             refused += 1
 
     async def unload(name):
-        models.unload(name)
+        await models.unload(name)
 
     async def break_or_mend(name):
         (loads.broken.discard if name in loads.broken else loads.broken.add)(name)

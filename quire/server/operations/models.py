@@ -1,0 +1,68 @@
+"""``GET /models``, ``POST /models/load`` and ``/models/unload``, as in llama-server's router."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.server.generation.by_model import KnownModel, ManagedModels
+from quire.server.http.body import json_response, read_fields, read_json
+
+_WEIGHTS = 'memory_bytes{pool="weights"}'
+
+
+class ModelRequest(msgspec.Struct, kw_only=True):
+    """What both POST routes take."""
+
+    model: str
+
+
+def routes(models: ManagedModels) -> list[Route]:
+    """Return the routes."""
+
+    async def list_models(request: Request) -> Response:
+        return json_response({"object": "list", "data": [_describe(m) for m in models.known()]})
+
+    async def load_model(request: Request) -> Response:
+        body, headers = await _read(request)
+        started = await models.load(body.model)
+        return json_response({"success": True, "started": started}, headers)
+
+    async def unload_model(request: Request) -> Response:
+        body, headers = await _read(request)
+        held = await models.unload(body.model)
+        return json_response({"success": True, "was_loaded": held}, headers)
+
+    async def _read(request: Request) -> tuple[ModelRequest, dict[str, str]]:
+        strict = models.shared.options.strict_params
+        return read_fields(await read_json(request), ModelRequest, strict)
+
+    return [
+        Route("/models", list_models, methods=["GET"]),
+        Route("/models/load", load_model, methods=["POST"]),
+        Route("/models/unload", unload_model, methods=["POST"]),
+    ]
+
+
+def _describe(model: KnownModel) -> dict[str, Any]:
+    service = model.service
+    described: dict[str, Any] = {
+        "id": model.names[0],
+        "aliases": list(model.names[1:]),
+        "object": "model",
+        "path": model.config.model.model,
+        "status": {"value": model.state},
+    }
+    if service is not None:
+        stats = service.engine.stats()
+        described["meta"] = {
+            "n_ctx": service.engine.max_model_len,
+            "weight_bytes": stats.get(_WEIGHTS),
+            "requests": service.metrics.num_in_flight,
+            "created": service.created,
+        }
+    return described
