@@ -126,6 +126,7 @@ def run(command: list[str], folder: Path, **options: object) -> str:
     if command[0] == "quire":
         command = [sys.executable, "-m", "quire.cli.main", *command[1:]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment["QUIRE_CACHE"] = str(folder / "cache")  # names are made and removed
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=240, env=environment
     )
