@@ -40,11 +40,9 @@ class LlamaRequest(CompatRequest, kw_only=True):
         "grammar_lazy": (False,),
         "grammar_triggers": ([],),
         "reasoning_budget_tokens": (-1,),
-        "n_indent": (0,),
         "lora": ([],),
         "image_data": ([],),
         "post_sampling_probs": (False,),
-        "t_max_predict_ms": (0, -1),
     }
     sent_names = {ours: theirs for theirs, ours in _NAMES.items()} | {
         "max_tokens": "n_predict",
@@ -71,6 +69,8 @@ class LlamaRequest(CompatRequest, kw_only=True):
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
     response_fields: list[str] | None = None
+    n_indent: Count | None = None
+    t_max_predict_ms: int | None = None
 
     @property
     def constraint_field(self) -> str | None:
@@ -82,6 +82,12 @@ class LlamaRequest(CompatRequest, kw_only=True):
     def prompts(self) -> list[str | list[int]]:
         """Return the prompts."""
         return read_prompts(self.prompt, "prompt")
+
+    def line_limits(self) -> tuple[int, float | None] | None:
+        """Return the least indentation and the most seconds of a text; None when it has neither."""
+        seconds = (self.t_max_predict_ms or 0) / 1000
+        indent = max(0, self.n_indent or 0)
+        return (indent, seconds if seconds > 0 else None) if indent or seconds > 0 else None
 
     def completion_request(self) -> CompletionRequest:
         """Return the completion request that has the same text.

@@ -23,8 +23,10 @@ from quire.protocol.llama_server import (
 from quire.server.compat import llama_properties
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.infill import InfillPrompt
+from quire.server.compat.line_limits import LineLimits
 from quire.server.generation.by_model import ByModel, Models
 from quire.server.generation.completion_prompt import prepare_completion
+from quire.server.generation.outputs import Outputs
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import read_any_type
@@ -52,6 +54,10 @@ class LlamaEndpoint(CompatEndpoint[T]):
         named = ["repeat_last_n"] if does_nothing else []
         return [*super().unused_fields(body), *named]
 
+    def outputs(self, request: ApiRequest[T], submission: Submission) -> Outputs:
+        outputs, limits = super().outputs(request, submission), request.body.line_limits()
+        return outputs if limits is None else LineLimits(*limits).apply(outputs)
+
     def our_request(self, body: T) -> CompletionRequest:
         """Return the completion request that has the same text.
 
@@ -61,6 +67,9 @@ class LlamaEndpoint(CompatEndpoint[T]):
         ours, engine = body.completion_request(), self.service.engine
         defaults, longest = engine.default_sampling_params, engine.max_model_len
         check_penalty_window("repeat_last_n", body.repeat_last_n, ours, defaults, longest)
+        if body.line_limits() is not None and len(body.prompts()) > 1:
+            rule = "must be one where n_indent or t_max_predict_ms ends the text"
+            raise RequestError(f"[prompt] {rule}; got {len(body.prompts())}.", "prompt")
         return ours
 
 

@@ -95,7 +95,7 @@ class GenerationEndpoint(ABC, Generic[T]):
         with errors_in_sent_names(request.body):
             async with cancel_on_disconnect(http.receive):
                 answer, submission = await self.prepare(request)
-                outputs = generate(self.service, submission)
+                outputs = self.outputs(request, submission)
                 if request.stream:
                     events = answer.events(paced(outputs, request.stream_interval))
                     events = _in_sent_names(request.body, events)
@@ -117,6 +117,10 @@ class GenerationEndpoint(ABC, Generic[T]):
     def answer_at_once(self, request: ApiRequest[T]) -> Any | None:
         """Return the answer to a request that asks for no computing; None for all others."""
         return None
+
+    def outputs(self, request: ApiRequest[T], submission: Submission) -> Outputs:
+        """Return what the engine makes of what it is asked, as far as the request wants it."""
+        return generate(self.service, submission)
 
     @abstractmethod
     async def prepare(self, request: ApiRequest[T]) -> tuple[Answer, Submission]:

@@ -209,7 +209,7 @@ def test_a_real_engine_fills_in(tmp_path, device):
         # As the editors' plug-ins send it: a request that only fills the cache, then one for text.
         editor = body | {
             "samplers": ["top_k", "top_p", "infill"], "cache_prompt": True, "top_k": 40,
-            "top_p": 0.9, "t_max_prompt_ms": 500, "stream": False,
+            "top_p": 0.9, "t_max_prompt_ms": 500, "t_max_predict_ms": 10**6, "stream": False,
             "response_fields": ["content", "timings/prompt_n", "truncated", "no/such"],
         }  # fmt: skip
         warm = client.post(URL, json=editor | {"n_predict": 0}).json()

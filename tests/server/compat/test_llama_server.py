@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from quire.server.access.authentication import scope_of
+from quire.server.compat.line_limits import LineLimits
 from tests.server.compat.test_other_shapes import N, case, events  # noqa: F401
 
 URL = "/completion"
@@ -92,6 +94,8 @@ def test_stop_words_and_settings(live, case):  # noqa: F811
         ({"n_predict": -2}, "n_predict"),
         ({"repeat_last_n": 64, "repeat_penalty": 1.1}, "repeat_last_n"),
         ({"adaptive_target": 0.5}, "adaptive_target"),
+        ({"prompt": ["x", "y"], "n_indent": 2}, "prompt"),
+        ({"prompt": ["x", "y"], "t_max_predict_ms": 9}, "prompt"),
         ({"n_predict": 999}, "prompt"),
         ({"mirostat": 2}, "mirostat"),
         ({"temperature": -1}, "temperature"),
@@ -134,6 +138,51 @@ def test_of_no_tokens_only_the_prompt_is_computed(live, case):  # noqa: F811
     assert answer["tokens_predicted"] == 0 and answer["tokens_evaluated"] > 0
     (last,) = events(live.http.post(URL, json=body | {"stream": True}), "data: ")
     assert last["stop"] is True and last["content"] == ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("indent", "text"),
+    [
+        (0, "a\n  b\n\tc\nd"),
+        (1, "a\n  b\n\tc\n"),
+        (2, "a\n  b\n\t"),
+        (3, "a\n  "),
+    ],
+)
+def test_a_line_with_too_little_indentation_ends_the_text(client, engine, indent, text, stream):
+    engine.text = "a\n  b\n\tc\nd"
+    body = {"prompt": "x", "n_indent": indent, "stream": stream}
+    response = client.post(URL, json=body)
+    found = events(response, "data: ") if stream else [response.json()]
+    assert "".join(event["content"] for event in found) == text
+    assert found[-1]["stop_type"] == ("limit" if indent else "eos")
+    assert found[-1]["has_new_line"] is True and engine.open_requests == set()
+    assert engine.ended == ["closed" if indent else "finished"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        (["a", "b", "c\n", "d"], "abc\n"),
+        (["a\n", "b", "c", "d"], "a\nbc"),
+        (["a", "b", "c", "d\n", "e"], "abcd\n"),
+        (["a", "b", "c", "d"], "abcd"),
+    ],
+)
+async def test_time_ends_a_text_after_its_first_line(pieces, text):
+    async def deltas():
+        for number, piece in enumerate(pieces):
+            times = RequestMetrics(first_token_time=1.0, last_token_time=1.0 + number)
+            ended = number == len(pieces) - 1
+            outputs = [CompletionOutput(0, piece, finish_reason="stop" if ended else None)]
+            yield 0, RequestOutput("r", None, [1], None, outputs, ended, metrics=times)
+
+    found = [output async for _, output in LineLimits(0, 1.5).apply(deltas())]
+    assert "".join(output.outputs[0].text for output in found) == text
+    assert [output.finished for output in found] == [False] * (len(found) - 1) + [True]
+    cut = len(found) < len(pieces)
+    assert found[-1].outputs[0].finish_reason == ("length" if cut else "stop")
 
 
 @pytest.mark.parametrize("stream", [False, True])
