@@ -144,6 +144,11 @@ class OllamaRequest(CompatRequest, kw_only=True):
         """Whether it asks for no text: in Ollama that loads the model."""
         return False
 
+    @property
+    def text_after(self) -> str:
+        """What is to follow the answer; empty where there is nothing."""
+        return ""
+
     def chat(
         self, messages: list[Message], tools: list[Tool] | None = None
     ) -> ChatCompletionRequest:
@@ -165,7 +170,6 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
 
     refused = {
         **OllamaRequest.refused,
-        "suffix": ("",),
         "images": ([],),
         "template": ("",),
         "context": ([],),
@@ -173,8 +177,14 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
     sent_names = OllamaRequest.sent_names | {"messages": "prompt", "prompt": "prompt"}
 
     prompt: str = ""
+    suffix: str | None = None
     system: str | None = None
     raw: bool | None = None
+
+    @property
+    def text_after(self) -> str:
+        """As :meth:`OllamaRequest.text_after`."""
+        return self.suffix or ""
 
     @property
     def only_loads(self) -> bool:
@@ -184,17 +194,22 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
     def our_request(self) -> CompletionRequest | ChatCompletionRequest:
         """Return the request that has the same text: of a chat, unless it is raw.
 
+        With a suffix it has the prompt alone, around whose end the answer is to be put.
+
         Raises:
             RequestError: A combination that no single field shows.
         """
-        if not self.raw:
+        if self.raw and self.suffix:
+            raise refuse("suffix", "must be absent when raw is true", self.suffix)
+        if not self.raw and not self.suffix:
             messages = [Message(role="user", content=self.prompt)]
             if self.system:
                 messages.insert(0, Message(role="system", content=self.system))
             return self.chat(messages)
         for name in ("system", "think"):
             if getattr(self, name):
-                raise refuse(name, "must be absent when raw is true", getattr(self, name))
+                where = "when raw is true" if self.raw else "when there is a suffix"
+                raise refuse(name, f"must be absent {where}", getattr(self, name))
         if self.top_logprobs and not self.logprobs:
             raise refuse("top_logprobs", "needs logprobs: true", self.top_logprobs)
         logprobs = (self.top_logprobs or 0) if self.logprobs else None

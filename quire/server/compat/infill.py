@@ -43,7 +43,13 @@ class InfillPrompt:
 
     @classmethod
     async def encode(
-        cls, tokenizer: Tokenizer, tokens: FimTokens, body: InfillRequest, longest: int
+        cls,
+        tokenizer: Tokenizer,
+        tokens: FimTokens,
+        body: InfillRequest,
+        longest: int,
+        *,
+        named: bool = True,
     ) -> InfillPrompt:
         """Tokenize each text of a request by itself; what spells a special token is text.
 
@@ -52,6 +58,7 @@ class InfillPrompt:
             tokens: The model has all that are needed.
             body: What was sent.
             longest: Tokens of the context.
+            named: Repository and files have names, where the model has tokens for them.
         """
         plain = SpecialTexts(filter(None, tokenizer.convert_ids_to_tokens(tokens.all)))
 
@@ -62,7 +69,7 @@ class InfillPrompt:
 
         most = _CHARACTERS_PER_TOKEN * longest
         extra: list[int] = []
-        for part in _extra_parts(tokens, body):
+        for part in _extra_parts(tokens, body) if named else ():
             extra += [part] if isinstance(part, int) else await encode(part[-most:])
         prefix, suffix = body.input_prefix[-most:], body.input_suffix[:most]
         is_cut = (prefix, suffix) != (body.input_prefix, body.input_suffix)
@@ -82,6 +89,12 @@ class InfillPrompt:
             is_cut=is_cut,
         )
 
+    @property
+    def num_tokens(self) -> int:
+        """Of all parts."""
+        texts = len(self.extra) + len(self.prefix) + len(self.prompt) + len(self.suffix)
+        return texts + len(self.begin) + len(self.between) + len(self.end)
+
     def fit(self, room: int) -> tuple[list[int], bool]:
         """Return the prompt, and whether it lacks something that was sent.
 
@@ -98,9 +111,8 @@ class InfillPrompt:
         prefix = _last(self.prefix, free)
         extra = _last(self.extra, free - len(prefix))
         parts = [extra, self.begin, prefix, self.prompt, self.between, suffix, self.end]
-        kept = len(extra) + len(prefix) + len(suffix)
-        asked = len(self.extra) + len(self.prefix) + len(self.suffix)
-        return [token for part in parts for token in part], self.is_cut or kept < asked
+        token_ids = [token for part in parts for token in part]
+        return token_ids, self.is_cut or len(token_ids) < self.num_tokens
 
 
 def _extra_parts(tokens: FimTokens, body: InfillRequest) -> Iterator[int | str]:

@@ -10,10 +10,13 @@ import msgspec
 from msgspec import UNSET
 from starlette.routing import Route
 
+from quire.core.errors import PromptTooLongError
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.chat_completion import ChatCompletionRequest, ChosenTokenLogprob
 from quire.protocol.compat import check_penalty_window
+from quire.protocol.completion import CompletionRequest
 from quire.protocol.embedding import EmbeddingRequest
+from quire.protocol.llama_server import InfillRequest
 from quire.protocol.ollama import (
     OllamaAnswer,
     OllamaAnswerMessage,
@@ -26,6 +29,7 @@ from quire.protocol.ollama import (
     read_keep_alive,
 )
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
+from quire.server.compat.infill import InfillPrompt
 from quire.server.compat.ollama_models import stamp
 from quire.server.compat.ollama_names import OllamaNames, meant_name
 from quire.server.generation.answer_parser import (
@@ -45,6 +49,7 @@ from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES
 from quire.server.openai.embeddings import EmbeddingAnswer, Embeddings
 from quire.server.openai.logprobs import TokenNames, chat_logprobs
+from quire.text.fim_tokens import FimTokens
 
 T = TypeVar("T", bound=OllamaGenerateRequest | OllamaChatRequest)
 _NANOSECONDS = 10**9
@@ -91,6 +96,8 @@ class Ollama(CompatEndpoint[T]):
         where = "options.repeat_last_n"
         check_penalty_window(where, body.penalty_window, ours, defaults, longest)
         if not isinstance(ours, ChatCompletionRequest):
+            if body.text_after:
+                ours = await self._filled_in(request, ours)
             completion = request.with_body(ours)
             submission, _ = await prepare_completion(service, completion, self._param)
             return OllamaTexts(service, request, None), submission
@@ -99,6 +106,29 @@ class Ollama(CompatEndpoint[T]):
             raise ApiError(400, message, param="think")
         submission, reading, _ = await prepare_chat(service, request.with_body(ours), self._param)
         return OllamaTexts(service, request, reading.create_parser()), submission
+
+    async def _filled_in(
+        self, request: ApiRequest[T], ours: CompletionRequest
+    ) -> CompletionRequest:
+        """Put what is to follow the answer into a request that has only what comes before it."""
+        engine = self.service.engine
+        tokens = FimTokens.find(engine.tokenizer)
+        if tokens.missing:
+            message = f'[suffix] "{request.model}" does not support insert.'
+            raise ApiError(400, message, param="suffix")
+        after, longest = request.body.text_after, engine.max_model_len
+        texts = InfillRequest(input_prefix=str(ours.prompt), input_suffix=after)
+        prompt = await InfillPrompt.encode(engine.tokenizer, tokens, texts, longest, named=False)
+        # Nothing is left out: what is too long is refused, here or with all other prompts.
+        if prompt.is_cut:
+            raise PromptTooLongError(
+                f"This model's maximum context length is {longest} tokens. However, prompt and "
+                f"suffix have {len(texts.input_prefix) + len(after)} characters. Please reduce "
+                "the length of the prompt.",
+                "prompt",
+            )
+        token_ids, _ = prompt.fit(prompt.num_tokens)
+        return msgspec.structs.replace(ours, prompt=token_ids, stop_token_ids=tokens.ends or None)
 
 
 class OllamaTexts(CompatAnswer):

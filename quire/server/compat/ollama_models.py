@@ -19,6 +19,7 @@ from quire.server.compat.ollama_names import OllamaNames, meant_name, tagged
 from quire.server.generation.by_model import KnownModel, Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response, model_name, read_fields, read_json
+from quire.text.fim_tokens import FimTokens
 
 #: The model stays as long as the server.
 _NEVER = "9999-12-31T23:59:59Z"
@@ -140,6 +141,8 @@ def _description(service: Service) -> dict[str, Any]:
         capabilities.append("tools")
     if service.formats.reasoning is not None:
         capabilities.append("thinking")
+    if not FimTokens.find(service.engine.tokenizer).missing:
+        capabilities.append("insert")
     settings = service.engine.default_sampling_params
     given = [(OPTION_NAMES[name], settings[name]) for name in settings if name in OPTION_NAMES]
     name = tagged(service.model_names[0])

@@ -184,6 +184,29 @@ def test_tokens_that_a_file_names_come_first(tmp_path):
     assert SPELLINGS.keys() == GGUF_NAMES.keys()
 
 
+def test_ollamas_suffix(client, engine, tmp_path, monkeypatch):
+    """Its templates write the three marks alone."""
+    body = {"prompt": "def f(x):\n", "suffix": "\nprint(f(1))", "stream": False}
+    path, found = "/api/generate", []
+    answer = client.post(path, json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == '[suffix] "quire-tiny" does not support insert.'
+    assert "insert" not in client.post("/api/show", json={}).json()["capabilities"]
+    engine.tokenizer, generate = train(tmp_path, QWEN), engine.generate
+    monkeypatch.setattr(engine, "generate", lambda r: (found.append(r), generate(r))[1])
+    assert client.post(path, json=body).json()["response"] == engine.text
+    text = engine.tokenizer.decode(found[0].prompt_token_ids, skip_special_tokens=False)
+    assert text == "<|fim_prefix|>def f(x):\n<|fim_suffix|>\nprint(f(1))<|fim_middle|>"
+    assert "insert" in client.post("/api/show", json={}).json()["capabilities"]
+    for field in ({"raw": True}, {"system": "x"}, {"think": True}):
+        answer = client.post(path, json=body | field)
+        assert answer.status_code == 400, answer.text
+    for length in (300, 10**5):
+        long = client.post(path, json=body | {"suffix": "ab" * length})
+        assert long.status_code == 400 and "maximum context length" in long.json()["error"]
+    assert len(found) == 1
+
+
 def test_a_real_engine_fills_in(tmp_path, device):
     """The text is that of /completion for the same prompt, whole and streamed."""
     folder = tmp_path / "model"
