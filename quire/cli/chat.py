@@ -1,20 +1,14 @@
-"""``quire chat``: the conversation's loop in a terminal; what it holds is in ``chat_session``."""
+"""``quire chat``: a conversation with a model that is loaded for it."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from quire.cli.engine_flags import EngineCommand, engine_flags
 from quire.cli.sampling_flags import sampling_flags
 from quire.core.config import EngineConfig
-from quire.core.errors import QuireError
-
-if TYPE_CHECKING:
-    from quire.cli.chat_session import ChatSession
 
 
 @click.command(cls=EngineCommand)
@@ -27,55 +21,10 @@ def chat(config: EngineConfig, system: str | None, sampling: dict[str, Any]) -> 
     Answers appear on stdout, all else on stderr. /help lists the commands; Ctrl-C stops an answer,
     Ctrl-D leaves.
     """
-    from rich.console import Console
-
     from quire.cli.answers import load_engine
+    from quire.cli.chat_loop import converse
     from quire.cli.chat_session import ChatSession
+    from quire.cli.local_chat import LocalChat
 
-    notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    session = ChatSession(load_engine(config), system=system, sampling=sampling)
-    if sys.stdin.isatty():
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  Line editing and history for input().
-        notes.print(f"{config.model.model}. /help lists commands, Ctrl-D leaves.", style="dim")
-    while (line := _read_line()) is not None:
-        try:
-            if line.startswith("/"):
-                note = session.run_command(line)
-                if note is None:
-                    break
-                if note:
-                    notes.print(note, style="dim")
-            elif line.strip():
-                session.ask(line)
-            if session.wants_answer:
-                notes.print(_show_answer(session), style="dim")
-        except QuireError as error:
-            notes.print(str(error), style="red")
-
-
-def _read_line() -> str | None:
-    """Return the next line, or None at the end of the input."""
-    if not sys.stdin.isatty():
-        return next(iter(sys.stdin), None)
-    while True:
-        try:
-            return input("> ")
-        except EOFError:
-            click.echo(err=True)
-            return None
-        except KeyboardInterrupt:
-            click.echo("\n(Ctrl-D or /exit leaves)", err=True)
-
-
-def _show_answer(session: ChatSession) -> str:
-    """Write the answer as it grows; return the line about its speed."""
-    from quire.llm.interrupts import collect_interrupts
-
-    with collect_interrupts() as interrupted:
-        for delta in session.answer(stopped=lambda: bool(interrupted)):
-            sys.stdout.write(delta)
-            sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-    return f"[{session.last_summary}{', stopped' if interrupted else ''}]"
+    model = LocalChat(load_engine(config))
+    converse(ChatSession(model, system=system, sampling=sampling), config.model.model)

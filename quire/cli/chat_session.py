@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from quire.cli.answers import follow
 from quire.core.errors import RequestError
 from quire.core.sampling_params import SamplingParams
-from quire.llm.prompts import chat_prompt
-from quire.llm.text_engine import TextEngine
-from quire.text.chat_template import no_template_error
 
 Message = dict[str, Any]
 
@@ -27,11 +23,39 @@ HELP = """\
 /exit             leave"""
 
 
+class ChatModel(Protocol):
+    """Whoever answers in a conversation.
+
+    Attributes:
+        defaults: Its own sampling settings, as keywords.
+    """
+
+    defaults: dict[str, Any]
+
+    def answer(
+        self, messages: list[Message], sampling: dict[str, Any], stopped: Callable[[], bool]
+    ) -> Iterator[str]:
+        """Yield the next answer in pieces, at least one; ends early when ``stopped()``.
+
+        Raises:
+            QuireError: The conversation is refused.
+        """
+        ...
+
+    def summary(self) -> str:
+        """Say how fast the last answer came, on one line."""
+        ...
+
+    def stats(self) -> str:
+        """Say what was done so far."""
+        ...
+
+
 class ChatSession:
     """State between the lines of a chat.
 
     Args:
-        engine: A loaded model with a chat template.
+        model: Answers.
         sampling: Settings beyond the model's own defaults, as keywords.
 
     Attributes:
@@ -40,22 +64,19 @@ class ChatSession:
         last_summary: How fast the last answer came.
 
     Raises:
-        RequestError: The model has no chat template.
         InvalidSamplingParamsError: A setting is out of range.
     """
 
     def __init__(
-        self, engine: TextEngine, *, system: str | None = None, sampling: dict[str, Any]
+        self, model: ChatModel, *, system: str | None = None, sampling: dict[str, Any]
     ) -> None:
-        self._engine = engine
-        self._sampling = {"max_tokens": None, **engine.default_sampling_params, **sampling}
+        self._model = model
+        self._sampling = {"max_tokens": None, **model.defaults, **sampling}
         SamplingParams(**self._sampling)
         self.messages: list[Message] = []
         self.last_summary = ""
         if system is not None:
             self._set_system(system)
-        if engine.tokenizer.chat_template is None:
-            raise no_template_error()
 
     @property
     def wants_answer(self) -> bool:
@@ -69,27 +90,19 @@ class ChatSession:
         """Yield the answer's text in pieces and keep it; ends early when ``stopped()``.
 
         Raises:
-            RequestError: The conversation is refused; the question is taken back.
+            QuireError: The conversation is refused; the question is taken back.
         """
-        shown = 0
-        answer = None
+        pieces: list[str] = []
         try:
-            prompt = chat_prompt(self.messages, self._engine.tokenizer)
-            steps = follow(
-                self._engine, [prompt], SamplingParams(**self._sampling), fit_output=True
-            )
-            for (answer,) in steps:
-                yield answer.text[shown:]
-                shown = len(answer.text)
-                if stopped():
-                    steps.close()
-                    break
+            for piece in self._model.answer(self.messages, self._sampling, stopped):
+                pieces.append(piece)
+                yield piece
         finally:
-            if answer is None:
+            if not pieces:
                 self.messages.pop()
             else:
-                self.messages.append({"role": "assistant", "content": answer.text})
-                self.last_summary = answer.summary()
+                self.messages.append({"role": "assistant", "content": "".join(pieces)})
+                self.last_summary = self._model.summary()
 
     def run_command(self, line: str) -> str | None:
         """Run a slash command; return what to tell the user, or None to leave.
@@ -170,5 +183,4 @@ class ChatSession:
         return f"{name} = {value!r}"
 
     def _stats(self, rest: str) -> str:
-        stats = self._engine.stats().items()
-        return "\n".join(f"{name:60} {v:g}" for name, v in stats if not isinstance(v, list))
+        return self._model.stats()

@@ -1,0 +1,53 @@
+"""A model in this process that answers in a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from quire.cli.answers import Answer, follow
+from quire.core.sampling_params import SamplingParams
+from quire.llm.prompts import chat_prompt
+from quire.llm.text_engine import TextEngine
+from quire.text.chat_template import no_template_error
+
+
+class LocalChat:
+    """See :class:`quire.cli.chat_session.ChatModel`.
+
+    Args:
+        engine: A loaded model with a chat template.
+
+    Raises:
+        RequestError: It has none.
+    """
+
+    def __init__(self, engine: TextEngine) -> None:
+        if engine.tokenizer.chat_template is None:
+            raise no_template_error()
+        self._engine = engine
+        self._answer = Answer()
+        self.defaults: dict[str, Any] = engine.default_sampling_params
+
+    def answer(
+        self,
+        messages: list[dict[str, Any]],
+        sampling: dict[str, Any],
+        stopped: Callable[[], bool],
+    ) -> Iterator[str]:
+        shown = 0
+        prompt = chat_prompt(messages, self._engine.tokenizer)
+        steps = follow(self._engine, [prompt], SamplingParams(**sampling), fit_output=True)
+        for (self._answer,) in steps:
+            yield self._answer.text[shown:]
+            shown = len(self._answer.text)
+            if stopped():
+                steps.close()
+                break
+
+    def summary(self) -> str:
+        return self._answer.summary()
+
+    def stats(self) -> str:
+        stats = self._engine.stats().items()
+        return "\n".join(f"{name:60} {v:g}" for name, v in stats if not isinstance(v, list))

@@ -1,0 +1,38 @@
+"""``quire ps``: the models of a running server, and where each stands."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import Any
+
+import click
+
+from quire.cli.server_connection import base_url_option, connect, read_answer, request
+from quire.cli.table import print_table
+
+
+@click.command()
+@base_url_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ps(base_url: str, as_json: bool) -> None:
+    """Show the models of a running server: state, context, memory of the weights, requests."""
+    connection, prefix = connect(base_url)
+    with closing(connection):
+        found = read_answer(request(connection, "GET", f"{prefix}/models"))["data"]
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    rows = [("NAME", "STATE", "CONTEXT", "WEIGHTS", "REQUESTS"), *map(_row, found)]
+    print_table(rows)
+
+
+def _row(model: dict[str, Any]) -> tuple[str, ...]:
+    from quire.core.memory_budget import format_bytes
+
+    meta = model.get("meta")
+    state = model["status"]["value"]
+    if meta is None:
+        return model["id"], state, "-", "-", "-"
+    weights = format_bytes(int(meta["weight_bytes"] or 0))
+    return model["id"], state, f"{meta['n_ctx']:,}", weights, str(meta["requests"])

@@ -1,0 +1,64 @@
+"""A model of a running server that answers in a conversation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+from quire.cli.server_connection import connect, events, read_answer, request
+
+
+class RemoteChat:
+    """See :class:`quire.cli.chat_session.ChatModel`.
+
+    Args:
+        base_url: Of the server.
+        model: The name that requests use.
+    """
+
+    def __init__(self, base_url: str, model: str) -> None:
+        self._base_url = base_url
+        self._model = model
+        self._summary = "no tokens"
+        self.defaults: dict[str, Any] = {}
+
+    def answer(
+        self,
+        messages: list[dict[str, Any]],
+        sampling: dict[str, Any],
+        stopped: Callable[[], bool],
+    ) -> Iterator[str]:
+        body = {name: value for name, value in sampling.items() if value is not None}
+        body |= {"model": self._model, "messages": messages, "stream": True}
+        started, first, num_pieces, reason = time.perf_counter(), None, 0, None
+        connection, prefix = connect(self._base_url)
+        with closing(connection):  # leaving early ends the request
+            response = request(connection, "POST", f"{prefix}/v1/chat/completions", body)
+            for event in events(response):
+                for choice in event.choices:
+                    reason = choice.finish_reason or reason
+                    text = "" if choice.delta is None else choice.delta.content or ""
+                    if text:
+                        num_pieces += 1
+                        first = first or time.perf_counter()
+                    yield text
+                if stopped():
+                    break
+        last = time.perf_counter()
+        if first is not None:
+            self._summary = f"{num_pieces} pieces, first after {first - started:.2f} s"
+            if num_pieces > 1 and last > first:
+                self._summary += f", {(num_pieces - 1) / (last - first):.1f} a second"
+            if reason == "length":
+                self._summary += ", cut at the token limit"
+
+    def summary(self) -> str:
+        return self._summary
+
+    def stats(self) -> str:
+        connection, prefix = connect(self._base_url)
+        with closing(connection):
+            found = read_answer(request(connection, "GET", f"{prefix}/models"))["data"]
+        return "\n".join(f"{model['id']:40} {model['status']['value']}" for model in found)

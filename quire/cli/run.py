@@ -1,0 +1,116 @@
+"""``quire run``: a model by its name, pulled if it must be, on the running server or a new one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from quire.cli.sampling_flags import sampling_flags
+from quire.cli.server_connection import (
+    NoServerError,
+    ServerRefusal,
+    base_url_option,
+    connect,
+    request,
+)
+from quire.core import env
+from quire.core.errors import ConfigError
+
+#: Where a server may be started.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+#: A server that was started for this gets as long to listen; models take their own time.
+START_SECONDS = 60.0
+
+
+@click.command()
+@click.argument("model")
+@click.argument("prompt", required=False)
+@base_url_option
+@click.option("--system", help="system prompt")
+@sampling_flags
+def run(
+    model: str, prompt: str | None, base_url: str, system: str | None, sampling: dict[str, Any]
+) -> None:
+    """Talk to MODEL, or answer PROMPT (- reads stdin) and leave.
+
+    MODEL is pulled if it is not on this machine. The running server answers; where there is none,
+    one is started that goes on when this ends (quire ps shows its models).
+    """
+    from quire.cli.chat_session import ChatSession
+    from quire.cli.remote_chat import RemoteChat
+
+    try:
+        _load(base_url, model)
+    except NoServerError:
+        place = urlsplit(base_url)
+        if place.scheme != "http" or place.hostname not in LOOPBACK:
+            raise
+        _start_server(base_url, place.hostname, place.port or 80)
+        _load(base_url, model)
+    session = ChatSession(RemoteChat(base_url, model), system=system, sampling=sampling)
+    if prompt is None:
+        from quire.cli.chat_loop import converse
+
+        converse(session, model)
+        return
+    session.ask(sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt)
+    for piece in session.answer(stopped=lambda: False):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+
+
+def _load(base_url: str, model: str) -> None:
+    """Have the server begin to load a model; pull it first if the server does not know it."""
+    try:
+        _ask_to_load(base_url, model)
+    except ServerRefusal as refusal:
+        if refusal.status != 404:
+            raise
+        from quire.models.store import Store
+
+        Store().pull(model)
+        _ask_to_load(base_url, model)
+
+
+def _ask_to_load(base_url: str, model: str) -> None:
+    connection, prefix = connect(base_url)
+    with closing(connection):
+        request(connection, "POST", f"{prefix}/models/load", {"model": model}).read()
+
+
+def _start_server(url: str, host: str, port: int) -> None:
+    """Start a server that outlives this process, and return when it serves."""
+    log = env.cache_folder() / "serve.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    click.echo(f"starting a server at {url}; it logs to {log}", err=True)
+    command = [sys.executable, "-m", "quire.cli.main", "serve"]
+    command += ["--host", host, "--port", str(port)]
+    with log.open("ab") as output:
+        started = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        if started.poll() is not None:
+            raise ConfigError(f"[run] the server has ended; see the last lines of {log}.")
+        if _serves(url):
+            return
+        time.sleep(0.02)
+    raise ConfigError(f"[run] the server does not answer after {START_SECONDS:g} s; see {log}.")
+
+
+def _serves(url: str) -> bool:
+    connection, prefix = connect(url)
+    with closing(connection):
+        try:
+            request(connection, "GET", f"{prefix}/health").read()
+        except (NoServerError, ServerRefusal):
+            return False
+    return True

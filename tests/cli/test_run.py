@@ -1,0 +1,72 @@
+"""``quire run``, ``ps`` and ``stop`` with a real server that ``run`` starts."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+QUESTION = "What is the capital of France?"
+
+
+@pytest.fixture
+def url(tmp_path, monkeypatch):
+    """An address where nobody listens; what was started there is ended."""
+    monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "cache"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    yield f"http://127.0.0.1:{port}"
+    for process in psutil.process_iter(["cmdline"]):
+        arguments = process.info["cmdline"] or []
+        if {"serve", port} <= set(arguments):
+            process.terminate()
+            process.wait(30)
+
+
+def quire(*arguments, **settings):
+    command = [sys.executable, "-m", "quire.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)
+
+
+def test_a_server_is_started_used_again_and_emptied(url):
+    base = ["--base-url", url]
+    first = quire("run", "quire-tiny", QUESTION, *base)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == "The capital of France is Paris.\n"
+    assert f"starting a server at {url}" in first.stderr
+    talk = quire("run", "quire-tiny", *base, input=f"{QUESTION}\n/stats\n")
+    assert talk.stdout == first.stdout
+    assert "starting" not in talk.stderr
+    assert "quire-tiny" in talk.stderr and "ready" in talk.stderr
+    (model,) = json.loads(quire("ps", "--json", *base).stdout)
+    assert (model["id"], model["status"]["value"]) == ("quire-tiny", "ready")
+    assert quire("ps", *base).stdout.splitlines()[1].split()[:2] == ["quire-tiny", "ready"]
+    assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny goes\n"
+    assert "absent" in quire("ps", *base).stdout
+    assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny was not loaded\n"
+    again = quire("run", "quire-tiny", "-", *base, input=QUESTION + "\n")
+    assert again.stdout == first.stdout, again.stderr
+
+
+def test_a_model_that_nobody_has_is_refused_with_a_reason(url):
+    found = quire("run", "no/such-model", "Hi", "--base-url", url, env=None)
+    assert found.returncode == 1
+    assert "no/such-model" in found.stderr and "Traceback" not in found.stderr
+
+
+def test_no_server_is_started_elsewhere():
+    found = quire("run", "quire-tiny", "Hi", "--base-url", "http://192.0.2.1:1/")
+    assert found.returncode == 1
+    assert "[server] one must answer at 192.0.2.1:1" in found.stderr
+
+
+@pytest.mark.parametrize("command", [["ps"], ["stop", "quire-tiny"]])
+def test_without_a_server_the_others_say_so(command, url):
+    found = quire(*command, "--base-url", url)
+    assert found.returncode == 1
+    assert "Start `quire serve`" in found.stderr
