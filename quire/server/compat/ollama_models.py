@@ -29,6 +29,7 @@ _FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _QUANTIZATION = re.compile(
     r"[-.:_]((?:I?Q\d|TQ\d|MXFP4)\w*|BF16|F16|F32)(?:\.gguf)?$", re.IGNORECASE
 )
+_WEIGHT_FILES = (".gguf", ".safetensors")
 _MAX_LICENSE_CHARACTERS = 1 << 16
 
 
@@ -85,10 +86,10 @@ def routes(models: Models) -> list[Route]:
 
 def _entries(model: KnownModel) -> list[dict[str, Any]]:
     """Return what is told of a model, once for each of its names."""
-    created = 0.0 if model.service is None else model.service.created
+    num_bytes, modified = _size(model)
     described = {
-        "modified_at": stamp(created),
-        "size": _size(model),
+        "modified_at": stamp(modified),
+        "size": num_bytes,
         "digest": hashlib.sha256(repr(model.config.model).encode()).hexdigest(),
         "details": _details(model.config.model, model.service),
     }
@@ -96,10 +97,18 @@ def _entries(model: KnownModel) -> list[dict[str, Any]]:
     return [{"name": name, "model": name} | described for name in names]
 
 
-def _size(model: KnownModel) -> int:
-    """Return the bytes of the weights in memory."""
-    size = 0 if model.service is None else model.service.engine.stats().get(_WEIGHTS, 0)
-    return int(size) if isinstance(size, float | int) else 0
+def _size(model: KnownModel) -> tuple[int, float]:
+    """Return the bytes of a model's weights, in memory or else on disk, and since when they are."""
+    if model.service is not None:
+        size = model.service.engine.stats().get(_WEIGHTS, 0)
+        return int(size) if isinstance(size, float | int) else 0, model.service.created
+    try:
+        path = Path(model.config.model.model).expanduser()
+        files = [path] if path.is_file() else [*path.iterdir()]
+        found = [file.stat() for file in files if file.suffix in _WEIGHT_FILES]
+        return sum(f.st_size for f in found), max((f.st_mtime for f in found), default=0.0)
+    except (OSError, ValueError, RuntimeError):  # a name that is no path
+        return 0, 0.0
 
 
 def _details(options: ModelOptions, service: Service | None) -> dict[str, Any]:
@@ -117,7 +126,7 @@ def _details(options: ModelOptions, service: Service | None) -> dict[str, Any]:
         "parent_model": "",
         "format": "gguf" if is_gguf else "safetensors",
         "family": family,
-        "families": [family],
+        "families": [family] if family else [],
         "parameter_size": size,
         "quantization_level": options.quantization or level,
     }

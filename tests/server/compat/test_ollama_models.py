@@ -1,0 +1,62 @@
+"""Ollama's routes on a server of several models, which are loaded when they are asked for."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from quire.core.config import EngineConfig
+from quire.server.app import create_app
+from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
+from quire.server.registry.model_table import Entry
+from tests.server.registry.test_model_registry import Loads
+
+
+@pytest.fixture
+async def client(tokenizer, tmp_path):
+    """Of a server that knows the models ``big`` and ``Small:1b``, of which one fits at a time."""
+    file = tmp_path / "small.Q4_K_M.gguf"
+    file.write_bytes(b"GGUF" * 25)
+    paths = {"big": "org/big", "Small:1b": str(file)}
+    loads = Loads(tokenizer, dict.fromkeys(paths.values(), 60))
+    models = ModelRegistry(loads.shared, 100, loads, 10.0)
+    for name, path in paths.items():
+        config = EngineConfig.from_keywords(model=path, served_model_name=name)
+        models.add(RegisteredModel(Entry(name, 60), config))
+    transport = httpx2.ASGITransport(app=create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as made:
+        yield made
+    await models.end_requests()
+    assert loads.alive == []
+
+
+async def test_all_models_are_listed_and_those_that_run(client):
+    big, small = (await client.get("/api/tags")).json()["models"]
+    assert (big["name"], small["name"]) == ("big:latest", "Small:1b")
+    assert (big["size"], small["size"]) == (0, 100) and small["modified_at"] > "2020"
+    assert small["details"]["format"] == "gguf" and small["details"]["families"] == []
+    assert small["details"]["quantization_level"] == "Q4_K_M"
+    assert big["digest"] != small["digest"]
+    assert (await client.get("/api/ps")).json() == {"models": []}
+    for name, tag in (
+        ("Big:latest", "big:latest"),
+        ("small:1B", "Small:1b"),
+        ("big", "big:latest"),
+    ):
+        body = {"model": name, "prompt": "x", "stream": False}
+        answer = await client.post("/api/generate", json=body)
+        assert answer.json()["model"] == tag.removesuffix(":latest") and answer.json()["done"]
+        running = (await client.get("/api/ps")).json()["models"]
+        assert [model["name"] for model in running] == [tag]
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/api/chat", "/api/show", "/api/embed"])
+async def test_a_name_of_no_model(client, path):
+    answer = await client.post(path, json={"model": "Small"})
+    assert (answer.status_code, answer.json()["error"]) == (404, "model 'Small' not found")
+    assert (await client.get("/api/ps")).json() == {"models": []}
+
+
+async def test_the_older_name_of_a_model_is_shown(client):
+    answer = await client.post("/api/show", json={"name": "small:1b"})
+    assert answer.json()["details"]["quantization_level"] == "Q4_K_M"
