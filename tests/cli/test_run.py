@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -47,7 +48,9 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert (model["id"], model["status"]["value"]) == ("quire-tiny", "ready")
     assert quire("ps", *base).stdout.splitlines()[1].split()[:2] == ["quire-tiny", "ready"]
     assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny goes\n"
-    assert "absent" in quire("ps", *base).stdout
+    end = time.monotonic() + 20
+    while "absent" not in quire("ps", *base).stdout:
+        assert time.monotonic() < end
     assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny was not loaded\n"
     again = quire("run", "quire-tiny", "-", *base, input=QUESTION + "\n")
     assert again.stdout == first.stdout, again.stderr
