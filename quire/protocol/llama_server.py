@@ -37,6 +37,8 @@ class LlamaRequest(CompatRequest, kw_only=True):
         "top_n_sigma": (-1.0,),
         "adaptive_target": (-1.0,),
         "min_keep": (0, 1),
+        "n": (1,),
+        "n_cmpl": (1,),
         "grammar_lazy": (False,),
         "grammar_triggers": ([],),
         "reasoning_budget_tokens": (-1,),
@@ -50,6 +52,8 @@ class LlamaRequest(CompatRequest, kw_only=True):
 
     prompt: PromptField
     n_predict: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
     temperature: float | None = None
     top_k: Count | None = None
     top_p: float | None = None
@@ -71,6 +75,12 @@ class LlamaRequest(CompatRequest, kw_only=True):
     response_fields: list[str] | None = None
     n_indent: Count | None = None
     t_max_predict_ms: int | None = None
+
+    @property
+    def output_limit(self) -> int | None:
+        """``n_predict``, or what OpenAI's clients call it."""
+        given = (self.n_predict, self.max_tokens, self.max_completion_tokens)
+        return next((limit for limit in given if limit is not None), None)
 
     @property
     def constraint_field(self) -> str | None:
@@ -98,7 +108,7 @@ class LlamaRequest(CompatRequest, kw_only=True):
         fields = shared_fields(self, _NAMES)
         if not self.n_probs:
             fields.pop("logprobs", None)
-        limit = self.n_predict
+        limit = self.output_limit
         if limit is not None and limit < -1:
             raise refuse("n_predict", "must be at least 0, or -1 for no limit", limit)
         if self.cache_prompt is False:

@@ -62,6 +62,16 @@ def test_embedding(server_url, key, monkeypatch):
     assert len(answer.data) == 2 and len(answer.data[0]["embedding"]) > 10
 
 
+def test_what_is_known_of_the_model(server_url, key, monkeypatch):
+    """Asked of /api/show, where it passes no key on either."""
+    headers = litellm.module_level_client.client.headers
+    monkeypatch.setitem(headers, "authorization", f"Bearer {key}")
+    monkeypatch.setenv("OLLAMA_API_BASE", server_url)
+    found = litellm.get_model_info("ollama/quire-tiny")
+    assert found["supports_function_calling"] is True
+    assert found["max_tokens"] > 100
+
+
 def test_errors(fields):
     with pytest.raises(litellm.BadRequestError, match="temperature"):
         litellm.completion(**fields | {"temperature": -1})

@@ -177,7 +177,7 @@ class LlamaTexts(CompatAnswer):
         self, output: RequestOutput, completion: CompletionOutput, index: int, with_tokens: bool
     ) -> LlamaAnswer:
         """Return what a delta adds, as an event that is not the last."""
-        if self._body.n_predict == 0:
+        if self._body.output_limit == 0:
             completion = CompletionOutput(completion.index, logprobs=[])
         self._num_tokens += len(completion.token_ids)
         self._has_new_line |= "\n" in completion.text
@@ -222,7 +222,7 @@ class LlamaTexts(CompatAnswer):
     ) -> LlamaAnswer:
         """Return ``answer`` with what only the end has."""
         reason, word = completion.finish_reason, completion.stop_reason
-        stop_type = "limit" if reason == "length" or self._body.n_predict == 0 else "none"
+        stop_type = "limit" if reason == "length" or self._body.output_limit == 0 else "none"
         if reason == "stop" and stop_type == "none":
             stop_type = "word" if isinstance(word, str) else "eos"
         return msgspec.structs.replace(

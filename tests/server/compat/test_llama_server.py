@@ -94,6 +94,8 @@ def test_stop_words_and_settings(live, case):  # noqa: F811
         ({"n_predict": -2}, "n_predict"),
         ({"repeat_last_n": 64, "repeat_penalty": 1.1}, "repeat_last_n"),
         ({"adaptive_target": 0.5}, "adaptive_target"),
+        ({"n": 2}, "n"),
+        ({"n_cmpl": 2}, "n_cmpl"),
         ({"prompt": ["x", "y"], "n_indent": 2}, "prompt"),
         ({"prompt": ["x", "y"], "t_max_predict_ms": 9}, "prompt"),
         ({"n_predict": 999}, "prompt"),
@@ -128,6 +130,15 @@ def test_what_does_nothing_is_named(client):
     declared = {"content-type": "application/x-www-form-urlencoded"}
     content = json.dumps({"prompt": "x"})
     assert client.post(URL, content=content, headers=declared).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_the_limit_under_openais_names(client, engine, name):
+    client.post(URL, json={"prompt": "x", name: 3, "n": 1})
+    client.post(URL, json={"prompt": "x", name: 3, "n_predict": 4})
+    client.post(URL, json={"prompt": "x", name: -1})
+    assert [params.max_tokens for params in engine.params] == [3, 4, None]
+    assert client.post(URL, json={"prompt": "x", name: 0}).json()["tokens_predicted"] == 0
 
 
 def test_of_no_tokens_only_the_prompt_is_computed(live, case):  # noqa: F811
