@@ -153,7 +153,7 @@ def _known_fields(kind: type[msgspec.Struct]) -> _KnownFields:
         )
         for name, kinds in _structs_in(kind).items()
     ]
-    fields = frozenset(kind.__struct_fields__)
+    fields = frozenset(kind.__struct_encode_fields__)
     names = fields.union(("best_of",), (path.partition(".")[0] for path in refused))
     return _KnownFields(names, fields - refused.keys(), refused, structs)
 

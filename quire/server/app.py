@@ -14,6 +14,7 @@ from quire.server.compat import (
     llama_server,
     ollama,
     ollama_models,
+    ollama_store,
     tgi,
     triton,
 )
@@ -56,6 +57,7 @@ def create_app(models: ManagedModels) -> ASGIApp:
         *tgi.routes(models),
         *ollama.routes(models),
         *ollama_models.routes(models),
+        *ollama_store.routes(models),
         *triton.routes(models),
         *llama_server.routes(models),
         *anthropic.routes(models),

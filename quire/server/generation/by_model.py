@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.config import EngineConfig
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.service import Service
+from quire.server.generation.service import Service, meant_name, named_at_start
 from quire.server.generation.shared import Shared
 from quire.server.http.body import Fields, model_name, read_json
 from quire.server.http.errors import ApiError
@@ -83,6 +83,16 @@ class ManagedModels(Models, Protocol):
         """
         ...
 
+    async def forget(self, name: str) -> None:
+        """Have a model go whose files or settings change; who names it next gets it as it is then.
+
+        Does nothing for a name that no model has.
+
+        Raises:
+            ApiError: 409, it was named at the start and stays.
+        """
+        ...
+
     def drain(self) -> None:
         """Let nobody else in; what runs goes on."""
         ...
@@ -116,6 +126,10 @@ class OneModel:
     async def unload(self, name: str) -> bool:
         name = self._service.resolve_model(name)
         raise ApiError(501, f"{name} is this server's only model and stays as long as it runs.")
+
+    async def forget(self, name: str) -> None:
+        if meant_name(name, self._service.config.model) is not None:
+            raise named_at_start(name)
 
     def drain(self) -> None:
         self._service.admission.draining = True

@@ -53,6 +53,11 @@ def no_such_model(name: str) -> ApiError:
     return ApiError(404, f"The model `{name}` does not exist.", param="model")
 
 
+def named_at_start(name: str) -> ApiError:
+    """Return the refusal to change a model that the server was started with."""
+    return ApiError(409, f"{name} was named when the server was started, and stays as it is.")
+
+
 @dataclass(frozen=True, slots=True)
 class UsageOptions:
     """Whether usage closes a stream, and whether every chunk carries it."""

@@ -26,6 +26,7 @@ from quire.server.generation.service import (
     Service,
     meant_name,
     model_names,
+    named_at_start,
     no_such_model,
 )
 from quire.server.generation.shared import Shared
@@ -174,6 +175,22 @@ class ModelRegistry:
         held = self._table.unload((await self._find(name)).entry.name)
         self._act()
         return held
+
+    async def forget(self, name: str) -> None:
+        model = self._known_as(name)
+        if model is None:
+            return
+        if model.entry.pinned:
+            raise named_at_start(name)
+        name = model.entry.name
+        while self._table.unload(name):
+            self._act()
+            await self._next_change()
+            if model.entry.num_waiting:
+                return  # they load it again, as it is then
+        if self._models.get(name) is model:
+            del self._models[name]
+            self._table.forget(name)
 
     # -- requests -----------------------------------------------------------------------------
     async def _find(self, name: str | None) -> RegisteredModel:

@@ -1,0 +1,191 @@
+"""Ollama's routes that change what models there are: pull, create, copy, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from quire.core.errors import CapacityError, ConfigError, ModelLoadError, RequestError
+from quire.models.manifests import Preset, canonical_name, check_sampling
+from quire.models.pull_progress import PullCancelled, PullProgress
+from quire.models.store import Store
+from quire.protocol.ollama_store import (
+    OllamaCopyRequest,
+    OllamaCreateRequest,
+    OllamaPullRequest,
+)
+from quire.server.generation.by_model import ManagedModels
+from quire.server.http.body import json_response, read_any_type, read_fields, read_json
+from quire.server.http.connection import cancel_on_disconnect
+from quire.server.http.errors import ApiError
+from quire.server.http.sse import LINES, send_events
+
+#: Models fetched at once; each has a thread that waits for the network.
+MAX_PULLS = 2
+#: Pulls under way and waiting; further ones are sent away.
+MAX_WAITING = 16
+#: Between two lines about the same file.
+LINE_SECONDS = 0.1
+
+T = TypeVar("T")
+
+
+class Pulls:
+    """Pulls of a server; a client that leaves ends its own, and what came stays for the next."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._threads = ThreadPoolExecutor(MAX_PULLS, "quire-pull")
+        self._num = 0
+
+    async def steps(self, name: str) -> AsyncGenerator[PullProgress, None]:
+        """Yield the steps of a pull as they come, the last with the status ``success``.
+
+        Raises:
+            CapacityError: Too many wait.
+            ApiError: It cannot be had.
+        """
+        if self._num >= MAX_WAITING:
+            raise CapacityError("[pull] too many models are being pulled. Try again.", 10)
+        loop, left = asyncio.get_running_loop(), Event()
+        newest: asyncio.Queue[PullProgress | None] = asyncio.Queue()
+
+        def tell(step: PullProgress) -> None:
+            if left.is_set():
+                raise PullCancelled("[pull] its client has left.")
+            loop.call_soon_threadsafe(newest.put_nowait, step)
+
+        self._num += 1
+        work = loop.run_in_executor(self._threads, partial(self._store.pull, name, None, tell))
+
+        def end(done: asyncio.Future[Path]) -> None:
+            done.exception()  # whoever left asks no more
+            newest.put_nowait(None)
+
+        work.add_done_callback(end)
+        try:
+            shown, shown_time = "", 0.0
+            while (step := await newest.get()) is not None:
+                now = loop.time()
+                # Bytes come in many steps: a line now and then, and one at the end of each file.
+                is_end = step.completed >= step.total
+                if step.status != shown or is_end or now - shown_time >= LINE_SECONDS:
+                    shown, shown_time = step.status, now
+                    yield step
+            await work
+        except ModelLoadError as error:
+            raise ApiError(400, str(error)) from error
+        finally:
+            left.set()
+            self._num -= 1
+
+
+class PullRoute:
+    """The ASGI app of ``POST /api/pull``.
+
+    Args:
+        pulls: Of the server.
+        strict: Refuse fields that do nothing.
+    """
+
+    def __init__(self, pulls: Pulls, strict: bool) -> None:
+        self._pulls = pulls
+        self._strict = strict
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the steps as lines, or with the last one."""
+        received = await read_any_type(scope, receive, send)
+        body, headers = read_fields(received.fields, OllamaPullRequest, self._strict)
+        name = _pullable(body.meant)
+        async with cancel_on_disconnect(received.http.receive):
+            if body.stream is not False:
+                await send_events(send, self._lines(name), headers, 0, LINES)
+                return
+            async with aclosing(self._pulls.steps(name)) as steps:
+                async for _ in steps:
+                    pass
+            await received.answer(json_response({"status": "success"}, headers))
+
+    async def _lines(self, name: str) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._pulls.steps(name)) as steps:
+            async for step in steps:
+                told = asdict(step).items()
+                line = {name: value for name, value in told if value}
+                yield LINES.event(msgspec.json.encode(line))
+
+
+def routes(models: ManagedModels) -> list[Route]:
+    """Return the routes."""
+    store, strict = Store(), models.shared.options.strict_params
+
+    async def create(request: Request) -> Response:
+        fields = await read_json(request, any_type=True)
+        body, headers = read_fields(fields, OllamaCreateRequest, strict)
+        name, base = body.meant, body.from_
+        if not base:
+            raise RequestError("[from] must name the model to start from; got nothing.", "from")
+        await _check_known(store, base)
+        sampling = await _in_thread(lambda: check_sampling(body.sampling(), "parameters"))
+        preset = Preset(system=body.system, sampling=sampling)
+        await _in_thread(lambda: store.create(name, base, preset))
+        await models.forget(name)
+        return json_response({"status": "success"}, headers)
+
+    async def copy(request: Request) -> Response:
+        fields = await read_json(request, any_type=True)
+        body, headers = read_fields(fields, OllamaCopyRequest, strict)
+        await _check_known(store, body.source)
+        await _in_thread(lambda: store.copy(body.source, body.destination))
+        await models.forget(body.destination)
+        return Response(headers=headers)
+
+    async def delete(request: Request) -> Response:
+        fields = await read_json(request, any_type=True)
+        body, headers = read_fields(fields, OllamaPullRequest, strict)
+        name = body.meant
+        await _check_known(store, name)
+        await models.forget(name)
+        await _in_thread(lambda: store.remove(name))
+        return Response(headers=headers)
+
+    return [
+        Route("/api/pull", PullRoute(Pulls(store), strict), methods=["POST"]),
+        Route("/api/create", create, methods=["POST"]),
+        Route("/api/copy", copy, methods=["POST"]),
+        Route("/api/delete", delete, methods=["DELETE"]),
+    ]
+
+
+def _pullable(name: str) -> str:
+    """Return a name that may be pulled: none of a folder or file of this machine."""
+    plain = canonical_name(name)
+    if plain is None:
+        raise ApiError(400, "invalid model name", param="model")
+    return plain
+
+
+async def _check_known(store: Store, name: str) -> None:
+    """Refuse a name that is not in the store; paths of this machine are no names here."""
+    if canonical_name(name) is None or await _in_thread(lambda: store.find(name)) is None:
+        raise ApiError(404, f"model '{name:.200}' not found", param="model")
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run what looks at the disk; the store's errors are the request's."""
+    try:
+        return await asyncio.to_thread(work)
+    except (ConfigError, ModelLoadError) as error:
+        raise ApiError(400, str(error)) from error

@@ -1,0 +1,153 @@
+"""Ollama's routes that change what models there are, on a real server and a stand-in hub."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import httpx2
+import pytest
+
+from tests.models.hub_stand_in import HubStandIn, serving
+from tools.serve_process import ServeProcess
+
+QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+ANSWER = "The capital of France is Paris."
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory):
+    """quire-tiny as a GGUF file's bytes."""
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    command = [sys.executable, "-m", "quire.cli.main", "convert", "quire-tiny", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def hub(gguf):
+    """A hub that has it."""
+    with serving(HubStandIn({"org/tiny": {"tiny-Q8_0.gguf": gguf}})) as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def server(hub, tmp_path):
+    """A server without a model of its own but quire-tiny, and a client of it."""
+    settings = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "hub"),
+        "QUIRE_CACHE": str(tmp_path / "cache"),
+    }
+    with ServeProcess(["--memory", "2GiB", "--device", "cpu"], **settings) as process:
+        with httpx2.Client(base_url=process.wait_ready(), timeout=60) as client:
+            yield client
+        assert process.end() == 0
+        assert "Traceback" not in process.stderr
+
+
+def chat(client, model):
+    return client.post("/api/chat", json={**QUESTION, "model": model, "stream": False})
+
+
+def text(answer):
+    assert answer.status_code == 200, answer.text
+    return answer.json()["message"]["content"]
+
+
+def delete(client, model):
+    return client.request("DELETE", "/api/delete", json={"model": model})
+
+
+def test_pull_chat_create_copy_delete(server):
+    name = "org/tiny:Q8_0"
+    assert chat(server, name).status_code == 404, "nothing is fetched for a request"
+    pulled = server.post("/api/pull", json={"model": name})
+    lines = [json.loads(line) for line in pulled.text.splitlines()]
+    assert lines[-1] == {"status": "success"}
+    assert any(line.get("completed") == line.get("total") for line in lines if "total" in line)
+    assert text(chat(server, name)) == ANSWER
+    made = {"model": "pirate", "from": name, "parameters": {"num_predict": 2}}
+    assert server.post("/api/create", json=made).json() == {"status": "success"}
+    assert 0 < len(text(chat(server, "pirate"))) < len(ANSWER)
+    copy = server.post("/api/copy", json={"source": "pirate", "destination": "parrot"})
+    assert copy.status_code == 200 and not copy.content
+    assert text(chat(server, "parrot")) == text(chat(server, "pirate"))
+    for model in ("pirate", "parrot", name):
+        assert delete(server, model).status_code == 200
+        assert chat(server, model).status_code == 404
+    assert delete(server, "pirate").status_code == 404
+    assert text(chat(server, "quire-tiny")) == ANSWER
+
+
+def test_a_model_made_anew_is_used_anew(server):
+    made = {"model": "short", "from": "quire-tiny", "parameters": {"num_predict": 1}}
+    assert server.post("/api/create", json=made).status_code == 200
+    first = text(chat(server, "short"))
+    made["parameters"] = {}
+    assert server.post("/api/create", json=made).status_code == 200
+    assert len(first) < len(text(chat(server, "short")))
+    assert text(chat(server, "short")) == ANSWER
+
+
+def test_what_cannot_be_had_is_said_and_changes_nothing(server, tmp_path):
+    (tmp_path / "secret.gguf").write_bytes(b"GGUF")
+    wrong = [
+        ("/api/pull", {"model": "org/none", "stream": False}),
+        ("/api/pull", {"model": str(tmp_path), "stream": False}),
+        ("/api/pull", {"stream": False}),
+        ("/api/pull", {"model": "org/tiny", "insecure": True, "stream": False}),
+        ("/api/create", {"model": "x", "from": str(tmp_path / "secret.gguf")}),
+        ("/api/create", {"model": "x", "from": "quire-tiny", "template": "{{ .Prompt }}"}),
+        ("/api/create", {"model": "x", "from": "quire-tiny", "parameters": {"num_gpu": 1}}),
+        ("/api/create", {"model": "x", "from": "quire-tiny", "parameters": {"top_p": 7}}),
+        ("/api/create", {"model": "../x", "from": "quire-tiny"}),
+        ("/api/create", {"model": "x"}),
+        ("/api/copy", {"source": "none", "destination": "x"}),
+        ("/api/copy", {"source": "quire-tiny", "destination": "a b"}),
+    ]
+    for path, body in wrong:
+        answer = server.post(path, json=body)
+        assert 400 <= answer.status_code < 500, (path, body, answer.text)
+        assert isinstance(answer.json()["error"], str), answer.text
+    assert delete(server, "quire-tiny").status_code == 409, "it was there at the start"
+    assert text(chat(server, "quire-tiny")) == ANSWER
+
+
+def test_a_client_that_leaves_ends_its_pull_and_the_next_goes_on(server, hub):
+    hub.pause = 0.0005
+    with server.stream("POST", "/api/pull", json={"model": "org/tiny:Q8_0"}) as answer:
+        for line in answer.iter_lines():
+            if json.loads(line).get("completed", 0) > 100_000:
+                break
+    time.sleep(0.5)
+    num_requests = len(hub.requests)
+    time.sleep(0.5)
+    assert len(hub.requests) == num_requests, "nothing goes on"
+    assert chat(server, "org/tiny:Q8_0").status_code == 404, "nothing half visible"
+    hub.pause = 0.0
+    done = server.post("/api/pull", json={"model": "org/tiny:Q8_0", "stream": False})
+    assert done.json() == {"status": "success"}
+    ranges = [part for method, _, part in hub.requests if method == "GET" and part]
+    assert ranges, "it began where the first one was cut"
+    assert text(chat(server, "org/tiny:Q8_0")) == ANSWER
+
+
+def test_slow_pulls_hold_up_no_request(server, hub):
+    hub.pause = 0.01
+    pulls = [
+        threading.Thread(
+            target=lambda: server.post("/api/pull", json={"model": "org/tiny:Q8_0"}, timeout=60)
+        )
+        for _ in range(4)
+    ]
+    for pull in pulls:
+        pull.start()
+    for _ in range(10):
+        assert text(chat(server, "quire-tiny")) == ANSWER
+    hub.pause = 0.0
+    for pull in pulls:
+        pull.join()
