@@ -93,6 +93,40 @@ def test_a_model_made_anew_is_used_anew(server):
     assert text(chat(server, "short")) == ANSWER
 
 
+def test_keep_alive_says_how_long_a_model_stays(server):
+    made = {"model": "guest", "from": "quire-tiny"}
+    assert server.post("/api/create", json=made).status_code == 200
+
+    def state():
+        found = server.get("/models").json()["data"]
+        return next((m["status"]["value"] for m in found if m["id"] == "guest"), "unknown")
+
+    def wait_for(wanted):
+        end = time.monotonic() + 20
+        while state() != wanted:
+            assert time.monotonic() < end, state()
+            time.sleep(0.02)
+
+    assert state() == "unknown"
+    loaded = server.post("/api/generate", json={"model": "guest", "keep_alive": "1h"})
+    assert loaded.json()["done_reason"] == "load"
+    assert "keep_alive" not in loaded.headers.get("x-ignored-params", "")
+    guest = next(m for m in server.get("/api/ps").json()["models"] if m["name"] == "guest:latest")
+    assert not guest["expires_at"].startswith("9999")
+    gone = server.post("/api/generate", json={"model": "guest", "keep_alive": 0})
+    assert gone.json()["done_reason"] == "unload"
+    wait_for("absent")
+    assert text(chat(server, "guest")) == ANSWER
+    wait_for("absent")
+    forever = server.post("/api/generate", json={"model": "guest", "keep_alive": -1})
+    assert forever.json()["done_reason"] == "load"
+    guest = next(m for m in server.get("/api/ps").json()["models"] if m["name"] == "guest:latest")
+    assert guest["expires_at"].startswith("9999")
+    stays = server.post("/api/generate", json={"model": "quire-tiny", "keep_alive": 0})
+    assert stays.json()["done_reason"] == "load", "it was there at the start"
+    assert "keep_alive" in stays.headers["x-ignored-params"]
+
+
 def test_what_cannot_be_had_is_said_and_changes_nothing(server, tmp_path):
     (tmp_path / "secret.gguf").write_bytes(b"GGUF")
     wrong = [

@@ -80,14 +80,15 @@ class Ollama(CompatEndpoint[T]):
         window = body.penalty_window
         does_nothing = window is not None and window != -1
         named = ["options.repeat_last_n"] if does_nothing else []
-        return [*super().unused_fields(body), *named, *_unused(body)]
+        return [*super().unused_fields(body), *named, *_unused(self.service, body)]
 
     def answer_at_once(self, request: ApiRequest[T]) -> OllamaAnswer | None:
         """A request without a prompt loads the model, or has it go at once."""
         if not request.body.only_loads:
             return None
         texts = OllamaTexts(self.service, request, None)
-        return texts.loaded("unload" if request.body.kept_seconds == 0 else "load")
+        goes = self.service.residence is not None and request.body.kept_seconds == 0
+        return texts.loaded("unload" if goes else "load")
 
     async def prepare(self, request: ApiRequest[T]) -> tuple[OllamaTexts, Submission]:
         service, body = self.service, request.body
@@ -268,7 +269,7 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
         return _resolved(self.service, body)
 
     def unused_fields(self, body: OllamaEmbedRequest) -> list[str]:
-        return [*super().unused_fields(body), *_unused(body)]
+        return [*super().unused_fields(body), *_unused(self.service, body)]
 
     def answer_at_once(self, request: ApiRequest[OllamaEmbedRequest]) -> dict[str, Any] | None:
         """Nothing has no vectors."""
@@ -324,19 +325,22 @@ B = TypeVar("B", bound=OllamaRequest | OllamaEmbedRequest)
 
 
 def _resolved(service: Service, body: B) -> B:
-    """Return a body with our name of its model.
+    """Return a body with our name of its model, which from now on stays as long as it says.
 
     Raises:
         RequestError: Its ``keep_alive`` is wrong, whether or not the rest asks for something.
     """
-    read_keep_alive(body.keep_alive)
+    seconds = read_keep_alive(body.keep_alive)
+    if seconds is not None and service.residence is not None:
+        service.residence.keep(seconds)
     name = meant_name(service.model_names, body.model or "")
     return msgspec.structs.replace(body, model=name)
 
 
-def _unused(body: OllamaRequest | OllamaEmbedRequest) -> list[str]:
-    """Return the fields that ask for what this server does not do: it unloads no model."""
-    return [] if body.keep_alive is None else ["keep_alive"]
+def _unused(service: Service, body: OllamaRequest | OllamaEmbedRequest) -> list[str]:
+    """Return the fields that do nothing for a model that stays as long as the server."""
+    stays = service.residence is None
+    return ["keep_alive"] if stays and body.keep_alive is not None else []
 
 
 def _nanoseconds(seconds: float) -> int:

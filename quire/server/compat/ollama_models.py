@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ def routes(models: Models) -> list[Route]:
         for model in models.known():
             if model.service is not None:
                 running = {
-                    "expires_at": _NEVER,
+                    "expires_at": _expiry(model.service),
                     "size_vram": 0,  # all is in main memory
                     "context_length": model.service.engine.max_model_len,
                 }
@@ -82,6 +84,13 @@ def routes(models: Models) -> list[Route]:
     if not models.shared.options.playground:
         found.append(Route("/", is_running, methods=["GET"]))
     return found
+
+
+def _expiry(service: Service) -> str:
+    """Return when a model goes if nobody uses it from now on."""
+    residence = service.residence
+    seconds = math.inf if residence is None else residence.seconds_left()
+    return _NEVER if math.isinf(seconds) else stamp(time.time() + seconds)
 
 
 def _entries(model: KnownModel) -> list[dict[str, Any]]:

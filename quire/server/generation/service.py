@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import quire
 from quire.core.config import EngineConfig, ModelOptions
@@ -66,6 +66,18 @@ class UsageOptions:
     on_every_chunk: bool
 
 
+class Residence(Protocol):
+    """How long a model stays in memory that was loaded on demand."""
+
+    def keep(self, seconds: float) -> None:
+        """Have it stay for as long after each request; infinity is for ever, 0 not at all."""
+        ...
+
+    def seconds_left(self) -> float:
+        """Return how long it stays if nobody uses it from now on."""
+        ...
+
+
 class Service:
     """One served model.
 
@@ -82,6 +94,7 @@ class Service:
         model_names: Names that requests may use; the first is shown in answers.
         created: When it began to be served, unix seconds.
         fingerprint: Same version and settings, same fingerprint.
+        residence: Of a model that comes and goes; None if it stays.
     """
 
     def __init__(self, engine: EngineClient, config: EngineConfig, shared: Shared) -> None:
@@ -98,6 +111,7 @@ class Service:
         )
         self.metrics = ModelMetrics(engine, config, self.model_names[0])
         shared.metrics.models.append(self.metrics)
+        self.residence: Residence | None = None
         self.created = int(time.time())
         digest = hashlib.sha256(repr(config).encode()).hexdigest()[:8]
         self.fingerprint = f"quire-{quire.__version__}-{digest}"

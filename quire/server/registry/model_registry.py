@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -60,6 +61,24 @@ class RegisteredModel:
     config: EngineConfig
     loading: Loading = field(default_factory=Loading)
     service: Service | None = None
+
+
+class EntryResidence:
+    """See :class:`quire.server.generation.service.Residence`."""
+
+    def __init__(self, entry: Entry, clock: Callable[[], float]) -> None:
+        self._entry = entry
+        self._clock = clock
+
+    def keep(self, seconds: float) -> None:
+        self._entry.keep_alive = None if math.isinf(seconds) else seconds
+
+    def seconds_left(self) -> float:
+        entry = self._entry
+        if entry.keep_alive is None:
+            return math.inf
+        since = self._clock() if entry.num_leases else entry.last_used
+        return max(0.0, since + entry.keep_alive - self._clock())
 
 
 class ModelRegistry:
@@ -279,6 +298,8 @@ class ModelRegistry:
         else:
             model.service.admission.draining = self._draining
             self._table.loaded(name, self._clock())
+            if not model.entry.pinned:
+                model.service.residence = EntryResidence(model.entry, self._clock)
             log.info("[models] %s is loaded after %.1f s", name, self._clock() - started)
             self._watch()
         self._act()
