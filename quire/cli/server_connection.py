@@ -138,7 +138,7 @@ def events(response: HTTPResponse) -> Iterator[Event]:
                 f"[server] an event must be JSON of chat completions; got {error}."
             ) from error
         if event.error is not None:
-            raise QuireError(f"[server] the server failed: {_line(message_of(event.error))}")
+            raise QuireError(f"[server] it failed: {_line(message_of(event.error))}")
         yield event
     raise QuireError(
         "[server] the answer must end with [DONE]; got the end of the connection. It is incomplete."

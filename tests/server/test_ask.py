@@ -155,14 +155,14 @@ def test_the_key_is_sent_and_never_shown(serve, engine):
 def test_a_refusal_is_one_line(client):
     code, out, err = ask("Hi", "--base-url", str(client.base_url), "--model", "no\nsuch")
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith("quire: [ask] the server refused: HTTP 404: ")
+    assert err.startswith("quire: [server] it refused: HTTP 404: ")
 
 
 def test_a_failure_behind_the_first_text(client, engine):
     engine.text, engine.fail_after = "AB", 1
     code, out, err = ask("Hi", "--base-url", str(client.base_url))
     assert (code, out) == (1, "A\n")
-    assert err == "quire: [ask] the server failed: Internal server error.\n"
+    assert err == "quire: [server] it failed: Internal server error.\n"
 
 
 def event(text: str) -> bytes:
