@@ -88,8 +88,10 @@ class KVCacheManager:
     @property
     def fragmentation(self) -> float:
         """Part of the tables' slots that holds no token, 0 to 1; shared blocks count each time."""
-        reserved = sum(len(table.block_ids) for table in self._tables.values()) * self.block_size
-        used = sum(table.num_slots_used for table in self._tables.values())
+        # A copy, made at once: counters are read from other threads while steps go on.
+        tables = list(self._tables.values())
+        reserved = sum(len(table.block_ids) for table in tables) * self.block_size
+        used = sum(table.num_slots_used for table in tables)
         return SlotUse(reserved, used).fragmentation
 
     def block_ids(self, request: Request) -> list[int]:

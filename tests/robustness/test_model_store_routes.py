@@ -39,6 +39,8 @@ def server(hub, tmp_path):
     """A server without a model of its own but quire-tiny, and a client of it."""
     settings = {
         "HF_ENDPOINT": hub.url,
+        "HF_HUB_OFFLINE": "",  # other tests set it for libraries of their own
+        "NO_PROXY": "*",
         "HF_HOME": str(tmp_path / "hub"),
         "QUIRE_CACHE": str(tmp_path / "cache"),
     }
