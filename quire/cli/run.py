@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
@@ -17,13 +17,19 @@ from quire.cli.server_connection import (
     ServerRefusal,
     base_url_option,
     connect,
+    read_answer,
     request,
 )
 from quire.core import env
 from quire.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
 #: Where a server may be started.
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+#: After so long people are told what they wait for.
+TELL_SECONDS = 1.0
 #: A server that was started for this gets as long to listen; models take their own time.
 START_SECONDS = 60.0
 
@@ -80,9 +86,22 @@ def _load(base_url: str, model: str) -> None:
 
 
 def _ask_to_load(base_url: str, model: str) -> None:
+    """Have it loaded, and return when it is, or when why it is not is told to whoever asks."""
     connection, prefix = connect(base_url)
     with closing(connection):
-        request(connection, "POST", f"{prefix}/models/load", {"model": model}).read()
+        response = request(connection, "POST", f"{prefix}/models/load", {"model": model})
+        started, told = read_answer(response)["started"], False
+        begin = time.monotonic()
+        while started and _is_loading(connection, prefix):
+            if not told and time.monotonic() - begin > TELL_SECONDS:
+                told = True
+                click.echo(f"loading {model}", err=True)
+            time.sleep(0.02)
+
+
+def _is_loading(connection: HTTPConnection, prefix: str) -> bool:
+    found = read_answer(request(connection, "GET", f"{prefix}/models"))["data"]
+    return any(model["status"]["value"] == "loading" for model in found)
 
 
 def _start_server(url: str, host: str, port: int) -> None:

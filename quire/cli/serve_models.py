@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quire.core.config import CacheOptions, EngineConfig
+from quire.core.errors import ConfigError
 from quire.core.loading import Loading
 from quire.core.machine import Machine, read_machine
 from quire.core.memory_budget import budget_from_total
@@ -61,6 +62,13 @@ def load_models(
     on_demand = options.load_on_demand
     if named and len(configs) == 1 and not on_demand:
         return OneModel(load(configs[0], loading))
+    names = [model_names(config.model)[0] for config in configs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                "[config] models that are served together must have different names; got "
+                f"{name} twice. Rename a folder or file, or link to it."
+            )
     memory = SharedMemory.measure(configs[0].cache)
     keep_alive = None if options.keep_alive < 0 else options.keep_alive
 
@@ -71,7 +79,9 @@ def load_models(
         # The catalogue has one spelling of a name; requests may have others.
         plain = stored.name.lower() if named_model(stored.name) else stored.name
         model = replace(configs[0].model, model=plain, served_model_name=())
-        return memory.register(replace(configs[0], model=model), keep_alive)
+        found = memory.register(replace(configs[0], model=model), keep_alive)
+        found.named = False
+        return found
 
     registry = ModelRegistry(shared, memory.budget_bytes, load, options.load_wait, find)
     if on_demand:

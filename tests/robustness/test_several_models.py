@@ -111,6 +111,25 @@ def test_models_that_do_not_fit_together_are_refused_at_the_start(serve):
     assert "--load-on-demand" in server.stderr
 
 
+def test_two_models_of_one_name_are_refused_at_the_start(serve, folders):
+    server = serve("one", flags=[str(folders[0]), "--memory", "512MiB"])
+    assert server.popen.wait(60) == 1
+    server.end()
+    assert "must have different names; got one twice" in server.stderr
+
+
+def test_probes_load_nothing(serve, texts):
+    url = serve("one", "two", flags=["--memory", "512MiB", "--load-on-demand"]).wait_ready()
+    ready = f"{url}/v2/models/two/ready"
+    assert httpx2.get(ready).status_code == 503
+    assert httpx2.get(f"{url}/v2/models/two").status_code == 200
+    assert httpx2.get(f"{url}/v2/models/three/ready").status_code == 404
+    states = [model["status"]["value"] for model in httpx2.get(f"{url}/models").json()["data"]]
+    assert states == ["absent", "absent"]
+    assert text(ask(url, "two")) == texts["two"]
+    assert httpx2.get(ready).status_code == 200
+
+
 def test_any_order_of_requests_and_kills(serve, texts, times):
     """Two of three fit; each request gets its own model's answer, or a refusal that says why."""
     flags = ["--memory", "420MiB", "--load-on-demand", "--keep-alive", "1", "--load-wait", "30"]

@@ -16,11 +16,11 @@ from quire.protocol.triton import TritonAnswer, TritonRequest
 from quire.protocol.triton_tensors import INPUTS, TEXT_INPUT, TEXT_OUTPUT
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.triton_infer import VERSION, Infer
-from quire.server.generation.by_model import ByModel, Models, get_route
+from quire.server.generation.by_model import ByModel, Models, find_known
 from quire.server.generation.completion_prompt import prepare_completion
-from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import json_response
+from quire.server.http.errors import ApiError
 from quire.server.http.sse import PLAIN_EVENTS
 
 PREFIX = "/v2/models/"
@@ -88,17 +88,20 @@ def routes(models: Models) -> list[Route]:
             {"name": PLATFORM, "version": quire.__version__, "extensions": extensions}
         )
 
-    async def ready(service: Service, request: Request) -> Response:
-        service.resolve_model(request.path_params["model"])
-        service.check_serving()
+    async def ready(request: Request) -> Response:
+        model, name = find_known(models, request.path_params["model"])
+        if model.service is None:  # who asks for it has it loaded, who looks does not
+            raise ApiError(503, f"The model {name} is not loaded.")
+        model.service.check_serving()
         return Response()
 
-    async def show(service: Service, request: Request) -> Response:
-        return json_response(_metadata(service.resolve_model(request.path_params["model"])))
+    async def show(request: Request) -> Response:
+        _, name = find_known(models, request.path_params["model"])
+        return json_response(_metadata(name))
 
-    async def show_config(service: Service, request: Request) -> Response:
-        name = service.resolve_model(request.path_params["model"])
-        return json_response(_config(name, service.options.decoupled))
+    async def show_config(request: Request) -> Response:
+        _, name = find_known(models, request.path_params["model"])
+        return json_response(_config(name, models.shared.options.decoupled))
 
     whole, streamed = ByModel(models, Triton, False), ByModel(models, Triton, True)
     infer = ByModel(models, Infer)
@@ -108,11 +111,11 @@ def routes(models: Models) -> list[Route]:
             Route(f"{model}/generate", whole, methods=["POST"]),
             Route(f"{model}/generate_stream", streamed, methods=["POST"]),
             Route(f"{model}/infer", infer, methods=["POST"]),
-            get_route(models, f"{model}/ready", ready),
-            get_route(models, f"{model}/config", show_config),
+            Route(f"{model}/ready", ready, methods=["GET"]),
+            Route(f"{model}/config", show_config, methods=["GET"]),
         ]
     for model in (f"{PREFIX}{{model:path}}/versions/{VERSION}", f"{PREFIX}{{model:path}}"):
-        found.append(get_route(models, model, show))
+        found.append(Route(model, show, methods=["GET"]))
     return found
 
 

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.config import EngineConfig
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.service import Service, meant_name, named_at_start
+from quire.server.generation.service import Service, meant_name, named_at_start, no_such_model
 from quire.server.generation.shared import Shared
 from quire.server.http.body import Fields, model_name, read_json
 from quire.server.http.errors import ApiError
@@ -62,6 +62,19 @@ class Models(Protocol):
     def known(self) -> list[KnownModel]:
         """Return all models, those that were named at the start first."""
         ...
+
+
+def find_known(models: Models, name: str) -> tuple[KnownModel, str]:
+    """Return a model, which need not be loaded, and the name of it that ``name`` stands for.
+
+    Raises:
+        ApiError: 404, no model has that name.
+    """
+    for model in models.known():
+        meant = meant_name(name, model.config.model)
+        if meant is not None:
+            return model, meant
+    raise no_such_model(name)
 
 
 class ManagedModels(Models, Protocol):
@@ -156,11 +169,7 @@ class ByModel:
         """Answer one request; a client that goes away ends it."""
         received = await self._kind.read(scope, receive, send)
         async with self._models.lease(received.model, receive) as service:
-            await self.endpoint(service).respond(received)
-
-    def endpoint(self, service: Service) -> GenerationEndpoint[Any]:
-        """Return the endpoint of a model."""
-        return self._kind(service, *self._settings)
+            await self._kind(service, *self._settings).respond(received)
 
 
 Answer: TypeAlias = Callable[[Service, Request], Awaitable[Response]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -105,14 +106,14 @@ class ModelMetrics:
             own[stem] = histogram.state()
         return self._engine.stats() | own
 
-    def families(self, prefix: str, other: Samples) -> Iterator[Metric]:
-        """Yield the model's families, and those of ``other`` samples."""
+    def families(self, prefix: str) -> Iterator[Metric]:
+        """Yield the model's families."""
         bounds = {
             stem: self._by_length
             for stem, metric in METRICS.items()
             if metric.kind == "histogram" and not metric.buckets
         }
-        yield from families(self.samples() | other, prefix, self.labels, bounds)
+        yield from families(self.samples(), prefix, self.labels, bounds)
         labels = self.labels | self._cache_config
         stem = "cache_config_info"
         info = GaugeMetricFamily(prefix + stem, METRICS[stem].help, labels=list(labels))
@@ -171,13 +172,13 @@ class ServerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield a family per stem, with the series of all models."""
         found: dict[str, Metric] = {}
-        for number, model in enumerate(self.models):
-            other = {} if number else self.samples()
-            for family in model.families(self._prefix, other):
-                if family.name in found:
-                    found[family.name].samples += family.samples
-                else:
-                    found[family.name] = family
+        labels = self.models[0].labels if self.models else {"model_name": "", "engine": "0"}
+        own = families(self.samples(), self._prefix, labels, {})
+        for family in itertools.chain(own, *(m.families(self._prefix) for m in self.models)):
+            if family.name in found:
+                found[family.name].samples += family.samples
+            else:
+                found[family.name] = family
         yield from found.values()
 
     def describe(self) -> Iterator[Metric]:

@@ -7,8 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.protocol.model_list import ModelCard, ModelList
-from quire.server.generation.by_model import KnownModel, Models
-from quire.server.generation.service import meant_name, no_such_model
+from quire.server.generation.by_model import KnownModel, Models, find_known
 from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
 
@@ -24,11 +23,7 @@ def routes(models: Models) -> list[Route]:
         name = request.path_params["model"]
         if not name:
             raise ApiError(404, "There is no route /v1/models/.")
-        for model in models.known():
-            meant = meant_name(name, model.config.model)
-            if meant is not None:
-                return json_response(_card(model, meant))
-        raise no_such_model(name)
+        return json_response(_card(*find_known(models, name)))
 
     return [
         Route("/v1/models", list_models, methods=["GET"]),

@@ -53,12 +53,14 @@ class RegisteredModel:
     Attributes:
         entry: Its place in the table.
         config: Its engine's settings.
+        named: It was named when the server was started, and stays known.
         loading: How far it is while it loads.
         service: When it is loaded.
     """
 
     entry: Entry
     config: EngineConfig
+    named: bool = True
     loading: Loading = field(default_factory=Loading)
     service: Service | None = None
 
@@ -153,8 +155,7 @@ class ModelRegistry:
             assert model.service is not None
             yield model.service
         finally:
-            self._table.release(key, self._clock())
-            self._act()
+            self._release(key)
 
     def known(self) -> list[KnownModel]:
         return [
@@ -199,7 +200,7 @@ class ModelRegistry:
         model = self._known_as(name)
         if model is None:
             return
-        if model.entry.pinned:
+        if model.named:
             raise named_at_start(name)
         name = model.entry.name
         while self._table.unload(name):
@@ -237,9 +238,10 @@ class ModelRegistry:
         if self._draining:
             raise shutting_down()
         answer = self._table.ask(key, self._clock())
+        self._begin_unloads()
         if answer is Answer.LOAD:
             self._start(self._load(self._models[key]), "load")
-        self._act()
+            self._notify()  # those behind it may have their turn
         return answer is Answer.LEASED
 
     async def _wait_for(self, model: RegisteredModel, receive: Receive | None) -> None:
@@ -256,12 +258,17 @@ class ModelRegistry:
                 raise ClientDisconnect
         except BaseException as error:
             if leased:
-                self._table.release(key, self._clock())
+                self._release(key)
             if isinstance(error, TimeoutError):
                 raise self._late(model) from None
             raise
         finally:
             self._table.end_wait(key)
+            self._notify()
+
+    def _release(self, key: str) -> None:
+        self._table.release(key, self._clock())
+        self._act()
 
     def _late(self, model: RegisteredModel) -> CapacityError:
         loading, name = model.loading, model.entry.name
@@ -274,8 +281,15 @@ class ModelRegistry:
     # -- what the table asks for --------------------------------------------------------------
     def _act(self) -> None:
         """Begin the unloads that are due, and wake those that wait."""
+        self._begin_unloads()
+        self._notify()
+
+    def _begin_unloads(self) -> None:
         for key in self._table.begin_unloads():
             self._start(self._unload(self._models[key]), "unload")
+
+    def _notify(self) -> None:
+        """Have those that wait ask again; none of them does this while it only asks."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -338,8 +352,7 @@ class ModelRegistry:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), seconds)
             self._table.unload_idle(self._clock())
-            for key in self._table.begin_unloads():
-                self._start(self._unload(self._models[key]), "unload")
+            self._begin_unloads()
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 
 import pytest
 from starlette.requests import ClientDisconnect
@@ -15,7 +16,7 @@ from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
 from quire.server.options import ServerOptions
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
-from quire.server.registry.model_table import Entry
+from quire.server.registry.model_table import Entry, ModelTable
 from tests.server.conftest import ScriptedEngine
 
 
@@ -40,7 +41,7 @@ class Loads:
         self.num_loads += 1
         if name in self.held:
             while self.held[name] and not loading.cancelled:
-                pass
+                time.sleep(0.001)
         if name in self.broken:
             raise ModelLoadError(f"[load] {name} is broken.")
         if loading.cancelled:
@@ -119,6 +120,41 @@ async def test_a_load_that_takes_too_long_is_told_with_a_time(registry):
     assert await name_of(models, "a") == "a"
     assert loads.num_loads == 1, "the load that was begun goes on"
     await models.end_requests()
+
+
+async def test_those_that_wait_do_not_keep_each_other_awake(registry, monkeypatch):
+    """While a model loads the event loop belongs to the others."""
+    models, loads = registry(100, a=50)
+    loads.held["a"] = True
+    num_asked, ask = 0, ModelTable.ask
+
+    def counting(*arguments):
+        nonlocal num_asked
+        num_asked += 1
+        return ask(*arguments)
+
+    monkeypatch.setattr(ModelTable, "ask", counting)
+    waiting = [asyncio.create_task(name_of(models, "a")) for _ in range(10)]
+    await asyncio.sleep(0.3)
+    assert num_asked <= 3 * len(waiting)
+    loads.held["a"] = False
+    assert await asyncio.gather(*waiting) == ["a"] * 10
+    await models.end_requests()
+
+
+async def test_what_was_named_at_the_start_is_not_forgotten(registry):
+    models, loads = registry(100, a=50)
+    with pytest.raises(ApiError, match="named when the server was started"):
+        await models.forget("A:latest")
+    assert await name_of(models, None) == "a"
+    await models.forget("nobody")
+    await models.end_requests()
+
+
+async def test_metrics_of_a_server_without_a_loaded_model(registry):
+    models, _ = registry(100, a=50)
+    text, _ = models.shared.metrics.exposition()
+    assert b"quire:host_cpu_usage_perc" in text
 
 
 async def test_a_client_that_leaves_waits_no_longer(registry):
