@@ -241,7 +241,7 @@ class ModelRegistry:
         self._begin_unloads()
         if answer is Answer.LOAD:
             self._start(self._load(self._models[key]), "load")
-            self._notify()  # those behind it may have their turn
+            self._notify()  # those after it may have their turn
         return answer is Answer.LEASED
 
     async def _wait_for(self, model: RegisteredModel, receive: Receive | None) -> None:
