@@ -142,6 +142,12 @@ def _ask(wanted: HubFile) -> _Remote:
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
+    # It becomes a path in the cache, and a pattern such as *.jinja fits ../x.jinja, too.
+    if not {"", ".", ".."}.isdisjoint(wanted.file.split("/")):
+        raise ModelLoadError(
+            f"[pull] a file of {wanted.repository} must lie in it; got {wanted.file!r:.80}. Do not "
+            "trust this repository."
+        )
     url = hf_hub_url(wanted.repository, wanted.file, revision=wanted.revision)
     found = get_hf_file_metadata(url, timeout=TIMEOUT)
     etag, nbytes = found.etag or "", found.size

@@ -226,6 +226,14 @@ def test_a_hash_that_would_be_a_path_is_refused(etag, served, tmp_path):
     assert not list(tmp_path.rglob("evil*"))
 
 
+@pytest.mark.parametrize("name", ["../own.jinja", "chat_template/../../own.jinja", "/own.jinja"])
+def test_a_file_outside_of_its_repository_is_refused(name, served, tmp_path):
+    served.repositories["org/two"] = {"config.json": b"{}", name: b"{{ x }}"}
+    with pytest.raises(ModelLoadError, match=r"a file of org/two must lie in it; got .*own\.jinja"):
+        Store().pull("org/two", on_progress=lambda step: None)
+    assert not any("own.jinja" in path for _, path, _ in served.requests)
+
+
 def test_a_slow_hub_can_be_given_up(served, tmp_path):
     served.pause = 0.01
     seen = []
