@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -104,7 +104,7 @@ def fetch_file(wanted: HubFile, on_progress: OnProgress) -> Path:
     on_progress(remote.step(0))
     name = repo_folder_name(repo_id=wanted.repository, repo_type="model")
     blobs = Path(HF_HUB_CACHE) / name / "blobs"
-    lock = Path(HF_HUB_CACHE) / ".locks" / name / f"{remote.etag}.lock"
+    lock = _lock(blobs, remote.etag)
     try:
         blobs.mkdir(parents=True, exist_ok=True)
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -124,14 +124,35 @@ def fetch_file(wanted: HubFile, on_progress: OnProgress) -> Path:
 
 
 def unfinished(repository: str | None = None) -> list[tuple[str, Path]]:
-    """Return repository and file of each download that was given up, of one repository or all."""
+    """Return repository and file of each download that was given up, of one repository or all.
+
+    One that is under way, in any process, is not.
+    """
     from huggingface_hub.constants import HF_HUB_CACHE
 
     begin = "models--"  # as huggingface_hub.file_download.repo_folder_name has it
     folder = "*" if repository is None else repository.replace("/", "--")
     found = sorted(Path(HF_HUB_CACHE).glob(f"{begin}{folder}/blobs/*{PARTIAL}"))
+    found = [path for path in found if not _is_under_way(path)]
     names = (path.parent.parent.name.removeprefix(begin).replace("--", "/", 1) for path in found)
     return list(zip(names, found, strict=True))
+
+
+def _is_under_way(part: Path) -> bool:
+    """Whether someone holds the lock of what has come so far of a blob."""
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+    lock = _lock(part.parent, part.name.removesuffix(PARTIAL))
+    try:
+        with WeakFileLock(lock, timeout=0.01):
+            return False
+    except OSError as error:
+        return isinstance(error, TimeoutError)
+
+
+def _lock(blobs: Path, etag: str) -> Path:
+    """Return the library's lock of a blob."""
+    return blobs.parent.parent / ".locks" / blobs.parent.name / f"{etag}.lock"
 
 
 def _ask(wanted: HubFile) -> _Remote:
@@ -177,18 +198,14 @@ def _locked(lock: Path, remote: _Remote, on_progress: OnProgress) -> Iterator[No
     """Hold the library's lock of a blob, so that nobody else fetches it at the same time."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
-    while True:
-        holder = WeakFileLock(lock, timeout=LOCK_SECONDS)
-        try:
-            holder.__enter__()
-        except TimeoutError:  # another process pulls the same file
-            on_progress(remote.step(0))
-        else:
-            break
-    try:
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(WeakFileLock(lock, timeout=LOCK_SECONDS))
+                break
+            except TimeoutError:  # another process pulls the same file
+                on_progress(remote.step(0))
         yield
-    finally:
-        holder.__exit__(None, None, None)
 
 
 def _is_intact(blob: Path, remote: _Remote, on_progress: OnProgress) -> bool:

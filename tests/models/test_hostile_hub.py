@@ -118,6 +118,21 @@ def test_what_a_pull_left_that_was_given_up_can_be_removed(served, tmp_path):
         Store().remove(MODEL)
 
 
+def test_a_pull_under_way_is_not_taken_for_one_given_up(served, tmp_path):
+    """Removing the name deleted its file, and the pull failed at its end."""
+    seen = []
+
+    def look(step):
+        if 100_000 < step.completed < len(DATA) and not seen:
+            seen.append(hub_download.unfinished())
+            with pytest.raises(ConfigError, match="one that quire list shows"):
+                Store().remove(MODEL)
+
+    served.cuts["only.gguf"] = 200_000
+    assert Store().pull(MODEL, on_progress=look).read_bytes() == DATA
+    assert seen == [[]]
+
+
 def test_a_server_that_knows_no_ranges_sends_what_is_there_once_more(served, tmp_path):
     served.wholes.add("only.gguf")
     served.cuts["only.gguf"] = 200_000
