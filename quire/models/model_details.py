@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ModelLoadError
+from quire.models.config_fields import read_json
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def read_template(path: Path) -> str:
     file = path / "chat_template.jinja"
     if file.is_file():
         return file.read_text("utf-8")
-    entry = _json(path / "tokenizer_config.json").get("chat_template", "")
+    entry = _optional_json(path / "tokenizer_config.json").get("chat_template", "")
     if isinstance(entry, list):
         named = {item.get("name"): item.get("template") for item in entry if isinstance(item, dict)}
         entry = named.get("default", "")
@@ -133,7 +133,7 @@ def _of_gguf(path: Path) -> ModelDetails:
 def _of_folder(folder: Path) -> ModelDetails:
     from quire.models.safetensors_file import SafetensorsFile
 
-    config = _json(folder / "config.json")
+    config = _optional_json(folder / "config.json")
     count, types = 0, Counter[str]()
     for path in sorted(folder.glob("model*.safetensors")):
         for entry in SafetensorsFile(path).entries.values():
@@ -157,11 +157,5 @@ def _integer(values: Mapping[str, Any], key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"[load] {path} must be readable JSON; got {error}.") from error
-    return values if isinstance(values, dict) else {}
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
