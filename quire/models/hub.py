@@ -129,7 +129,7 @@ def _note_pulled(model: str, revision: str | None, path: Path) -> None:
             details=known_details(path),
         )  # fmt: skip
         write_manifest(manifest)
-    except (QuireError, RuntimeError) as error:
+    except (QuireError, OSError, RuntimeError) as error:
         log.warning("%s is in the cache, but not noted in the store: %s", name, error)
 
 

@@ -254,20 +254,26 @@ def _embedded() -> StoredModel:
 def _look(manifest: Manifest) -> StoredModel:
     """Compare a manifest with what is on the disk."""
     try:
-        path, problem = find_model(manifest.model, manifest.revision), ""
-    except QuireError as error:
-        path, problem = None, str(error)
+        path = find_model(manifest.model, manifest.revision)
+        files = () if path is None else model_files(path)
+    except (QuireError, OSError) as error:  # also: removed while it is looked at
+        return StoredModel(manifest=manifest, problem=str(error))
     if path is None:
-        problem = problem or f"not on this machine: quire pull {manifest.name}"
+        problem = f"not on this machine: quire pull {manifest.name}"
         return StoredModel(manifest=manifest, problem=problem)
-    for file in manifest.files:
-        if not file.path.is_file():
-            problem = f"{file.path} is missing: pull it again"
-        elif file.path.stat().st_size != file.nbytes:
-            problem = f"{file.path} was changed: pull it again"
+    problem = next((found for file in manifest.files if (found := _change(file))), "")
     if not manifest.details.architecture:
         manifest = replace(manifest, details=known_details(path))
-    return StoredModel(manifest=manifest, path=path, files=model_files(path), problem=problem)
+    return StoredModel(manifest=manifest, path=path, files=files, problem=problem)
+
+
+def _change(file: StoredFile) -> str:
+    """Return what happened to a file since it was pulled, empty if nothing did."""
+    try:
+        nbytes = file.path.stat().st_size
+    except OSError:
+        return f"{file.path} is missing: pull it again"
+    return "" if nbytes == file.nbytes else f"{file.path} was changed: pull it again"
 
 
 def _unfinished(name: str) -> int:

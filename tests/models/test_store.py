@@ -10,6 +10,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.models import manifests
+from quire.models import store as store_module
 from quire.models.hub import find_model, model_preset, resolve_model, served_name
 from quire.models.manifests import Manifest, Preset, canonical_name, write_manifest
 from quire.models.named_models import catalogue, named_model
@@ -140,6 +141,21 @@ def test_a_snapshot_that_lacks_a_shard_is_not_taken_for_whole(served):
     assert shard.is_file() and Store().find("org/folder").problem == ""
     assert Store().remove("org/folder").freed_bytes > 0
     assert not list(folder.parent.parent.rglob("*.safetensors"))
+
+
+def test_a_file_that_goes_while_it_is_looked_at_is_a_problem(served, monkeypatch):
+    """Another process removed it: the whole list failed."""
+    path = Store().pull("org/small:Q8_0", on_progress=lambda step: None)
+    path.unlink()
+    monkeypatch.setattr(store_module, "find_model", lambda *_: path)
+    model = Store().find("org/small:Q8_0")
+    assert model.path is None and path.name in model.problem
+
+
+def test_a_configuration_nested_too_deeply_is_passed_over(store, tmp_path):
+    """``quire list`` ended in a RecursionError."""
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    assert store.look_at(str(tmp_path)).manifest.details.architecture == ""
 
 
 def test_a_model_of_another_program_is_found_and_removed(served, tmp_path):
