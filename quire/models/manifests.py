@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from quire.core import env
 from quire.core.errors import ConfigError, ModelLoadError
@@ -144,13 +144,14 @@ def find_made(name: str) -> Manifest | None:
     return found if found is not None and found.parent else None
 
 
-def all_manifests() -> Iterator[tuple[Path, Manifest | ModelLoadError]]:
-    """Yield each manifest's file and what it says, or what is wrong with it."""
+def all_manifests() -> Iterator[tuple[str, Manifest | ModelLoadError]]:
+    """Yield each name in lower case and its manifest, or what is wrong with that."""
     for path in sorted(store_folder().glob("*.toml")):
+        name = unquote(path.stem)
         try:
-            yield path, _read(path)
+            yield name, _read(path)
         except ModelLoadError as error:
-            yield path, error
+            yield name, error
         except FileNotFoundError:  # removed meanwhile
             continue
 

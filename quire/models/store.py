@@ -100,11 +100,9 @@ class Store:
     def list(self) -> list[StoredModel]:
         """Return all names, the one inside the package first, then the newest."""
         found = []
-        for path, manifest in all_manifests():
+        for name, manifest in all_manifests():
             if isinstance(manifest, ModelLoadError):
-                from urllib.parse import unquote
-
-                named = Manifest(name=unquote(path.stem), model="", modified=_EPOCH)
+                named = Manifest(name=name, model="", modified=_EPOCH)
                 found.append(StoredModel(manifest=named, problem=str(manifest)))
             else:
                 found.append(_look(manifest))
