@@ -160,23 +160,30 @@ def write_manifest(manifest: Manifest) -> None:
     """Write a manifest; whoever reads sees the old one or the new one.
 
     Raises:
+        ConfigError: Something of it has no place in TOML: null, NaN, half a character.
         ModelLoadError: It cannot be written; the old one stays.
     """
-    path = _path(manifest.name)
+    path, text = _path(manifest.name), _text(manifest)
+    try:
+        tomllib.loads(text)
+        data = text.encode()
+    except ValueError as error:
+        raise ConfigError(
+            f"[create] {manifest.name} must be of text and finite numbers; got {error}."
+        ) from error
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
         number, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
         try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(_text(manifest))
+            with os.fdopen(number, "wb") as file:
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
+        finally:
+            with contextlib.suppress(OSError):  # it has its name, unless something went wrong
                 os.unlink(part)
-            raise
     except OSError as error:
         raise ModelLoadError(
             f"[store] {path} must be writable; got {error.strerror or error}. Make room, or set "

@@ -215,6 +215,17 @@ def test_any_text_survives_in_a_manifest(text, store):
 
 
 @pytest.mark.parametrize(
+    "preset",
+    [Preset("\ud800"), Preset(sampling={"seed": None}), Preset(sampling={"top_p": float("nan")})],
+)
+def test_what_a_manifest_cannot_hold_is_refused(preset, store):
+    """A manifest that nobody can read was written."""
+    with pytest.raises(ConfigError, match="mine must be of text and finite numbers"):
+        store.create("mine", "quire-tiny", preset)
+    assert names() == []
+
+
+@pytest.mark.parametrize(
     "text", ["", "format = 1", "format = 2\nname='x'", "\0", "[[", 'format = 1\nname = "mine"\n']
 )
 def test_a_damaged_manifest_is_one_clear_error(text, store):
