@@ -31,6 +31,7 @@ SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "max_tokens", "seed", "stop",
 )  # fmt: skip
+#: Characters of a name as a file's name, where a slash takes three.
 MAX_NAME = 200
 #: Seconds after which a temporary file is one that a killed process left.
 STALE_SECONDS = 3600
@@ -108,7 +109,7 @@ def canonical_name(name: str) -> str | None:
     plain = _SITE.sub("", name.strip())
     if plain.lower().endswith(":latest"):
         plain = plain[: -len(":latest")]
-    return plain if len(plain) <= MAX_NAME and _NAME.fullmatch(plain) else None
+    return plain if _NAME.fullmatch(plain) and len(quote(plain, safe="")) <= MAX_NAME else None
 
 
 def store_folder() -> Path:
@@ -127,7 +128,7 @@ def read_manifest(name: str) -> Manifest | None:
         return None
     try:
         return _read(_path(plain))
-    except FileNotFoundError:
+    except OSError:  # also a folder that may not be read, or is none
         return None
 
 
@@ -139,7 +140,7 @@ def find_made(name: str) -> Manifest | None:
     """
     try:
         found = read_manifest(name)
-    except (OSError, RuntimeError):  # no home, or one that may not be read: nothing was made there
+    except RuntimeError:  # no home: nothing was made there
         return None
     return found if found is not None and found.parent else None
 
@@ -152,7 +153,7 @@ def all_manifests() -> Iterator[tuple[str, Manifest | ModelLoadError]]:
             yield name, _read(path)
         except ModelLoadError as error:
             yield name, error
-        except FileNotFoundError:  # removed meanwhile
+        except OSError:  # removed meanwhile
             continue
 
 
@@ -249,9 +250,7 @@ def _read(path: Path) -> Manifest:
             details=ModelDetails(**values.get("details", {})),
             modified=modified,
         )
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelLoadError(
             f"[store] {path} must be a manifest; got {type(error).__name__}: {error}. Pull or "
             "create the model again, or remove it with quire rm."

@@ -77,6 +77,7 @@ def test_a_name_without_a_tag_is_the_stated_default():
         ("hf.co/org/n:Q4_0", "org/n:Q4_0"), ("https://huggingface.co/o/n", "o/n"), ("", None),
         ("a b", None), ("/a", None), ("a//b", None), ("./a", None), ("a:", None), (":b", None),
         ("../a", None), ("a/../b", None), ("a\n", "a"), ("é", None), ("a" * 300, None),
+        ("a/" * 90 + "a", None),
     ],
 )  # fmt: skip
 def test_names(given, name):
@@ -286,6 +287,13 @@ def test_several_processes_may_write_at_once(store):
         assert system is None or system == system[: len(system) // 999] * 999
     assert [process.exitcode for process in processes] == [0, 0]
     assert names() == ["mine"]
+
+
+def test_without_a_store_other_models_are_found(tmp_path, monkeypatch):
+    """A cache folder that is a file made every name but quire-tiny an error."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "file"))
+    assert manifests.find_made("smollm2") is None and names() == []
 
 
 def test_without_a_home_other_models_are_found(tmp_path):
