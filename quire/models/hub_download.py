@@ -248,7 +248,8 @@ def _fetch_blob(remote: _Remote, blobs: Path, on_progress: OnProgress) -> None:
         while chunk := file.read(_READ):
             digest.update(chunk)
         if file.tell() > remote.nbytes:
-            _start_over(file)
+            file.seek(0)
+            file.truncate()
             digest = hashlib.sha256()
         missing, free = remote.nbytes - file.tell(), shutil.disk_usage(blobs).free
         if missing > free:
@@ -373,8 +374,3 @@ def _first_byte(response: Any, remote: _Remote, begin: int) -> int:
             f"{first:,} of {nbytes:,}, encoding {encoding}. Check HF_ENDPOINT and pull again."
         )
     return first
-
-
-def _start_over(file: BinaryIO) -> None:
-    file.seek(0)
-    file.truncate()

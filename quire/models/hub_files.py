@@ -18,6 +18,7 @@ from quire.core.errors import ModelLoadError, QuireError
 from quire.models.config_fields import read_json
 from quire.models.gguf_choice import choose_default, choose_gguf, gguf_files
 from quire.models.hub_download import TIMEOUT, HubFile, fetch_file
+from quire.models.manifests import SITE
 from quire.models.pull_progress import OnProgress, PullProgress
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,6 @@ TOKENIZER = (
 )
 #: Not ``consolidated*.safetensors``, the same weights once more in their maker's layout.
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
-#: What an id may have before it: programs and pages of the hub show ids so.
-_SITE = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/")
 _REFERENCE = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?::([\w./-]+))?")
 
 
@@ -62,7 +61,7 @@ class HubReference:
     @classmethod
     def parse(cls, model: str, revision: str | None) -> HubReference | None:
         """Read ``org/name``, ``org/name:Q4_K_M`` or either after ``hf.co/``; None if it is none."""
-        match = _REFERENCE.fullmatch(_SITE.sub("", model))
+        match = _REFERENCE.fullmatch(SITE.sub("", model))
         if match is None or (match[2] is None and model.endswith(".gguf")):
             return None
         return cls(match[1], revision, None if match[2] == "latest" else match[2])

@@ -31,6 +31,8 @@ SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "max_tokens", "seed", "stop",
 )  # fmt: skip
+#: What an id may have before it: programs and pages of the hub show ids so.
+SITE = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/")
 #: Characters of a name as a file's name, where a slash takes three.
 MAX_NAME = 200
 #: Seconds after which a temporary file is one that a killed process left.
@@ -38,7 +40,6 @@ STALE_SECONDS = 3600
 
 _PART = r"\w[\w.-]{0,127}"
 _NAME = re.compile(rf"{_PART}(?:/{_PART})*(?::{_PART}(?:/{_PART})*)?", re.ASCII)
-_SITE = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Manifest:
 
 def canonical_name(name: str) -> str | None:
     """Return the one spelling of a name but for its case, or None if it cannot be a name."""
-    plain = _SITE.sub("", name.strip())
+    plain = SITE.sub("", name.strip())
     if plain.lower().endswith(":latest"):
         plain = plain[: -len(":latest")]
     return plain if _NAME.fullmatch(plain) and len(quote(plain, safe="")) <= MAX_NAME else None

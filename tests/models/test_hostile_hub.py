@@ -104,6 +104,13 @@ def test_a_pull_that_was_given_up_goes_on_in_the_next_one(served, tmp_path):
     assert ranges(served) == [f"bytes={size}-"]
 
 
+def test_more_than_the_whole_file_that_a_pull_left_is_started_over(served, tmp_path):
+    part = tmp_path / f"hub/models--org--one/blobs/{SHA256}{hub_download.PARTIAL}"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(DATA + b"!")
+    check_healed(served, tmp_path)
+
+
 def test_what_a_pull_left_that_was_given_up_can_be_removed(served, tmp_path):
     served.bodies["only.gguf"] = DATA[:1000]
     with pytest.raises(ModelLoadError, match="What came is kept"):
