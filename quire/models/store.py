@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -86,7 +86,7 @@ class Removed:
 
     name: str
     freed_bytes: int = 0
-    shared_with: tuple[str, ...] = field(default=())
+    shared_with: tuple[str, ...] = ()
 
 
 class Store:
@@ -228,13 +228,12 @@ class Store:
             )
         remove_manifest(model.name)
         mine = {file.path.resolve() for file in (*model.files, *model.manifest.files)}
-        sharing = []
+        sharing: dict[str, set[Path]] = {}
         for other in self.list()[1:]:
-            used = {file.path.resolve() for file in other.files} & mine
-            if used:
-                sharing.append(other.name)
-                mine -= used
-        return Removed(model.name, left + _delete(mine), tuple(sharing))
+            if used := {file.path.resolve() for file in other.files} & mine:
+                sharing[other.name] = used
+        freed = _delete(mine.difference(*sharing.values()))
+        return Removed(model.name, left + freed, tuple(sharing))
 
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
