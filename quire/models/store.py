@@ -316,26 +316,28 @@ def _absolute(model: str, revision: str | None) -> tuple[str, str | None]:
 
 
 def _delete(files: Iterable[Path]) -> int:
-    """Delete files of the hub's cache and of ours; return the bytes freed."""
-    from huggingface_hub import scan_cache_dir
-    from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.errors import CacheNotFound
+    """Delete files of the hub's cache, with the links to them, and of ours.
 
-    wanted, freed = set(files), 0
+    Args:
+        files: No links.
+
+    Returns:
+        The bytes freed.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    hub, freed = Path(HF_HUB_CACHE).resolve(), 0
     ours = (env.cache_folder() / "models").resolve()
-    for path in wanted:
-        if path.parent == ours:
+    for path in files:
+        parts = path.relative_to(hub).parts if path.is_relative_to(hub) else ("",)
+        if parts[0].startswith("models--"):
+            repository = hub / parts[0]
+            for link in repository.glob("snapshots/*/**/*"):
+                if link.is_symlink() and link.resolve() == path:
+                    link.unlink(missing_ok=True)
             freed += _unlink(path)
-    try:
-        cache = scan_cache_dir(HF_HUB_CACHE)
-    except CacheNotFound:
-        return freed
-    for repository in cache.repos:
-        for revision in repository.revisions:
-            for file in revision.files:
-                if (blob := file.blob_path.resolve()) in wanted:
-                    file.file_path.unlink(missing_ok=True)
-                    freed += _unlink(blob)
+        elif path.parent == ours:
+            freed += _unlink(path)
     return freed
 
 
