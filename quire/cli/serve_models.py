@@ -78,7 +78,9 @@ def load_models(
             return None
         # The catalogue has one spelling of a name; requests may have others.
         plain = stored.name.lower() if named_model(stored.name) else stored.name
-        model = replace(configs[0].model, model=plain, served_model_name=())
+        manifest = stored.manifest
+        revision = None if manifest.parent else manifest.revision  # a name made here has none
+        model = replace(configs[0].model, model=plain, revision=revision, served_model_name=())
         found = memory.register(replace(configs[0], model=model), keep_alive)
         found.named = False
         return found
