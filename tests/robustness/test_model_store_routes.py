@@ -85,6 +85,16 @@ def test_pull_chat_create_copy_delete(server):
     assert text(chat(server, "quire-tiny")) == ANSWER
 
 
+def test_a_model_that_cannot_be_loaded_is_no_internal_error(server, hub):
+    """Any file in the shared cache, such as another program's, made it one."""
+    hub.repositories["org/junk"] = {"junk-Q8_0.gguf": b"GGUF" * 1000}
+    name = "org/junk:Q8_0"
+    assert server.post("/api/pull", json={"model": name, "stream": False}).status_code == 200
+    answer = chat(server, name)
+    assert answer.status_code == 503 and f"{name} cannot be loaded" in answer.text, answer.text
+    assert delete(server, name).status_code == 200
+
+
 def test_a_model_made_anew_is_used_anew(server):
     made = {"model": "short", "from": "quire-tiny", "parameters": {"num_predict": 1}}
     assert server.post("/api/create", json=made).status_code == 200

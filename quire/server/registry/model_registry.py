@@ -219,7 +219,10 @@ class ModelRegistry:
         known = self._known_as(name)
         if known is not None:
             return known
-        found = await asyncio.to_thread(self._find_model, name)
+        try:
+            found = await asyncio.to_thread(self._find_model, name)
+        except QuireError as error:  # damaged, or another program's that is not supported
+            raise _refusal(name, str(error)) from error
         if found is None:
             raise no_such_model(name)
         known = self._models.get(found.entry.name)  # another request may have been faster
@@ -306,7 +309,7 @@ class ModelRegistry:
             if not isinstance(error, QuireError):
                 log.exception("[models] loading %s failed", name)
             reason = str(error) if isinstance(error, QuireError) else "see the log."
-            refusal = CapacityError(f"[models] {name} cannot be loaded: {reason}", RETRY_SECONDS)
+            refusal = _refusal(name, reason)
             self._table.load_failed(name, refusal, self._clock())
             log.error("%s", refusal)
         else:
@@ -358,3 +361,7 @@ class ModelRegistry:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _refusal(name: str, reason: str) -> CapacityError:
+    return CapacityError(f"[models] {name} cannot be loaded: {reason}", RETRY_SECONDS)
