@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quire.core.config import EngineConfig
 from quire.core.machine import Machine
 from quire.core.memory_budget import budget_from_total
-from quire.core.resolve import resolve
-from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
+from quire.llm.memory_needs import engine_demand
 from quire.models.named_models import NamedModel, catalogue
-from quire.runner.loaded_model import expected_demand
 
 #: What a model of the catalogue needs, by its file's size: packed weights take about as much, and
 #: scratch and the KV cache of a few thousand tokens about a quarter as much again.
@@ -46,13 +43,10 @@ def fit_files(path: Path, machine: Machine) -> Fit:
         UnsupportedArchitectureError: Its architecture is not implemented.
         ModelLoadError: It cannot be read.
     """
-    config = read_model_config(path)
-    resolved = resolve(EngineConfig(), machine, config)
-    backend = create_backend(resolved.device, threads=1)
-    demand = expected_demand(path, backend, config, resolved)
+    demand, resolved = engine_demand(path, EngineConfig(), machine)
     context = min(resolved.max_model_len, demand.longest_fitting(resolved.memory_bytes))
-    least = demand.fixed_bytes + 2 * demand.allocated_block_bytes  # one, and the null block
-    return Fit(least, resolved.memory_bytes, max(0, context))
+    least = replace(demand, max_model_len=1)
+    return Fit(least.least_bytes, resolved.memory_bytes, max(0, context))
 
 
 def fit_named(model: NamedModel, machine: Machine) -> Fit:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.machine import Machine
-from quire.core.memory_budget import format_bytes
-from quire.core.resolve import resolve
+from quire.core.memory_budget import MemoryDemand, format_bytes
+from quire.core.resolve import ResolvedConfig, resolve
 from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
 from quire.models.hub import resolve_model
@@ -34,6 +35,21 @@ class MemoryNeeds:
     most: int
 
 
+def engine_demand(
+    path: Path, config: EngineConfig, machine: Machine
+) -> tuple[MemoryDemand, ResolvedConfig]:
+    """Return what an engine of the model at ``path`` will need, and its settings.
+
+    Raises:
+        ModelLoadError: It cannot be used.
+        ConfigError: A setting is impossible.
+    """
+    model_config = read_model_config(path)
+    resolved = resolve(config, machine, model_config)
+    backend = create_backend(resolved.device, threads=1)
+    return expected_demand(path, backend, model_config, resolved), resolved
+
+
 def memory_needs(config: EngineConfig, machine: Machine) -> MemoryNeeds:
     """Return what the engine of ``config`` will need; no weights are read.
 
@@ -41,11 +57,8 @@ def memory_needs(config: EngineConfig, machine: Machine) -> MemoryNeeds:
         ModelLoadError: There is no such model, or it cannot be used.
         ConfigError: A setting is impossible.
     """
-    folder = resolve_model(config.model.model, config.model.revision)
-    model_config = read_model_config(folder)
-    resolved = resolve(config, machine, model_config)
-    backend = create_backend(resolved.device, threads=1)
-    demand = expected_demand(folder, backend, model_config, resolved)
+    path = resolve_model(config.model.model, config.model.revision)
+    demand, _ = engine_demand(path, config, machine)
     least = demand
     if config.model.max_model_len is None:
         least = replace(demand, max_model_len=min(demand.max_model_len, LEAST_CONTEXT))
