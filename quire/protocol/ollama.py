@@ -41,7 +41,7 @@ _UNIT_SECONDS = {
     "ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0,
     "h": 3600.0,
 }  # fmt: skip
-_PART = r"(\d+\.?\d*|\.\d+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
+_PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
 _DURATION = re.compile(rf"([-+]?)(0|(?:{_PART})+)", re.ASCII)
 
 
@@ -63,7 +63,7 @@ def read_keep_alive(value: float | str | None) -> float | None:
             rule = 'must be seconds, or a duration with units such as "5m"'
             raise refuse("keep_alive", rule, value)
         parts = re.findall(_PART, found[2])
-        seconds = math.fsum(float(count) * _UNIT_SECONDS[unit] for count, unit in parts)
+        seconds = sum(float(count) * _UNIT_SECONDS[unit] for count, unit in parts)
         seconds = -seconds if found[1] == "-" else seconds
     return math.inf if seconds is not None and seconds < 0 else seconds
 

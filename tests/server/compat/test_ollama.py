@@ -289,6 +289,7 @@ def test_the_command_line_of_ollama_finds_a_server(serve, playground):
         ("-1m", math.inf),
         ("+1m", 60.0),
         ("-0s", 0.0),
+        ("9" * 309 + "s" + "1" * 309 + "s", math.inf),
     ],
 )
 def test_how_long_a_model_stays(value, seconds):
@@ -297,7 +298,10 @@ def test_how_long_a_model_stays(value, seconds):
         assert kept == (seconds if seconds is None else pytest.approx(seconds))
 
 
-@pytest.mark.parametrize("value", ["5", "", "m", "5 m", "1m-2s", "٥m", "1e3s", "-", ".m"])
+@pytest.mark.parametrize(
+    "value",
+    ["5", "", "m", "5 m", "1m-2s", "٥m", "1e3s", "-", ".m", pytest.param("1" * 100_000, id="long")],
+)
 @pytest.mark.parametrize("path", [CHAT, GENERATE, "/api/embed", "/api/embeddings"])
 def test_a_malformed_keep_alive_is_refused(client, value, path):
     answer = client.post(path, json={"keep_alive": value})
