@@ -23,8 +23,8 @@ from quire.server.generation.service import Service
 from quire.server.http.body import json_response, model_name, read_fields, read_json
 from quire.text.fim_tokens import FimTokens
 
-#: The model stays as long as the server.
-_NEVER = "9999-12-31T23:59:59Z"
+#: The end of the year 9999, unix seconds: no later time can be written.
+_LAST_SECOND = 253402300799
 _WEIGHTS = 'memory_bytes{pool="weights"}'
 _FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 #: A quantization at the end of a GGUF file's name, or the tag of a repository of such files.
@@ -36,7 +36,8 @@ _MAX_LICENSE_CHARACTERS = 1 << 16
 
 
 def stamp(seconds: float) -> str:
-    """Return a time in unix seconds as Ollama writes it."""
+    """Return a time in unix seconds as Ollama writes it; infinity is the end of the year 9999."""
+    seconds = min(seconds, _LAST_SECOND)
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -90,7 +91,7 @@ def _expiry(service: Service) -> str:
     """Return when a model goes if nobody uses it from now on."""
     residence = service.residence
     seconds = math.inf if residence is None else residence.seconds_left()
-    return _NEVER if math.isinf(seconds) else stamp(time.time() + seconds)
+    return stamp(time.time() + seconds)
 
 
 def _entries(model: KnownModel) -> list[dict[str, Any]]:

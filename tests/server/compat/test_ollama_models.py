@@ -60,3 +60,12 @@ async def test_a_name_of_no_model(client, path):
 async def test_the_older_name_of_a_model_is_shown(client):
     answer = await client.post("/api/show", json={"name": "small:1b"})
     assert answer.json()["details"]["quantization_level"] == "Q4_K_M"
+
+
+@pytest.mark.parametrize("keep_alive", [-1, "99999999h", 1e300])
+async def test_a_model_that_stays_for_ages_is_listed(client, keep_alive):
+    """The end of its time was beyond the calendar, and the list a 500 for everybody."""
+    body = {"model": "big", "keep_alive": keep_alive}
+    assert (await client.post("/api/generate", json=body)).status_code == 200
+    (running,) = (await client.get("/api/ps")).json()["models"]
+    assert running["expires_at"] == "9999-12-31T23:59:59Z"
