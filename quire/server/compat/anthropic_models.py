@@ -10,6 +10,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from quire.protocol.anthropic import AnthropicModel, AnthropicModelList, Effort
+from quire.protocol.decimal_text import read_decimal
 from quire.server.compat.ollama_models import stamp
 from quire.server.generation.by_model import KnownModel, Models
 from quire.server.generation.reasoning_effort import has_effect
@@ -94,7 +95,8 @@ def _page(request: Request, models: list[AnthropicModel]) -> AnthropicModelList:
     """
     asked = request.query_params
     limit = asked.get("limit", str(PAGE))
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:5]) <= MAX_PAGE):
+    size = read_decimal(limit, MAX_PAGE)
+    if not size:
         raise ApiError(400, f"[limit] must be 1 to {MAX_PAGE}; got {limit[:40]!a}.", param="limit")
     names = [model.id for model in models]
     for field in ("after_id", "before_id"):
@@ -104,7 +106,6 @@ def _page(request: Request, models: list[AnthropicModel]) -> AnthropicModelList:
     first = names.index(asked["after_id"]) + 1 if "after_id" in asked else 0
     end = names.index(asked["before_id"]) if "before_id" in asked else len(models)
     found = models[first:end]
-    size = int(limit)
     shown = found[-size:] if "before_id" in asked and "after_id" not in asked else found[:size]
     return AnthropicModelList(
         data=shown,

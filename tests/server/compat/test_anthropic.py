@@ -308,7 +308,8 @@ def test_models_come_in_pages(serve):
         page = client.get(f"/v1/models{query}", headers=THEIRS).json()
         assert "".join(model["id"] for model in page["data"]) == found, query
         assert page["has_more"] is more, query
-    for query in ("limit=0", "limit=1001", "limit=x", "limit=", "after_id=d", "limit=²"):
+    long = f"limit=00001{'0' * 5000}"
+    for query in ("limit=0", "limit=1001", "limit=x", "limit=", "after_id=d", "limit=²", long):
         answer = client.get(f"/v1/models?{query}", headers=THEIRS)
         error_of(answer, 400, "invalid_request_error")
 
