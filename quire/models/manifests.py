@@ -1,6 +1,7 @@
 """What the store of models knows of each name: small TOML files, written all or nothing.
 
-Rules of names follow Ollama's: ``NAME`` is ``NAME:latest``, and case does not count.
+Rules of names follow Ollama's: ``NAME`` is ``NAME:latest`` and ``library/NAME``, and case does not
+count.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from quire.core.errors import ConfigError, ModelLoadError
 from quire.core.sampling_params import SamplingParams
 from quire.models.model_details import ModelDetails
 
+#: The tag of a name that says none.
+LATEST = ":latest"
 #: Of the manifests below; another one is refused, not guessed at.
 FORMAT = 1
 #: Sampling settings that a preset may have, in the names of ``SamplingParams``.
@@ -32,7 +35,7 @@ SAMPLING = (
     "frequency_penalty", "max_tokens", "seed", "stop",
 )  # fmt: skip
 #: What an id may have before it: programs and pages of the hub show ids so.
-SITE = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/")
+SITE = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/", re.IGNORECASE)
 #: Characters of a name as a file's name, where a slash takes three.
 MAX_NAME = 200
 #: Seconds after which a temporary file is one that a killed process left.
@@ -40,6 +43,8 @@ STALE_SECONDS = 3600
 
 _PART = r"\w[\w.-]{0,127}"
 _NAME = re.compile(rf"{_PART}(?:/{_PART})*(?::{_PART}(?:/{_PART})*)?", re.ASCII)
+#: Before a name these say nothing of the model.
+_PLACE = re.compile(rf"{SITE.pattern}|^(?:registry\.ollama\.ai/)?(?:library/)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +110,15 @@ class Manifest:
     modified: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
 
 
+def plain_name(name: str) -> str:
+    """Return a name without what changes nothing: a known place before it, ``:latest`` after it."""
+    plain = _PLACE.sub("", name.strip(), count=1)
+    return plain[: -len(LATEST)] if plain.lower().endswith(LATEST) else plain
+
+
 def canonical_name(name: str) -> str | None:
     """Return the one spelling of a name but for its case, or None if it cannot be a name."""
-    plain = SITE.sub("", name.strip())
-    if plain.lower().endswith(":latest"):
-        plain = plain[: -len(":latest")]
+    plain = plain_name(name)
     return plain if _NAME.fullmatch(plain) and len(quote(plain, safe="")) <= MAX_NAME else None
 
 

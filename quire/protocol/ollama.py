@@ -104,11 +104,6 @@ class OllamaRequest(CompatRequest, kw_only=True):
     top_logprobs: Count | None = None
 
     @property
-    def kept_seconds(self) -> float | None:
-        """How long the model is to stay after this request; see :func:`read_keep_alive`."""
-        return read_keep_alive(self.keep_alive)
-
-    @property
     def penalty_window(self) -> int | None:
         """``repeat_last_n``: the tokens that a penalty is to look at."""
         return None if self.options is None else self.options.repeat_last_n
@@ -373,11 +368,6 @@ class OllamaEmbedRequest(RequestBody, kw_only=True):
     prompt: str | None = None
     dimensions: int | None = None
     keep_alive: float | str | None = None
-
-    @property
-    def kept_seconds(self) -> float | None:
-        """How long the model is to stay after this request; see :func:`read_keep_alive`."""
-        return read_keep_alive(self.keep_alive)
 
     def texts(self) -> list[str]:
         """Return what is to become vectors; an empty text alone is nothing, as in Ollama.

@@ -31,7 +31,7 @@ from quire.protocol.ollama import (
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.infill import InfillPrompt
 from quire.server.compat.ollama_models import stamp
-from quire.server.compat.ollama_names import OllamaNames, meant_name
+from quire.server.compat.ollama_names import OllamaNames
 from quire.server.generation.answer_parser import (
     AnswerParser,
     ParsedAnswer,
@@ -74,7 +74,8 @@ class Ollama(CompatEndpoint[T]):
         self._param = param
 
     def resolve(self, body: T, path_params: Mapping[str, Any]) -> T:
-        return _resolved(self.service, super().resolve(body, path_params))
+        _keep(self.service, body)
+        return super().resolve(body, path_params)
 
     def unused_fields(self, body: T) -> list[str]:
         window = body.penalty_window
@@ -87,7 +88,7 @@ class Ollama(CompatEndpoint[T]):
         if not request.body.only_loads:
             return None
         texts = OllamaTexts(self.service, request, None)
-        goes = self.service.residence is not None and request.body.kept_seconds == 0
+        goes = self.service.residence is not None and read_keep_alive(request.body.keep_alive) == 0
         return texts.loaded("unload" if goes else "load")
 
     async def prepare(self, request: ApiRequest[T]) -> tuple[OllamaTexts, Submission]:
@@ -266,7 +267,8 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
     def resolve(
         self, body: OllamaEmbedRequest, path_params: Mapping[str, Any]
     ) -> OllamaEmbedRequest:
-        return _resolved(self.service, body)
+        _keep(self.service, body)
+        return body
 
     def unused_fields(self, body: OllamaEmbedRequest) -> list[str]:
         return [*super().unused_fields(body), *_unused(self.service, body)]
@@ -321,11 +323,8 @@ def _vectors(model: str, vectors: list[Any], seconds: float, num_tokens: int) ->
     }
 
 
-B = TypeVar("B", bound=OllamaRequest | OllamaEmbedRequest)
-
-
-def _resolved(service: Service, body: B) -> B:
-    """Return a body with our name of its model, which from now on stays as long as it says.
+def _keep(service: Service, body: OllamaRequest | OllamaEmbedRequest) -> None:
+    """Have the model stay from now on as long as a request says.
 
     Raises:
         RequestError: Its ``keep_alive`` is wrong, whether or not the rest asks for something.
@@ -333,8 +332,6 @@ def _resolved(service: Service, body: B) -> B:
     seconds = read_keep_alive(body.keep_alive)
     if seconds is not None and service.residence is not None:
         service.residence.keep(seconds)
-    name = meant_name(service.model_names, body.model or "")
-    return msgspec.structs.replace(body, model=name)
 
 
 def _unused(service: Service, body: OllamaRequest | OllamaEmbedRequest) -> list[str]:

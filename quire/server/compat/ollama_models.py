@@ -17,7 +17,7 @@ from starlette.routing import Route
 import quire
 from quire.core.config import ModelOptions
 from quire.protocol.ollama import OPTION_NAMES, OllamaShowRequest
-from quire.server.compat.ollama_names import OllamaNames, meant_name, tagged
+from quire.server.compat.ollama_names import OllamaNames, tagged
 from quire.server.generation.by_model import KnownModel, Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response, model_name, read_fields, read_json
@@ -66,7 +66,7 @@ def routes(models: Models) -> list[Route]:
             fields["model"] = fields.pop("name")
         async with models.lease(model_name(fields)) as service:
             body, headers = read_fields(fields, OllamaShowRequest, service.options.strict_params)
-            service.resolve_model(meant_name(service.model_names, body.model or ""))
+            service.resolve_model(body.model)
             return json_response(_description(service), headers)
 
     async def show_version(request: Request) -> Response:

@@ -11,7 +11,7 @@ import quire
 from quire.core.config import EngineConfig, ModelOptions
 from quire.llm.engine_client import EngineClient
 from quire.models.hub import served_name
-from quire.models.manifests import canonical_name
+from quire.models.manifests import plain_name
 from quire.protocol.generation import StreamOptions
 from quire.server.access.admission import Admission
 from quire.server.generation.answer_parser import AnswerFormats
@@ -31,21 +31,16 @@ def model_names(model: ModelOptions) -> tuple[str, ...]:
 def meant_name(name: str, model: ModelOptions) -> str | None:
     """Return the name of a model that a request's name stands for; None if it is another's.
 
-    Where no name was given at the start, the model argument means it too, as in vLLM. ``NAME`` is
-    ``NAME:latest`` and case does not count, as in Ollama.
+    Where no name was given at the start, the model argument means it too, as in vLLM. Other ways to
+    write a name are Ollama's, see :mod:`quire.models.manifests`.
     """
     names = model_names(model)
     if name in names:
         return name
     if not model.served_model_name and name == model.model:
         return names[0]
-    plain = _comparable(name)
-    return next((own for own in names if plain and plain == _comparable(own)), None)
-
-
-def _comparable(name: str) -> str | None:
-    plain = canonical_name(name)
-    return None if plain is None else plain.lower()
+    plain = plain_name(name).lower()
+    return next((own for own in names if plain == plain_name(own).lower()), None)
 
 
 def no_such_model(name: str) -> ApiError:

@@ -12,11 +12,10 @@ from quire.core.config import EngineConfig, ModelOptions
 from quire.protocol.decode import decode_body
 from quire.protocol.ollama import (
     OllamaChatRequest,
-    OllamaEmbedRequest,
     OllamaFunction,
-    OllamaGenerateRequest,
     OllamaMessage,
     OllamaToolCall,
+    read_keep_alive,
 )
 from quire.server.access.authentication import scope_of
 from quire.server.compat.ollama_models import parameter_size
@@ -251,11 +250,16 @@ def test_a_name_of_no_model_is_refused_as_in_ollama(client, path):
 
 
 def test_a_name_with_a_tag_stays(serve):
-    names = ("tiny:1b", "host:5000/tiny", "tiny")
+    names = ("tiny:1b", "host:5000/tiny", "tiny", "/models/my model")
     config = EngineConfig(model=ModelOptions(served_model_name=names))
     client = serve(config)
     listed = [model["name"] for model in client.get("/api/tags").json()["models"]]
-    assert listed == ["tiny:1b", "host:5000/tiny:latest", "tiny:latest"]
+    assert listed == [
+        "tiny:1b",
+        "host:5000/tiny:latest",
+        "tiny:latest",
+        "/models/my model:latest",
+    ]
     for name in (*names, *listed):
         answer = client.post(GENERATE, json={"model": name, "prompt": "x", "stream": False})
         assert answer.json()["model"] in names and answer.json()["done"], answer.text
@@ -293,9 +297,7 @@ def test_the_command_line_of_ollama_finds_a_server(serve, playground):
     ],
 )
 def test_how_long_a_model_stays(value, seconds):
-    for kind in (OllamaChatRequest, OllamaGenerateRequest, OllamaEmbedRequest):
-        kept = kind(keep_alive=value).kept_seconds
-        assert kept == (seconds if seconds is None else pytest.approx(seconds))
+    assert read_keep_alive(value) == (seconds if seconds is None else pytest.approx(seconds))
 
 
 @pytest.mark.parametrize(
