@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -147,9 +147,7 @@ def to_messages(
     """
     if isinstance(system, list):
         system = SEPARATOR.join(block.text for block in system if not is_billing_header(block))
-    gathered = _Gathered()
-    if system:
-        gathered.add(Message(role="system", content=system))
+    found = [Message(role="system", content=system)] if system else []
     for role, group in itertools.groupby(enumerate(turns), lambda item: item[1].role):
         placed = [
             _Placed(block, f"messages[{number}].content[{index}]")
@@ -157,37 +155,22 @@ def to_messages(
             for index, block in enumerate(turn.blocks)
         ]
         if role == "assistant":
-            gathered.add(_assistant_message(placed))
+            found.append(_assistant_message(placed))
         elif role == "system":
-            gathered.add(_system_message(placed))
+            found.append(_system_message(placed))
         else:
-            for message in _user_messages(placed):
-                gathered.add(message)
-    messages = gathered.end()
+            found += _user_messages(placed)
+    messages = list(_with_systems_joined(found))
     return messages, bool(turns) and turns[-1].role == "assistant" and _is_prefill(messages, turns)
 
 
-class _Gathered:
-    """Messages in order; system prompts that follow each other are one."""
-
-    def __init__(self) -> None:
-        self._messages: list[Message] = []
-        self._systems: list[tuple[Message, list[str]]] = []
-
-    def add(self, message: Message) -> None:
-        if message.role == "system":
-            if not self._messages or self._messages[-1].role != "system":
-                self._messages.append(message)
-                self._systems.append((message, []))
-            self._systems[-1][1].append(str(message.content))
+def _with_systems_joined(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield the messages; system prompts that follow each other are one."""
+    for role, group in itertools.groupby(messages, lambda message: message.role):
+        if role == "system":
+            yield from _joined("system", [str(message.content) for message in group])
         else:
-            self._messages.append(message)
-
-    def end(self) -> list[Message]:
-        """Return the messages; nothing can be added any more."""
-        for message, texts in self._systems:
-            message.content = SEPARATOR.join(texts)
-        return self._messages
+            yield from group
 
 
 def _is_prefill(messages: list[Message], turns: list[Turn]) -> bool:
@@ -275,17 +258,15 @@ def _text(item: _Placed) -> str:
     match block:
         case TextBlock(text=text):
             return text
+        case DocumentBlock() | SearchResultBlock() if (block.citations or {}).get("enabled"):
+            raise refuse(f"{where}.citations", "must not be enabled: none are made", True)
         case DocumentBlock():
-            if (block.citations or {}).get("enabled"):
-                raise refuse(f"{where}.citations", "must not be enabled: none are made", True)
             data = _source_text(block.source)
             if data is None:
                 rule = "must be text: this model reads nothing else"
                 raise refuse(f"{where}.source", rule, block.source.get("type"))
             return SEPARATOR.join(filter(None, (block.title, block.context, data)))
         case SearchResultBlock(source=source, title=title, content=content):
-            if (block.citations or {}).get("enabled"):
-                raise refuse(f"{where}.citations", "must not be enabled: none are made", True)
             return SEPARATOR.join((title, source, *(part.text for part in content)))
         case ImageBlock():
             raise refuse(f"{where}.type", "must not be image: this model reads text only", "image")
