@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.protocol.llama_server import InfillRequest
-from quire.server.generation.prompts import encode_prompt
+from quire.server.generation.prompts import MARK_CHARACTERS, PromptLimit
 from quire.text.fim_tokens import FimTokens
+from quire.text.off_loop import run_by_size
 from quire.text.plain_text import SpecialTexts
 from quire.text.tokenizer import Tokenizer
 
@@ -53,41 +54,46 @@ class InfillPrompt:
     ) -> InfillPrompt:
         """Tokenize each text of a request by itself; what spells a special token is text.
 
+        A thread does it where it is much: a request may hold thousands of texts.
+
         Args:
             tokenizer: Of the served model.
             tokens: The model has all that are needed.
             body: What was sent.
             longest: Tokens of the context.
             named: Repository and files have names, where the model has tokens for them.
+
+        Raises:
+            PromptTooLongError: ``prompt`` alone is far beyond the context.
         """
         plain = SpecialTexts(filter(None, tokenizer.convert_ids_to_tokens(tokens.all)))
 
-        async def encode(text: str) -> list[int]:
+        def encode(text: str) -> list[int]:
             special = tokenizer.special_texts.cut(text)
             parts = [part for one in special for part in plain.cut(one)]
-            return await encode_prompt(tokenizer, parts, False) if text else []
+            return tokenizer.encode_parts(parts, False) if text else []
 
         most = _CHARACTERS_PER_TOKEN * longest
-        extra: list[int] = []
-        for part in _extra_parts(tokens, body) if named else ():
-            extra += [part] if isinstance(part, int) else await encode(part[-most:])
+        parts = [*_extra_parts(tokens, body)] if named else []
         prefix, suffix = body.input_prefix[-most:], body.input_suffix[:most]
         is_cut = (prefix, suffix) != (body.input_prefix, body.input_suffix)
         is_cut |= any(len(chunk.text) > most for chunk in body.input_extra or ())
         assert tokens.prefix is not None and tokens.suffix is not None
         assert tokens.middle is not None
         start = tokenizer.encode("")[:1]
-        adds_start = start == [tokenizer.bos_token_id]
-        return cls(
-            extra=extra,
-            begin=[*(start if adds_start else []), tokens.prefix],
-            prefix=await encode(prefix),
-            prompt=await encode_prompt(tokenizer, body.prompt, False) if body.prompt else [],
-            between=[tokens.suffix],
-            suffix=await encode(suffix),
-            end=[tokens.middle],
-            is_cut=is_cut,
-        )
+        begin = [*(start if start == [tokenizer.bos_token_id] else []), tokens.prefix]
+        between, end = [tokens.suffix], [tokens.middle]
+
+        def encode_all() -> InfillPrompt:
+            PromptLimit(longest, "prompt").check(tokenizer, [body.prompt])
+            extra: list[int] = []
+            for part in parts:
+                extra += [part] if isinstance(part, int) else encode(part[-most:])
+            prompt = tokenizer.encode(body.prompt, False)
+            return cls(extra, begin, encode(prefix), prompt, between, encode(suffix), end, is_cut)
+
+        texts = [*(part for part in parts if isinstance(part, str)), prefix, body.prompt, suffix]
+        return await run_by_size(sum(len(text) + MARK_CHARACTERS for text in texts), encode_all)
 
     @property
     def num_tokens(self) -> int:

@@ -34,6 +34,7 @@ from quire.server.http.errors import ApiError
 from quire.server.http.sse import LLAMA_EVENTS
 from quire.server.openai.logprobs import TokenNames, chat_logprobs
 from quire.text.fim_tokens import FimTokens
+from quire.text.off_loop import run_by_size
 
 T = TypeVar("T", bound=LlamaRequest)
 #: No request has one here.
@@ -108,7 +109,10 @@ class Infill(LlamaEndpoint[InfillRequest]):
         token_ids, truncated = prompt.fit(room)
         ours = msgspec.structs.replace(ours, prompt=token_ids, stop_token_ids=tokens.ends or None)
         submission, _ = await prepare_completion(service, request.with_body(ours))
-        text = engine.tokenizer.decode(token_ids, skip_special_tokens=False)
+        tokenizer = engine.tokenizer
+        text = await run_by_size(
+            len(token_ids), lambda: tokenizer.decode(token_ids, skip_special_tokens=False)
+        )
         return LlamaTexts(service, request, [text], truncated), submission
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import httpx2
 import pytest
@@ -155,6 +156,32 @@ def test_what_is_too_long_is_cut_at_its_outer_end_and_said_to_be(prompts, tmp_pa
     assert "eE<fim_prefix>def f(x):" in text and response.json()["truncated"] is True
     huge = {"input_prefix": "b" * 10**6, "input_suffix": "a" * 10**6}
     assert ask(**huge)[1].json()["tokens_evaluated"] == 120
+
+
+def test_many_texts_do_not_hold_up_others(client, engine, monkeypatch, tmp_path):
+    """Each was short enough for the event loop; 16,000 of them held it for a second."""
+    threads, tokenizer = set(), train(tmp_path, QWEN)
+    encode = tokenizer.encode
+
+    def watched(text, *options, **named):
+        if text == "tmp\nx":
+            threads.add(threading.get_ident())
+        return encode(text, *options, **named)
+
+    monkeypatch.setattr(tokenizer, "encode", watched)
+    engine.tokenizer, generate, loops = tokenizer, engine.generate, set()
+    monkeypatch.setattr(
+        engine, "generate", lambda r: (loops.add(threading.get_ident()), generate(r))[1]
+    )
+    body = BODY | {"n_predict": 8, "input_extra": [{"text": "x"}] * 1000}
+    assert client.post(URL, json=body).json()["truncated"] is True
+    assert len(threads) == 1 and threads.isdisjoint(loops)
+
+
+def test_only_the_beginning_of_a_huge_prompt_is_tokenized(client, engine, tmp_path):
+    engine.tokenizer = train(tmp_path, QWEN)
+    error = client.post(URL, json=BODY | {"prompt": "ab" * 10**6}).json()["error"]
+    assert error["param"] == "prompt" and "at least" in error["message"]
 
 
 def test_a_model_without_the_tokens_says_so(client, engine, prompts, tmp_path):
