@@ -24,7 +24,7 @@ from quire.server.options import ServerOptions
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from quire.server.generation.by_model import ManagedModels
+    from quire.server.generation.models import ManagedModels
 
 #: Connections that wait to be accepted; as uvicorn's.
 BACKLOG = 2048

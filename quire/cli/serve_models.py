@@ -15,7 +15,7 @@ from quire.llm.process.proxy import EngineProxy
 from quire.models.named_models import named_model
 from quire.models.store import Store
 from quire.server.access.authentication import ApiKey
-from quire.server.generation.by_model import ManagedModels, OneModel
+from quire.server.generation.models import ManagedModels, OneModel
 from quire.server.generation.service import Service, model_names
 from quire.server.generation.shared import Shared
 from quire.server.observability.tracing import check_available

@@ -19,8 +19,9 @@ from quire.server.compat import (
     triton,
 )
 from quire.server.compat.invocations import Invocations
-from quire.server.generation.by_model import ByModel, ManagedModels
 from quire.server.generation.endpoint import GenerationEndpoint
+from quire.server.generation.model_routes import ByModel
+from quire.server.generation.models import ManagedModels
 from quire.server.openai import models as openai_models
 from quire.server.openai import openapi, responses, tokenization
 from quire.server.openai.chat_completions import ChatCompletions

@@ -38,7 +38,7 @@ from quire.server.http.websocket_protocol import WebSocketProtocol
 from quire.server.options import ServerOptions
 
 if TYPE_CHECKING:  # it imports the engine, and the first second comes before that
-    from quire.server.generation.by_model import ManagedModels
+    from quire.server.generation.models import ManagedModels
 
 KEEP_ALIVE_SECONDS = 60
 #: Time for aborted requests to send their error before connections are cut.

@@ -124,10 +124,14 @@ def test_probes_load_nothing(serve, texts):
     assert httpx2.get(ready).status_code == 503
     assert httpx2.get(f"{url}/v2/models/two").status_code == 200
     assert httpx2.get(f"{url}/v2/models/three/ready").status_code == 404
+    for path in ("/props", "/slots?model=two", "/info", "/debug/kv_cache?model=two"):
+        assert "is absent" in httpx2.get(url + path).text, path
+    assert httpx2.get(f"{url}/props?model=three").status_code == 404
     states = [model["status"]["value"] for model in httpx2.get(f"{url}/models").json()["data"]]
     assert states == ["absent", "absent"]
     assert text(ask(url, "two")) == texts["two"]
     assert httpx2.get(ready).status_code == 200
+    assert httpx2.get(f"{url}/props?model=two").json()["model_alias"] == "two"
 
 
 def test_any_order_of_requests_and_kills(serve, texts, times):

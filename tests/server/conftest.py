@@ -25,7 +25,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm import AsyncLLM
 from quire.llm.engine_client import EngineProgress
 from quire.server.app import create_app
-from quire.server.generation.by_model import OneModel
+from quire.server.generation.models import OneModel
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.lifecycle import Server

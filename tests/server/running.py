@@ -11,7 +11,7 @@ import httpx2
 from quire.core.config import EngineConfig
 from quire.llm.engine_client import EngineClient
 from quire.server.app import create_app
-from quire.server.generation.by_model import OneModel
+from quire.server.generation.models import OneModel
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.lifecycle import Server

@@ -16,9 +16,10 @@ from quire.protocol.anthropic import (
     TokenCount,
 )
 from quire.server.compat.anthropic_answer import AnthropicAnswer
-from quire.server.generation.by_model import ByModel, Models, post_route
 from quire.server.generation.chat_prompt import encode_chat, prepare_chat
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
+from quire.server.generation.model_routes import ByModel, post_route
+from quire.server.generation.models import Models
 from quire.server.generation.reasoning_effort import has_effect
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission

@@ -12,7 +12,7 @@ from starlette.types import Scope
 from quire.protocol.anthropic import AnthropicModel, AnthropicModelList, Effort
 from quire.protocol.decimal_text import read_decimal
 from quire.server.compat.ollama_models import stamp
-from quire.server.generation.by_model import KnownModel, Models
+from quire.server.generation.models import KnownModel, Models
 from quire.server.generation.reasoning_effort import has_effect
 from quire.server.generation.service import Service, meant_name, no_such_model
 from quire.server.http.body import json_response

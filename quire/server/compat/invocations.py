@@ -8,8 +8,8 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
-from quire.server.generation.by_model import Models
 from quire.server.generation.endpoint import GenerationEndpoint
+from quire.server.generation.models import Models
 from quire.server.http.body import JsonRequest
 
 

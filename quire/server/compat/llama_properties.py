@@ -11,8 +11,9 @@ from starlette.routing import Route
 import quire
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.chat_completion import ChatCompletionRequest
-from quire.server.generation.by_model import Models, get_route, post_route
 from quire.server.generation.chat_prompt import read_conversation
+from quire.server.generation.model_routes import get_route, post_route
+from quire.server.generation.models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields
 from quire.server.http.errors import ApiError

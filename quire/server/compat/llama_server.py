@@ -24,8 +24,9 @@ from quire.server.compat import llama_properties
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.infill import InfillPrompt
 from quire.server.compat.line_limits import LineLimits
-from quire.server.generation.by_model import ByModel, Models
 from quire.server.generation.completion_prompt import prepare_completion
+from quire.server.generation.model_routes import ByModel
+from quire.server.generation.models import Models
 from quire.server.generation.outputs import Outputs
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission

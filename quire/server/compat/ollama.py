@@ -38,10 +38,11 @@ from quire.server.generation.answer_parser import (
     arguments_error,
     call_id,
 )
-from quire.server.generation.by_model import ByModel, Models
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
+from quire.server.generation.model_routes import ByModel
+from quire.server.generation.models import Models
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import read_any_type

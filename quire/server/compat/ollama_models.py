@@ -18,7 +18,7 @@ import quire
 from quire.core.config import ModelOptions
 from quire.protocol.ollama import OPTION_NAMES, OllamaShowRequest
 from quire.server.compat.ollama_names import OllamaNames, tagged
-from quire.server.generation.by_model import KnownModel, Models
+from quire.server.generation.models import KnownModel, Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response, model_name, read_fields, read_json
 from quire.text.fim_tokens import FimTokens

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from starlette.types import Receive
 
 from quire.models.manifests import LATEST
-from quire.server.generation.by_model import KnownModel, Models
+from quire.server.generation.models import KnownModel, Models
 from quire.server.generation.service import Service
 from quire.server.http.errors import ApiError
 

@@ -27,7 +27,7 @@ from quire.protocol.ollama_store import (
     OllamaCreateRequest,
     OllamaPullRequest,
 )
-from quire.server.generation.by_model import ManagedModels
+from quire.server.generation.models import ManagedModels
 from quire.server.http.body import json_response, read_any_type, read_fields, read_json
 from quire.server.http.connection import cancel_on_disconnect
 from quire.server.http.errors import ApiError

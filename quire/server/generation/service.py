@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from quire.server.http.errors import ApiError
 from quire.server.observability.metrics import ModelMetrics
 
 #: What TGI's clients send where a model's name is asked for: it serves one and looks at no name.
-PLACEHOLDERS = ("dummy", "tgi")
+_PLACEHOLDERS = ("dummy", "tgi")
 
 
 def model_names(model: ModelOptions) -> tuple[str, ...]:
@@ -41,6 +42,11 @@ def meant_name(name: str, model: ModelOptions) -> str | None:
         return names[0]
     plain = plain_name(name).lower()
     return next((own for own in names if plain == plain_name(own).lower()), None)
+
+
+def is_placeholder(name: str, names: Collection[str]) -> bool:
+    """Return whether a name that is none of ``names`` means the first model all the same."""
+    return name in _PLACEHOLDERS and name not in names
 
 
 def no_such_model(name: str) -> ApiError:
@@ -134,7 +140,7 @@ class Service:
         Raises:
             ApiError: 404, no such model.
         """
-        if not name or (name in PLACEHOLDERS and name not in self.model_names):
+        if not name or is_placeholder(name, self.model_names):
             return self.model_names[0]
         found = meant_name(name, self.config.model)
         if found is None:

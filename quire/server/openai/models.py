@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.protocol.model_list import ModelCard, ModelList
-from quire.server.generation.by_model import KnownModel, Models, find_known
+from quire.server.generation.models import KnownModel, Models, find_known
 from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
 

@@ -19,9 +19,10 @@ from quire.protocol.chat_completion import Message
 from quire.protocol.generation import CompletionTokensDetails
 from quire.protocol.responses import ResponsesRequest
 from quire.server.generation.answer_parser import AnswerParser
-from quire.server.generation.by_model import ByModel, Models
 from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.endpoint import GenerationEndpoint
+from quire.server.generation.model_routes import ByModel
+from quire.server.generation.models import Models
 from quire.server.generation.outputs import Outputs, Tally
 from quire.server.generation.response_store import ResponseStore, StoredResponse
 from quire.server.generation.service import Service

@@ -15,7 +15,8 @@ from quire.protocol.tokenization import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from quire.server.generation.by_model import Models, post_route
+from quire.server.generation.model_routes import post_route
+from quire.server.generation.models import Models
 from quire.server.generation.prompts import Conversation, encode_prompt
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields

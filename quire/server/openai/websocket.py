@@ -13,9 +13,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from quire.protocol.decode import decode_json
 from quire.server.access.authentication import SUBPROTOCOL, ApiKey
-from quire.server.generation.by_model import Models
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
 from quire.server.generation.generate import generate
+from quire.server.generation.models import Models
 from quire.server.generation.pacing import paced
 from quire.server.generation.submission import ApiRequest
 from quire.server.http.body import model_name, read_fields

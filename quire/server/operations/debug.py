@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from quire.server.generation.by_model import Models, get_route
+from quire.server.generation.model_routes import get_route
+from quire.server.generation.models import Models
 from quire.server.generation.service import Service
 
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import quire
-from quire.server.generation.by_model import Models
+from quire.server.generation.models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.server.generation.by_model import KnownModel, ManagedModels
+from quire.server.generation.models import KnownModel, ManagedModels
 from quire.server.http.body import json_response, read_fields, read_json
 
 _WEIGHTS = 'memory_bytes{pool="weights"}'

@@ -21,10 +21,10 @@ from starlette.types import Receive
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
-from quire.server.generation.by_model import KnownModel
+from quire.server.generation.models import KnownModel
 from quire.server.generation.service import (
-    PLACEHOLDERS,
     Service,
+    is_placeholder,
     meant_name,
     model_names,
     named_at_start,
@@ -84,7 +84,7 @@ class EntryResidence:
 
 
 class ModelRegistry:
-    """The models of a server; see :class:`quire.server.generation.by_model.Models`.
+    """The models of a server; see :class:`quire.server.generation.models.Models`.
 
     The one that is added first is the default.
 
@@ -214,7 +214,7 @@ class ModelRegistry:
 
     # -- requests -----------------------------------------------------------------------------
     async def _find(self, name: str | None) -> RegisteredModel:
-        if not name or (name in PLACEHOLDERS and name not in self._models):
+        if not name or is_placeholder(name, self._models):
             return next(iter(self._models.values()))
         known = self._known_as(name)
         if known is not None:

@@ -14,7 +14,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.server.access.authentication import OPEN_PATHS, SCOPES, read_key_file, scope_of
 from quire.server.app import create_app
-from quire.server.generation.by_model import OneModel
+from quire.server.generation.models import OneModel
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.listener import address

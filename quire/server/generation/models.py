@@ -1,22 +1,23 @@
-"""Routes whose requests name a model: the request is read, then its model's endpoint answers."""
+"""The models of a server, by the names that requests use."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
 from quire.core.config import EngineConfig
-from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.service import Service, meant_name, named_at_start, no_such_model
+from quire.server.generation.service import (
+    Service,
+    is_placeholder,
+    meant_name,
+    named_at_start,
+    no_such_model,
+)
 from quire.server.generation.shared import Shared
-from quire.server.http.body import Fields, model_name, read_json
 from quire.server.http.errors import ApiError
 
 
@@ -64,13 +65,16 @@ class Models(Protocol):
         ...
 
 
-def find_known(models: Models, name: str) -> tuple[KnownModel, str]:
+def find_known(models: Models, name: str | None) -> tuple[KnownModel, str]:
     """Return a model, which need not be loaded, and the name of it that ``name`` stands for.
 
     Raises:
         ApiError: 404, no model has that name.
     """
-    for model in models.known():
+    known = models.known()
+    if not name or is_placeholder(name, [own for model in known for own in model.names]):
+        return known[0], known[0].names[0]
+    for model in known:
         meant = meant_name(name, model.config.model)
         if meant is not None:
             return model, meant
@@ -149,50 +153,3 @@ class OneModel:
 
     async def end_requests(self) -> None:
         await self._service.shutdown()
-
-
-class ByModel:
-    """The ASGI app of a route: an endpoint is made for each request, of the model it names.
-
-    Args:
-        models: To choose from.
-        kind: Of the endpoint.
-        settings: Its arguments besides the service.
-    """
-
-    def __init__(self, models: Models, kind: type[GenerationEndpoint[Any]], *settings: Any) -> None:
-        self._models = models
-        self._kind = kind
-        self._settings = settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; a client that goes away ends it."""
-        received = await self._kind.read(scope, receive, send)
-        async with self._models.lease(received.model, receive) as service:
-            await self._kind(service, *self._settings).respond(received)
-
-
-Answer: TypeAlias = Callable[[Service, Request], Awaitable[Response]]
-JsonAnswer: TypeAlias = Callable[[Service, Request, Fields], Awaitable[Response]]
-
-
-def get_route(models: Models, path: str, answer: Answer) -> Route:
-    """Return a route without a body; the model is a part of its path, or of the query."""
-
-    async def get(request: Request) -> Response:
-        name = request.path_params.get("model") or request.query_params.get("model")
-        async with models.lease(name) as service:
-            return await answer(service, request)
-
-    return Route(path, get, methods=["GET"], name=answer.__name__)
-
-
-def post_route(models: Models, path: str, answer: JsonAnswer, any_type: bool = False) -> Route:
-    """Return a route with a JSON body, which names the model; see :func:`read_json`."""
-
-    async def post(request: Request) -> Response:
-        fields = await read_json(request, any_type)
-        async with models.lease(model_name(fields)) as service:
-            return await answer(service, request, fields)
-
-    return Route(path, post, methods=["POST"], name=answer.__name__)
