@@ -109,7 +109,8 @@ def _start_server(url: str, host: str, port: int) -> None:
     log = env.cache_folder() / "serve.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     click.echo(f"starting a server at {url}; it logs to {log}", err=True)
-    command = [sys.executable, "-m", "quire.cli.main", "serve"]
+    # Without a model of its own to load it listens at once.
+    command = [sys.executable, "-m", "quire.cli.main", "serve", "--load-on-demand"]
     command += ["--host", host, "--port", str(port)]
     with log.open("ab") as output:
         started = subprocess.Popen(
