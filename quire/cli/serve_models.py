@@ -12,8 +12,6 @@ from quire.core.machine import Machine, read_machine
 from quire.core.memory_budget import budget_from_total
 from quire.core.metrics import stem_of
 from quire.llm.process.proxy import EngineProxy
-from quire.models.named_models import named_model
-from quire.models.store import Store
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.models import ManagedModels, OneModel
 from quire.server.generation.service import Service, model_names
@@ -22,6 +20,7 @@ from quire.server.observability.tracing import check_available
 from quire.server.options import ServerOptions
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
 from quire.server.registry.model_table import Entry
+from quire.server.registry.stored_models import StoredModels
 
 
 def load_models(
@@ -72,20 +71,8 @@ def load_models(
     memory = SharedMemory.measure(configs[0].cache)
     keep_alive = None if options.keep_alive < 0 else options.keep_alive
 
-    def find(name: str) -> RegisteredModel | None:
-        stored = Store().find(name)
-        if stored is None or stored.path is None:
-            return None
-        # The catalogue has one spelling of a name; requests may have others.
-        plain = stored.name.lower() if named_model(stored.name) else stored.name
-        manifest = stored.manifest
-        revision = None if manifest.parent else manifest.revision  # a name made here has none
-        model = replace(configs[0].model, model=plain, revision=revision, served_model_name=())
-        found = memory.register(replace(configs[0], model=model), keep_alive)
-        found.named = False
-        return found
-
-    registry = ModelRegistry(shared, memory.budget_bytes, load, options.load_wait, find)
+    further = StoredModels(configs[0], lambda config: memory.register(config, keep_alive))
+    registry = ModelRegistry(shared, memory.budget_bytes, load, options.load_wait, further)
     if on_demand:
         for config in configs:
             registry.add(memory.register(config, keep_alive))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
+from quire.core.errors import ModelLoadError
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields, read_json
+from quire.models.file_state import FileState, file_states
 from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_file import open_gguf
 from quire.models.llama import read_architecture
 from quire.models.registry import get_family
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
+
+log = logging.getLogger(__name__)
 
 
 def read_model_config(folder: Path) -> ModelConfig:
@@ -40,6 +46,24 @@ def read_model_config(folder: Path) -> ModelConfig:
     )
     fields.refuse_unread()
     return config
+
+
+def supported_config(path: Path) -> ModelConfig | None:
+    """As :func:`read_model_config`, None where it raises; what has not changed is not read again.
+
+    Args:
+        path: Of a folder or GGUF file.
+    """
+    return _supported(path, file_states((path, path / "config.json")))
+
+
+@lru_cache(256)
+def _supported(path: Path, states: tuple[FileState, ...]) -> ModelConfig | None:
+    try:
+        return read_model_config(path)
+    except ModelLoadError as error:
+        log.debug("%s", error)
+        return None
 
 
 def _read_dtype(fields: ConfigFields, folder: Path) -> str:

@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote
 from quire.core import env
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.core.sampling_params import SamplingParams
+from quire.models.file_state import FileState, file_state
 from quire.models.model_details import ModelDetails
 
 #: The tag of a name that says none.
@@ -140,6 +141,12 @@ def read_manifest(name: str) -> Manifest | None:
         return _read(_path(plain))
     except OSError:  # also a folder that may not be read, or is none
         return None
+
+
+def manifest_state(name: str) -> FileState:
+    """Return what changes when a name's manifest does; None where there is none."""
+    plain = canonical_name(name)
+    return None if plain is None else file_state(_path(plain))
 
 
 def find_made(name: str) -> Manifest | None:

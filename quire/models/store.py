@@ -10,6 +10,7 @@ from pathlib import Path
 
 from quire.core import env
 from quire.core.errors import ConfigError, ModelLoadError, QuireError
+from quire.models.file_state import FileState, file_state
 from quire.models.hub import (
     EMBEDDED,
     download_model,
@@ -25,6 +26,7 @@ from quire.models.manifests import (
     StoredFile,
     all_manifests,
     canonical_name,
+    manifest_state,
     read_manifest,
     remove_manifest,
     write_manifest,
@@ -72,6 +74,10 @@ class StoredModel:
         files = sorted((file.digest or file.path.name, file.nbytes) for file in self.files)
         what = (self.manifest.model, self.manifest.revision, asdict(self.manifest.preset), files)
         return hashlib.sha256(repr(what).encode()).hexdigest()
+
+    def state(self) -> tuple[FileState, FileState]:
+        """Return what changes when the name or its files do; cheap enough for every request."""
+        return manifest_state(self.name), None if self.path is None else file_state(self.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,14 +260,14 @@ class TokenCount(msgspec.Struct):
 
 
 class AnthropicModel(msgspec.Struct, kw_only=True):
-    """A served model; its limits, in tokens, and capabilities are known when it is loaded."""
+    """A served model; its limits are in tokens."""
 
     id: str
     display_name: str
     created_at: str
     max_input_tokens: int | None
     max_tokens: int | None
-    capabilities: dict[str, Any] | None
+    capabilities: dict[str, Any]
     type: Literal["model"] = "model"
     lifecycle: Literal["active"] = "active"
 

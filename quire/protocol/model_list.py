@@ -10,7 +10,8 @@ import msgspec
 class ModelCard(msgspec.Struct, kw_only=True):
     """A name that requests may use as ``model``; ``parent`` is set for adapters.
 
-    ``max_model_len`` is known of models that were loaded.
+    Of a model that is not loaded ``max_model_len`` is what it was made for; its memory may hold
+    less.
     """
 
     id: str
@@ -18,6 +19,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     created: int
     root: str
     max_model_len: int | None
+    capabilities: list[str]
+    state: str
     parent: str | None = None
     owned_by: str = "quire"
     permission: list[dict[str, Any]] = []

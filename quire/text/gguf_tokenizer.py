@@ -56,7 +56,7 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
         "added_tokens_decoder": {},
         "add_bos_token": file.boolean(f"{PREFIX}add_bos_token", add_bos),
         "add_eos_token": file.boolean(f"{PREFIX}add_eos_token", False),
-        "chat_template": _templates(file),
+        "chat_template": read_templates(file),
     }
     for name, key in SPECIAL.items():
         if name in _OLDER and f"{PREFIX}{key}_token_id" not in file.metadata:
@@ -164,7 +164,8 @@ def _pre_tokenizer(file: GgufFile) -> str:
     return name
 
 
-def _templates(file: GgufFile) -> list[dict[str, str]] | None:
+def read_templates(file: GgufFile) -> list[dict[str, str]] | None:
+    """Return the chat templates of a file as ``tokenizer_config.json`` has them, None for none."""
     prefix = "tokenizer.chat_template"
     named = {"default": prefix} if prefix in file.metadata else {}
     named |= {

@@ -265,7 +265,7 @@ def live_tools(live, monkeypatch):
     tokenizer = live.service.engine.tokenizer
     template = ChatTemplate({"default": TEMPLATE}, tokenizer.special_tokens)
     monkeypatch.setattr(tokenizer, "chat_template", template)
-    formats = AnswerFormats.resolve(live.service.options, tokenizer)
+    formats = AnswerFormats.resolve(live.service.options, tokenizer.chat_template)
     monkeypatch.setattr(live.service, "formats", formats)
     return live
 

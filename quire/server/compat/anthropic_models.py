@@ -12,9 +12,9 @@ from starlette.types import Scope
 from quire.protocol.anthropic import AnthropicModel, AnthropicModelList, Effort
 from quire.protocol.decimal_text import read_decimal
 from quire.server.compat.ollama_models import stamp
-from quire.server.generation.models import KnownModel, Models
+from quire.server.generation.model_facts import ModelFacts, find_facts, list_facts
+from quire.server.generation.models import Models
 from quire.server.generation.reasoning_effort import has_effect
-from quire.server.generation.service import Service, meant_name, no_such_model
 from quire.server.http.body import json_response
 from quire.server.http.errors import ANTHROPIC_HEADER, ApiError
 
@@ -37,16 +37,14 @@ def routes(models: Models) -> list[Route]:
     """Return the routes; they must stand before OpenAI's."""
 
     async def list_models(request: Request) -> Response:
-        found = [_model(model, name) for model in models.known() for name in model.names]
+        facts = await list_facts(models)
+        found = [_model(one, name) for one in facts for name in one.model.names]
         return json_response(_page(request, found))
 
     async def show_model(request: Request) -> Response:
         name = request.path_params["model"]
-        for model in models.known():
-            meant = meant_name(name, model.config.model)
-            if meant is not None:
-                return json_response(_model(model, meant))
-        raise no_such_model(name)
+        facts = await find_facts(models, name)
+        return json_response(_model(facts, facts.meant_name(name)))
 
     return [
         AnthropicRoute("/v1/models", list_models, methods=["GET"]),
@@ -54,22 +52,20 @@ def routes(models: Models) -> list[Route]:
     ]
 
 
-def _model(model: KnownModel, name: str) -> AnthropicModel:
-    service = model.service
-    longest = None if service is None else service.engine.max_model_len
+def _model(facts: ModelFacts, name: str) -> AnthropicModel:
     return AnthropicModel(
         id=name,
         display_name=name,
-        created_at=stamp(0 if service is None else service.created),
-        max_input_tokens=longest,
-        max_tokens=longest,
-        capabilities=None if service is None else _capabilities(service),
+        created_at=stamp(facts.created),
+        max_input_tokens=facts.context,
+        max_tokens=facts.context,
+        capabilities=_capabilities(facts),
     )
 
 
-def _capabilities(service: Service) -> dict[str, Any]:
+def _capabilities(facts: ModelFacts) -> dict[str, Any]:
     """Return what a model can do, under Anthropic's names."""
-    template, thinks = service.engine.tokenizer.chat_template, service.formats.reasoning is not None
+    template, thinks = facts.chat_template, facts.formats.reasoning is not None
     efforts = {name: _supported(has_effect(name, template)) for name in get_args(Effort)}
     modes = {"enabled": thinks, "adaptive": thinks, "disabled": True, "between_tools": True}
     return dict.fromkeys(_MISSING, _supported(False)) | {

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
+from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import PromptTooLongError
 from quire.core.outputs import CompletionOutput, RequestOutput
@@ -45,7 +47,7 @@ from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import Models
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.http.body import read_any_type
+from quire.server.http.body import JsonRequest, json_response, read_any_type, read_fields
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES
 from quire.server.openai.embeddings import EmbeddingAnswer, Embeddings
@@ -221,12 +223,10 @@ class OllamaTexts(CompatAnswer):
         return chat_logprobs(self._names, completion.token_ids, positions, self._num_top).content
 
     def _write(self, parsed: ParsedAnswer, created_at: str | None = None) -> OllamaAnswer:
-        answer = OllamaAnswer(model=self._model, created_at=created_at or stamp(time.time()))
+        answer = _nothing(self._model, self._in_message, created_at)
         thinking = parsed.reasoning or UNSET
-        if self._in_message:
-            answer.message = OllamaAnswerMessage(
-                role="assistant", content=parsed.content, thinking=thinking
-            )
+        if answer.message is not UNSET:
+            answer.message.content, answer.message.thinking = parsed.content, thinking
         else:
             answer.response, answer.thinking = parsed.content, thinking
         return answer
@@ -314,6 +314,16 @@ class OllamaVectors(WholeAnswer):
         return _vectors(ours.model, vectors, seconds, ours.usage.prompt_tokens)
 
 
+def _nothing(model: str, in_message: bool, created_at: str | None = None) -> OllamaAnswer:
+    """Return an answer without text, in a message or not."""
+    answer = OllamaAnswer(model=model, created_at=created_at or stamp(time.time()))
+    if in_message:
+        answer.message = OllamaAnswerMessage(role="assistant", content="")
+    else:
+        answer.response = ""
+    return answer
+
+
 def _vectors(model: str, vectors: list[Any], seconds: float, num_tokens: int) -> dict[str, Any]:
     return {
         "model": model,
@@ -345,11 +355,56 @@ def _nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * _NANOSECONDS))
 
 
+class OllamaByModel:
+    """The ASGI app of a route for texts: a request that only has a model go does not load it first.
+
+    Args:
+        models: To choose from.
+        kind: Of the requests.
+        param: Their field that holds the prompt.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        kind: type[OllamaGenerateRequest] | type[OllamaChatRequest],
+        param: str,
+    ) -> None:
+        self._models = models
+        self._kind = kind
+        self._param = param
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; a client that goes away ends it."""
+        received = await Ollama.read(scope, receive, send)
+        response = await self._unloaded(received)
+        if response is not None:
+            await received.answer(response)
+            return
+        async with self._models.lease(received.model, receive) as service:
+            await Ollama(service, self._kind, self._param).respond(received)
+
+    async def _unloaded(self, received: JsonRequest) -> Response | None:
+        """Return the answer to a request to have a model go that is not there."""
+        name = received.model
+        if not name or "keep_alive" not in received.fields:
+            return None
+        strict = self._models.shared.options.strict_params
+        body, headers = read_fields(received.fields, self._kind, strict)
+        if not body.only_loads or read_keep_alive(body.keep_alive) != 0:
+            return None
+        if (await self._models.look_up(name)).state in ("ready", "loading"):
+            return None
+        answer = _nothing(name, self._kind is OllamaChatRequest)
+        answer.done, answer.done_reason = True, "unload"
+        return json_response(answer, headers)
+
+
 def routes(models: Models) -> list[Route]:
     """Return the routes."""
     models = OllamaNames(models)
-    generate = ByModel(models, Ollama, OllamaGenerateRequest, "prompt")
-    chat = ByModel(models, Ollama, OllamaChatRequest, "messages")
+    generate = OllamaByModel(models, OllamaGenerateRequest, "prompt")
+    chat = OllamaByModel(models, OllamaChatRequest, "messages")
     return [
         Route("/api/generate", generate, methods=["POST"]),
         Route("/api/chat", chat, methods=["POST"]),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from starlette.types import Receive
 
@@ -33,13 +33,26 @@ class OllamaNames:
     async def lease(
         self, name: str | None, receive: Receive | None = None
     ) -> AsyncIterator[Service]:
-        try:
+        with _their_words(name):
             async with self._models.lease(name, receive) as service:
                 yield service
-        except ApiError as error:
-            if error.status == 404 and error.param == "model":
-                raise ApiError(404, f"model '{name}' not found", param="model") from error
-            raise
 
     def known(self) -> list[KnownModel]:
         return self._models.known()
+
+    async def listed(self) -> list[KnownModel]:
+        return await self._models.listed()
+
+    async def look_up(self, name: str) -> KnownModel:
+        with _their_words(name):
+            return await self._models.look_up(name)
+
+
+@contextmanager
+def _their_words(name: str | None) -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        if error.status == 404 and error.param == "model":
+            raise ApiError(404, f"model '{name}' not found", param="model") from error
+        raise

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from quire.core.errors import ConfigError, RequestError
 from quire.server.options import ServerOptions
+from quire.text.chat_template import ChatTemplate
 from quire.text.reasoning import FORMATS, ReasoningFormat, ReasoningSplitter, detect_reasoning
-from quire.text.tokenizer import Tokenizer
 from quire.text.tool_parsers import PARSERS, detect_parser
 from quire.text.tool_parsers.interface import CallDelta, Parsed
 
@@ -34,13 +34,12 @@ class AnswerFormats:
     shows_tools: bool
 
     @classmethod
-    def resolve(cls, options: ServerOptions, tokenizer: Tokenizer) -> AnswerFormats:
+    def resolve(cls, options: ServerOptions, template: ChatTemplate | None) -> AnswerFormats:
         """Read the flags; what they leave open is looked for in the chat template.
 
         Raises:
             ConfigError: A flag names no format.
         """
-        template = tokenizer.chat_template
         sources = [] if template is None else list(template.templates.values())
         tools = _named("--tool-call-parser", options.tool_call_parser, PARSERS)
         if options.tool_call_parser == "auto":

@@ -61,7 +61,19 @@ class Models(Protocol):
         ...
 
     def known(self) -> list[KnownModel]:
-        """Return all models, those that were named at the start first."""
+        """Return those that were named at the start, then those that requests have named."""
+        ...
+
+    async def listed(self) -> list[KnownModel]:
+        """Return all that requests may name as they are now: the known ones, then the store's."""
+        ...
+
+    async def look_up(self, name: str) -> KnownModel:
+        """Return a model of any name that requests may use; nothing is loaded.
+
+        Raises:
+            ApiError: 404, no model has that name.
+        """
         ...
 
 
@@ -135,6 +147,13 @@ class OneModel:
     def known(self) -> list[KnownModel]:
         service = self._service
         return [KnownModel(service.model_names, service.config, "ready", service)]
+
+    async def listed(self) -> list[KnownModel]:
+        return self.known()
+
+    async def look_up(self, name: str) -> KnownModel:
+        self._service.resolve_model(name)
+        return self.known()[0]
 
     async def load(self, name: str) -> bool:
         self._service.resolve_model(name)

@@ -104,7 +104,7 @@ class Service:
         self.shared = shared
         self.options = options = shared.options
         self.model_names = model_names(config.model)
-        self.formats = AnswerFormats.resolve(options, engine.tokenizer)
+        self.formats = AnswerFormats.resolve(options, engine.tokenizer.chat_template)
         self.admission = Admission(
             options.max_num_queued_reqs,
             options.max_num_queued_tokens,

@@ -7,7 +7,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.protocol.model_list import ModelCard, ModelList
-from quire.server.generation.models import KnownModel, Models, find_known
+from quire.server.generation.model_facts import ModelFacts, find_facts, list_facts
+from quire.server.generation.models import Models
 from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
 
@@ -16,14 +17,16 @@ def routes(models: Models) -> list[Route]:
     """Return the routes."""
 
     async def list_models(request: Request) -> Response:
-        cards = [_card(model, name) for model in models.known() for name in model.names]
+        found = await list_facts(models)
+        cards = [_card(facts, name) for facts in found for name in facts.model.names]
         return json_response(ModelList(data=cards))
 
     async def show_model(request: Request) -> Response:
         name = request.path_params["model"]
         if not name:
             raise ApiError(404, "There is no route /v1/models/.")
-        return json_response(_card(*find_known(models, name)))
+        facts = await find_facts(models, name)
+        return json_response(_card(facts, facts.meant_name(name)))
 
     return [
         Route("/v1/models", list_models, methods=["GET"]),
@@ -32,11 +35,12 @@ def routes(models: Models) -> list[Route]:
     ]
 
 
-def _card(model: KnownModel, name: str) -> ModelCard:
-    service = model.service
+def _card(facts: ModelFacts, name: str) -> ModelCard:
     return ModelCard(
         id=name,
-        created=0 if service is None else service.created,
-        root=model.config.model.model,
-        max_model_len=None if service is None else service.engine.max_model_len,
+        created=facts.created,
+        root=facts.model.config.model.model,
+        max_model_len=facts.context,
+        capabilities=facts.capabilities,
+        state=facts.model.state,
     )

@@ -9,10 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.server.generation.models import KnownModel, ManagedModels
+from quire.server.generation.model_facts import ModelFacts, list_facts, weight_bytes
+from quire.server.generation.models import ManagedModels
 from quire.server.http.body import json_response, read_fields, read_json
-
-_WEIGHTS = 'memory_bytes{pool="weights"}'
 
 
 class ModelRequest(msgspec.Struct, kw_only=True):
@@ -25,7 +24,8 @@ def routes(models: ManagedModels) -> list[Route]:
     """Return the routes."""
 
     async def list_models(request: Request) -> Response:
-        return json_response({"object": "list", "data": [_describe(m) for m in models.known()]})
+        found = await list_facts(models)
+        return json_response({"object": "list", "data": [_describe(facts) for facts in found]})
 
     async def load_model(request: Request) -> Response:
         body, headers = await _read(request)
@@ -48,20 +48,24 @@ def routes(models: ManagedModels) -> list[Route]:
     ]
 
 
-def _describe(model: KnownModel) -> dict[str, Any]:
-    service = model.service
+def _describe(facts: ModelFacts) -> dict[str, Any]:
+    model = facts.model
     described: dict[str, Any] = {
         "id": model.names[0],
         "aliases": list(model.names[1:]),
         "object": "model",
         "path": model.config.model.model,
+        "created": facts.created,
+        "capabilities": facts.capabilities,
+        "max_model_len": facts.context,
+        "bytes": facts.num_bytes,
         "status": {"value": model.state},
     }
+    service = model.service
     if service is not None:
-        stats = service.engine.stats()
         described["meta"] = {
             "n_ctx": service.engine.max_model_len,
-            "weight_bytes": stats.get(_WEIGHTS),
+            "weight_bytes": weight_bytes(service),
             "requests": service.metrics.num_in_flight,
             "created": service.created,
         }

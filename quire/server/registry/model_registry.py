@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -21,6 +21,7 @@ from starlette.types import Receive
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
+from quire.models.manifests import plain_name
 from quire.server.generation.models import KnownModel
 from quire.server.generation.service import (
     Service,
@@ -40,8 +41,6 @@ log = logging.getLogger(__name__)
 #: Who waits looks at least as often whether it may go on: patience ends without an event.
 LOOK_SECONDS = 0.5
 
-#: Returns a model that was not named at the start, None if there is none; looks on the disk.
-FindModel: TypeAlias = Callable[[str], "RegisteredModel | None"]
 #: Loads a model with these settings, which takes a while; says how far it is.
 LoadService: TypeAlias = Callable[[EngineConfig, Loading], Service]
 
@@ -55,14 +54,40 @@ class RegisteredModel:
         config: Its engine's settings.
         named: It was named when the server was started, and stays known.
         loading: How far it is while it loads.
+        is_current: Returns whether its files and settings are those it was found with.
         service: When it is loaded.
     """
 
     entry: Entry
     config: EngineConfig
     named: bool = True
+    is_current: Callable[[], bool] = lambda: True
     loading: Loading = field(default_factory=Loading)
     service: Service | None = None
+
+
+class FurtherModels(Protocol):
+    """Models that were not named at the start; where they are is looked up each time."""
+
+    def list(self) -> list[KnownModel]:
+        """Return all."""
+        ...
+
+    def look_up(self, name: str) -> KnownModel | None:
+        """Return the model of a name, None if there is none.
+
+        Raises:
+            QuireError: What is known of it is damaged.
+        """
+        ...
+
+    def find(self, name: str) -> RegisteredModel | None:
+        """Return it as one that can be loaded.
+
+        Raises:
+            QuireError: It cannot be.
+        """
+        ...
 
 
 class EntryResidence:
@@ -93,7 +118,7 @@ class ModelRegistry:
         budget_bytes: Of memory for all of them.
         load_service: Loads one.
         wait_seconds: A request waits as long for its model.
-        find_model: Finds further ones.
+        further: Those that requests may name, too.
         clock: Returns seconds; monotonic.
     """
 
@@ -103,11 +128,11 @@ class ModelRegistry:
         budget_bytes: int,
         load_service: LoadService,
         wait_seconds: float,
-        find_model: FindModel = lambda name: None,
+        further: FurtherModels | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.shared = shared
-        self._find_model = find_model
+        self._further = further
         self._load_service = load_service
         self._wait_seconds = wait_seconds
         self._clock = clock
@@ -115,6 +140,7 @@ class ModelRegistry:
         self._models: dict[str, RegisteredModel] = {}
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: set[str] = set()
         self._watching = False
         self._draining = False
 
@@ -158,10 +184,28 @@ class ModelRegistry:
             self._release(key)
 
     def known(self) -> list[KnownModel]:
-        return [
-            KnownModel(model_names(m.config.model), m.config, str(m.entry.state), m.service)
-            for m in self._models.values()
-        ]
+        return [_as_known(model) for model in self._models.values()]
+
+    async def listed(self) -> list[KnownModel]:
+        if self._further is None:
+            return self.known()
+        stored = await asyncio.to_thread(self._further.list)
+        found = [_as_known(model) for model in self._models.values() if self._is_current(model)]
+        names = {plain_name(name).lower() for model in found for name in model.names}
+        return found + [m for m in stored if plain_name(m.names[0]).lower() not in names]
+
+    async def look_up(self, name: str) -> KnownModel:
+        known = self._known_as(name)
+        if known is not None and self._is_current(known):
+            return _as_known(known)
+        try:
+            further = self._further
+            found = None if further is None else await asyncio.to_thread(further.look_up, name)
+        except QuireError as error:
+            raise _refusal(name, str(error)) from error
+        if found is None:
+            raise no_such_model(name)
+        return found
 
     def drain(self) -> None:
         self._draining = True
@@ -172,7 +216,7 @@ class ModelRegistry:
         self._act()
 
     async def end_requests(self) -> None:
-        loads = [task for task in self._tasks if task.get_name() != "watch"]
+        loads = [task for task in self._tasks if task.get_name() in ("load", "unload")]
         await asyncio.gather(*loads, return_exceptions=True)
         services = [model.service for model in self._models.values() if model.service is not None]
         await asyncio.gather(*(service.shutdown() for service in services))
@@ -208,7 +252,7 @@ class ModelRegistry:
             await self._next_change()
             if model.entry.num_waiting:
                 return  # they load it again, as it is then
-        if self._models.get(name) is model:
+        if self._models.get(name) is model and not model.entry.num_waiting:
             del self._models[name]
             self._table.forget(name)
 
@@ -217,18 +261,50 @@ class ModelRegistry:
         if not name or is_placeholder(name, self._models):
             return next(iter(self._models.values()))
         known = self._known_as(name)
-        if known is not None:
+        if known is not None and self._is_current(known):
             return known
         try:
-            found = await asyncio.to_thread(self._find_model, name)
+            further = self._further
+            found = None if further is None else await asyncio.to_thread(further.find, name)
         except QuireError as error:  # damaged, or another program's that is not supported
             raise _refusal(name, str(error)) from error
         if found is None:
             raise no_such_model(name)
+        if known is not None:
+            await self._let_go(known)
         known = self._models.get(found.entry.name)  # another request may have been faster
         if known is None:
             self.add(found)
         return known or found
+
+    def _is_current(self, model: RegisteredModel) -> bool:
+        """Return whether a model is still what its name stands for; have it go if it is not."""
+        if model.is_current():
+            return True
+        name = model.entry.name
+        if name not in self._leaving and self._models.get(name) is model:
+            self._leaving.add(name)
+            self._start(self._leave(name), "leave")
+        return False
+
+    async def _leave(self, name: str) -> None:
+        try:
+            await self.forget(name)
+        finally:
+            self._leaving.discard(name)
+            self._notify()
+
+    async def _let_go(self, model: RegisteredModel) -> None:
+        """Wait until the last requests of a model have ended that is not what it was."""
+        name = model.entry.name
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                while self._models.get(name) is model:
+                    self._is_current(model)
+                    await self._next_change()
+        except TimeoutError:
+            reason = f"[models] {name} was changed, and older requests still use it. Try again."
+            raise CapacityError(reason, 5) from None
 
     def _known_as(self, name: str) -> RegisteredModel | None:
         for model in self._models.values():
@@ -361,6 +437,11 @@ class ModelRegistry:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _as_known(model: RegisteredModel) -> KnownModel:
+    names = model_names(model.config.model)
+    return KnownModel(names, model.config, str(model.entry.state), model.service)
 
 
 def _refusal(name: str, reason: str) -> CapacityError:

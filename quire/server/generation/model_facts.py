@@ -1,0 +1,207 @@
+"""What people are told of a server's models, loaded or not; nothing is loaded for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import QuireError
+from quire.core.model_config import ModelConfig
+from quire.models.config_reader import supported_config
+from quire.models.manifests import Preset
+from quire.models.model_details import ModelDetails
+from quire.models.store import Store, StoredModel
+from quire.server.generation.answer_parser import AnswerFormats
+from quire.server.generation.models import KnownModel, Models
+from quire.server.generation.service import Service, meant_name
+from quire.server.options import ServerOptions
+from quire.text.chat_template import ChatTemplate
+from quire.text.file_texts import FileTexts, read_file_texts
+from quire.text.fim_tokens import FimTokens
+
+log = logging.getLogger(__name__)
+
+_WEIGHTS = 'memory_bytes{pool="weights"}'
+_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+#: A quantization at the end of a GGUF file's name, or the tag of a repository of such files.
+_QUANTIZATION = re.compile(
+    r"[-.:_]((?:I?Q\d|TQ\d|MXFP4)\w*|BF16|F16|F32)(?:\.gguf)?$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model: of a loaded one by its engine, else by its files.
+
+    Attributes:
+        model: Its names and where it stands.
+        stored: Its files; None where they are not found.
+        details: Its shape.
+        config: Of its architecture; None if that cannot be read.
+        context: Most tokens of a request and its answer: of a loaded model what its memory holds,
+            else what it was made for; None if unknown.
+        chat_template: None when it has none.
+        formats: How its answers are read.
+        fills_in: It has the tokens to fill in the middle of a text.
+    """
+
+    model: KnownModel
+    stored: StoredModel | None
+    details: ModelDetails
+    config: ModelConfig | None
+    context: int | None
+    chat_template: ChatTemplate | None
+    formats: AnswerFormats
+    fills_in: bool
+
+    @property
+    def created(self) -> int:
+        """When it was pulled or made, else when it began to be served, unix seconds; 0: unknown."""
+        if self.stored is not None:
+            return int(self.stored.manifest.modified.timestamp())
+        return 0 if self.model.service is None else self.model.service.created
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its files, else of its weights in memory; 0 if unknown."""
+        if self.stored is not None and self.stored.nbytes:
+            return self.stored.nbytes
+        return 0 if self.model.service is None else weight_bytes(self.model.service)
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether its weights are in such a file."""
+        path = None if self.stored is None else self.stored.path
+        return _named_type(self.model) is not None if path is None else path.is_file()
+
+    @property
+    def preset(self) -> Preset:
+        """What goes with it."""
+        return Preset() if self.stored is None else self.stored.preset
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """Defaults of its requests, as far as they are known."""
+        service = self.model.service
+        return self.preset.sampling if service is None else service.engine.default_sampling_params
+
+    @property
+    def capabilities(self) -> list[str]:
+        """What it can do, in Ollama's words."""
+        found = ["completion", "embedding"]
+        if self.formats.shows_tools and self.formats.tool_parser is not None:
+            found.append("tools")
+        if self.formats.reasoning is not None:
+            found.append("thinking")
+        return [*found, "insert"] if self.fills_in else found
+
+    def meant_name(self, name: str) -> str:
+        """Return the served name that a request's name stands for, the first if none does."""
+        return meant_name(name, self.model.config.model) or self.model.names[0]
+
+
+async def list_facts(models: Models, loaded: bool = False) -> list[ModelFacts]:
+    """Return what is known of all models that requests may name, or of those that are loaded."""
+    if loaded:
+        known = [model for model in models.known() if model.service is not None]
+    else:
+        known = await models.listed()
+    options = models.shared.options
+    return await asyncio.to_thread(lambda: [_read(model, options) for model in known])
+
+
+async def find_facts(models: Models, name: str) -> ModelFacts:
+    """Return what is known of the model of a name.
+
+    Raises:
+        ApiError: 404, no model has that name.
+    """
+    model = await models.look_up(name)
+    return await asyncio.to_thread(_read, model, models.shared.options)
+
+
+def weight_bytes(service: Service) -> int:
+    """Return what a loaded model's weights take in memory."""
+    held = service.engine.stats().get(_WEIGHTS, 0)
+    return int(held) if isinstance(held, int | float) else 0
+
+
+def _read(model: KnownModel, options: ServerOptions) -> ModelFacts:
+    stored, service = _stored(model), model.service
+    path = None if stored is None else stored.path
+    details = ModelDetails() if stored is None else stored.manifest.details
+    if service is None:
+        config = None if path is None else supported_config(path)
+        texts = _texts(model, stored)
+        template, tokens = texts.chat_template, texts.fim_tokens
+        formats = AnswerFormats.resolve(options, template)
+        longest = model.config.model.max_model_len
+    else:
+        config, tokenizer = service.engine.model_config, service.engine.tokenizer
+        template, tokens = tokenizer.chat_template, FimTokens.find(tokenizer)
+        formats, longest = service.formats, service.engine.max_model_len
+    if config is not None:
+        details = _of_config(config, details)
+    details = replace(details, quantization=_quantization(model, details, config))
+    return ModelFacts(
+        model=model,
+        stored=stored,
+        details=details,
+        config=config,
+        context=longest or details.context or None,
+        chat_template=template,
+        formats=formats,
+        fills_in=not tokens.missing,
+    )
+
+
+def _stored(model: KnownModel) -> StoredModel | None:
+    """Return a model as the store sees it, or None where its files are not found."""
+    store, name = Store(), model.config.model.model
+    try:
+        found = store.find(name) or store.look_at(name)
+    except (QuireError, OSError, RuntimeError) as error:  # loading it says so, too
+        log.debug("%s", error)
+        return None
+    return None if found is None or found.path is None else found
+
+
+def _texts(model: KnownModel, stored: StoredModel | None) -> FileTexts:
+    if stored is None or stored.path is None:
+        return FileTexts()
+    options, preset = model.config.model, stored.preset
+    path = stored.path if options.tokenizer is None else Path(options.tokenizer).expanduser()
+    try:
+        return read_file_texts(path, options.chat_template, preset.template)
+    except QuireError as error:
+        log.debug("%s", error)
+        return FileTexts()
+
+
+def _of_config(config: ModelConfig, details: ModelDetails) -> ModelDetails:
+    """Return details with what a model's configuration knows better."""
+    return replace(
+        details,
+        architecture=config.architecture,
+        parameters=config.num_parameters,
+        context=config.max_position_embeddings,
+        layers=config.num_layers,
+        embedding=config.hidden_size,
+    )
+
+
+def _quantization(model: KnownModel, details: ModelDetails, config: ModelConfig | None) -> str:
+    dtype = "" if config is None else _DTYPES.get(config.dtype, "")
+    chosen = model.config.model.quantization or details.quantization
+    return chosen or _named_type(model) or dtype
+
+
+def _named_type(model: KnownModel) -> str | None:
+    """Return the quantization that a model's name says."""
+    found = _QUANTIZATION.search(model.config.model.model)
+    return None if found is None else found[1].upper()
