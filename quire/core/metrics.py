@@ -80,6 +80,8 @@ METRICS: dict[str, Metric] = {
     "kv_cache_expected_usage_perc": _gauge(
         "Part of the KV blocks that running requests are expected to need at their peak."
     ),
+    "num_kv_blocks": _gauge("KV blocks, by state: used, free."),
+    "num_kv_block_references": _gauge("Entries of block tables; shared KV blocks count each time."),
     "gpu_cache_usage_perc": _gauge("Old name of kv_cache_usage_perc."),
     "kv_cache_fragmentation_perc": _gauge("Part of the slots of used KV blocks that is empty."),
     "avg_prompt_throughput_toks_per_s": _gauge("Prompt tokens computed a second, last 10 s."),

@@ -251,6 +251,9 @@ class Engine:
             'num_requests_waiting_by_reason{reason="deferred"}': num_held,
             "kv_cache_usage_perc": usage,
             "kv_cache_expected_usage_perc": scheduler.admission.expected_usage(scheduler.running),
+            'num_kv_blocks{state="used"}': scheduler.kv.pool.num_used,
+            'num_kv_blocks{state="free"}': scheduler.kv.pool.num_free,
+            "num_kv_block_references": scheduler.kv.num_references,
             "gpu_cache_usage_perc": usage,
             "kv_cache_fragmentation_perc": scheduler.kv.fragmentation,
         }

@@ -86,13 +86,21 @@ class KVCacheManager:
         return self.pool.num_used / (self.pool.num_blocks - 1)
 
     @property
+    def num_references(self) -> int:
+        """Entries of the block tables; a block that n tables share counts n times."""
+        return sum(len(table.block_ids) for table in self._copy_of_tables())
+
+    @property
     def fragmentation(self) -> float:
         """Part of the tables' slots that holds no token, 0 to 1; shared blocks count each time."""
-        # A copy, made at once: counters are read from other threads while steps go on.
-        tables = list(self._tables.values())
+        tables = self._copy_of_tables()
         reserved = sum(len(table.block_ids) for table in tables) * self.block_size
         used = sum(table.num_slots_used for table in tables)
         return SlotUse(reserved, used).fragmentation
+
+    def _copy_of_tables(self) -> list[BlockTable]:
+        # Made at once: counters are read from other threads while steps go on.
+        return list(self._tables.values())
 
     def block_ids(self, request: Request) -> list[int]:
         """Return the request's block table (a copy); empty when it holds nothing."""

@@ -88,5 +88,18 @@ def test_gauges_follow_queue_and_blocks(start):
     assert stats['num_requests_waiting_by_reason{reason="capacity"}'] == 2
     assert stats["kv_cache_usage_perc"] == stats["gpu_cache_usage_perc"] == 2 / 10
     assert stats["kv_cache_fragmentation_perc"] == 1 - 6 / 8
+    assert (stats['num_kv_blocks{state="used"}'], stats['num_kv_blocks{state="free"}']) == (2, 8)
+    assert stats["num_kv_block_references"] == 2
     run.finish()
     assert run.engine.stats()["kv_cache_usage_perc"] == 0
+
+
+def test_a_shared_block_has_a_reference_of_each_table(start):
+    run = start(max_num_seqs=2, num_blocks=11, block_size=4)
+    run.add("a", [1] * 9, max_tokens=8)
+    run.step()
+    run.add("b", [1] * 9, max_tokens=8)
+    run.step()
+    stats = run.engine.stats()
+    assert stats['num_kv_blocks{state="used"}'] == 4  # two shared, one each
+    assert stats["num_kv_block_references"] == 6
