@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 import quire
+from quire.cli import machine_speed
 from quire.cli.version import commit
 from quire.core import env
 from quire.core.errors import QuireError
@@ -111,10 +112,12 @@ def _native(measure: bool) -> dict[str, Any]:
         **kernel_names(native.isa()),
     }
     if measure:
-        found["memory read, GB/s"] = round(native.measure_read() / 1e9, 1)
-        found["float32, GFLOP/s"] = round(native.measure_fma() / 1e9, 1)
-        found["bfloat16, GFLOP/s"] = round(native.measure_dot() / 1e9, 1) or "no instruction"
-        found["int8, GOP/s"] = round(native.measure_int8() / 1e9, 1) or "no instruction"
+        speed = machine_speed.measure()
+        machine_speed.remember(speed)
+        found["memory read, GB/s"] = round(speed.read / 1e9, 1)
+        found["float32, GFLOP/s"] = round(speed.float32 / 1e9, 1)
+        found["bfloat16, GFLOP/s"] = round(speed.bfloat16 / 1e9, 1) or "no instruction"
+        found["int8, GOP/s"] = round(speed.int8 / 1e9, 1) or "no instruction"
     return found
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "generate": ("quire.cli.generate:generate", "Complete prompts and print the text."),
     "run": ("quire.cli.run:run", "Talk to a model by its name, on a server that stays."),
     "ps": ("quire.cli.ps:ps", "Show the models of a running server."),
+    "top": ("quire.cli.top.command:top", "Watch a running server: figures and alarms, live."),
     "stop": ("quire.cli.stop:stop", "Unload a model of a running server."),
     "chat": ("quire.cli.chat:chat", "Talk to a model in the terminal."),
     "ask": ("quire.cli.ask:ask", "Ask a running server and print its answer as it comes."),

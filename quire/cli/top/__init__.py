@@ -1,0 +1,1 @@
+"""``quire top``: a running server's figures, alarms and models, live in the terminal."""

@@ -1,0 +1,82 @@
+"""The keys of a terminal, one at a time, and the end by a signal; it draws nothing."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Terminated(Exception):
+    """SIGTERM or SIGHUP came.
+
+    Attributes:
+        exit_code: As shells have it.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + number
+
+
+class Keys:
+    """Keys that were pressed on standard input.
+
+    Args:
+        descriptor: Of the terminal; None where there is none.
+        wake: Becomes readable when a reading is there.
+    """
+
+    def __init__(self, descriptor: int | None, wake: int) -> None:
+        self._descriptor, self._wake = descriptor, wake
+
+    def wait(self, seconds: float) -> bytes:
+        """Return what was pressed, once a key was or a reading is there, or after ``seconds``."""
+        watched = [self._wake] if self._descriptor is None else [self._wake, self._descriptor]
+        readable, _, _ = select.select(watched, [], [], seconds)
+        if self._wake in readable:
+            os.read(self._wake, 4096)
+        if self._descriptor is None or self._descriptor not in readable:
+            return b""
+        pressed = os.read(self._descriptor, 64)
+        if not pressed:
+            self._descriptor = None  # The terminal's other side has gone.
+        return pressed
+
+
+@contextmanager
+def keys_at_once(wake: int) -> Iterator[Keys]:
+    """Yield the keys as they are pressed, not shown; afterwards the terminal is as it was."""
+    if not sys.stdin.isatty():
+        yield Keys(None, wake)
+        return
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield Keys(descriptor, wake)
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def signals_raise() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise :class:`Terminated`, so that the terminal is put back first."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Terminated(number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, end) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,213 @@
+"""``quire top`` as people run it: on a real server under load, in a terminal, and what ends it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tools.serve_process import ServeProcess
+
+SMALL = ("--memory", "64MiB", "--threads", "1")
+ALTERNATE_SCREEN, MAIN_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
+_SEQUENCE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def server(device) -> Iterator[ServeProcess]:
+    with ServeProcess(["quire-tiny", "--device", device, *SMALL]) as process:
+        process.wait_ready()
+        yield process
+
+
+@pytest.fixture
+def load(server) -> Iterator[None]:
+    """Requests, one after the other, until the end of the test or of the server."""
+    over = threading.Event()
+    body = {"prompt": "Once upon a time", "max_tokens": 40, "ignore_eos": True}
+
+    def send() -> None:
+        while not over.is_set():
+            try:
+                httpx2.post(f"{server.address}/v1/completions", json=body, timeout=30)
+            except httpx2.HTTPError:
+                return
+
+    clients = [threading.Thread(target=send) for _ in range(3)]
+    for client in clients:
+        client.start()
+    yield
+    over.set()
+    for client in clients:
+        client.join(40)
+
+
+class Terminal:
+    """``quire top`` in a terminal of 80 x 24."""
+
+    def __init__(self, address: str) -> None:
+        self.descriptor, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self._other = other
+        self.before = termios.tcgetattr(other)
+        environment = {**ENVIRONMENT, "TERM": "xterm"}
+        for name in ("COLUMNS", "LINES"):
+            environment.pop(name, None)
+        self.process = subprocess.Popen(
+            [*COMMAND, "top", "--base-url", address, "--interval", "0.2", "--window", "2"],
+            stdin=other, stdout=other, stderr=subprocess.PIPE, env=environment,
+            preexec_fn=os.setsid,
+        )  # fmt: skip
+        self.output = b""
+
+    def wait_for(self, pattern: str, seconds: float = 60) -> None:
+        """Read until ``pattern`` is in what was drawn since the last call."""
+        seen, end = b"", time.monotonic() + seconds
+        while not re.search(pattern.encode(), _SEQUENCE.sub(b"", seen)):
+            assert time.monotonic() < end, (pattern, seen[-3000:], self.process.poll())
+            seen += self._read(0.2)
+
+    def end(self) -> int:
+        """Wait for its end and read the rest; return the exit code."""
+        end = time.monotonic() + 30
+        while self.process.poll() is None:
+            assert time.monotonic() < end
+            self._read(0.1)
+        self._read(0.1)
+        return self.process.returncode
+
+    def is_as_before(self) -> bool:
+        """Return whether the terminal shows its screen and takes lines again."""
+        left = self.output.rfind(MAIN_SCREEN) > self.output.rfind(ALTERNATE_SCREEN) >= 0
+        return left and termios.tcgetattr(self._other) == self.before
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+        os.close(self._other)
+        os.close(self.descriptor)
+
+    def _read(self, seconds: float) -> bytes:
+        if not select.select([self.descriptor], [], [], seconds)[0]:
+            return b""
+        read = os.read(self.descriptor, 65536)
+        self.output += read
+        return read
+
+
+@pytest.fixture
+def terminal(server) -> Iterator[Terminal]:
+    shown = Terminal(server.address)
+    yield shown
+    shown.close()
+
+
+def test_a_view_is_printed_where_there_is_no_terminal(server, load, quire):
+    printed = quire("top", "--base-url", server.address)
+    assert printed.returncode == 0, printed.stderr
+    lines = {line.split()[0]: line for line in printed.stdout.splitlines() if line}
+    assert lines["quire"].split()[3] == "ready" and "\x1b" not in printed.stdout
+    assert int(lines["tokens/s"].split()[1].replace(",", "")) > 0
+    assert re.search(r"p50 +[\d.]+ ms  p95 +[\d.]+ ms", lines["ITL"])
+    assert re.search(r"\d+/[\d,]+ blocks  shared ", lines["KV"])
+    assert "execute" in lines["step"] and "GB/s" in lines["machine"]
+    assert lines["quire-tiny"].split()[1] == "ready"
+
+
+def test_json_agrees_with_the_counters_of_the_server(server, quire):
+    """All the load comes between the two readings, so that each figure is a hand count."""
+    command = [*COMMAND, "top", "--base-url", server.address, "--json", "--interval", "5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as top:
+        end = time.monotonic() + 60
+        while "path=/models" not in server.stderr and "/models" not in server.stderr:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        body = {"prompt": [5, 6, 7], "max_tokens": 9, "ignore_eos": True, "n": 2}
+        assert httpx2.post(f"{server.address}/v1/completions", json=body, timeout=30).is_success
+        found = json.loads(top.stdout.readline())
+        top.terminate()
+    sums = found["all"]
+    assert found["state"] == "ready" and found["alarms"] == [] and found["problem"] is None
+    assert round(sums["generation_rate"] * sums["elapsed"]) == 18
+    assert round(sums["prompt_rate"] * sums["elapsed"]) == 3
+    assert round(sums["finish_rate"] * sums["elapsed"]) == 2
+    assert (sums["running"], sums["waiting"], sums["kv_used"]) == (0, 0, 0)
+    (model,) = found["models"]
+    assert (model["name"], model["state"]) == ("quire-tiny", "ready")
+    assert model["figures"]["generation_rate"] == sums["generation_rate"]
+
+
+@pytest.mark.parametrize("end, code", [(b"q", 0), (b"\x03", 0), (signal.SIGTERM, 143)])
+def test_the_terminal_is_as_before_after_any_end(server, terminal, end, code):
+    terminal.wait_for("q ends")
+    if isinstance(end, bytes):
+        fcntl.ioctl(terminal.descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 60, 0, 0))
+        terminal.wait_for("quire-tiny")
+    if end == b"\x03":
+        terminal.process.send_signal(signal.SIGINT)
+    elif isinstance(end, bytes):
+        os.write(terminal.descriptor, end)
+    else:
+        terminal.process.send_signal(end)
+    assert terminal.end() == code
+    assert terminal.is_as_before() and terminal.process.stderr.read() == b""
+
+
+def test_a_server_that_is_killed_and_comes_back_is_shown(server, load, terminal, device):
+    terminal.wait_for(r"[1-9]\d* generated")
+    port = server.address.rpartition(":")[2]
+    server.end(signal.SIGKILL)
+    terminal.wait_for("no answer")
+    with ServeProcess(["quire-tiny", "--device", device, *SMALL, "--port", port]) as again:
+        again.wait_ready()
+        terminal.wait_for(r"quire-tiny +ready")
+        os.write(terminal.descriptor, b"q")
+        assert terminal.end() == 0
+    assert terminal.is_as_before() and terminal.process.stderr.read() == b""
+
+
+def test_an_engine_that_is_killed_is_an_alarm(server, terminal):
+    terminal.wait_for("q ends")
+    server.engine().kill()
+    terminal.wait_for("engine started again once")
+    os.write(terminal.descriptor, b"q")
+    assert terminal.end() == 0
+
+
+def test_no_server_and_no_quire_server_are_errors(server, quire):
+    nobody = quire("top", "--base-url", "http://127.0.0.1:9", "--once")
+    assert nobody.returncode == 1 and "one must answer at 127.0.0.1:9" in nobody.stderr
+    other = quire("top", "--base-url", f"{server.address}/playground", "--once")
+    assert other.returncode == 1 and "refused: HTTP 404" in other.stderr
+    assert "Traceback" not in nobody.stderr + other.stderr
+
+
+def test_a_key_is_sent_and_its_lack_is_an_error(device, quire, monkeypatch):
+    arguments = ["quire-tiny", "--device", device, *SMALL, "--api-key", "secret"]
+    with ServeProcess(arguments) as server:
+        server.wait_ready()
+        command = [*COMMAND, "top", "--base-url", server.address, "--once", "--json"]
+        for key, code in (("secret", 0), ("wrong", 1)):
+            environment = {**ENVIRONMENT, "QUIRE_API_KEY": key}
+            found = subprocess.run(
+                command, capture_output=True, text=True, env=environment, timeout=60
+            )
+            assert found.returncode == code, found.stderr
+            assert "Traceback" not in found.stderr
+    assert "401" in found.stderr
