@@ -10,6 +10,7 @@ from typing import Protocol
 from starlette.types import Receive
 
 from quire.core.config import EngineConfig
+from quire.core.loading import Loading
 from quire.server.generation.service import (
     Service,
     is_placeholder,
@@ -30,12 +31,16 @@ class KnownModel:
         config: Its engine's settings.
         state: ``ready`` when it is loaded.
         service: When it is loaded.
+        loading: How far it is, while it loads.
+        error: Why it cannot be loaded, when it ``failed``.
     """
 
     names: tuple[str, ...]
     config: EngineConfig
     state: str
     service: Service | None
+    loading: Loading | None = None
+    error: str = ""
 
 
 class Models(Protocol):

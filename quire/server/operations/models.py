@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.server.generation.model_facts import ModelFacts, list_facts, weight_bytes
-from quire.server.generation.models import ManagedModels
+from quire.server.generation.models import KnownModel, ManagedModels
 from quire.server.http.body import json_response, read_fields, read_json
 
 
@@ -59,7 +59,7 @@ def _describe(facts: ModelFacts) -> dict[str, Any]:
         "capabilities": facts.capabilities,
         "max_model_len": facts.context,
         "bytes": facts.num_bytes,
-        "status": {"value": model.state},
+        "status": _status(model),
     }
     service = model.service
     if service is not None:
@@ -70,3 +70,14 @@ def _describe(facts: ModelFacts) -> dict[str, Any]:
             "created": service.created,
         }
     return described
+
+
+def _status(model: KnownModel) -> dict[str, Any]:
+    status: dict[str, Any] = {"value": model.state}
+    loading = model.loading
+    if loading is not None:
+        status["loaded_bytes"] = loading.done_bytes
+        status["total_bytes"] = loading.total_bytes  # 0 until the files are open
+    if model.error:
+        status["error"] = model.error
+    return status

@@ -38,7 +38,8 @@ function failureOf(response, text, withKey) {
   const { status } = response;
   let message = text;
   try {
-    message = JSON.parse(text).error.message;
+    const { error } = JSON.parse(text);
+    message = typeof error === "string" ? error : error.message; // Ollama's routes have a text there.
   } catch {
     // A proxy's page, say: shown as it is.
   }
@@ -57,14 +58,23 @@ function failureOf(response, text, withKey) {
 
 /** Yield the data of each server-sent event. */
 export async function* events(body) {
+  for await (const part of parts(body, "\n\n")) if (part.startsWith("data: ")) yield part.slice(6);
+}
+
+/** Yield the lines of a body that are not empty. */
+export async function* lines(body) {
+  for await (const line of parts(body, "\n")) if (line) yield line;
+}
+
+async function* parts(body, end) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) if (part.startsWith("data: ")) yield part.slice(6);
+    const found = (rest + value).split(end);
+    rest = found.pop();
+    yield* found;
   }
 }
 

@@ -1,16 +1,16 @@
-// The conversations that this browser keeps. One is {id, title, updated, messages, leaf}; its
-// messages form a tree, because an edited or repeated one stands next to what it was.
+// The conversations that this browser keeps. One is {id, title, model, updated, messages, leaf};
+// its messages form a tree, because an edited or repeated one stands next to what it was.
 
 const PREFIX = "quire.chat.";
 const MAX_TITLE = 60;
 
 // A message is {parent, role, content} and, for an answer, {reasoning, reasoningMs, tokens, usage,
-// finish, firstMs, rate, json, error, edited}. `parent` and `leaf` are indices of `messages`, -1 is
+// finish, firstMs, rate, json, model, error, edited}. `parent` and `leaf` are indices of `messages`, -1 is
 // none. A token is [text, probability, [[text, probability], ...], name].
 
 export function createConversation() {
   const id = Date.now().toString(36) + Math.random().toString(36).slice(2, 8);
-  return { id, title: "", updated: Date.now(), messages: [], leaf: -1 };
+  return { id, title: "", model: "", updated: Date.now(), messages: [], leaf: -1 };
 }
 
 /** Return the messages from the first to the leaf: what is shown and sent. */
@@ -72,6 +72,7 @@ export function readConversation(data) {
     || messages.find(({ content }) => content)?.content.slice(0, MAX_TITLE) || "";
   const chat = { ...createConversation(), title, messages, leaf: Math.max(leaf, -1) };
   if (typeof data.id === "string") chat.id = data.id;
+  if (typeof data.model === "string") chat.model = data.model;
   if (Number.isFinite(data.updated)) chat.updated = data.updated;
   return chat;
 }

@@ -3,6 +3,7 @@
 import { useKey } from "./api.js";
 import { copyButton, element, iconButton } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
+import { knownModels } from "./models.js";
 import { tokenSpans } from "./probabilities.js";
 
 const ENDINGS = {
@@ -152,10 +153,11 @@ function canGoOn({ content, finish, edited, error, json }) {
   return Boolean(content) && !json && !error && (finish !== "stop" || edited);
 }
 
-function figures({ rate, firstMs, usage, finish, edited }) {
+function figures({ model, rate, firstMs, usage, finish, edited }) {
   const spans = [];
   const whole = (number, digits = 0) => number.toLocaleString("en", { maximumFractionDigits: digits });
   const add = (text, title = "", className = "") => spans.push(element("span", { title, className }, text));
+  if (model && knownModels().length > 1) add(model, "Model", "of");
   if (rate) add(`${whole(rate, rate < 10 ? 1 : 0)} tokens/s`, "After the first chunk, if there are more");
   if (firstMs) add(`first token ${whole(firstMs, firstMs < 10 ? 1 : 0)} ms`);
   if (usage) {

@@ -1,16 +1,21 @@
 // The chat page: which conversation is shown, who is answering, and what people do.
 
-import { Failure, call, events, receiver, requestBody, wording } from "./api.js";
+import { requestBody } from "./api.js";
+import { ask, emptyAnswer } from "./asking.js";
+import { startCompare } from "./compare.js";
 import { addMessage, createConversation, exclusively, isFollowed, loadConversation, openAnswer,
   readConversation, saveConversation, showVersion, shownMessages, versions, watchConversations }
   from "./conversations.js";
 import { $, element, narrow, nearEnd, notify, scrollDown } from "./dom.js";
-import { readAgain } from "./markdown.js";
-import { MessageView, errorCard } from "./message.js";
+import { MessageView } from "./message.js";
+import { loadModels, showChosen, startModelChoice } from "./model_choice.js";
+import { findModel, lookSoon } from "./models.js";
+import { lookAtModels, startModelsView } from "./models_view.js";
 import { listenToTokens, showTip } from "./probabilities.js";
 import { adoptSettings, panelIsOpen, saveSettings, settings, showPanel, showSettings, startSettings }
   from "./settings.js";
 import { Sidebar } from "./sidebar.js";
+import { currentView, showView, startViews, watchView } from "./views.js";
 
 const CURRENT = "quire.current"; // Of the tab: two tabs may show two conversations.
 const SAVE_MS = 1000;
@@ -19,9 +24,8 @@ const REMOVED = "removed"; // Why an answer was ended whose conversation is gone
 let chat = createConversation();
 let views = new Map(); // Of the messages that are shown.
 const running = new Map(); // By conversation: {chat, message, controller}.
-let retryModels = 0;
 
-const sidebar = new Sidebar(openConversation, () => ({
+const sidebar = new Sidebar((id) => { showView("chat"); openConversation(id); }, () => ({
   current: chat.id,
   running: new Set(running.keys()),
   loaded: (id) => (id === chat.id ? chat : running.get(id)?.chat),
@@ -43,10 +47,11 @@ function openConversation(id) {
   chat = (id && (running.get(id)?.chat ?? loadConversation(id))) || createConversation();
   sessionStorage.setItem(CURRENT, chat.id);
   if (!$("notice").classList.contains("bad")) $("notice").hidden = true;
+  showChosen(chat.model);
   render();
   scrollDown();
   if (narrow.matches && panelIsOpen("chats")) showPanel("chats", false);
-  else if (!narrow.matches) $("prompt").focus();
+  else if (!narrow.matches && currentView() === "chat") $("prompt").focus();
 }
 
 /** What a message may ask for. */
@@ -119,20 +124,23 @@ async function answer(partial = null, failed = null) {
   const asked = chat;
   if (partial) partial = openAnswer(asked, partial);
   const json = settings.json && !partial;
+  const model = asked.model || settings.model;
   const request = {};
   try {
-    request.body = requestBody({ ...settings, json }, shownMessages(asked), Boolean(partial));
+    request.body = requestBody({ ...settings, model, json }, shownMessages(asked), Boolean(partial));
   } catch (error) {
     request.error = error;
   }
-  const fresh = { content: "", reasoning: "", reasoningMs: null, tokens: [], json, usage: null, firstMs: null, rate: null };
+  const fresh = emptyAnswer(json);
   const message = partial ?? failed ?? addMessage(asked, { role: "assistant", ...fresh });
   if (partial) coverWithTokens(partial);
   if (failed) {
     Object.assign(failed, fresh);
     asked.leaf = asked.messages.indexOf(failed);
   }
-  Object.assign(message, { error: null, finish: null });
+  Object.assign(message, { error: null, finish: null, model });
+  asked.model = model;
+  if (findModel(model)?.state !== "ready") lookSoon();
   const controller = new AbortController();
   running.set(asked.id, { chat: asked, message, controller });
   views.delete(message);
@@ -156,7 +164,7 @@ function coverWithTokens(message) {
 }
 
 /** Send a request and add to `message` what comes; its errors and its end are kept in it. */
-async function stream({ body, error: problem }, asked, message, controller) {
+async function stream(request, asked, message, controller) {
   let frame = 0;
   let saved = Date.now();
   const paint = () => {
@@ -166,26 +174,12 @@ async function stream({ body, error: problem }, asked, message, controller) {
     views.get(message)?.update(true, true);
     if (following) scrollDown();
   };
-  try {
-    if (problem) throw problem;
-    const take = receiver(message);
-    const options = { method: "POST", body: JSON.stringify(body), signal: controller.signal };
-    const response = await call("v1/chat/completions", options);
-    let complete = false;
-    for await (const data of events(response.body)) {
-      complete = data === "[DONE]";
-      if (!complete) take(JSON.parse(data));
-      frame ||= requestAnimationFrame(paint);
-      if (Date.now() - saved > SAVE_MS) {
-        asked.updated = saved = Date.now();
-        saveConversation(asked);
-      }
-    }
-    if (!complete) throw new Failure(0, "The answer broke off", "The connection was lost.");
-  } catch (error) {
-    if (controller.signal.aborted) message.finish = "you";
-    else message.error = wording(error);
-  }
+  await ask(request, message, controller, () => {
+    frame ||= requestAnimationFrame(paint);
+    if (Date.now() - saved <= SAVE_MS) return;
+    asked.updated = saved = Date.now();
+    saveConversation(asked);
+  });
   cancelAnimationFrame(frame);
 }
 
@@ -201,7 +195,7 @@ function render() {
   $("log").replaceChildren(...[...views.values()].map(({ article }) => article));
   for (const [message, view] of views) view.update(message === answering, Boolean(answering));
   showRunning();
-  document.title = chat.title ? `${chat.title} – Quire` : "Quire";
+  if (currentView() === "chat") document.title = chat.title ? `${chat.title} – Quire` : "Quire";
   sidebar.show();
 }
 
@@ -211,26 +205,6 @@ function showRunning() {
   $("send").hidden = isRunning();
   $("stop").hidden = !isRunning();
   if (hadFocus) $("prompt").focus();
-}
-
-async function loadModels() {
-  clearTimeout(retryModels);
-  try {
-    const { data } = await (await call("v1/models")).json();
-    $("model").replaceChildren(...data.map(({ id }) => new Option(id, id)));
-    if (!data.some(({ id }) => id === settings.model)) settings.model = data[0].id;
-    $("model").value = settings.model;
-    if ($("notice").classList.contains("bad")) $("notice").hidden = true;
-    readAgain();
-  } catch (error) {
-    const words = wording(error);
-    const card = errorCard(words, loadModels);
-    $("notice").className = card.className;
-    $("notice").replaceChildren(...card.childNodes);
-    $("notice").hidden = false;
-    // A server that is still starting says when it will be ready.
-    if (words.retryAt) retryModels = setTimeout(loadModels, Math.max(1000, words.retryAt - Date.now()));
-  }
 }
 
 // --- Files -----------------------------------------------------------------------------------
@@ -249,6 +223,7 @@ async function importFile(file) {
     const read = readConversation({ ...data, id: null });
     if (data.settings) adoptSettings({ ...data.settings, model: settings.model });
     chat = read;
+    if (!findModel(chat.model)) chat.model = ""; // Another server's.
   } catch (error) {
     notify(`${file.name} is no conversation: ${error.message}`);
     return;
@@ -289,7 +264,7 @@ function listen() {
   for (const example of document.querySelectorAll(".examples button"))
     example.addEventListener("click", () => { $("prompt").focus(); change(null, () => say(example.textContent)); });
   on("stop", "click", () => running.get(chat.id)?.controller.abort());
-  on("new", "click", () => openConversation(null));
+  on("new", "click", () => { showView("chat"); openConversation(null); });
   on("export", "click", exportFile);
   on("import", "click", () => $("file").click());
   on("file", "change", () => { importFile($("file").files[0]); $("file").value = ""; });
@@ -309,18 +284,42 @@ function listen() {
   document.addEventListener("keydown", (event) => {
     if (event.key === "O" && event.ctrlKey && event.shiftKey) {
       event.preventDefault();
+      showView("chat");
       openConversation(null);
     }
     if (event.key !== "Escape") return;
     showTip(null);
-    if (isRunning()) running.get(chat.id).controller.abort();
+    if (isRunning() && currentView() === "chat") running.get(chat.id).controller.abort();
     else if (narrow.matches)
       for (const name of ["settings", "chats"]) if (panelIsOpen(name)) showPanel(name, false);
   });
 }
 
+/** Ask another model from here on; a conversation remembers it. */
+function chooseModel(id) {
+  chat.model = id;
+  save();
+}
+
 startSettings();
 listen();
 listenToTokens();
+startModelChoice(chooseModel);
+startCompare();
+startModelsView((id) => {
+  settings.model = id;
+  saveSettings();
+  chooseModel(id);
+  showView("chat");
+  showChosen(id);
+  $("prompt").focus();
+});
+watchView((name) => {
+  showTip(null);
+  lookAtModels(name === "models");
+  if (name === "chat") render();
+  if (narrow.matches && panelIsOpen("chats")) showPanel("chats", false);
+});
+startViews();
 openConversation(sessionStorage.getItem(CURRENT));
 loadModels();

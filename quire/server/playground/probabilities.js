@@ -53,15 +53,17 @@ function moveTip(body, step) {
 
 /** Show alternatives under the mouse, and of a focused answer by the arrow keys. */
 export function listenToTokens() {
-  const on = (id, name, run) => $(id).addEventListener(name, run);
-  on("log", "pointerover", ({ target }) => showTip(target.closest(".token")));
-  on("log", "pointerleave", () => showTip(null));
-  on("log", "focusout", () => showTip(null));
-  on("scroll", "scroll", () => showTip(null));
-  on("log", "keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step || !event.target.tokens) return;
-    event.preventDefault();
-    moveTip(event.target, step);
-  });
+  for (const [log, scroll] of [["log", "scroll"], ["columns", "compare-scroll"]]) {
+    const on = (name, run) => $(log).addEventListener(name, run);
+    on("pointerover", ({ target }) => showTip(target.closest(".token")));
+    on("pointerleave", () => showTip(null));
+    on("focusout", () => showTip(null));
+    $(scroll).addEventListener("scroll", () => showTip(null));
+    on("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!step || !event.target.tokens) return;
+      event.preventDefault();
+      moveTip(event.target, step);
+    });
+  }
 }

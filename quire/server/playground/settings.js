@@ -6,7 +6,7 @@ import { $, narrow } from "./dom.js";
 const STORE = "quire.settings";
 const DEFAULTS = {
   model: "", system: "", temperature: "", top_p: "", max_tokens: "", seed: "", stop: "",
-  logprobs: false, json: false, theme: "auto", panel: false, chats: true,
+  left: "", right: "", logprobs: false, json: false, theme: "auto", panel: false, chats: true,
   schema: `{
   "type": "object",
   "properties": {
@@ -101,7 +101,6 @@ export function startSettings() {
   on("close", "click", () => showPanel("settings", false));
   on("chats-toggle", "click", () => showPanel("chats", !panelIsOpen("chats")));
   on("chats-close", "click", () => showPanel("chats", false));
-  on("model", "change", () => { settings.model = $("model").value; saveSettings(); });
   on("fields", "submit", (event) => event.preventDefault());
   on("fields", "input", ({ target }) => {
     if (!target.name) return;
@@ -110,8 +109,8 @@ export function startSettings() {
     saveSettings();
   });
   on("reset", "click", () => {
-    const { model, theme, panel, chats } = settings;
-    adoptSettings({ model, theme, panel, chats });
+    const { model, left, right, theme, panel, chats } = settings;
+    adoptSettings({ model, left, right, theme, panel, chats });
     showSettings();
     saveSettings();
   });

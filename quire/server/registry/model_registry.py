@@ -440,8 +440,10 @@ class ModelRegistry:
 
 
 def _as_known(model: RegisteredModel) -> KnownModel:
-    names = model_names(model.config.model)
-    return KnownModel(names, model.config, str(model.entry.state), model.service)
+    names, entry = model_names(model.config.model), model.entry
+    loading = model.loading if entry.state is ModelState.LOADING else None
+    error = str(entry.error) if entry.state is ModelState.FAILED else ""
+    return KnownModel(names, model.config, str(entry.state), model.service, loading, error)
 
 
 def _refusal(name: str, reason: str) -> CapacityError:

@@ -1,0 +1,133 @@
+// The models of the server as the page knows them: which there are, where each stands, what they
+// were asked to do. Nothing here touches the page; who shows them listens to `watchModels`.
+
+import { call } from "./api.js";
+
+const SPEEDS = "quire.speeds";
+const SOON_MS = 700; // While something is under way.
+const LATER_MS = 10000; // While the list is looked at.
+const MOVING = new Set(["loading", "draining", "unloading"]);
+
+/** Each is {id, aliases, state, error, part, bytes, context, requests}: `part` is loaded, 0 to 1, or
+ *  null while that is not known; `bytes` are of its files, `context` is in tokens; 0 and null: unknown. */
+let models = [];
+let followers = 0; // Views that show the whole list.
+let timer = 0;
+const watchers = new Set();
+
+export const knownModels = () => models;
+export const findModel = (name) => models.find(({ id, aliases }) => id === name || aliases.includes(name));
+
+/** Return the id of the model that requests mean by a name, null for none; throws a Failure. */
+export async function idOf(name) {
+  try {
+    return (await (await call(`v1/models/${name.split("/").map(encodeURIComponent).join("/")}`)).json()).id;
+  } catch (error) {
+    if (error.status === 404) return null;
+    throw error;
+  }
+}
+
+/** Call `run` whenever the list has been read. */
+export function watchModels(run) {
+  watchers.add(run);
+}
+
+/** Read the list; throws a Failure. */
+export async function readModels() {
+  const { data } = await (await call("models")).json();
+  models = data.map(({ id, aliases, status, bytes, max_model_len, meta }) => ({
+    id, aliases, bytes,
+    state: status.value,
+    error: status.error ?? "",
+    part: status.total_bytes ? status.loaded_bytes / status.total_bytes : null,
+    context: max_model_len,
+    requests: meta?.requests ?? 0,
+  }));
+  for (const run of watchers) run();
+  plan();
+}
+
+/** Read the list again before long, and go on with it while something moves or is looked at. */
+function plan() {
+  clearTimeout(timer);
+  if (document.hidden) return;
+  if (models.some(({ state }) => MOVING.has(state))) timer = setTimeout(renew, SOON_MS);
+  else if (followers) timer = setTimeout(renew, LATER_MS);
+}
+
+async function renew() {
+  try {
+    await readModels();
+  } catch {
+    // Who acts is told; the list is tried again in its time.
+    clearTimeout(timer);
+    if (!document.hidden && followers) timer = setTimeout(renew, LATER_MS);
+  }
+}
+
+/** Read the list at once and keep it fresh, until `followModels(false)`. */
+export function followModels(follow) {
+  followers = Math.max(0, followers + (follow ? 1 : -1));
+  if (follow) renew();
+}
+
+/** Look soon where the models stand, because something is about to change that. */
+export function lookSoon() {
+  clearTimeout(timer);
+  timer = setTimeout(renew, SOON_MS / 3);
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : plan()));
+
+/** Have the server load or unload a model; throws a Failure. */
+export async function changeModel(action, name) {
+  await call(`models/${action}`, { method: "POST", body: JSON.stringify({ model: name }) });
+  await readModels();
+  lookSoon();
+}
+
+// --- Speed -----------------------------------------------------------------------------------
+
+/** Keep the tokens per second of an answer. */
+export function noteSpeed(name, rate) {
+  try {
+    localStorage.setItem(SPEEDS, JSON.stringify({ ...speeds(), [name]: rate }));
+  } catch {
+    // No room: the list shows none.
+  }
+  for (const run of watchers) run();
+}
+
+/** Return the tokens per second of a model's last answer in this browser, or null. */
+export function speedOf({ id, aliases }) {
+  const kept = speeds();
+  const found = [id, ...aliases].map((name) => (Object.hasOwn(kept, name) ? kept[name] : null));
+  return found.find((rate) => Number.isFinite(rate)) ?? null;
+}
+
+function speeds() {
+  try {
+    const kept = JSON.parse(localStorage.getItem(SPEEDS));
+    return kept && typeof kept === "object" ? kept : {};
+  } catch {
+    return {};
+  }
+}
+
+// --- Words -----------------------------------------------------------------------------------
+
+/** Return a size for people, in powers of ten as hubs and disks count. */
+export function sizeText(bytes) {
+  if (!bytes) return "";
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const at = Math.min(units.length - 1, Math.floor(Math.log10(bytes) / 3));
+  const value = bytes / 1000 ** at;
+  return `${value.toFixed(at && value < 100 ? 1 : 0)} ${units[at]}`;
+}
+
+/** Return where a model stands in a few words. */
+export function stateText({ state, part }) {
+  if (state === "loading" && part !== null) return `loading, ${Math.floor(part * 100)}%`;
+  return { absent: "not loaded", draining: "ending its answers", unloading: "unloading" }[state] ?? state;
+}

@@ -1,0 +1,243 @@
+"""The page's views of models: their list, pulls, and two models side by side, in a real browser."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from quire.core.config import EngineConfig
+from quire.server.access.authentication import ApiKey
+from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
+from quire.server.options import ServerOptions
+from tests.models.hub_stand_in import HubStandIn, serving
+from tests.server.browser import ENTER, ESCAPE
+from tests.server.chat_page import Page
+from tests.server.conftest import run_in_thread
+from tools.random_checkpoint import PRESETS, random_checkpoint
+from tools.serve_process import ServeProcess
+
+PULLED = "org/tiny:Q8_0"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """A hub that has quire-tiny as a GGUF file."""
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    command = [sys.executable, "-m", "quire.cli.main", "convert", "quire-tiny", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    with serving(HubStandIn({"org/tiny": {"tiny-Q8_0.gguf": path.read_bytes()}})) as stand_in:
+        yield stand_in
+
+
+@pytest.fixture(scope="module")
+def server(hub, tmp_path_factory, device):
+    """A server of quire-tiny, another model and a damaged one, loaded on demand; its URL."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("other", "broken"):
+        random_checkpoint(folder / name, PRESETS["tiny-llama"])
+    settings = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HUB_OFFLINE": "",  # other tests set it for libraries of their own
+        "NO_PROXY": "*",
+        "HF_HOME": str(folder / "hub"),
+        "QUIRE_CACHE": str(folder / "cache"),
+    }
+    flags = ["--load-on-demand", "--memory", "1GiB", "--threads", "1", "--device", device]
+    models = ["quire-tiny", str(folder / "other"), str(folder / "broken")]
+    with ServeProcess([*models, *flags], **settings) as process:
+        url = process.wait_ready()
+        (folder / "broken" / "model.safetensors").write_bytes(b"nothing")
+        yield url
+
+
+@pytest.fixture
+def page(chromium, server):
+    page = Page(chromium, server)
+    page.open()
+    page.wait_for("quire-tiny", "#model")
+    chromium.complaints()
+    yield page
+    assert chromium.complaints() == []
+
+
+def go(page, view):
+    page.run(f"document.querySelector('#views [href=\"#{view}\"]').click()")
+    page.browser.wait(f"document.querySelector('#{view}-view').checkVisibility()")
+
+
+def wait_for_state(page, name, state):
+    page.browser.wait(
+        "[...document.querySelectorAll('#model-list .name')]"
+        f".some((row) => row.innerText.split(/\\s*\\n\\s*/).join(' ') === '{name} {state}')",
+        60,
+    )
+
+
+def test_models_are_listed_loaded_used_and_unloaded(page):
+    go(page, "models")
+    wait_for_state(page, "other", "not loaded")
+    page.wait_for("kB", "#model-list li:nth-child(2)")
+    page.click("Load other")
+    wait_for_state(page, "other", "ready")
+    page.wait_for("tokens of context", "#model-list li:nth-child(2)")
+    page.click("Use other")
+    page.set("max_tokens", "4")
+    answer = page.ask("Hi")
+    assert "other" in answer and "cut off at the token limit" in answer
+    go(page, "models")
+    page.wait_for("tokens/s", "#model-list li:nth-child(2)")
+    page.click("Unload other")
+    wait_for_state(page, "other", "not loaded")
+
+
+def test_a_conversation_remembers_its_model(page):
+    chosen = "return document.querySelector('#model').value"
+    page.set("max_tokens", "4")
+    page.ask("First")
+    page.click("New chat")
+    page.run("document.querySelector('#model').value = 'other'")
+    page.run("document.querySelector('#model').dispatchEvent(new Event('change'))")
+    assert "other" in page.ask("Second")
+    page.click("First", "#chat-list")
+    assert page.run(chosen) == "quire-tiny"
+    page.open()
+    page.wait_for("quire-tiny", "#model")
+    page.click("Second", "#chat-list")
+    assert page.run(chosen) == "other"
+    page.run(
+        """
+        const key = Object.keys(localStorage).find((key) => key.startsWith("quire.chat."));
+        for (const key of Object.keys(localStorage)) if (key.startsWith("quire.chat."))
+          localStorage[key] = localStorage[key].replaceAll('"model":"other"', '"model":"gone"');
+        """
+    )
+    page.open()
+    page.wait_for("gone (not on this server)", "#model")
+    assert "does not exist" in page.ask("Third"), "another model is not taken unasked"
+    page.browser.complaints()  # of the 404
+
+
+def test_two_models_answer_one_prompt_side_by_side(page):
+    go(page, "compare")
+    page.set("logprobs", True)
+    page.set("max_tokens", "12")
+    page.browser.keys("#compare-text", "What is the capital of France?" + ENTER)
+    ended = "[...document.querySelectorAll('#columns article')].filter((a) => /ended by|cut off/"
+    page.browser.wait(f"{ended}.test(a.innerText)).length === 2", 60)
+    left, right = (
+        page.run(f"return document.querySelector('#{side}-answer').innerText")
+        for side in ("left", "right")
+    )
+    assert left.startswith("quire-tiny") and "Paris" in left
+    assert right.startswith("other")
+    for text in (left, right):
+        assert "tokens/s" in text and "first token" in text
+    page.browser.hover("#left-answer .token:nth-child(4)")
+    page.wait_for("␣France", "#tip .chosen")
+    page.set("max_tokens", "")
+    page.browser.keys("#compare-text", "Tell me a story" + ENTER)
+    page.wait_for("tokens/s", "#right-answer")
+    page.browser.keys("#compare-text", ESCAPE)
+    page.browser.wait("document.querySelector('#compare-stop').hidden")
+    page.wait_for("ended by you", "#right-answer")
+
+
+def test_a_model_is_pulled_stopped_and_gone_on_with(page, hub):
+    go(page, "models")
+    hub.pause = 0.002
+    page.browser.keys("#pull-name", PULLED + ENTER)
+    page.wait_for("left", "#pull-list")
+    assert page.run("return document.querySelector('#pull-list progress').value > 0")
+    page.click(f"Stop pulling {PULLED}")
+    page.wait_for("what came is kept", "#pull-list")
+    hub.pause = 0
+    page.click(f"Pull {PULLED} again")
+    page.wait_for("It is in the list below", "#pull-list")
+    wait_for_state(page, PULLED, "not loaded")
+    page.click(f"Use {PULLED}")
+    assert "Paris" in page.ask("What is the capital of France?")
+
+
+def test_a_model_that_cannot_be_had_or_loaded_says_why(page, hub):
+    hub.repositories["org/junk"] = {"junk-Q8_0.gguf": b"GGUF" * 1000}
+    go(page, "models")
+    page.browser.keys("#pull-name", "org/none" + ENTER)
+    page.wait_for("org/none", "#pull-list .notice")
+    assert page.run("return document.querySelector('#pull-list progress').hidden")
+    page.browser.keys("#pull-name", "org/junk:Q8_0" + ENTER)
+    page.wait_for("of a kind that Quire does not support", "#pull-list")
+    page.click("Load broken")
+    wait_for_state(page, "broken", "failed")
+    page.wait_for("[models] broken cannot be loaded", "#model-list")
+    page.browser.complaints()  # of the 400
+
+
+def test_the_only_model_stays_and_says_so(scripted):
+    go(scripted, "models")
+    wait_for_state(scripted, "quire-tiny", "ready")
+    scripted.click("Unload quire-tiny")
+    scripted.wait_for("only model and stays", "#model-list .notice")
+
+
+def test_a_key_of_the_scope_admin_is_asked_for(chromium, engine):
+    keys = (ApiKey.create("user", ["read", "infer"]), ApiKey.create("keeper"))
+    options = ServerOptions(port=0, uvicorn_log_level="warning")
+    with run_in_thread(Service(engine, EngineConfig(), Shared(options, keys))) as url:
+        page = Page(chromium, url)
+        page.open()
+        chromium.keys("#notice input", "user" + ENTER)
+        page.wait_for("quire-tiny", "#model")
+        go(page, "models")
+        chromium.keys("#pull-name", "org/none" + ENTER)
+        page.wait_for("`admin`", "#pull-list .notice")
+        page.click("Unload quire-tiny")
+        page.wait_for("`admin`", "#model-list .notice")
+        chromium.keys("#model-list .notice input", "keeper" + ENTER)
+        page.wait_for("only model and stays", "#model-list .notice")
+
+
+def test_a_name_is_text_wherever_it_stands(chromium, engine):
+    name = '<img src=x onerror="document.title=1">'
+    options = ServerOptions(port=0, uvicorn_log_level="warning")
+    config = EngineConfig.from_keywords(model="quire-tiny", served_model_name=name)
+    with run_in_thread(Service(engine, config, Shared(options))) as url:
+        page = Page(chromium, url)
+        page.open()
+        page.wait_for(name, "#model")
+        go(page, "models")
+        wait_for_state(page, name, "ready")
+        chromium.keys("#pull-name", name + ENTER)
+        page.wait_for(name, "#pull-list")
+        go(page, "compare")
+        chromium.keys("#compare-text", name + ENTER)
+        page.wait_for(name, "#left-name")
+        assert page.run("return document.querySelectorAll('img').length") == 0
+
+
+def test_a_phone_shows_answers_below_each_other(page):
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    page.browser.cdp("Emulation.setDeviceMetricsOverride", **size)
+    try:
+        page.open()
+        page.wait_for("quire-tiny", "#model")
+        page.click("Conversations", "header")
+        go(page, "compare")
+        page.set("max_tokens", "4")
+        page.browser.keys("#compare-text", "Hi" + ENTER)
+        page.browser.wait("document.querySelectorAll('#columns article .foot').length == 2")
+        boxes = (
+            f"document.querySelector('#{side}-answer').getBoundingClientRect()"
+            for side in ("left", "right")
+        )
+        left, right = (page.run(f"return {{...{box}.toJSON()}}") for box in boxes)
+        assert left["bottom"] <= right["top"] and left["width"] == right["width"]
+        assert page.run("return document.documentElement.scrollWidth") == 390
+        page.click("Conversations", "header")
+        go(page, "models")
+        wait_for_state(page, "quire-tiny", "ready")
+        assert page.run("return document.documentElement.scrollWidth") == 390
+    finally:
+        page.browser.cdp("Emulation.clearDeviceMetricsOverride")
