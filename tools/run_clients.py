@@ -10,6 +10,7 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 
 from tools.serve_process import ROOT, ServeProcess
 
@@ -22,7 +23,11 @@ def main() -> None:
     command += ["-p", "tests.required"]
     if not any(argument.startswith("tests/clients") for argument in arguments):
         command.append("tests/clients")
-    with ServeProcess(["--memory", "64MiB", "--threads", "1"], QUIRE_API_KEY=key) as server:
+    limits = ["--memory", "2GiB", "--threads", "1"]
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        ServeProcess(limits, QUIRE_API_KEY=key, QUIRE_CACHE=cache) as server,
+    ):
         environment = {"QUIRE_CLIENTS_URL": server.wait_ready(), "QUIRE_CLIENTS_KEY": key}
         environment["QUIRE_REQUIRE_ALL"] = "1"
         code = subprocess.run(

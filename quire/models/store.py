@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from quire.core import env
 from quire.core.errors import ConfigError, ModelLoadError, QuireError
+from quire.models.blobs import blob_folder, model_of_blobs, remove_unused, upload_folder
+from quire.models.config_reader import read_model_config
 from quire.models.file_state import FileState, file_state
+from quire.models.gguf_file import is_gguf
 from quire.models.hub import (
     EMBEDDED,
     download_model,
@@ -34,6 +38,9 @@ from quire.models.manifests import (
 from quire.models.model_details import known_details
 from quire.models.named_models import named_model
 from quire.models.pull_progress import OnProgress, PullProgress
+
+#: The parent of a model whose files were uploaded.
+UPLOADED = "upload"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +206,33 @@ class Store:
             )
         )  # fmt: skip
 
+    def create_from_files(self, name: str, files: Mapping[str, str], preset: Preset) -> None:
+        """Make a name for a model whose files were uploaded; one made before is replaced.
+
+        Args:
+            name: The new name.
+            files: As of :func:`quire.models.blobs.model_of_blobs`.
+            preset: What goes with it.
+
+        Raises:
+            ConfigError: The name cannot be given, or the files make up no model.
+            ModelLoadError: The model is of a kind that is not supported, or cannot be written.
+        """
+        plain, path = _new_name(name), model_of_blobs(files)
+        if path.is_file() and not is_gguf(path):
+            raise ConfigError("[files] supplied file was not in GGUF format.")
+        read_model_config(path)
+        write_manifest(
+            Manifest(
+                name=plain, model=str(path), parent=UPLOADED, preset=preset,
+                files=model_files(path), details=known_details(path),
+            )
+        )  # fmt: skip
+
+    def remove_unused_blobs(self) -> None:
+        """Delete uploaded files that have been no model's for a day."""
+        remove_unused(set().union(*map(_files_of, self.list())))
+
     def copy(self, source: str, name: str) -> None:
         """Give a model one more name; its files are shared.
 
@@ -233,12 +267,14 @@ class Store:
                 "files of your own are yours to delete."
             )
         remove_manifest(model.name)
-        mine = {file.path.resolve() for file in (*model.files, *model.manifest.files)}
+        mine = _files_of(model) | {file.path.resolve() for file in model.manifest.files}
         sharing: dict[str, set[Path]] = {}
         for other in self.list()[1:]:
-            if used := {file.path.resolve() for file in other.files} & mine:
+            if used := _files_of(other) & mine:
                 sharing[other.name] = used
         freed = _delete(mine.difference(*sharing.values()))
+        if model.path is not None and model.path.parent == upload_folder() and not sharing:
+            shutil.rmtree(model.path, ignore_errors=True)  # its links lead nowhere now
         return Removed(model.name, left + freed, tuple(sharing))
 
 
@@ -268,6 +304,14 @@ def _look(manifest: Manifest) -> StoredModel:
     if not manifest.details.architecture:
         manifest = replace(manifest, details=known_details(path))
     return StoredModel(manifest=manifest, path=path, files=files, problem=problem)
+
+
+def _files_of(model: StoredModel) -> set[Path]:
+    """Return a model's files, no links; of an uploaded folder also those that loading skips."""
+    files = [file.path for file in model.files]
+    if model.path is not None and model.path.parent == upload_folder():
+        files += model.path.iterdir()
+    return {path.resolve() for path in files}
 
 
 def _change(file: StoredFile) -> str:
@@ -333,7 +377,7 @@ def _delete(files: Iterable[Path]) -> int:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     hub, freed = Path(HF_HUB_CACHE).resolve(), 0
-    ours = (env.cache_folder() / "models").resolve()
+    ours = {(env.cache_folder() / "models").resolve(), blob_folder().resolve()}
     for path in files:
         parts = path.relative_to(hub).parts if path.is_relative_to(hub) else ("",)
         if parts[0].startswith("models--"):
@@ -342,7 +386,7 @@ def _delete(files: Iterable[Path]) -> int:
                 if link.is_symlink() and link.resolve() == path:
                     link.unlink(missing_ok=True)
             freed += _unlink(path)
-        elif path.parent == ours:
+        elif path.parent in ours:
             freed += _unlink(path)
     return freed
 

@@ -32,16 +32,18 @@ class StoreRequest(RequestBody, kw_only=True):
 
 
 class OllamaPullRequest(StoreRequest, kw_only=True):
-    """``POST /api/pull``, and ``DELETE /api/delete``."""
+    """``POST /api/pull`` and ``/api/push``, and ``DELETE /api/delete``.
 
-    refused = {"insecure": (False,), "username": ("",), "password": ("",)}
+    ``insecure``, which clients may send by default, does nothing: hosts are always checked.
+    """
+
+    refused = {"username": ("",), "password": ("",)}
 
 
 class OllamaCreateRequest(StoreRequest, kw_only=True):
-    """``POST /api/create``: a name for another model, with settings of its own."""
+    """``POST /api/create``: a name for a model or for uploaded files, with settings of its own."""
 
     refused = {
-        "files": ({},),
         "adapters": ({},),
         "template": ("",),
         "messages": ([],),
@@ -51,6 +53,7 @@ class OllamaCreateRequest(StoreRequest, kw_only=True):
     }
 
     from_: str | None = msgspec.field(default=None, name="from")
+    files: dict[str, str] = {}
     system: str | None = None
     parameters: dict[str, Any] = {}
 

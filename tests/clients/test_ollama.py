@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +116,28 @@ def test_models(client):
     assert shown.modelinfo["llama.context_length"] == running.context_length
     assert shown.modelfile.startswith("#") and shown.details == model.details
     assert "tools" in shown.template and shown.details.family == "llama"
+
+
+def test_a_model_of_uploaded_files(client):
+    folder = Path(__file__).parents[2] / "quire" / "assets" / MODEL
+    files = {p.name: client.create_blob(p) for p in folder.iterdir() if p.is_file()}
+    steps = client.create("uploaded", files=files, parameters={"temperature": 0}, stream=True)
+    assert [step.status for step in steps][-1] == "success"
+    assert "uploaded:latest" in [model.model for model in client.list().models]
+    shown = client.show("uploaded")
+    assert "temperature" in shown.parameters and shown.modelinfo["llama.context_length"] > 100
+    assert [model.model for model in client.ps().models] == [f"{MODEL}:latest"], "a look loads none"
+    assert client.copy("uploaded", "again").status == "success"
+    assert "Paris" in client.chat("again", MESSAGES, options=OPTIONS).message.content
+    assert client.generate("again", keep_alive=0).done_reason == "unload"
+    for name in ("uploaded", "again"):
+        assert client.delete(name).status == "success"
+    assert [model.model for model in client.list().models] == [f"{MODEL}:latest"]
+    with pytest.raises(ollama.ResponseError, match="not found"):
+        client.delete("uploaded")
+    with pytest.raises(ollama.ResponseError, match="no registry") as error:
+        client.push(MODEL)
+    assert error.value.status_code == 501
 
 
 def test_errors(client, server_url):

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import quire
+from quire.models.store import UPLOADED
 from quire.protocol.ollama import OPTION_NAMES, OllamaShowRequest
 from quire.server.compat.ollama_names import OllamaNames, tagged
 from quire.server.generation.model_facts import (
@@ -115,8 +116,9 @@ def _digest(facts: ModelFacts) -> str:
 
 def _details(facts: ModelFacts) -> dict[str, Any]:
     details, family = facts.details, _family(facts)
+    parent = "" if facts.stored is None else facts.stored.manifest.parent
     return {
-        "parent_model": "" if facts.stored is None else facts.stored.manifest.parent,
+        "parent_model": "" if parent == UPLOADED else parent,
         "format": "gguf" if facts.is_gguf else "safetensors",
         "family": family,
         "families": [family] if family else [],

@@ -1,9 +1,9 @@
-"""Ollama's routes that change what models there are: pull, create, copy, delete."""
+"""Ollama's routes that change what models there are: pull, create, copy, delete; push cannot be."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import asdict
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from quire.core.errors import CapacityError, ConfigError, ModelLoadError, RequestError
+from quire.core.errors import CapacityError, ModelLoadError, RequestError
 from quire.models.manifests import Preset, canonical_name, check_sampling
 from quire.models.pull_progress import PullCancelled, PullProgress
 from quire.models.store import Store
@@ -27,6 +27,8 @@ from quire.protocol.ollama_store import (
     OllamaCreateRequest,
     OllamaPullRequest,
 )
+from quire.server.compat import ollama_blobs
+from quire.server.compat.ollama_blobs import in_thread
 from quire.server.generation.models import ManagedModels
 from quire.server.http.body import json_response, read_any_type, read_fields, read_json
 from quire.server.http.connection import cancel_on_disconnect
@@ -135,20 +137,39 @@ def routes(models: ManagedModels) -> list[Route]:
         fields = await read_json(request, any_type=True)
         body, headers = read_fields(fields, OllamaCreateRequest, strict)
         name, base = body.meant, body.from_
-        if not base:
-            raise RequestError("[from] must name the model to start from; got nothing.", "from")
-        await _check_known(store, base)
-        sampling = await _in_thread(lambda: check_sampling(body.sampling(), "parameters"))
+        if bool(base) == bool(body.files):
+            rule = "[from] must name a model to start from, or files what was uploaded; got both."
+            nothing = "neither 'from' or 'files' was specified"
+            raise RequestError(rule if base else nothing, "from")
+        sampling = await in_thread(lambda: check_sampling(body.sampling(), "parameters"))
         preset = Preset(system=body.system, sampling=sampling)
-        await _in_thread(lambda: store.create(name, base, preset))
+        if base:
+            await _check_known(store, base)
+            await in_thread(lambda: store.create(name, base, preset))
+        else:
+            await in_thread(lambda: store.create_from_files(name, body.files, preset))
         await models.forget(name)
-        return json_response({"status": "success"}, headers)
+        if body.stream is False:
+            return json_response({"status": "success"}, headers)
+        lines = ["parsing GGUF", "writing manifest"] if body.files else ["writing manifest"]
+        steps = (LINES.event(msgspec.json.encode({"status": s})) for s in (*lines, "success"))
+        return Response(b"".join(steps), headers=headers, media_type=LINES.media_type)
+
+    async def push(request: Request) -> Response:
+        fields = await read_json(request, any_type=True)
+        body, _ = read_fields(fields, OllamaPullRequest, strict)
+        await _check_known(store, body.meant)
+        raise ApiError(
+            501,
+            f"[push] {body.meant:.200} stays on this machine: Quire publishes to no registry. "
+            "Upload its files to a hub with the hub's own tools.",
+        )
 
     async def copy(request: Request) -> Response:
         fields = await read_json(request, any_type=True)
         body, headers = read_fields(fields, OllamaCopyRequest, strict)
         await _check_known(store, body.source)
-        await _in_thread(lambda: store.copy(body.source, body.destination))
+        await in_thread(lambda: store.copy(body.source, body.destination))
         await models.forget(body.destination)
         return Response(headers=headers)
 
@@ -158,7 +179,7 @@ def routes(models: ManagedModels) -> list[Route]:
         name = body.meant
         await _check_known(store, name)
         await models.forget(name)
-        await _in_thread(lambda: store.remove(name))
+        await in_thread(lambda: store.remove(name))
         return Response(headers=headers)
 
     return [
@@ -166,6 +187,8 @@ def routes(models: ManagedModels) -> list[Route]:
         Route("/api/create", create, methods=["POST"]),
         Route("/api/copy", copy, methods=["POST"]),
         Route("/api/delete", delete, methods=["DELETE"]),
+        Route("/api/push", push, methods=["POST"]),
+        *ollama_blobs.routes(store),
     ]
 
 
@@ -179,13 +202,5 @@ def _pullable(name: str) -> str:
 
 async def _check_known(store: Store, name: str) -> None:
     """Refuse a name that is not in the store; paths of this machine are no names here."""
-    if canonical_name(name) is None or await _in_thread(lambda: store.find(name)) is None:
+    if canonical_name(name) is None or await in_thread(lambda: store.find(name)) is None:
         raise ApiError(404, f"model '{name:.200}' not found", param="model")
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run what looks at the disk; the store's errors are the request's."""
-    try:
-        return await asyncio.to_thread(work)
-    except (ConfigError, ModelLoadError) as error:
-        raise ApiError(400, str(error)) from error
