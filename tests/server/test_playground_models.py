@@ -188,9 +188,11 @@ def test_a_key_of_the_scope_admin_is_asked_for(chromium, engine):
     with run_in_thread(Service(engine, EngineConfig(), Shared(options, keys))) as url:
         page = Page(chromium, url)
         page.open()
-        chromium.keys("#notice input", "user" + ENTER)
-        page.wait_for("quire-tiny", "#model")
         go(page, "models")
+        page.wait_for("needs an API key", "#list-failure")
+        chromium.keys("#list-failure input", "user" + ENTER)
+        wait_for_state(page, "quire-tiny", "ready")
+        assert not page.run("return document.querySelector('#list-failure').innerText")
         chromium.keys("#pull-name", "org/none" + ENTER)
         page.wait_for("`admin`", "#pull-list .notice")
         page.click("Unload quire-tiny")

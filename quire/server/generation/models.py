@@ -33,6 +33,7 @@ class KnownModel:
         service: When it is loaded.
         loading: How far it is, while it loads.
         error: Why it cannot be loaded, when it ``failed``.
+        num_waiting: Requests that wait until it is loaded.
     """
 
     names: tuple[str, ...]
@@ -41,6 +42,7 @@ class KnownModel:
     service: Service | None
     loading: Loading | None = None
     error: str = ""
+    num_waiting: int = 0
 
 
 class Models(Protocol):
@@ -106,6 +108,7 @@ class ManagedModels(Models, Protocol):
 
         Raises:
             ApiError: 404, no model has that name.
+            CapacityError: It does not fit with those that stay.
         """
         ...
 

@@ -73,7 +73,7 @@ def _describe(facts: ModelFacts) -> dict[str, Any]:
 
 
 def _status(model: KnownModel) -> dict[str, Any]:
-    status: dict[str, Any] = {"value": model.state}
+    status: dict[str, Any] = {"value": model.state, "waiting": model.num_waiting}
     loading = model.loading
     if loading is not None:
         status["loaded_bytes"] = loading.done_bytes

@@ -1,21 +1,25 @@
 // The models of the server as the page knows them: which there are, where each stands, what they
 // were asked to do. Nothing here touches the page; who shows them listens to `watchModels`.
 
-import { call } from "./api.js";
+import { call, wording } from "./api.js";
 
 const SPEEDS = "quire.speeds";
-const SOON_MS = 700; // While something is under way.
+const SOON_MS = 1000; // While something is under way.
 const LATER_MS = 10000; // While the list is looked at.
 const MOVING = new Set(["loading", "draining", "unloading"]);
 
-/** Each is {id, aliases, state, error, part, bytes, context, requests}: `part` is loaded, 0 to 1, or
- *  null while that is not known; `bytes` are of its files, `context` is in tokens; 0 and null: unknown. */
+/** Each is {id, aliases, state, error, part, bytes, context, requests, waiting}: `part` is loaded, 0 to
+ *  1, or null while that is not known; `bytes` are of its files, `context` is in tokens, 0 or null where
+ *  unknown; `requests` are being answered, and as many are `waiting` for it to be loaded. */
 let models = [];
+let failure = null; // Why the list could not be read again.
+let reads = 0;
 let followers = 0; // Views that show the whole list.
 let timer = 0;
 const watchers = new Set();
 
 export const knownModels = () => models;
+export const listFailure = () => failure;
 export const findModel = (name) => models.find(({ id, aliases }) => id === name || aliases.includes(name));
 
 /** Return the id of the model that requests mean by a name, null for none; throws a Failure. */
@@ -28,14 +32,21 @@ export async function idOf(name) {
   }
 }
 
-/** Call `run` whenever the list has been read. */
+function tell() {
+  for (const run of watchers) run();
+}
+
+/** Call `run` whenever the list has been read, or could not be. */
 export function watchModels(run) {
   watchers.add(run);
 }
 
 /** Read the list; throws a Failure. */
 export async function readModels() {
+  const read = ++reads;
   const { data } = await (await call("models")).json();
+  if (read !== reads) return; // A later answer came first, or is about to.
+  failure = null;
   models = data.map(({ id, aliases, status, bytes, max_model_len, meta }) => ({
     id, aliases, bytes,
     state: status.value,
@@ -43,26 +54,30 @@ export async function readModels() {
     part: status.total_bytes ? status.loaded_bytes / status.total_bytes : null,
     context: max_model_len,
     requests: meta?.requests ?? 0,
+    waiting: status.waiting ?? 0,
   }));
-  for (const run of watchers) run();
+  tell();
   plan();
 }
+
+const isMoving = () => models.some(({ state, waiting }) => waiting || MOVING.has(state));
 
 /** Read the list again before long, and go on with it while something moves or is looked at. */
 function plan() {
   clearTimeout(timer);
   if (document.hidden) return;
-  if (models.some(({ state }) => MOVING.has(state))) timer = setTimeout(renew, SOON_MS);
+  if (isMoving()) timer = setTimeout(renew, SOON_MS);
   else if (followers) timer = setTimeout(renew, LATER_MS);
 }
 
 async function renew() {
   try {
     await readModels();
-  } catch {
-    // Who acts is told; the list is tried again in its time.
+  } catch (error) {
+    failure = wording(error);
+    tell();
     clearTimeout(timer);
-    if (!document.hidden && followers) timer = setTimeout(renew, LATER_MS);
+    if (!document.hidden && (followers || isMoving())) timer = setTimeout(renew, LATER_MS);
   }
 }
 
@@ -75,7 +90,7 @@ export function followModels(follow) {
 /** Look soon where the models stand, because something is about to change that. */
 export function lookSoon() {
   clearTimeout(timer);
-  timer = setTimeout(renew, SOON_MS / 3);
+  timer = setTimeout(renew, SOON_MS / 4);
 }
 
 document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : plan()));
@@ -96,7 +111,7 @@ export function noteSpeed(name, rate) {
   } catch {
     // No room: the list shows none.
   }
-  for (const run of watchers) run();
+  tell();
 }
 
 /** Return the tokens per second of a model's last answer in this browser, or null. */
@@ -127,7 +142,8 @@ export function sizeText(bytes) {
 }
 
 /** Return where a model stands in a few words. */
-export function stateText({ state, part }) {
+export function stateText({ state, part, waiting }) {
+  if (waiting && ["absent", "failed"].includes(state)) return "waits for memory";
   if (state === "loading" && part !== null) return `loading, ${Math.floor(part * 100)}%`;
   return { absent: "not loaded", draining: "ending its answers", unloading: "unloading" }[state] ?? state;
 }

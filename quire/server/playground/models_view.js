@@ -3,12 +3,14 @@
 import { wording } from "./api.js";
 import { $, element } from "./dom.js";
 import { errorCard } from "./message.js";
-import { changeModel, findModel, followModels, idOf, knownModels, readModels, sizeText, speedOf,
+import { loadModels } from "./model_choice.js";
+import { changeModel, findModel, followModels, idOf, knownModels, listFailure, readModels, sizeText, speedOf,
   stateText, watchModels } from "./models.js";
 import { Pull } from "./pulling.js";
 
 const rows = new Map(); // By id; they stay the same elements, so that nothing loses its focus.
 const pulls = new Map(); // By name: [Pull, PullRow].
+let shownFailure = null;
 let choose = () => {};
 
 /** Begin; `chosen(id)` is called when people want to talk to a model. */
@@ -30,6 +32,11 @@ export function lookAtModels(look) {
 }
 
 function showRows() {
+  const failure = listFailure();
+  if (failure !== shownFailure) {
+    $("list-failure").replaceChildren(...(failure ? [errorCard(failure, loadModels)] : []));
+    shownFailure = failure;
+  }
   const models = knownModels();
   const ids = new Set(models.map(({ id }) => id));
   for (const [id, row] of rows) {

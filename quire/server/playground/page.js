@@ -298,7 +298,8 @@ function listen() {
 /** Ask another model from here on; a conversation remembers it. */
 function chooseModel(id) {
   chat.model = id;
-  save();
+  // An answer that is being written here is kept with it.
+  if (!isRunning() && chat.messages.length) change(null, () => { chat.model = id; save(); });
 }
 
 startSettings();

@@ -227,6 +227,7 @@ class ModelRegistry:
         model = await self._find(name)
         if model.entry.state is ModelState.READY:
             return False
+        self._table.check_fits(model.entry.name)
         self._start(self._load_for_nobody(model.entry.name), "load")
         return True
 
@@ -443,7 +444,9 @@ def _as_known(model: RegisteredModel) -> KnownModel:
     names, entry = model_names(model.config.model), model.entry
     loading = model.loading if entry.state is ModelState.LOADING else None
     error = str(entry.error) if entry.state is ModelState.FAILED else ""
-    return KnownModel(names, model.config, str(entry.state), model.service, loading, error)
+    state = str(entry.state)
+    waiting = entry.num_waiting
+    return KnownModel(names, model.config, state, model.service, loading, error, waiting)
 
 
 def _refusal(name: str, reason: str) -> CapacityError:

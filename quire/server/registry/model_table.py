@@ -191,20 +191,30 @@ class ModelTable:
         return min(times, default=None)
 
     # -- memory -------------------------------------------------------------------------------
+    def check_fits(self, name: str) -> None:
+        """Return when a model fits once all go that may go for it.
+
+        Raises:
+            CapacityError: It does not fit with those that stay.
+        """
+        entry = self.entries[name]
+        staying = [e for e in self.entries.values() if e.pinned and e.state in HOLDING]
+        held = sum(e.num_bytes for e in staying if e is not entry)
+        if entry.num_bytes + held > self.budget_bytes:
+            raise CapacityError(
+                f"[models] {entry.name} needs {format_bytes(entry.num_bytes)} of the "
+                f"{format_bytes(self.budget_bytes)} for models, of which {format_bytes(held)} are "
+                "kept for others. Raise --memory, or take smaller weights."
+            )
+
     def _make_room(self, entry: Entry, now: float) -> Answer:
         """Begin to load ``entry`` if it fits, else have others go; who came first goes first."""
         missing = entry.num_bytes - (self.budget_bytes - self.used_bytes)
         if missing <= 0 and not self._is_behind(entry):
             entry.state, entry.wanted_since = ModelState.LOADING, None
             return Answer.LOAD
+        self.check_fits(entry.name)
         others = [e for e in self.entries.values() if e.state in HOLDING and not e.pinned]
-        if missing > sum(e.num_bytes for e in others):
-            held = sum(e.num_bytes for e in self.entries.values() if e.pinned and e is not entry)
-            raise CapacityError(
-                f"[models] {entry.name} needs {format_bytes(entry.num_bytes)} of the "
-                f"{format_bytes(self.budget_bytes)} for models, of which {format_bytes(held)} are "
-                "kept for others. Raise --memory, or take smaller weights."
-            )
         if entry.wanted_since is None:
             entry.wanted_since = now
         ending = (ModelState.DRAINING, ModelState.UNLOADING)

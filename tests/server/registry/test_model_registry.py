@@ -122,6 +122,29 @@ async def test_a_load_that_takes_too_long_is_told_with_a_time(registry):
     await models.end_requests()
 
 
+async def test_what_a_model_does_and_why_it_failed_is_told(registry):
+    models, loads = registry(100, a=50)
+    loads.held["a"] = True
+    await models.load("a")
+    while (known := models.known()[0]).state != "loading":
+        await asyncio.sleep(0.005)
+    assert known.loading is not None and known.num_waiting == 1 and not known.error
+    loads.held["a"] = False
+    while (known := models.known()[0]).state != "ready":
+        await asyncio.sleep(0.005)
+    assert known.loading is None and known.num_waiting == 0
+    await models.end_requests()
+
+
+async def test_a_load_that_cannot_fit_is_refused_when_it_is_asked_for(registry):
+    """It was said to have begun, and nobody was told that it could not."""
+    models, loads = registry(100, a=101)
+    with pytest.raises(CapacityError, match="a needs 101 B of the 100 B"):
+        await models.load("a")
+    assert loads.num_loads == 0
+    await models.end_requests()
+
+
 async def test_those_that_wait_do_not_keep_each_other_awake(registry, monkeypatch):
     """While a model loads the event loop belongs to the others."""
     models, loads = registry(100, a=50)
@@ -188,6 +211,7 @@ async def test_a_model_that_cannot_be_loaded_harms_no_other(registry):
     with pytest.raises(CapacityError, match="broken"):
         await name_of(models, "a")
     assert loads.num_loads == 1, "not tried again for every request"
+    assert "a cannot be loaded: [load] a is broken" in models.known()[0].error
     assert await name_of(models, "b") == "b"
     await models.end_requests()
 
