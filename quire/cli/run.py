@@ -13,6 +13,7 @@ import click
 
 from quire.cli.sampling_flags import sampling_flags
 from quire.cli.server_connection import (
+    LOOPBACK,
     NoServerError,
     ServerRefusal,
     base_url_option,
@@ -26,8 +27,6 @@ from quire.core.errors import ConfigError
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-#: Where a server may be started.
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 #: After so long people are told what they wait for.
 TELL_SECONDS = 1.0
 #: A server that was started for this gets as long to listen; models take their own time.

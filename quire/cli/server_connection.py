@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from quire.bench.client import Event
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+#: Hosts that are this machine.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class NoServerError(ConfigError):

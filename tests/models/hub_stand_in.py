@@ -31,6 +31,7 @@ class HubStandIn:
         etags: Files that are announced by another hash.
         wholes: Files that are sent from their beginning, whatever part was asked for.
         encodings: What a file's transfer says its bytes are encoded by.
+        revisions: Further commits and branches, with the same files.
         pause: Seconds between pieces of 1,000 bytes; 0 sends all at once.
         requests: (method, path, Range header) of each request.
         tokens: The Authorization header that came last with each path.
@@ -46,6 +47,7 @@ class HubStandIn:
     etags: dict[str, str] = field(default_factory=dict)
     wholes: set[str] = field(default_factory=set)
     encodings: dict[str, str] = field(default_factory=dict)
+    revisions: set[str] = field(default_factory=set)
     pause: float = 0.0
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     tokens: dict[str, str | None] = field(default_factory=dict)
@@ -91,7 +93,11 @@ class _Handler(BaseHTTPRequestHandler):
                 files := self.served.repositories.get(f"{owner}/{name}")
             ) is not None:
                 self._list(f"{owner}/{name}", files, is_tree="tree" in rest)
-            case [owner, name, "resolve", revision, *parts] if revision in (COMMIT, "main"):
+            case [owner, name, "resolve", revision, *parts] if revision in (
+                COMMIT,
+                "main",
+                *self.served.revisions,
+            ):
                 self._resolve(f"{owner}/{name}", "/".join(parts))
             case ["cdn", owner, name, *parts]:
                 self._send_file("/".join(parts), self.served.repositories[f"{owner}/{name}"])
