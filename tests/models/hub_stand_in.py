@@ -31,7 +31,7 @@ class HubStandIn:
         etags: Files that are announced by another hash.
         wholes: Files that are sent from their beginning, whatever part was asked for.
         encodings: What a file's transfer says its bytes are encoded by.
-        revisions: Further commits and branches, with the same files.
+        commit: Of each repository's main branch.
         pause: Seconds between pieces of 1,000 bytes; 0 sends all at once.
         requests: (method, path, Range header) of each request.
         tokens: The Authorization header that came last with each path.
@@ -47,7 +47,7 @@ class HubStandIn:
     etags: dict[str, str] = field(default_factory=dict)
     wholes: set[str] = field(default_factory=set)
     encodings: dict[str, str] = field(default_factory=dict)
-    revisions: set[str] = field(default_factory=set)
+    commit: str = COMMIT
     pause: float = 0.0
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     tokens: dict[str, str | None] = field(default_factory=dict)
@@ -93,11 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
                 files := self.served.repositories.get(f"{owner}/{name}")
             ) is not None:
                 self._list(f"{owner}/{name}", files, is_tree="tree" in rest)
-            case [owner, name, "resolve", revision, *parts] if revision in (
-                COMMIT,
-                "main",
-                *self.served.revisions,
-            ):
+            case [owner, name, "resolve", r, *parts] if r in (self.served.commit, "main"):
                 self._resolve(f"{owner}/{name}", "/".join(parts))
             case ["cdn", owner, name, *parts]:
                 self._send_file("/".join(parts), self.served.repositories[f"{owner}/{name}"])
@@ -117,20 +113,22 @@ class _Handler(BaseHTTPRequestHandler):
             for name, data in files.items()
         ]
         siblings = [{"rfilename": name} for name in files]
-        info = {"id": repository, "sha": COMMIT, "siblings": siblings}
+        info = {"id": repository, "sha": self.served.commit, "siblings": siblings}
         self._answer(200, json.dumps(tree if is_tree else info).encode())
 
     def _resolve(self, repository: str, name: str) -> None:
         data = self.served.repositories.get(repository, {}).get(name)
         if data is None:
-            self._answer(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+            self._answer(
+                404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.served.commit}
+            )
         elif name.endswith(".gguf"):
             announced = self.served.etags.get(name, etag(data, name))
             linked = {"X-Linked-Etag": f'"{announced}"', "X-Linked-Size": str(len(data))}
             # Another host, as the hub's.
             cdn = self.served.url.replace("127.0.0.1", "localhost")
             location = {"Location": f"{cdn}/cdn/{repository}/{name}"}
-            self._answer(302, b"", {"X-Repo-Commit": COMMIT, **linked, **location})
+            self._answer(302, b"", {"X-Repo-Commit": self.served.commit, **linked, **location})
         else:
             self._send_file(name, {name: data})
 
@@ -148,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"ETag": f'"{etag(data, name)}"', "Accept-Ranges": "bytes"}
         if name in self.served.encodings:
             headers["Content-Encoding"] = self.served.encodings[name]
-        headers["X-Repo-Commit"] = COMMIT
+        headers["X-Repo-Commit"] = self.served.commit
         if begin:
             headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
         if name in self.served.endless:
