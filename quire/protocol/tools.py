@@ -9,7 +9,8 @@ import msgspec
 from quire.core.errors import RequestError
 from quire.protocol.generation import GenerationRequest
 
-MAX_TOOLS = 128
+#: OpenAI takes 128; Anthropic, Ollama and engines set no number, and agents send hundreds.
+MAX_TOOLS = 1024
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.\-]{1,64}$(?!\n)")]
 
 

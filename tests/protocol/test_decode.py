@@ -74,7 +74,7 @@ def refuse(kind, body):
             "matching regex",
         ),
         ({"messages": HELLO, "tools": [TOOL, TOOL]}, "tools[1].function.name", "'f' twice"),
-        ({"messages": HELLO, "tools": [TOOL] * 129}, "tools", "at most 128"),
+        ({"messages": HELLO, "tools": [TOOL] * 1025}, "tools", "at most 1024"),
         ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", "needs tools"),
         ({"messages": HELLO, "tools": [TOOL], "tool_choice": "any"}, "tool_choice", "Invalid enum"),
         (

@@ -314,6 +314,17 @@ def test_models_come_in_pages(serve):
         error_of(answer, 400, "invalid_request_error")
 
 
+@pytest.mark.parametrize("choice", ["auto", "any"])
+def test_agents_send_hundreds_of_tools(calling, engine, choice):
+    engine.max_model_len = 1 << 20
+    tools = [TOOLS[0] | {"name": f"tool_{index}"} for index in range(500)]
+    body = BODY | {"tools": tools, "tool_choice": {"type": choice}, "max_tokens": 5}
+    assert calling.post(MESSAGES, json=body).status_code == 200
+    assert calling.post(COUNT, json=body | {"max_tokens": None}).json()["input_tokens"] > 10_000
+    refused = calling.post(MESSAGES, json=body | {"tools": tools * 3})
+    assert "at most 1024" in error_of(refused, 400, "invalid_request_error")
+
+
 def test_wrong_tools_are_named_by_their_path(calling):
     schema = {"name": "f", "input_schema": {"type": "string"}}
     for fields, where in (
