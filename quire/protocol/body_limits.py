@@ -36,7 +36,7 @@ class FieldLimit:
 
 
 PROMPT_LIMIT = FieldLimit(None, 1 << 16, 1 << 21)
-#: Enough for 1,024 tools with schemas of 16 objects, or a list of all token ids of a large vocabulary.
+#: Enough for 1,024 tools with schemas of 16 objects, or all token ids of a large vocabulary.
 SETTING_LIMIT = FieldLimit(4 << 20, 1 << 14, 1 << 18)
 
 
