@@ -21,6 +21,40 @@ from tools.serve_process import ServeProcess
 
 PULLED = "org/tiny:Q8_0"
 
+#: Texts of less contrast than WCAG's AA asks for, and controls without a name.
+HARD_TO_USE = """
+const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+const rgba = (colour) => {
+  canvas.clearRect(0, 0, 1, 1);
+  canvas.fillStyle = colour;
+  canvas.fillRect(0, 0, 1, 1);
+  return [...canvas.getImageData(0, 0, 1, 1).data];
+};
+const linear = (part) => part <= 10 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4;
+const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+const below = (node) => {
+  for (; node; node = node.parentElement) {
+    const colour = rgba(getComputedStyle(node).backgroundColor);
+    if (colour[3] === 255) return colour;
+  }
+};
+const found = [];
+const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (texts.nextNode()) {
+  const node = texts.currentNode.parentElement, text = texts.currentNode.data.trim();
+  const unseen = node.closest(".unseen, noscript, option, :disabled");
+  if (!text || unseen || !node.checkVisibility()) continue;
+  const colours = [rgba(getComputedStyle(node).color), below(node)].map(light);
+  const contrast = (Math.max(...colours) + 0.05) / (Math.min(...colours) + 0.05);
+  if (contrast < 4.5) found.push([text, contrast]);
+}
+for (const control of document.querySelectorAll("button, input, select, textarea, a, progress")) {
+  const name = control.ariaLabel || control.textContent.trim() || control.labels?.[0]?.textContent;
+  if (control.checkVisibility() && !name) found.push(control.outerHTML);
+}
+return found;
+"""
+
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
@@ -217,6 +251,23 @@ def test_a_name_is_text_wherever_it_stands(chromium, engine):
         chromium.keys("#compare-text", name + ENTER)
         page.wait_for(name, "#left-name")
         assert page.run("return document.querySelectorAll('img').length") == 0
+
+
+def test_every_text_can_be_read_and_every_control_has_a_name(page):
+    page.set("max_tokens", "4")
+    for _ in ("light", "dark"):
+        page.browser.click("#theme")
+        go(page, "models")
+        page.wait_for("broken", "#model-list")
+        page.browser.keys("#pull-name", "../x" + ENTER)
+        page.wait_for("invalid model name", "#pull-list")
+        assert page.run(HARD_TO_USE) == []
+        go(page, "compare")
+        page.browser.keys("#compare-text", "Hi" + ENTER)
+        page.browser.wait("document.querySelectorAll('#columns .foot').length == 2")
+        page.browser.wait("document.querySelector('#compare-stop').hidden", 60)
+        assert page.run(HARD_TO_USE) == []
+    page.browser.complaints()  # of the 400
 
 
 def test_a_phone_shows_answers_below_each_other(page):
