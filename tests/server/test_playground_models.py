@@ -235,6 +235,18 @@ def test_a_key_of_the_scope_admin_is_asked_for(chromium, engine):
         page.wait_for("only model and stays", "#model-list .notice")
 
 
+def test_a_pulled_model_that_this_server_does_not_answer_for_says_so(chromium, engine):
+    options = ServerOptions(port=0, uvicorn_log_level="warning")
+    config = EngineConfig.from_keywords(model="quire-tiny", served_model_name="other")
+    with run_in_thread(Service(engine, config, Shared(options))) as url:
+        page = Page(chromium, url)
+        page.open()
+        page.wait_for("other", "#model")
+        go(page, "models")
+        chromium.keys("#pull-name", "quire-tiny" + ENTER)
+        page.wait_for("the models that it was started with only", "#pull-list")
+
+
 def test_a_name_is_text_wherever_it_stands(chromium, engine):
     name = '<img src=x onerror="document.title=1">'
     options = ServerOptions(port=0, uvicorn_log_level="warning")
