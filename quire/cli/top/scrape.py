@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 
 from quire.core.errors import QuireError
 
-#: Every server with requests to serve has it; what comes before it is the prefix of all names.
-_MARK = "model_load_progress_perc"
+#: Each model that is loaded or loading has it.
+_OF_MODEL = "model_load_progress_perc"
+#: A server has one of them at any time; what comes before it is the prefix of all names.
+_MARKS = (_OF_MODEL, "unread_answer_disconnects")
 
 #: Labels apart from ``model_name`` and ``engine``, sorted.
 Labels = tuple[tuple[str, str], ...]
@@ -92,7 +94,7 @@ class Scrape:
     @property
     def models(self) -> tuple[str, ...]:
         """Models that have figures of their own, in the exposition's order."""
-        return tuple(dict.fromkeys(s.model for s in self.values if s.stem == _MARK))
+        return tuple(dict.fromkeys(s.model for s in self.values if s.stem == _OF_MODEL))
 
     def series(self, stem: str, model: str | None = None, **labels: str) -> Iterator[Series]:
         """Yield the series of a stem; of one model, and with these labels, where they are given."""
@@ -143,9 +145,10 @@ def read_scrape(text: str) -> Scrape:
         families = list(text_string_to_metric_families(text))
     except (ValueError, KeyError) as error:
         raise QuireError(f"[top] /metrics must be Prometheus' text format; got {error}.") from error
-    prefix = next((f.name.removesuffix(_MARK) for f in families if f.name.endswith(_MARK)), None)
+    found = (f.name.removesuffix(m) for f in families for m in _MARKS if f.name.endswith(m))
+    prefix = next(found, None)
     if prefix is None:
-        raise QuireError(f"[top] /metrics must be a Quire server's; got none named {_MARK}.")
+        raise QuireError(f"[top] /metrics must be a Quire server's; got none named {_OF_MODEL}.")
     values: dict[Series, float] = {}
     cumulative: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for family in families:

@@ -61,6 +61,10 @@ def keys_at_once(wake: int) -> Iterator[Keys]:
     before = termios.tcgetattr(descriptor)
     try:
         tty.setcbreak(descriptor)
+        # Ctrl-Z and Ctrl-\\ would leave the view's screen to the shell.
+        mode = termios.tcgetattr(descriptor)
+        mode[tty.CC][termios.VSUSP] = mode[tty.CC][termios.VQUIT] = b"\0"
+        termios.tcsetattr(descriptor, termios.TCSANOW, mode)
         yield Keys(descriptor, wake)
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -20,6 +20,7 @@ import httpx2
 import pytest
 
 from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tests.cli.test_serve_loading import Held
 from tools.serve_process import ServeProcess
 
 SMALL = ("--memory", "64MiB", "--threads", "1")
@@ -56,6 +57,12 @@ def load(server) -> Iterator[None]:
         client.join(40)
 
 
+def _take_terminal(descriptor: int) -> None:
+    """Make it the terminal of this process, whose keys are signals then."""
+    os.setsid()
+    fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
+
+
 class Terminal:
     """``quire top`` in a terminal of 80 x 24."""
 
@@ -70,7 +77,7 @@ class Terminal:
         self.process = subprocess.Popen(
             [*COMMAND, "top", "--base-url", address, "--interval", "0.2", "--window", "2"],
             stdin=other, stdout=other, stderr=subprocess.PIPE, env=environment,
-            preexec_fn=os.setsid,
+            preexec_fn=lambda: _take_terminal(other),
         )  # fmt: skip
         self.output = b""
 
@@ -159,10 +166,8 @@ def test_the_terminal_is_as_before_after_any_end(server, terminal, end, code):
     if isinstance(end, bytes):
         fcntl.ioctl(terminal.descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 60, 0, 0))
         terminal.wait_for("quire-tiny")
-    if end == b"\x03":
-        terminal.process.send_signal(signal.SIGINT)
-    elif isinstance(end, bytes):
-        os.write(terminal.descriptor, end)
+    if isinstance(end, bytes):
+        os.write(terminal.descriptor, b"x\x1a\x1c" + end)  # Ctrl-Z and Ctrl-\ do nothing
     else:
         terminal.process.send_signal(end)
     assert terminal.end() == code
@@ -188,6 +193,34 @@ def test_an_engine_that_is_killed_is_an_alarm(server, terminal):
     terminal.wait_for("engine started again once")
     os.write(terminal.descriptor, b"q")
     assert terminal.end() == 0
+
+
+def test_models_that_come_and_go_are_lines(device, model, quire):
+    flags = ["--memory", "512MiB", "--threads", "1", "--load-on-demand", "--load-wait", "30"]
+    arguments = ["quire-tiny", str(model), "--device", device, *flags]
+    with ServeProcess(arguments) as server:
+        server.wait_ready()
+
+        def view() -> dict[str, list[str]]:
+            printed = quire("top", "--base-url", server.address, "--once", "--interval", "0.1")
+            assert printed.returncode == 0, printed.stderr
+            return {line.split()[0]: line.split() for line in printed.stdout.splitlines() if line}
+
+        assert view()["quire-tiny"][1:3] == ["absent", "-"]
+        body = {"model": "quire-tiny", "prompt": "abc", "max_tokens": 2}
+        assert httpx2.post(f"{server.address}/v1/completions", json=body, timeout=60).is_success
+        seen = view()
+        assert seen["quire-tiny"][1:3] == ["ready", "0"] and seen["KV"]
+        assert seen[model.name][1:3] == ["absent", "-"]
+
+
+def test_a_server_that_loads_is_shown(device, model, quire):
+    with Held([str(model), "--device", device, *SMALL]) as held:
+        printed = quire("top", "--base-url", held.url, "--once", "--interval", "0.1")
+    assert printed.returncode == 0, printed.stderr
+    assert "not ready" in printed.stdout.splitlines()[0]
+    assert re.search(rf"^{re.escape(model.name)}\S* +loading", printed.stdout, re.MULTILINE)
+    assert "ALARM   not ready: HTTP 503" in printed.stdout
 
 
 def test_no_server_and_no_quire_server_are_errors(server, quire):

@@ -38,6 +38,12 @@ def test_any_prefix_is_read():
     assert read_scrape(text).value("num_requests_running") == 3
 
 
+def test_a_server_without_any_model_loaded_is_read():
+    name = "quire:unread_answer_disconnects_total"
+    scrape = read_scrape(f"# TYPE {name} counter\n{name} 0\n")
+    assert scrape.models == () and scrape.value("unread_answer_disconnects") == 0
+
+
 def test_series_of_other_programs_are_left_out():
     text = exposition({"a": {}}) + "# TYPE http_requests counter\nhttp_requests_total 3\n"
     assert read_scrape(text).value("http_requests") is None
