@@ -19,8 +19,11 @@ ALARM_SECONDS = 60.0
 #: Without a step while requests are pending. Longer than the longest step of a sane server: one of
 #: 2,048 tokens of an 8B model takes a few seconds on a small CPU.
 STALL_SECONDS = 10.0
-#: Before this, a growing queue is only the start of a load.
-QUEUE_SECONDS = 10.0
+#: Before this, a growing queue is only the start of a load; and less growth between the last two
+#: quarters of the while is the noise of a queue that stays as long as it is.
+QUEUE_SECONDS, QUEUE_GROWTH = 10.0, 0.1
+#: Fewer have no quarters.
+MIN_READINGS = 4
 #: Blocks in use, of all: from here on new requests wait or others are preempted.
 KV_FULL = 0.95
 #: Empty slots of used blocks, of all, once half of the cache is in use: --block-size is too large.
@@ -109,10 +112,12 @@ def _events(first: Reading, last: Reading) -> Iterator[Alarm]:
 
 def _queue(readings: Sequence[Reading]) -> Iterator[Alarm]:
     waiting = [reading.scrape.value("num_requests_waiting") or 0.0 for reading in readings]
-    if readings[-1].seconds - readings[0].seconds < QUEUE_SECONDS or min(waiting[1:]) == 0:
+    too_short = readings[-1].seconds - readings[0].seconds < QUEUE_SECONDS
+    if too_short or len(waiting) < MIN_READINGS or min(waiting[1:]) == 0:
         return
-    half = len(waiting) // 2
-    if mean(waiting[half:]) > mean(waiting[:half]) and waiting[-1] > waiting[half]:
+    recent = waiting[len(waiting) // 2 :]
+    middle = len(recent) // 2
+    if mean(recent[middle:]) > (1 + QUEUE_GROWTH) * mean(recent[:middle]):
         grown = f"{waiting[0]:.0f} to {waiting[-1]:.0f}"
         seconds = readings[-1].seconds - readings[0].seconds
         yield Alarm(False, f"queue grows: {grown} in {seconds:.0f} s; more arrives than is served")

@@ -72,22 +72,23 @@ class View:
         self._shown = shown
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = self._shown
-        top: list[RenderableType] = [_title(shown), *_summary(shown, options.ascii_only)]
+        shown, unbound = self._shown, options.update(height=None)
+
+        def lines(*parts: RenderableType) -> list[list[Segment]]:
+            return [
+                line for part in parts for line in console.render_lines(part, unbound, pad=False)
+            ]
+
+        drawn = lines(_title(shown), *_summary(shown, options.ascii_only))
+        # Before the models: where there is too little room, these are what is left out.
+        if shown.alarms:
+            drawn += lines(Text(""), *map(_alarm, shown.alarms))
         room = len(shown.models) + 1
         if options.height is not None:
-            fixed = len(top) + 2 + (1 + len(shown.alarms) if shown.alarms else 0) + bool(shown.keys)
-            room = max(options.height - fixed, MIN_MODELS + 1)
-        lines = [*top, Text(""), _models(shown.models, room, options.max_width)]
-        if shown.alarms:
-            lines += [Text(""), *map(_alarm, shown.alarms)]
+            room = max(options.height - len(drawn) - 1 - bool(shown.keys), MIN_MODELS + 1)
+        drawn += lines(Text(""), _models(shown.models, room, options.max_width))
         if shown.keys:
-            lines.append(Text(shown.keys, "dim"))
-        drawn = [
-            line
-            for part in lines
-            for line in console.render_lines(part, options.update(height=None), pad=False)
-        ]
+            drawn += lines(Text(shown.keys, "dim"))
         for line in drawn if options.height is None else drawn[: options.height]:
             yield from line
             yield Segment.line()

@@ -122,6 +122,10 @@ def test_a_queue_that_grows_is_told_and_one_that_shrinks_is_not(reading):
     assert texts(*queue(reading, [8, 5, 2, 3, 1, 1])) == []
     assert texts(*queue(reading, [0, 1, 0, 2, 5, 8])) == []
     assert texts(*queue(reading, [0, 1, 1, 1, 1, 1])) == []  # does not grow any more
+    for few in ([1, 9], [1, 5, 9]):
+        assert texts(*queue(reading, few, step=20.0)) == []
+    full = [0, *(50 + n % 3 for n in range(40))]
+    assert texts(*queue(reading, full)) == []
 
 
 def test_a_stalled_engine_is_told_after_its_time(reading):
