@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -23,6 +24,27 @@ _NAMES = {
     )
 } | {"repeat_penalty": "repetition_penalty", "n_probs": "logprobs"}  # fmt: skip
 BIAS_OF_FALSE = -100.0
+#: Of all texts that ``logit_bias`` names: they become tokens in the event loop.
+MAX_BIAS_CHARACTERS = 1 << 14
+#: Samplers by the letters that stand for them, and what leaves out those that are served; the
+#: others do nothing unless their own field, which is refused, turns them on.
+_LETTERS = {
+    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p",
+    "m": "min_p", "x": "xtc", "t": "temperature", "i": "infill",
+}  # fmt: skip
+_LEFT_OUT: dict[str, dict[str, float]] = {
+    "penalties": {
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    },
+    "temperature": {"temperature": 1.0},
+    "top_k": {"top_k": 0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+}
+#: Turn nothing on by being named.
+_NEED_A_FIELD = ("dry", "top_n_sigma", "typ_p", "typical_p", "xtc", "adaptive_p")
 
 
 class LlamaRequest(CompatRequest, kw_only=True):
@@ -73,6 +95,7 @@ class LlamaRequest(CompatRequest, kw_only=True):
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
     response_fields: list[str] | None = None
+    samplers: str | list[str] | None = None
     n_indent: Count | None = None
     t_max_predict_ms: int | None = None
 
@@ -99,13 +122,40 @@ class LlamaRequest(CompatRequest, kw_only=True):
         indent = max(0, self.n_indent or 0)
         return (indent, seconds if seconds > 0 else None) if indent or seconds > 0 else None
 
-    def completion_request(self) -> CompletionRequest:
+    def named_samplers(self) -> list[str]:
+        """Return the samplers that the request wants, as far as it says."""
+        given = self.samplers or ()
+        return [_LETTERS.get(n, n) for n in given] if isinstance(given, str) else list(given)
+
+    def without_effect(self) -> list[str]:
+        """Return the fields that do nothing: settings of samplers that are left out, and the order
+        of samplers where it is another than here.
+        """
+        if self.samplers is None:
+            return []
+        named = self.named_samplers()
+        kept = [name for name in named if name not in _NEED_A_FIELD]
+        off = [
+            self.sent_names.get(ours, ours)
+            for name in _LEFT_OUT.keys() - set(named)
+            for ours in _LEFT_OUT[name]
+        ]
+        found = sorted(name for name in off if getattr(self, name) is not None)
+        return [*found, "samplers"] if kept != [n for n in _LEFT_OUT if n in kept] else found
+
+    def completion_request(self, encode: Callable[[str], list[int]]) -> CompletionRequest:
         """Return the completion request that has the same text.
+
+        Args:
+            encode: Returns the tokens of a text.
 
         Raises:
             RequestError: A combination that no single field shows.
         """
         fields = shared_fields(self, _NAMES)
+        if self.samplers is not None:
+            for name in _LEFT_OUT.keys() - set(self.named_samplers()):
+                fields |= _LEFT_OUT[name]
         if not self.n_probs:
             fields.pop("logprobs", None)
         limit = self.output_limit
@@ -122,7 +172,7 @@ class LlamaRequest(CompatRequest, kw_only=True):
         if self.seed is not None and self.seed >= 0:
             fields["seed"] = self.seed  # a negative one means any
         if self.logit_bias:
-            fields["logit_bias"] = dict(self._biases())
+            fields["logit_bias"] = dict(self._biases(encode))
         return CompletionRequest(
             **fields,
             prompt=self.prompt,
@@ -131,15 +181,26 @@ class LlamaRequest(CompatRequest, kw_only=True):
             stream=self.stream,
         )
 
-    def _biases(self) -> list[tuple[int, float]]:
+    def _biases(self, encode: Callable[[str], list[int]]) -> list[tuple[int, float]]:
+        """Return the biases of tokens; that of a text is of each of its tokens."""
         given = self.logit_bias or ()
-        found = []
+        in_object = isinstance(given, dict)  # where ids are texts, too
+        found: list[tuple[int, float]] = []
+        num_characters = 0
         for name, value in given.items() if isinstance(given, dict) else given:
-            token_id = read_decimal(name, MAX_TOKEN_ID) if isinstance(name, str) else name
-            if token_id is None or not 0 <= token_id <= MAX_TOKEN_ID:
-                raise refuse("logit_bias", "must name tokens by their ids", name)
+            number = name if isinstance(name, int) else None
+            if in_object and isinstance(name, str) and name.isdecimal():
+                number = -1 if (read := read_decimal(name, MAX_TOKEN_ID)) is None else read
+            if number is not None and not 0 <= number <= MAX_TOKEN_ID:
+                raise refuse("logit_bias", "must name tokens by ids or texts", name)
+            num_characters += len(name) if isinstance(name, str) else 0
+            if num_characters > MAX_BIAS_CHARACTERS:
+                rule = f"must have texts of at most {MAX_BIAS_CHARACTERS} characters in all"
+                raise refuse("logit_bias", rule, num_characters)
             if value is not True:  # False bans the token; True means nothing there.
-                found.append((token_id, BIAS_OF_FALSE if value is False else value))
+                bias = BIAS_OF_FALSE if value is False else value
+                token_ids = encode(str(name)) if number is None else [number]
+                found += [(token_id, bias) for token_id in token_ids]
         return found
 
 

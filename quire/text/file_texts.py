@@ -16,6 +16,7 @@ from quire.text.fim_tokens import GGUF_NAMES, FimTokens
 from quire.text.gguf_tokenizer import PREFIX, read_templates
 
 #: Files of a folder that may say something of them.
+_NAMED = ("bos_token", "eos_token")
 _FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -55,12 +56,19 @@ def _read(
 ) -> FileTexts:
     try:
         config, vocabulary = _of_gguf(path) if path.is_file() else _of_folder(path)
-        template = find_template(path, config, override, {}, preset)
+        named = {name: text for name in _NAMED if (text := _text(config.get(name)))}
+        template = find_template(path, config, override, named, preset)
     except QuireError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"[load] {path} must be a readable model; got {error}.") from error
     return FileTexts(template, FimTokens.find(vocabulary))
+
+
+def _text(token: Any) -> str:
+    """Return the text of a token as ``tokenizer_config.json`` has it."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else ""
 
 
 @dataclass(slots=True)
@@ -79,11 +87,11 @@ def _of_gguf(path: Path) -> tuple[dict[str, Any], _Vocabulary]:
     forget_gguf()
     tokens = file.metadata.get(f"{PREFIX}tokens", [])
     vocabulary = _Vocabulary({str(token): index for index, token in enumerate(tokens)})
-    for name in GGUF_NAMES.values():
+    for name in ("bos", "eos", *GGUF_NAMES.values()):
         index = file.metadata.get(f"{PREFIX}{name}_token_id")
         if isinstance(index, int) and 0 <= index < len(tokens):
             vocabulary.special_tokens[f"{name}_token"] = str(tokens[index])
-    return {"chat_template": read_templates(file)}, vocabulary
+    return vocabulary.special_tokens | {"chat_template": read_templates(file)}, vocabulary
 
 
 def _of_folder(folder: Path) -> tuple[dict[str, Any], _Vocabulary]:

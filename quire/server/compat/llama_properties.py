@@ -12,6 +12,7 @@ import quire
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.server.generation.chat_prompt import read_conversation
+from quire.server.generation.model_facts import ModelFacts, find_facts
 from quire.server.generation.model_routes import get_route, post_route
 from quire.server.generation.models import Models
 from quire.server.generation.service import Service
@@ -35,8 +36,9 @@ _ANY_SEED = 2**32 - 1
 def routes(models: Models) -> list[Route]:
     """Return the routes."""
 
-    async def show_props(service: Service, request: Request) -> Response:
-        return json_response(_props(service))
+    async def show_props(request: Request) -> Response:
+        facts = await find_facts(models, request.query_params.get("model"))
+        return json_response(_props(facts))
 
     async def change_props(request: Request) -> Response:
         raise ApiError(501, "This server does not support changing global properties.")
@@ -60,7 +62,7 @@ def routes(models: Models) -> list[Route]:
         return json_response({"prompt": "".join(parts)}, headers)
 
     return [
-        get_route(models, "/props", show_props),
+        Route("/props", show_props, methods=["GET"]),
         Route("/props", change_props, methods=["POST"]),
         get_route(models, "/slots", show_slots),
         Route("/slots/{slot}", change_slot, methods=["POST"]),
@@ -68,20 +70,21 @@ def routes(models: Models) -> list[Route]:
     ]
 
 
-def _props(service: Service) -> dict[str, Any]:
-    engine, template = service.engine, service.engine.tokenizer.chat_template
+def _props(facts: ModelFacts) -> dict[str, Any]:
+    """Return what a model is like, which sleeps, as llama-server calls it, if it is not loaded."""
+    template, sampling, model = facts.chat_template, facts.sampling, facts.model
     special = {} if template is None else template.special_tokens
     templates = {} if template is None else template.templates
-    settings = SamplingParams(**engine.default_sampling_params)
+    settings = SamplingParams(**sampling)
     params = {theirs: getattr(settings, ours) for ours, theirs in _NAMES.items()}
     params["seed"] = _ANY_SEED if params["seed"] is None else params["seed"]
-    default_limit = engine.default_sampling_params.get("max_tokens")
+    default_limit = sampling.get("max_tokens")
     params["max_tokens"] = params["n_predict"] = -1 if default_limit is None else default_limit
     props = {
-        "default_generation_settings": {"n_ctx": engine.max_model_len, "params": params},
-        "total_slots": service.config.scheduler.max_num_seqs,
-        "model_alias": service.model_names[0],
-        "model_path": service.config.model.model,
+        "default_generation_settings": {"n_ctx": facts.context or 0, "params": params},
+        "total_slots": model.config.scheduler.max_num_seqs,
+        "model_alias": model.names[0],
+        "model_path": model.config.model.model,
         "modalities": {"vision": False, "audio": False, "video": False},
         "endpoint_slots": True,
         "endpoint_props": False,
@@ -91,7 +94,7 @@ def _props(service: Service) -> dict[str, Any]:
         "bos_token": special.get("bos_token", ""),
         "eos_token": special.get("eos_token", ""),
         "build_info": f"quire-{quire.__version__}",
-        "is_sleeping": False,
+        "is_sleeping": model.service is None,
     }
     tool_use = templates.get("tool_use")
     return props | ({} if tool_use is None else {"chat_template_tool_use": tool_use})

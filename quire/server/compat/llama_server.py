@@ -54,7 +54,7 @@ class LlamaEndpoint(CompatEndpoint[T]):
     def unused_fields(self, body: T) -> list[str]:
         does_nothing = body.repeat_last_n is not None and body.repeat_last_n != -1
         named = ["repeat_last_n"] if does_nothing else []
-        return [*super().unused_fields(body), *named]
+        return [*super().unused_fields(body), *named, *body.without_effect()]
 
     def outputs(self, request: ApiRequest[T], submission: Submission) -> Outputs:
         outputs, limits = super().outputs(request, submission), request.body.line_limits()
@@ -66,7 +66,9 @@ class LlamaEndpoint(CompatEndpoint[T]):
         Raises:
             RequestError: What is asked for cannot be.
         """
-        ours, engine = body.completion_request(), self.service.engine
+        engine = self.service.engine
+        tokenizer = engine.tokenizer
+        ours = body.completion_request(lambda text: tokenizer.encode(text, False))
         defaults, longest = engine.default_sampling_params, engine.max_model_len
         check_penalty_window("repeat_last_n", body.repeat_last_n, ours, defaults, longest)
         if body.line_limits() is not None and len(body.prompts()) > 1:

@@ -25,7 +25,6 @@ from quire.server.generation.model_facts import (
 from quire.server.generation.models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response, read_fields, read_json
-from quire.server.http.errors import ApiError
 
 #: The end of the year 9999, unix seconds: no later time can be written.
 _LAST_SECOND = 253402300799
@@ -65,8 +64,6 @@ def routes(models: Models) -> list[Route]:
         if "model" not in fields and "name" in fields:
             fields["model"] = fields.pop("name")
         body, headers = read_fields(fields, OllamaShowRequest, models.shared.options.strict_params)
-        if not body.model:
-            raise ApiError(400, "model is required", param="model")
         return json_response(_description(await find_facts(models, body.model)), headers)
 
     async def show_version(request: Request) -> Response:

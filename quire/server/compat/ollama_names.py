@@ -43,7 +43,7 @@ class OllamaNames:
     async def listed(self) -> list[KnownModel]:
         return await self._models.listed()
 
-    async def look_up(self, name: str) -> KnownModel:
+    async def look_up(self, name: str | None) -> KnownModel:
         with _their_words(name):
             return await self._models.look_up(name)
 

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from quire.core.errors import QuireError
 from quire.core.model_config import ModelConfig
+from quire.llm.generation_config import read_generation_config
 from quire.models.config_reader import supported_config
 from quire.models.manifests import Preset
 from quire.models.model_details import ModelDetails
@@ -48,6 +49,7 @@ class ModelFacts:
         chat_template: None when it has none.
         formats: How its answers are read.
         fills_in: It has the tokens to fill in the middle of a text.
+        sampling: Defaults of its requests; :func:`find_facts` alone tells them.
     """
 
     model: KnownModel
@@ -58,6 +60,7 @@ class ModelFacts:
     chat_template: ChatTemplate | None
     formats: AnswerFormats
     fills_in: bool
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def created(self) -> int:
@@ -85,12 +88,6 @@ class ModelFacts:
         return Preset() if self.stored is None else self.stored.preset
 
     @property
-    def sampling(self) -> Mapping[str, Any]:
-        """Defaults of its requests, as far as they are known."""
-        service = self.model.service
-        return self.preset.sampling if service is None else service.engine.default_sampling_params
-
-    @property
     def capabilities(self) -> list[str]:
         """What it can do, in Ollama's words."""
         found = ["completion", "embedding"]
@@ -115,14 +112,19 @@ async def list_facts(models: Models, loaded: bool = False) -> list[ModelFacts]:
     return await asyncio.to_thread(lambda: [_read(model, options) for model in known])
 
 
-async def find_facts(models: Models, name: str) -> ModelFacts:
-    """Return what is known of the model of a name.
+async def find_facts(models: Models, name: str | None) -> ModelFacts:
+    """Return what is known of the model of a name; without one, of the first.
 
     Raises:
         ApiError: 404, no model has that name.
     """
     model = await models.look_up(name)
-    return await asyncio.to_thread(_read, model, models.shared.options)
+
+    def read() -> ModelFacts:
+        facts = _read(model, models.shared.options)
+        return replace(facts, sampling=_sampling(facts))
+
+    return await asyncio.to_thread(read)
 
 
 def weight_bytes(service: Service) -> int:
@@ -181,6 +183,24 @@ def _texts(model: KnownModel, stored: StoredModel | None) -> FileTexts:
     except QuireError as error:
         log.debug("%s", error)
         return FileTexts()
+
+
+def _sampling(facts: ModelFacts) -> Mapping[str, Any]:
+    service, options = facts.model.service, facts.model.config.model
+    if service is not None:
+        return service.engine.default_sampling_params
+    if facts.stored is None or facts.stored.path is None:
+        return {}
+    try:
+        return read_generation_config(
+            facts.stored.path,
+            options.generation_config,
+            options.json_object("override_generation_config"),
+            recommended=facts.preset.sampling,
+        ).sampling
+    except QuireError as error:  # loading it says so, too
+        log.debug("%s", error)
+        return {}
 
 
 def _of_config(config: ModelConfig, details: ModelDetails) -> ModelDetails:

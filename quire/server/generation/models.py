@@ -75,8 +75,8 @@ class Models(Protocol):
         """Return all that requests may name as they are now: the known ones, then the store's."""
         ...
 
-    async def look_up(self, name: str) -> KnownModel:
-        """Return a model of any name that requests may use; nothing is loaded.
+    async def look_up(self, name: str | None) -> KnownModel:
+        """Return the model that a request with this name would get; nothing is loaded.
 
         Raises:
             ApiError: 404, no model has that name.
@@ -159,7 +159,7 @@ class OneModel:
     async def listed(self) -> list[KnownModel]:
         return self.known()
 
-    async def look_up(self, name: str) -> KnownModel:
+    async def look_up(self, name: str | None) -> KnownModel:
         self._service.resolve_model(name)
         return self.known()[0]
 

@@ -194,7 +194,9 @@ class ModelRegistry:
         names = {plain_name(name).lower() for model in found for name in model.names}
         return found + [m for m in stored if plain_name(m.names[0]).lower() not in names]
 
-    async def look_up(self, name: str) -> KnownModel:
+    async def look_up(self, name: str | None) -> KnownModel:
+        if not name or is_placeholder(name, self._models):
+            return self.known()[0]
         known = self._known_as(name)
         if known is not None and self._is_current(known):
             return _as_known(known)

@@ -258,8 +258,9 @@ def test_a_real_engine_fills_in(tmp_path, device):
         assert "".join(event["content"] for event in found) == answer["content"]
         # As the editors' plug-ins send it: a request that only fills the cache, then one for text.
         editor = body | {
-            "samplers": ["top_k", "top_p", "infill"], "cache_prompt": True, "top_k": 40,
-            "top_p": 0.9, "t_max_prompt_ms": 500, "t_max_predict_ms": 10**6, "stream": False,
+            "samplers": ["temperature", "top_k", "top_p", "infill"], "cache_prompt": True,
+            "top_k": 40, "top_p": 0.9, "t_max_prompt_ms": 500, "t_max_predict_ms": 10**6,
+            "stream": False,
             "response_fields": ["content", "timings/prompt_n", "truncated", "no/such"],
         }  # fmt: skip
         warm = client.post(URL, json=editor | {"n_predict": 0}).json()
@@ -267,7 +268,7 @@ def test_a_real_engine_fills_in(tmp_path, device):
         assert (warm["content"], warm["truncated"]) == ("", False)
         response = client.post(URL, json=editor)
         assert response.json()["content"] == answer["content"]
-        assert response.headers["x-ignored-params"] == "samplers, t_max_prompt_ms"
+        assert response.headers["x-ignored-params"] == "t_max_prompt_ms, samplers"
 
 
 def test_scopes():

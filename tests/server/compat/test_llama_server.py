@@ -103,7 +103,7 @@ def test_stop_words_and_settings(live, case):  # noqa: F811
         ({"temperature": -1}, "temperature"),
         ({"repeat_penalty": -1}, "repeat_penalty"),
         ({"cache_prompt": False}, "cache_prompt"),
-        ({"logit_bias": [["word", 1]]}, "logit_bias"),
+        ({"logit_bias": [["word" * 5000, 1]]}, "logit_bias"),
         ({"logit_bias": [[1, 500]]}, "logit_bias"),
         ({"logit_bias": {"1" * 5000: 1}}, "logit_bias"),
         ({"logit_bias": [[2**31, 1]]}, "logit_bias"),
@@ -118,15 +118,46 @@ def test_what_cannot_be_done_is_named(client, engine, fields, param):
 
 
 def test_a_bias_that_is_true_does_nothing(client, engine):
-    body = {"prompt": "x", "logit_bias": [["1", True], [2, False], ["003", 1.5]]}
+    body = {"prompt": "x", "logit_bias": {"1": True, "2": False, "003": 1.5}}
     assert client.post(URL, json=body).status_code == 200
     assert engine.params[0].logit_bias == {2: -100.0, 3: 1.5}
 
 
+def test_a_bias_of_a_text_is_of_each_of_its_tokens(client, engine, tokenizer):
+    for given in ({"cat": -3}, [["cat", -3]]):
+        assert client.post(URL, json={"prompt": "x", "logit_bias": given}).status_code == 200
+        wanted = dict.fromkeys(tokenizer.encode("cat", add_special_tokens=False), -3.0)
+        assert engine.params[-1].logit_bias == wanted and len(wanted) == 3
+    client.post(URL, json={"prompt": "x", "logit_bias": [["1", -3], [2, 1]]})
+    assert engine.params[-1].logit_bias == {tokenizer.encode("1", False)[0]: -3.0, 2: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("samplers", "left", "named"),
+    [
+        (["penalties", "temperature", "top_k", "top_p", "min_p"], "ktpme", ""),
+        ("etkpm", "ktpme", ""),
+        (["top_k", "temperature"], "kt", "min_p, repeat_penalty, top_p, samplers"),
+        (["dry", "temperature", "xtc"], "t", "min_p, repeat_penalty, top_k, top_p"),
+        ([], "", "min_p, repeat_penalty, temperature, top_k, top_p"),
+    ],
+)
+def test_samplers_that_are_left_out_do_nothing(client, engine, samplers, left, named):
+    given = {"temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.1, "repeat_penalty": 1.5}
+    answer = client.post(URL, json={"prompt": "x", "samplers": samplers} | given)
+    assert answer.headers.get("x-ignored-params", "") == named
+    params = engine.params[-1]
+    assert params.temperature == (0.5 if "t" in left else 1.0)
+    assert params.top_k == (7 if "k" in left else 0)
+    assert params.top_p == (0.5 if "p" in left else 1.0)
+    assert params.min_p == (0.1 if "m" in left else 0.0)
+    assert params.repetition_penalty == (1.5 if "e" in left else 1.0)
+
+
 def test_what_does_nothing_is_named(client):
-    body = {"prompt": "x", "samplers": ["top_k"], "n_keep": 3, "repeat_last_n": 64}
-    ignored = client.post(URL, json=body).headers["x-ignored-params"]
-    assert ignored == "samplers, n_keep, repeat_last_n"
+    body = {"prompt": "x", "samplers": ["top_k", "infill"], "n_keep": 3, "repeat_last_n": 64}
+    ignored = client.post(URL, json=body | {"top_p": 0.5}).headers["x-ignored-params"]
+    assert ignored == "n_keep, repeat_last_n, top_p, samplers"
     declared = {"content-type": "application/x-www-form-urlencoded"}
     content = json.dumps({"prompt": "x"})
     assert client.post(URL, content=content, headers=declared).status_code == 200

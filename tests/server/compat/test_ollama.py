@@ -400,7 +400,7 @@ def test_errors_are_texts(serve):
         (key, "POST", CHAT, {"messages": [HELLO], "model": "other"}, 404),
         (key, "POST", CHAT, {"messages": 5}, 400),
         (key, "GET", CHAT, None, 405),
-        (key, "POST", "/api/push", {}, 404),
+        (key, "POST", "/api/nothing", {}, 404),
     ):
         answer = client.request(method, path, json=body, headers=headers)
         assert answer.status_code == status

@@ -129,6 +129,16 @@ async def test_absent_models_are_told_of_like_loaded_ones(server, store):
     assert running["digest"] == tags["mine:latest"]["digest"]
 
 
+async def test_the_properties_of_an_absent_model_are_those_of_the_loaded_one(server):
+    client, loads = server
+    absent = (await client.get("/props?model=quire-tiny")).json()
+    assert absent["is_sleeping"] and absent["model_alias"] == "quire-tiny"
+    assert absent["default_generation_settings"]["n_ctx"] > 100
+    assert absent["chat_template_caps"]["supports_tools"] and absent["eos_token"]
+    assert (await client.get("/props?model=none")).status_code == 404
+    assert loads.num_loads == 0
+
+
 @pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
 async def test_to_have_an_absent_model_go_loads_none(server, path):
     client, loads = server
