@@ -8,6 +8,7 @@ what it gets alone, its part of the sum, and the sum.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import threading
@@ -138,6 +139,8 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=5)
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--threads", type=int, default=cores, help="of each model")
     parser.add_argument("--name", default="two_models", help="of the result file; empty for none")
     parser.add_argument("flags", nargs="*", help="of quire serve, after --")
     options = parser.parse_args()
@@ -146,9 +149,10 @@ def main() -> None:
         paths = []
         for seed, preset in enumerate(options.models):
             path = Path(folder) / f"{preset}-{'ab'[seed]}"
-            random_checkpoint(path, PRESETS[preset], seed=seed)
+            random_checkpoint(path, PRESETS[preset], seed=seed, dtype="bfloat16")
             paths.append(str(path))
-        with ServeProcess([*paths, *options.flags]) as server:
+        threads = ["--threads", str(options.threads)]
+        with ServeProcess([*paths, *threads, *options.flags]) as server:
             url = server.wait_ready()
             clients = {
                 Path(path).name: Clients(url, Path(path).name, number, prompt, options.max_tokens)
