@@ -18,6 +18,7 @@ from quire.server.generation.service import Service, model_names
 from quire.server.generation.shared import Shared
 from quire.server.observability.tracing import check_available
 from quire.server.options import ServerOptions
+from quire.server.registry.core_weights import CoreWeights
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
 from quire.server.registry.model_table import Entry
 from quire.server.registry.stored_models import StoredModels
@@ -46,6 +47,10 @@ def load_models(
     """
     if options.otlp_traces_endpoint is not None:
         check_available()  # before a model is loaded
+    weights = CoreWeights(options.core_weight)
+    names = [model_names(config.model)[0] for config in configs]
+    if named and not options.load_on_demand:
+        weights.check_known(names)
     shared = Shared(options, keys)
 
     def load(config: EngineConfig, loading: Loading) -> Service:
@@ -54,6 +59,7 @@ def load_models(
             watchdog_timeout=options.watchdog_timeout,
             log_format=options.log_format,
             grammar_timeout=options.grammar_compilation_timeout,
+            niceness=weights.niceness(model_names(config.model)[0]),
             loading=loading,
         )
         return Service(engine, engine.config, shared)
@@ -61,7 +67,6 @@ def load_models(
     on_demand = options.load_on_demand
     if named and len(configs) == 1 and not on_demand:
         return OneModel(load(configs[0], loading))
-    names = [model_names(config.model)[0] for config in configs]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(

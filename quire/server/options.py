@@ -68,6 +68,9 @@ class ServerOptions:
         300.0, "idle seconds till a model loaded on demand goes; -1: never", common=True
     )
     load_wait: float = option(60.0, "seconds that a request waits for its model to load")
+    core_weight: tuple[str, ...] = option(
+        (), "NAME=WEIGHT: its part of the cores while other models compute; default 1", common=True
+    )
     metrics_prefix: str = option("quire", "first part of metric names (try vllm)")
     playground: bool = option(True, "serve a chat page at /", common=True)
     enable_auto_tool_choice: bool = option(True, "the model may choose tools")
@@ -106,7 +109,7 @@ class ServerOptions:
     otlp_traces_endpoint: str | None = option(None, "send traces there (needs quire[otel])")
 
     def __post_init__(self) -> None:
-        for name in ("api_key", "allowed_origins", "allowed_hosts"):
+        for name in ("api_key", "allowed_origins", "allowed_hosts", "core_weight"):
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, (value,))

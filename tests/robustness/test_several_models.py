@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -116,6 +117,33 @@ def test_two_models_of_one_name_are_refused_at_the_start(serve, folders):
     assert server.popen.wait(60) == 1
     server.end()
     assert "must have different names; got one twice" in server.stderr
+
+
+def test_cores_are_divided_by_weight(serve):
+    flags = ["--memory", "512MiB", "--core-weight", "two=3"]
+    server = serve("one", "two", flags=flags)
+    url = server.wait_ready()
+    for name in ("one", "two"):
+        text(ask(url, name))
+    niceness = [
+        {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in engine.threads()}
+        for engine in server.engines()
+    ]
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert niceness == [{here + 5}, {here}], "all threads of an engine"
+    server.engines()[0].kill()
+    end = time.monotonic() + 60
+    while ask(url, "one").status_code != 200 and time.monotonic() < end:
+        time.sleep(0.1)
+    assert {engine.nice() for engine in server.engines()} == {here, here + 5}
+    assert server.end() == 0
+
+
+def test_a_weight_of_no_model_is_refused_at_the_start(serve):
+    server = serve("one", "two", flags=["--core-weight", "three=2"])
+    assert server.popen.wait(60) == 1
+    server.end()
+    assert "must name a model of this server (one, two); got three" in server.stderr
 
 
 def test_probes_load_nothing(serve, texts):

@@ -8,6 +8,7 @@ It lives as long as its socket: when the server closes it or dies, it ends.
 from __future__ import annotations
 
 import faulthandler
+import os
 import socket
 import sys
 import time
@@ -64,7 +65,6 @@ def run(connection: socket.socket) -> None:
     # A step lets go of the interpreter's lock many times, and waits as long to get it back from the
     # threads of grammars: 5 ms each time otherwise.
     sys.setswitchinterval(0.0005)
-    use_background_stderr()
     link = MessageSocket(connection, to_engine)
     try:
         loop = _load(link)
@@ -77,6 +77,9 @@ def run(connection: socket.socket) -> None:
 def _load(link: MessageSocket) -> EngineLoop | None:
     """Load what the first message names, or report why it cannot be."""
     start: Start = _first(link)
+    if start.niceness:  # of this thread, and of those that it starts
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + start.niceness)
+    use_background_stderr()
     grammars: list[GrammarCompiler] = []
 
     def create_grammars(model_config: ModelConfig) -> GrammarCompiler:

@@ -25,6 +25,7 @@ class Start(msgspec.Struct, tag=True):
     eos_token_ids: tuple[int, ...]
     tokenizer_folder: str
     log_format: LogFormat = "human"
+    niceness: int = 0
 
 
 class Add(msgspec.Struct, tag=True):

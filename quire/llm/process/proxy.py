@@ -63,6 +63,7 @@ class EngineProxy:
         watchdog_timeout: Seconds.
         log_format: Of the process's log lines.
         grammar_timeout: Seconds that compiling a grammar may take.
+        niceness: How far the process steps back where others want the cores, 0 to 19.
         loading: Told how far the process is while it loads.
 
     Raises:
@@ -77,6 +78,7 @@ class EngineProxy:
         watchdog_timeout: float = DEFAULT_WATCHDOG_SECONDS,
         log_format: LogFormat = "human",
         grammar_timeout: float = DEFAULT_SECONDS,
+        niceness: int = 0,
         loading: Loading | None = None,
     ) -> None:
         self._reader = reader = RequestReader(config.model)
@@ -94,7 +96,7 @@ class EngineProxy:
         self._grammar_timeout = grammar_timeout
         self._grammars: GrammarChecker | None = None
         folders = str(reader.folder), str(reader.tokenizer_folder)
-        start = Start(folders[0], config, reader.eos_token_ids, folders[1], log_format)
+        start = Start(folders[0], config, reader.eos_token_ids, folders[1], log_format, niceness)
         self._supervisor = Supervisor(start, self, watchdog_timeout, loading)
         self._supervisor.start()
 
