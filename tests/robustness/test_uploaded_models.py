@@ -149,6 +149,35 @@ def test_a_client_that_leaves_leaves_nothing(server, gguf, cache):
         time.sleep(0.01)
 
 
+def test_what_another_process_makes_and_removes_appears_and_goes(server, tmp_path):
+    def quire(*arguments):
+        command = [sys.executable, "-m", "quire.cli.main", *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def names():
+        return {model["name"] for model in server.get("/api/tags").json()["models"]}
+
+    def loaded():
+        return {model["name"] for model in server.get("/api/ps").json()["models"]}
+
+    preset = tmp_path / "preset.toml"
+    preset.write_text('base = "quire-tiny"\n[sampling]\nmax_tokens = 1\n')
+    quire("create", "mine", "--file", str(preset))
+    assert names() == {"quire-tiny:latest", "mine:latest"}
+    first = text(server, "mine")
+    assert 0 < len(first) < len(ANSWER) and "mine:latest" in loaded()
+    preset.write_text('base = "quire-tiny"\n')
+    quire("create", "mine", "--file", str(preset))
+    assert text(server, "mine") == ANSWER
+    quire("rm", "mine")
+    assert names() == {"quire-tiny:latest"}
+    assert "not found" in text(server, "mine")
+    end = time.monotonic() + 20
+    while "mine:latest" in loaded():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_nothing_is_published(server):
     answer = server.post("/api/push", json={"model": "quire-tiny"})
     assert answer.status_code == 501 and "no registry" in answer.json()["error"]
