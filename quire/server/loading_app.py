@@ -17,7 +17,7 @@ from quire.core.metrics import Samples
 from quire.server.access.authentication import ApiKey
 from quire.server.access.outer_layers import with_outer_layers
 from quire.server.http.body import json_response
-from quire.server.http.errors import ApiError
+from quire.server.http.errors import not_loaded
 from quire.server.options import ServerOptions
 from quire.server.playground import routes as playground
 
@@ -61,12 +61,8 @@ def create_loading_app(
     ]
 
     def refusal(scope: Scope) -> Response:
-        known = f" ({loading.part:.0%} of its weights are)" if loading.total_bytes else ""
-        error = ApiError(
-            503,
-            f"The model {model_name} is not loaded yet{known}. Try again.",
-            headers={"Retry-After": str(loading.retry_after()), "Connection": "close"},
-        )
+        error = not_loaded(model_name, loading)
+        error.headers["Connection"] = "close"
         return error.response(scope)
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:

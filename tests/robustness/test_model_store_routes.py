@@ -46,6 +46,7 @@ def server(hub, tmp_path):
     }
     with ServeProcess(["--memory", "2GiB", "--device", "cpu"], **settings) as process:
         with httpx2.Client(base_url=process.wait_ready(), timeout=60) as client:
+            client.process = process
             yield client
         assert process.end() == 0
         assert "Traceback" not in process.stderr
@@ -170,7 +171,14 @@ def test_a_client_that_leaves_ends_its_pull_and_the_next_goes_on(server, hub):
         for line in answer.iter_lines():
             if json.loads(line).get("completed", 0) > 100_000:
                 break
+            coming = server.get("/models").json()["data"][-1]
+            assert coming["id"] == "org/tiny:Q8_0", coming
+            assert coming["status"]["value"] == "downloading"
+            asked = chat(server, "org/tiny:Q8_0")
+            assert asked.status_code == 503 and "is being pulled" in asked.json()["error"]
+            assert int(asked.headers["retry-after"]) > 0
     time.sleep(0.5)
+    assert "downloading" not in server.get("/models").text
     num_requests = len(hub.requests)
     time.sleep(0.5)
     assert len(hub.requests) == num_requests, "nothing goes on"
@@ -198,3 +206,15 @@ def test_slow_pulls_hold_up_no_request(server, hub):
     hub.pause = 0.0
     for pull in pulls:
         pull.join()
+
+
+def test_a_server_that_ends_gives_up_its_pulls(server, hub):
+    hub.pause = 0.01
+    with server.stream("POST", "/api/pull", json={"model": "org/tiny:Q8_0"}) as answer:
+        lines = answer.iter_lines()
+        while not json.loads(next(lines)).get("completed"):
+            pass
+        server.process.popen.terminate()
+        rest = [json.loads(line) for line in lines]
+    assert "shutting down" in rest[-1]["error"]
+    assert server.process.popen.wait(30) == 0

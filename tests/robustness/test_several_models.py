@@ -152,15 +152,23 @@ def test_probes_load_nothing(serve, texts):
     assert httpx2.get(ready).status_code == 503
     assert httpx2.get(f"{url}/v2/models/two").status_code == 200
     assert httpx2.get(f"{url}/v2/models/three/ready").status_code == 404
-    for path in ("/slots?model=two", "/info", "/debug/kv_cache?model=two"):
+    for path in (
+        "/health?model=two",
+        "/slots?model=two",
+        "/info",
+        "/debug/kv_cache?model=two",
+    ):
         assert "is absent" in httpx2.get(url + path).text, path
-    assert httpx2.get(f"{url}/props").json()["is_sleeping"]
+    assert httpx2.get(f"{url}/props?model=two").json()["is_sleeping"] is True
     assert httpx2.get(f"{url}/props?model=three").status_code == 404
     listed = httpx2.get(f"{url}/models").json()["data"]
     assert [model["id"] for model in listed][:2] == ["one", "two"]
     assert {model["status"]["value"] for model in listed} == {"absent"}, "the store's as well"
     assert text(ask(url, "two")) == texts["two"]
     assert httpx2.get(ready).status_code == 200
+    assert httpx2.get(f"{url}/health?model=two").status_code == 200
+    assert httpx2.get(f"{url}/health?model=one").status_code == 503
+    assert httpx2.get(f"{url}/health").status_code == 200
     assert httpx2.get(f"{url}/props?model=two").json()["model_alias"] == "two"
 
 

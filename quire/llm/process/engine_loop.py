@@ -102,6 +102,8 @@ def _load(link: MessageSocket) -> EngineLoop | None:
         length = executor.memory.max_model_len
         model = replace(start.config.model, max_model_len=length)
         engine = Engine(executor, replace(start.config, model=model), executor.model_config)
+    except (BrokenPipeError, ConnectionResetError):  # the server wants it no more
+        raise
     except Exception as error:
         if not isinstance(error, QuireError):
             log.exception("[engine] loading failed")

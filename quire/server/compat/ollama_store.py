@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
-from threading import Event
-from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -18,9 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from quire.core.errors import CapacityError, ModelLoadError, RequestError
+from quire.core.errors import RequestError
 from quire.models.manifests import Preset, canonical_name, check_sampling
-from quire.models.pull_progress import PullCancelled, PullProgress
 from quire.models.store import Store
 from quire.protocol.ollama_store import (
     OllamaCopyRequest,
@@ -30,69 +23,11 @@ from quire.protocol.ollama_store import (
 from quire.server.compat import ollama_blobs
 from quire.server.compat.ollama_blobs import in_thread
 from quire.server.generation.models import ManagedModels
+from quire.server.generation.pulls import Pulls
 from quire.server.http.body import json_response, read_any_type, read_fields, read_json
 from quire.server.http.connection import cancel_on_disconnect
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES, send_events
-
-#: Models fetched at once; each has a thread that waits for the network.
-MAX_PULLS = 2
-#: Pulls under way and waiting; further ones are sent away.
-MAX_WAITING = 16
-#: Between two lines about the same file.
-LINE_SECONDS = 0.1
-
-T = TypeVar("T")
-
-
-class Pulls:
-    """Pulls of a server; a client that leaves ends its own, and what came stays for the next."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._threads = ThreadPoolExecutor(MAX_PULLS, "quire-pull")
-        self._num = 0
-
-    async def steps(self, name: str) -> AsyncGenerator[PullProgress, None]:
-        """Yield the steps of a pull as they come, the last with the status ``success``.
-
-        Raises:
-            CapacityError: Too many wait.
-            ApiError: It cannot be had.
-        """
-        if self._num >= MAX_WAITING:
-            raise CapacityError("[pull] too many models are being pulled. Try again.", 10)
-        loop, left = asyncio.get_running_loop(), Event()
-        newest: asyncio.Queue[PullProgress | None] = asyncio.Queue()
-
-        def tell(step: PullProgress) -> None:
-            if left.is_set():
-                raise PullCancelled("[pull] its client has left.")
-            loop.call_soon_threadsafe(newest.put_nowait, step)
-
-        self._num += 1
-        work = loop.run_in_executor(self._threads, partial(self._store.pull, name, None, tell))
-
-        def end(done: asyncio.Future[Path]) -> None:
-            done.exception()  # whoever left asks no more
-            newest.put_nowait(None)
-
-        work.add_done_callback(end)
-        try:
-            shown, shown_time = "", 0.0
-            while (step := await newest.get()) is not None:
-                now = loop.time()
-                # Bytes come in many steps: a line now and then, and one at the end of each file.
-                is_end = step.completed >= step.total
-                if step.status != shown or is_end or now - shown_time >= LINE_SECONDS:
-                    shown, shown_time = step.status, now
-                    yield step
-            await work
-        except ModelLoadError as error:
-            raise ApiError(400, str(error)) from error
-        finally:
-            left.set()
-            self._num -= 1
 
 
 class PullRoute:
@@ -183,7 +118,7 @@ def routes(models: ManagedModels) -> list[Route]:
         return Response(headers=headers)
 
     return [
-        Route("/api/pull", PullRoute(Pulls(store), strict), methods=["POST"]),
+        Route("/api/pull", PullRoute(models.shared.pulls, strict), methods=["POST"]),
         Route("/api/create", create, methods=["POST"]),
         Route("/api/copy", copy, methods=["POST"]),
         Route("/api/delete", delete, methods=["DELETE"]),

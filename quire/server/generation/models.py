@@ -176,6 +176,7 @@ class OneModel:
             raise named_at_start(name)
 
     def drain(self) -> None:
+        self.shared.pulls.end()
         self._service.admission.draining = True
 
     async def end_requests(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from quire.server.access.authentication import ApiKey
 from quire.server.access.rate_limit import RateLimits
+from quire.server.generation.pulls import Pulls
 from quire.server.generation.response_store import ResponseStore
 from quire.server.observability.metrics import ServerMetrics
 from quire.server.observability.request_log import RequestLog
@@ -30,6 +31,7 @@ class Shared:
         rejections: Requests refused at the door, by reason.
         rate_limits: Bound each key.
         responses: Answers kept for later turns.
+        pulls: Models that are being fetched.
         metrics: What ``/metrics`` shows.
         tracing: Sends traces, where a collector is named.
         sinks: Get the record of each request that has ended.
@@ -42,6 +44,7 @@ class Shared:
         self.rate_limits = RateLimits(self.rejections)
         self.responses = ResponseStore(options.max_stored_responses, options.max_stored_bytes)
         self.metrics = ServerMetrics(options.metrics_prefix, self.rejections)
+        self.pulls = Pulls()
         self.tracing: Tracing | None = None
         self.sinks: tuple[Sink, ...] = (self.metrics.http.add, RequestLog(options))
         if options.otlp_traces_endpoint is not None:

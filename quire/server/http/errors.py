@@ -20,6 +20,7 @@ from quire.core.errors import (
     PromptTooLongError,
     RequestError,
 )
+from quire.core.loading import Loading
 from quire.protocol.error_body import (
     AnthropicErrorBody,
     AnthropicErrorDetail,
@@ -47,6 +48,8 @@ TYPES = {
     503: "ServiceUnavailableError",
     504: "DeadlineExceededError",
 }
+#: Of the refusal of a model that is being loaded: the part that is, 0 to 1.
+PROGRESS_HEADER = "Quire-Load-Progress"
 #: Clients look for this word to shorten the conversation and try again.
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 #: TGI's kinds of errors; its clients raise an exception of their own for each.
@@ -182,6 +185,16 @@ def shutting_down() -> ApiError:
     """Return the refusal of a server that is about to end."""
     message = "The server is shutting down. Try another."
     return ApiError(503, message, headers={"Retry-After": "1"})
+
+
+def not_loaded(name: str, loading: Loading) -> ApiError:
+    """Return the refusal of a request for a model that is being loaded, and how far it is."""
+    headers = {"Retry-After": str(loading.retry_after())}
+    known = ""
+    if loading.total_bytes:
+        known = f" ({loading.part:.0%} of its weights are)"
+        headers[PROGRESS_HEADER] = f"{loading.part:.2f}"
+    return ApiError(503, f"The model {name} is not loaded yet{known}. Try again.", headers=headers)
 
 
 def renamed(error: RequestError, sent_name: str) -> RequestError:

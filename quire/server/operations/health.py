@@ -10,7 +10,7 @@ import quire
 from quire.server.generation.models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response
-from quire.server.http.errors import ApiError
+from quire.server.http.errors import ApiError, not_loaded
 
 
 def routes(models: Models) -> list[Route]:
@@ -21,7 +21,16 @@ def routes(models: Models) -> list[Route]:
         return [model.service for model in models.known() if model.service is not None]
 
     async def health(request: Request) -> Response:
-        for service in services():
+        name = request.query_params.get("model")
+        if name is not None:
+            model = await models.look_up(name)
+            if model.loading is not None:
+                raise not_loaded(model.names[0], model.loading)
+            if model.service is None:
+                told = f": {model.error}" if model.error else "."
+                raise ApiError(503, f"{model.names[0]} is {model.state}{told}")
+            _check_ready(model.service)
+        for service in services() if name is None else ():
             service.check_serving()
         return Response()
 

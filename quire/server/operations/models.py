@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.models.pull_progress import PullProgress
 from quire.server.generation.model_facts import ModelFacts, list_facts, weight_bytes
 from quire.server.generation.models import KnownModel, ManagedModels
 from quire.server.http.body import json_response, read_fields, read_json
@@ -25,7 +26,11 @@ def routes(models: ManagedModels) -> list[Route]:
 
     async def list_models(request: Request) -> Response:
         found = await list_facts(models)
-        return json_response({"object": "list", "data": [_describe(facts) for facts in found]})
+        described = [_describe(facts) for facts in found]
+        names = {name for facts in found for name in facts.model.names}
+        coming = models.shared.pulls.running().items()
+        described += [_describe_pull(*pull) for pull in coming if pull[0] not in names]
+        return json_response({"object": "list", "data": described})
 
     async def load_model(request: Request) -> Response:
         body, headers = await _read(request)
@@ -70,6 +75,16 @@ def _describe(facts: ModelFacts) -> dict[str, Any]:
             "created": service.created,
         }
     return described
+
+
+def _describe_pull(name: str, step: PullProgress) -> dict[str, Any]:
+    status = {
+        "value": "downloading",
+        "step": step.status,
+        "downloaded_bytes": step.completed,  # of one file
+        "total_bytes": step.total,
+    }
+    return {"id": name, "aliases": [], "object": "model", "status": status}
 
 
 def _status(model: KnownModel) -> dict[str, Any]:

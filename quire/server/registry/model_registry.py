@@ -33,7 +33,7 @@ from quire.server.generation.service import (
 )
 from quire.server.generation.shared import Shared
 from quire.server.http.connection import cancel_on_disconnect
-from quire.server.http.errors import ApiError, shutting_down
+from quire.server.http.errors import ApiError, not_loaded, shutting_down
 from quire.server.registry.model_table import RETRY_SECONDS, Answer, Entry, ModelState, ModelTable
 
 log = logging.getLogger(__name__)
@@ -206,11 +206,13 @@ class ModelRegistry:
         except QuireError as error:
             raise _refusal(name, str(error)) from error
         if found is None:
+            self.shared.pulls.check_absent(name)
             raise no_such_model(name)
         return found
 
     def drain(self) -> None:
         self._draining = True
+        self.shared.pulls.end()
         for model in self._models.values():
             model.loading.cancelled = True
             if model.service is not None:
@@ -272,6 +274,7 @@ class ModelRegistry:
         except QuireError as error:  # damaged, or another program's that is not supported
             raise _refusal(name, str(error)) from error
         if found is None:
+            self.shared.pulls.check_absent(name)
             raise no_such_model(name)
         if known is not None:
             await self._let_go(known)
@@ -352,13 +355,11 @@ class ModelRegistry:
         self._table.release(key, self._clock())
         self._act()
 
-    def _late(self, model: RegisteredModel) -> CapacityError:
+    def _late(self, model: RegisteredModel) -> Exception:
         loading, name = model.loading, model.entry.name
         if model.entry.state is not ModelState.LOADING:
             return CapacityError(f"[models] {name} waits for the memory of others. Try again.", 5)
-        known = f" ({loading.part:.0%} of its weights are)" if loading.total_bytes else ""
-        reason = f"[models] {name} is not loaded yet{known}. Try again."
-        return CapacityError(reason, loading.retry_after())
+        return not_loaded(name, loading)
 
     # -- what the table asks for --------------------------------------------------------------
     def _act(self) -> None:

@@ -111,9 +111,16 @@ async def test_no_name_means_the_first_and_no_model_is_a_404(registry):
 async def test_a_load_that_takes_too_long_is_told_with_a_time(registry):
     models, loads = registry(100, wait=0.05, a=50)
     loads.held["a"] = True
-    with pytest.raises(CapacityError, match="a is not loaded yet") as refused:
+    with pytest.raises(ApiError, match="a is not loaded yet") as refused:
         await name_of(models, "a")
-    assert refused.value.retry_after_seconds > 0
+    assert refused.value.status == 503 and int(refused.value.headers["Retry-After"]) > 0
+    assert "Quire-Load-Progress" not in refused.value.headers, "nothing is known yet"
+    models._models["a"].loading.advance(30, 120)
+    with pytest.raises(
+        ApiError, match=r"a is not loaded yet \(25% of its weights are\)"
+    ) as refused:
+        await name_of(models, "a")
+    assert refused.value.headers["Quire-Load-Progress"] == "0.25"
     loads.held["a"] = False
     while models.known()[0].state != "ready":
         await asyncio.sleep(0.005)

@@ -1,0 +1,99 @@
+"""Models that this server fetches for its clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from quire.core.errors import CapacityError, ModelLoadError
+from quire.models.manifests import plain_name
+from quire.models.pull_progress import PullCancelled, PullProgress
+from quire.models.store import Store
+from quire.server.http.errors import ApiError, shutting_down
+
+#: Models fetched at once; each has a thread that waits for the network.
+MAX_PULLS = 2
+#: Pulls under way and waiting; further ones are sent away.
+MAX_WAITING = 16
+#: Between two steps about the same file that are told.
+STEP_SECONDS = 0.1
+#: Who asks for a model that is being fetched is told to come back then.
+RETRY_SECONDS = 5
+
+
+class Pulls:
+    """Pulls of a server; a client that leaves ends its own, and what came stays for the next."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(MAX_PULLS, "quire-pull")
+        self._running: dict[object, tuple[str, PullProgress]] = {}
+        self._ended = False
+
+    def running(self) -> Mapping[str, PullProgress]:
+        """Return the last step of each pull that is under way or waits, by the model's name."""
+        return dict(self._running.values())
+
+    def check_absent(self, name: str) -> None:
+        """Return when a model is not being fetched.
+
+        Raises:
+            CapacityError: It is, and will be there later.
+        """
+        for pulled, step in self._running.values():
+            if plain_name(pulled).lower() == plain_name(name).lower():
+                known = f" ({step.completed / step.total:.0%} of a file)" if step.total else ""
+                raise CapacityError(
+                    f"[models] {pulled} is being pulled{known}. Try again.", RETRY_SECONDS
+                )
+
+    def end(self) -> None:
+        """End all of them, and let none begin; what came stays."""
+        self._ended = True
+
+    async def steps(self, name: str) -> AsyncGenerator[PullProgress, None]:
+        """Yield the steps of a pull as they come, the last with the status ``success``.
+
+        Raises:
+            CapacityError: Too many wait.
+            ApiError: It cannot be had; 503, the server is about to end.
+        """
+        if self._ended:
+            raise shutting_down()
+        if len(self._running) >= MAX_WAITING:
+            raise CapacityError("[pull] too many models are being pulled. Try again.", 10)
+        loop, key = asyncio.get_running_loop(), object()
+        newest: asyncio.Queue[PullProgress | None] = asyncio.Queue()
+
+        def tell(step: PullProgress) -> None:
+            if self._ended or key not in self._running:
+                raise PullCancelled("[pull] nobody waits for it any more.")
+            loop.call_soon_threadsafe(newest.put_nowait, step)
+
+        self._running[key] = name, PullProgress("waiting")
+        work = loop.run_in_executor(self._threads, partial(Store().pull, name, None, tell))
+
+        def end(done: asyncio.Future[Path]) -> None:
+            done.exception()  # whoever left asks no more
+            newest.put_nowait(None)
+
+        work.add_done_callback(end)
+        try:
+            shown, shown_time = "", 0.0
+            while (step := await newest.get()) is not None:
+                self._running[key] = name, step
+                now = loop.time()
+                # Bytes come in many steps: one now and then, and one at the end of each file.
+                is_end = step.completed >= step.total
+                if step.status != shown or is_end or now - shown_time >= STEP_SECONDS:
+                    shown, shown_time = step.status, now
+                    yield step
+            await work
+        except PullCancelled:
+            raise shutting_down() from None
+        except ModelLoadError as error:
+            raise ApiError(400, str(error)) from error
+        finally:
+            del self._running[key]
