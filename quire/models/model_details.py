@@ -8,11 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ModelLoadError
 from quire.models.config_fields import read_json
+from quire.models.file_state import FileState, file_states
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +63,20 @@ def read_details(path: Path) -> ModelDetails:
 
 
 def known_details(path: Path | None) -> ModelDetails:
-    """As :func:`read_details`; nothing where the files are not there or cannot be read."""
+    """As :func:`read_details`; nothing where the files are not there or cannot be read.
+
+    What has not changed is not read again.
+    """
+    if path is None:
+        return ModelDetails()
+    files = (path,) if path.is_file() else (path / "config.json", *path.glob("model*.safetensors"))
+    return _known(path, file_states(files))
+
+
+@lru_cache(256)
+def _known(path: Path, states: tuple[FileState, ...]) -> ModelDetails:
     try:
-        return ModelDetails() if path is None else read_details(path)
+        return read_details(path)
     except ModelLoadError as error:  # loading it will say so, too
         log.debug("%s", error)
         return ModelDetails()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +37,7 @@ from quire.models.manifests import (
     write_manifest,
 )
 from quire.models.model_details import known_details
-from quire.models.named_models import named_model
+from quire.models.named_models import NamedModel, catalogue, named_model
 from quire.models.pull_progress import OnProgress, PullProgress
 
 #: The parent of a model whose files were uploaded.
@@ -111,7 +112,11 @@ class Store:
     """
 
     def list(self) -> list[StoredModel]:
-        """Return all names, the one inside the package first, then the newest."""
+        """Return all names, the one inside the package first, then the newest.
+
+        Models of the catalogue count whose file is there without a note of a pull: an older
+        version brought it, or another program.
+        """
         found = []
         for name, manifest in all_manifests():
             if isinstance(manifest, ModelLoadError):
@@ -119,6 +124,7 @@ class Store:
                 found.append(StoredModel(manifest=named, problem=str(manifest)))
             else:
                 found.append(_look(manifest))
+        found += _unnoted(found)
         found.sort(key=lambda model: model.manifest.modified, reverse=True)
         return [_embedded(), *found]
 
@@ -269,8 +275,11 @@ class Store:
         remove_manifest(model.name)
         mine = _files_of(model) | {file.path.resolve() for file in model.manifest.files}
         sharing: dict[str, set[Path]] = {}
+        removed = _catalogued(model)
         for other in self.list()[1:]:
-            if used := _files_of(other) & mine:
+            # What was removed is still of the catalogue, and its file still there.
+            is_same = removed is not None and removed is _catalogued(other)
+            if not is_same and (used := _files_of(other) & mine):
                 sharing[other.name] = used
         freed = _delete(mine.difference(*sharing.values()))
         if model.path is not None and model.path.parent == upload_folder() and not sharing:
@@ -288,6 +297,22 @@ def _embedded() -> StoredModel:
         name=EMBEDDED, model=EMBEDDED, details=known_details(path), modified=_changed(path)
     )
     return StoredModel(manifest=manifest, path=path, files=model_files(path))
+
+
+def _unnoted(noted: Iterable[StoredModel]) -> Iterator[StoredModel]:
+    """Yield the models of the catalogue whose files are there and that ``noted`` does not hold."""
+    names = {model.name.lower() for model in noted}
+    names |= {found.name for model in noted if (found := _catalogued(model)) is not None}
+    for name, named in catalogue().items():
+        path = None if name in names else named.find()
+        if path is not None:
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                yield _look(Manifest(name=name, model=name, modified=_changed(path)))
+
+
+def _catalogued(model: StoredModel) -> NamedModel | None:
+    """Return what a name is in the catalogue, or None if it is not of it, or made from it."""
+    return None if model.manifest.parent else named_model(model.manifest.model)
 
 
 def _look(manifest: Manifest) -> StoredModel:

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -168,6 +169,24 @@ def test_a_model_of_another_program_is_found_and_removed(served, tmp_path):
     assert names() == []
     assert str(Store().find("org/small:Q8_0").path) == path
     assert Store().remove("org/small:Q8_0").freed_bytes == 8000
+
+
+def test_a_model_of_the_catalogue_is_listed_by_its_file(store, tmp_path, monkeypatch):
+    """What was fetched before there were manifests answered, but was not listed."""
+    named = replace(named_model("smollm2"), nbytes=8000)
+    monkeypatch.setitem(catalogue(), "smollm2", named)
+    file = tmp_path / "quire/models" / named.file
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"GGUF" * 2000)
+    assert names() == ["smollm2"] and store.list()[1].path == file
+    write_manifest(Manifest(name="SmolLM2", model="smollm2"))
+    assert names() == ["SmolLM2"]
+    store.copy("smollm2", "mine")
+    assert store.remove("smollm2").shared_with == ("mine",)
+    assert set(names()) == {"mine", "smollm2"}, "the file is still there"
+    assert store.remove("mine").shared_with == ("smollm2",)
+    assert store.remove("smollm2").freed_bytes == 8000
+    assert names() == [] and not file.exists()
 
 
 def test_files_of_ones_own_stay(store, tmp_path):
