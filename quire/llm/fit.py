@@ -7,13 +7,9 @@ from pathlib import Path
 
 from quire.core.config import EngineConfig
 from quire.core.machine import Machine
-from quire.core.memory_budget import budget_from_total
 from quire.llm.memory_needs import engine_demand
+from quire.models.likely_fit import likely_bytes, room_in
 from quire.models.named_models import NamedModel, catalogue
-
-#: What a model of the catalogue needs, by its file's size: packed weights take about as much, and
-#: scratch and the KV cache of a few thousand tokens about a quarter as much again.
-NEEDED_OF_FILE = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +47,7 @@ def fit_files(path: Path, machine: Machine) -> Fit:
 
 def fit_named(model: NamedModel, machine: Machine) -> Fit:
     """Return whether a model of the catalogue is likely to fit; only its size is known."""
-    free = machine.free_bytes
-    budget = budget_from_total(free, EngineConfig().cache.gpu_memory_utilization)
-    return Fit(int(NEEDED_OF_FILE * model.nbytes), budget)
+    return Fit(likely_bytes(model.nbytes), room_in(machine.free_bytes))
 
 
 def largest_that_fits(model: NamedModel, machine: Machine) -> NamedModel | None:

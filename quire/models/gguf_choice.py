@@ -1,19 +1,39 @@
-"""Which GGUF file of several is meant: by its quantization's name; nothing is read or fetched."""
+"""Which GGUF file of several is meant: by its quantization's name; nothing is read or fetched.
+
+Of a repository, without a name, it is the first of :data:`PREFERENCE` that fits the memory: four
+bits a weight, as elsewhere; more where there are none; fewer where four do not fit.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from quire.core.errors import ModelLoadError
+from quire.core.memory_budget import format_bytes
+from quire.models.likely_fit import likely_bytes
 
-#: Taken of a repository where nothing else is said and there are several, as elsewhere.
-DEFAULT_TAG = "Q4_K_M"
+#: Kinds of files, the one that is taken first in front.
+PREFERENCE = (
+    "Q4_K_M", "Q4_K_L", "Q4_K_XL", "Q4_K", "Q4_K_S", "IQ4_NL", "IQ4_XS", "Q4_1", "Q4_0",
+    "Q5_K_M", "Q5_K_S", "Q5_K_L", "Q5_K_XL", "Q5_K", "Q5_0", "Q5_1", "Q6_K", "Q6_K_L", "Q6_K_XL",
+    "Q8_0", "Q8_K_XL", "BF16", "F16", "FP16", "F32", "FP32",
+    "Q3_K_XL", "Q3_K_L", "Q3_K_M", "Q3_K", "Q3_K_S", "Q2_K_XL", "Q2_K_L", "Q2_K", "Q2_K_S",
+)  # fmt: skip
+#: Recipes that mix kinds by layer; below four bits some of those cannot be loaded.
+_MIXED, _MIXED_KINDS = "UD-", ("Q4", "IQ4", "Q5", "Q6", "Q8")
 #: Files named in one error message.
 MAX_NAMED = 20
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
+_KIND = re.compile(
+    rf"(?:^|[-._])((?:{_MIXED})?(?:I?Q\d|TQ\d|MXFP\d|NVFP\d|BF16|FP?16|FP?32)(?:_[A-Z0-9]+)*)$",
+    re.IGNORECASE,
+)
+#: Kinds that no part of Quire can unpack.
+_UNREADABLE = re.compile(rf"(?:{_MIXED})?(?:I?Q1|IQ[123]|TQ|MXFP|NVFP|Q\d_\d_\d)")
 
 
 def gguf_files(names: Iterable[str]) -> list[str]:
@@ -56,15 +76,103 @@ def choose_gguf(names: Iterable[str], tag: str | None, where: str) -> str:
     raise ModelLoadError(f"[load] {where} {rule}{f': {listed}' if listed else ''}. {advice}.")
 
 
-def choose_default(names: Iterable[str], where: str) -> str:
-    """Return the only GGUF file of a repository, or the one of several that is :data:`DEFAULT_TAG`.
+@dataclass(frozen=True, slots=True)
+class ChosenGguf:
+    """The file of a repository that is taken where none was named.
+
+    Attributes:
+        name: Its path in the repository.
+        reason: A sentence; empty where there is only one.
+    """
+
+    name: str
+    reason: str = ""
+
+
+def choose_fitting(sizes: Mapping[str, int | None], where: str, room_bytes: int) -> ChosenGguf:
+    """Return the only GGUF file of a repository, or the first of several that fits.
+
+    Args:
+        sizes: Of its files, as far as they are known; one of unknown size is taken to fit.
+        where: The repository.
+        room_bytes: Memory that an engine would get.
 
     Raises:
-        ModelLoadError: There are several, and not one with that tag; all are named.
+        ModelLoadError: None fits or is of a kind that can be loaded, or several are equally good:
+            all are named.
     """
-    files = gguf_files(names)
-    default = [name for name in files if _is_named(name, DEFAULT_TAG)]
-    return choose_gguf(default if len(default) == 1 else files, None, where)
+    files = gguf_files(sizes)
+    ranks = {name: rank for name in files if (rank := _rank(name)) is not None}
+    ranked = sorted(ranks, key=lambda name: ranks[name])
+    unreadable = sorted({kind_of(name) for name in files if is_unreadable(name)})
+    if len(files) < 2 or not ranked:
+        if unreadable and all(map(is_unreadable, files)):
+            raise _unreadable_error(", ".join(unreadable), where)
+        return ChosenGguf(choose_gguf(files, None, where))
+    fitting = [name for name in ranked if likely_bytes(sizes[name] or 0) <= room_bytes]
+    if not fitting:
+        least = min(ranked, key=lambda name: sizes[name] or 0)
+        raise ModelLoadError(
+            f"[load] {where} must have a GGUF file that fits in the memory that is free, "
+            f"{format_bytes(room_bytes)}; got {_listed(ranked, sizes)}. Free some or take a smaller "
+            f"model; {where}:{kind_of(least)} is fetched all the same."
+        )
+    equal = [name for name in ranked if ranks[name] == ranks[fitting[0]]]
+    chosen = choose_gguf(equal, None, where)
+    reason = f"{where}: {kind_of(chosen)}"
+    if sizes[chosen]:
+        reason += f", {format_bytes(sizes[chosen] or 0)}"
+    reason += f", of {len(files)} files"
+    if larger := [name for name in ranked if ranks[name] < ranks[chosen]]:
+        reason += f"; {_listed(larger, sizes)} of {format_bytes(room_bytes)} that are free"
+    if unreadable:
+        reason += f"; {', '.join(unreadable)} cannot be loaded"
+    if others := [kind_of(name) for name in ranked if name != chosen]:
+        reason += f"; choose another by {where}:{others[0]}, quire show --hub {where} lists them"
+    return ChosenGguf(chosen, reason)
+
+
+def kind_of(name: str) -> str:
+    """Return the quantization that a file's name tells, empty if it tells none."""
+    match = _KIND.search(_PART.sub("", _stem(name)))
+    return match[1].upper() if match is not None else ""
+
+
+def is_unreadable(name: str) -> bool:
+    """Whether a file's name tells a kind that cannot be loaded."""
+    return _UNREADABLE.match(kind_of(name)) is not None
+
+
+def check_readable(name: str, where: str) -> None:
+    """Refuse a file of a kind that cannot be loaded, before it is fetched.
+
+    Raises:
+        ModelLoadError: It is one.
+    """
+    if is_unreadable(name):
+        raise _unreadable_error(name, where)
+
+
+def _unreadable_error(found: str, where: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"[load] {where} must have a GGUF file of a kind that can be loaded: Q2_K to Q8_0, IQ4_NL, "
+        f"IQ4_XS, or of 16 or 32 bits; got {found}. Name another file, or another repository."
+    )
+
+
+def _rank(name: str) -> tuple[int, bool] | None:
+    """Return where in the order of preference a file is, None where it is not."""
+    kind = kind_of(name)
+    plain = kind.removeprefix(_MIXED)
+    mixed = plain != kind
+    if plain not in PREFERENCE or (mixed and not plain.startswith(_MIXED_KINDS)):
+        return None
+    return None if _PART.search(_stem(name)) else (PREFERENCE.index(plain), mixed)
+
+
+def _listed(files: Iterable[str], sizes: Mapping[str, int | None]) -> str:
+    needs = (f"{kind_of(f)} needs about {format_bytes(likely_bytes(sizes[f] or 0))}" for f in files)
+    return ", ".join(needs)
 
 
 def _is_named(name: str, tag: str) -> bool:

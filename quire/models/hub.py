@@ -11,12 +11,14 @@ from quire.core.errors import ModelLoadError, QuireError
 from quire.models.gguf_choice import choose_gguf, gguf_files
 from quire.models.gguf_file import is_gguf
 from quire.models.hub_files import HubReference, download, find_cached, is_read
+from quire.models.likely_fit import check_fit
 from quire.models.manifests import (
     Manifest,
     Preset,
     StoredFile,
     canonical_name,
     find_made,
+    read_manifest,
     write_manifest,
 )
 from quire.models.model_details import known_details
@@ -53,6 +55,7 @@ def download_model(
     *,
     weights: bool = True,
     on_progress: OnProgress | None = None,
+    must_fit: bool = False,
 ) -> Path:
     """Bring ``model`` into the cache, and return its folder or GGUF file.
 
@@ -62,14 +65,18 @@ def download_model(
     Args:
         model, revision, weights: As of :func:`resolve_model`.
         on_progress: Told of each step; None for a bar on a terminal.
+        must_fit: Refuse what this machine never has the memory for.
 
     Raises:
-        ModelLoadError: No such hub id, revision or file, no access, or the hub cannot be reached.
+        ModelLoadError: No such hub id, revision or file, no access, the hub cannot be reached, or
+            it is known beforehand that the model cannot be loaded.
         PullCancelled: ``on_progress`` raised it.
     """
     if on_progress is None:
         with terminal_progress() as shown:
-            return download_model(model, revision, weights=weights, on_progress=shown)
+            return download_model(
+                model, revision, weights=weights, on_progress=shown, must_fit=must_fit
+            )
     model, revision = stands_for(model, revision)
     if model == EMBEDDED:
         return _embedded()
@@ -77,11 +84,17 @@ def download_model(
     path = None if named is not None else _local_model(model)
     if path is not None:
         return path
+    is_asked = True
     if named is not None:
+        if named.find() is None:
+            check_fit(model, named.nbytes, on_progress, must_fit=must_fit)
         path = named.fetch(on_progress)
     else:
-        path = download(_hub_reference(model, revision), on_progress, weights=weights)
-    if weights:
+        path, is_asked = download(
+            _hub_reference(model, revision), on_progress, weights=weights, must_fit=must_fit,
+            kept=_kept_file(model, revision),
+        )  # fmt: skip
+    if weights and is_asked:
         on_progress(PullProgress("writing manifest"))
         _note_pulled(model, revision, path)
     return path
@@ -100,7 +113,30 @@ def find_model(model: str, revision: str | None = None, *, weights: bool = True)
     if named is not None:
         return named.find()
     path = _local_model(model)
-    return path or find_cached(_hub_reference(model, revision), weights=weights)
+    if path is None:
+        path = find_cached(_hub_reference(model, revision), weights=weights)
+    return path or _noted_gguf(model, revision)
+
+
+def _noted_gguf(model: str, revision: str | None) -> Path | None:
+    """Return the GGUF file that was chosen when a repository was pulled, if it is still there."""
+    try:
+        noted = read_manifest(model)
+    except RuntimeError:  # no home: nothing was noted there
+        return None
+    if noted is None or noted.parent or noted.revision != revision or len(noted.files) != 1:
+        return None
+    file = noted.files[0].path
+    return file if file.suffix.lower() == ".gguf" and file.is_file() else None
+
+
+def _kept_file(model: str, revision: str | None) -> str | None:
+    """Return the path in its repository of what :func:`_noted_gguf` finds."""
+    file = _noted_gguf(model, revision)
+    parts = file.parts if file is not None else ()
+    if "snapshots" not in parts:
+        return None
+    return "/".join(parts[parts.index("snapshots") + 2 :])
 
 
 def model_files(path: Path) -> tuple[StoredFile, ...]:

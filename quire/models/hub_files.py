@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from quire.core.errors import ModelLoadError, QuireError
+from quire.core.errors import ModelLoadError, QuireError, UnsupportedArchitectureError
 from quire.models.config_fields import read_json
-from quire.models.gguf_choice import choose_default, choose_gguf, gguf_files
+from quire.models.gguf_choice import (
+    ChosenGguf,
+    check_readable,
+    choose_fitting,
+    choose_gguf,
+    gguf_files,
+)
+from quire.models.gguf_names import GGUF_FAMILIES
 from quire.models.hub_download import TIMEOUT, HubFile, fetch_file
+from quire.models.likely_fit import check_fit, free_room
 from quire.models.manifests import SITE
 from quire.models.pull_progress import OnProgress, PullProgress
 
@@ -102,51 +110,144 @@ def _cached_gguf(reference: HubReference) -> Path | None:
     found = (path for path in folder.rglob("*.gguf") if path.is_file())  # a link may lead nowhere
     names = [path.relative_to(folder).as_posix() for path in found]
     try:
-        name = _choose(names, reference)
+        chosen = _choose(dict.fromkeys(names), reference)
     except ModelLoadError:  # the hub may have it
         return None
-    return None if name is None else folder / name
+    return None if chosen is None else folder / chosen.name
 
 
-def download(reference: HubReference, on_progress: OnProgress, *, weights: bool = True) -> Path:
+def download(
+    reference: HubReference,
+    on_progress: OnProgress,
+    *,
+    weights: bool = True,
+    kept: str | None = None,
+    must_fit: bool = False,
+) -> tuple[Path, bool]:
     """Bring ``reference`` into the hub cache and return its folder or GGUF file.
 
     Only the files Quire reads are fetched, and of those only what the cache lacks.
 
+    Args:
+        reference: What is wanted.
+        on_progress: Told of each step.
+        weights: Whether the weights are needed, or only configuration and tokenizer.
+        kept: The GGUF file that was chosen at an earlier time; it is taken again.
+        must_fit: Refuse what this machine can never load.
+
+    Returns:
+        The path, and whether the hub said which file it is: else it is what the cache has.
+
     Raises:
-        ModelLoadError: No such id, revision or file, no access, or the hub cannot be reached.
+        ModelLoadError: No such id, revision or file, no access, the hub cannot be reached, or the
+            model cannot be loaded.
     """
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub import snapshot_download
 
     repository, revision = reference.repository, reference.revision
     on_progress(PullProgress("pulling manifest"))
     with hub_errors(str(reference)):
-        try:
-            info = HfApi().model_info(repository, revision=revision, timeout=TIMEOUT)
-        except (HfHubHTTPError, HFValidationError):
-            raise
-        except Exception as error:
-            cached = find_cached(reference, weights=weights) or _cached_gguf(reference)
-            if cached is None:
-                raise
-            log.warning(
-                "%s: as it is in the cache; the hub cannot be reached (%s)",
-                reference,
-                _first_line(error),
-            )
-            return cached
-        names = [file.rfilename for file in info.siblings or ()]
-        name = _choose(names, reference)
-        if name is not None:
-            return fetch_file(HubFile(repository, revision, name), on_progress)
+        found = _ask(reference, weights)
+        if isinstance(found, Path):
+            return found, False
+        chosen = _choose_offered(found, reference, kept)
+        if chosen is not None:
+            if chosen.reason:
+                on_progress(PullProgress(chosen.reason))
+            else:
+                nbytes = found.sizes[chosen.name] or 0
+                check_fit(str(reference), nbytes, on_progress, must_fit=must_fit)
+            return fetch_file(HubFile(repository, revision, chosen.name), on_progress), True
         # Weights come last: a snapshot that has them has the rest.
-        for file in sorted(filter(is_read, names), key=lambda name: (_is_weights(name), name)):
+        files = sorted(filter(is_read, found.sizes), key=lambda name: (_is_weights(name), name))
+        if weights:
+            nbytes = sum(found.sizes[name] or 0 for name in files)
+            check_fit(str(reference), nbytes, on_progress, must_fit=must_fit)
+        for file in files:
             if weights or not _is_weights(file):
                 fetch_file(HubFile(repository, revision, file), on_progress)
         # All is there; this checks it and returns the folder.
         patterns = _patterns(weights)
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
+        folder = snapshot_download(repository, revision=revision, allow_patterns=patterns)
+        return Path(folder), True
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the hub has of a repository.
+
+    Attributes:
+        sizes: Bytes of each file; None where the hub does not say.
+        architecture: Of its GGUF files; empty if the hub does not say.
+    """
+
+    sizes: Mapping[str, int | None]
+    architecture: str = ""
+
+
+def ask_offer(reference: HubReference) -> Offer:
+    """Return what the hub has now.
+
+    Raises:
+        ModelLoadError: No such id or revision, no access, or the hub cannot be reached.
+    """
+    with hub_errors(str(reference)):
+        return _offer(reference)
+
+
+def _offer(reference: HubReference) -> Offer:
+    from huggingface_hub import HfApi
+
+    info = HfApi().model_info(
+        reference.repository, revision=reference.revision, timeout=TIMEOUT, files_metadata=True
+    )
+    sizes = {file.rfilename: file.size for file in info.siblings or ()}
+    architecture = (info.gguf or {}).get("architecture", "")
+    return Offer(sizes, architecture if isinstance(architecture, str) else "")
+
+
+def _ask(reference: HubReference, weights: bool) -> Offer | Path:
+    """Return what the hub has, or what the cache has where the hub cannot be reached."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return _offer(reference)
+    except (HfHubHTTPError, HFValidationError):
+        raise
+    except Exception as error:
+        cached = find_cached(reference, weights=weights) or _cached_gguf(reference)
+        if cached is None:
+            raise
+        log.warning(
+            "%s: as it is in the cache; the hub cannot be reached (%s)",
+            reference,
+            _first_line(error),
+        )
+        return cached
+
+
+def _choose_offered(
+    offer: Offer, reference: HubReference, kept: str | None
+) -> ChosenGguf | None:
+    """Return the GGUF file that is meant, or None for a repository of safetensors.
+
+    Raises:
+        ModelLoadError: There is none, or it cannot be loaded.
+    """
+    if kept in offer.sizes and kept is not None:
+        return ChosenGguf(kept)
+    chosen = _choose(offer.sizes, reference)
+    if chosen is None:
+        return None
+    check_readable(chosen.name, reference.repository)
+    known = {family.architecture for family in GGUF_FAMILIES.values()}
+    # A projector of images may be the file the hub looked at.
+    if offer.architecture not in ("", "clip", *known):
+        raise UnsupportedArchitectureError(
+            f"[load] the architecture must be one of {', '.join(sorted(known))}; got "
+            f"{offer.architecture}, as the hub says of {reference.repository}. Nothing was fetched."
+        )
+    return chosen
 
 
 def is_read(name: str) -> bool:
@@ -158,13 +259,13 @@ def _is_weights(name: str) -> bool:
     return fnmatch(name, WEIGHTS[0])
 
 
-def _choose(names: list[str], reference: HubReference) -> str | None:
+def _choose(sizes: Mapping[str, int | None], reference: HubReference) -> ChosenGguf | None:
     """Return the GGUF file that is meant, or None for a repository of safetensors."""
     if reference.tag is not None:
-        return choose_gguf(names, reference.tag, reference.repository)
-    if not gguf_files(names) or any(name.endswith(".safetensors") for name in names):
+        return ChosenGguf(choose_gguf(sizes, reference.tag, reference.repository))
+    if not gguf_files(sizes) or any(name.endswith(".safetensors") for name in sizes):
         return None
-    return choose_default(names, reference.repository)
+    return choose_fitting(sizes, reference.repository, free_room())
 
 
 def _snapshot(reference: HubReference, patterns: list[str]) -> Path | None:

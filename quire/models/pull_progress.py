@@ -15,8 +15,8 @@ class PullProgress:
     """One step of a pull, in the terms of Ollama's ``/api/pull``.
 
     Attributes:
-        status: What is being done: ``pulling manifest``, ``pulling b179c9523d0e``,
-            ``verifying sha256 digest``, ``writing manifest``, ``success``.
+        status: What is being done: one of :data:`STEPS`, ``pulling b179c9523d0e``, or a sentence:
+            which of several files was chosen, and why.
         digest: ``sha256:`` and the hash of the file that is being fetched, where it is known.
         completed, total: Bytes of that file; 0 of 0 for a step without bytes.
     """
@@ -25,6 +25,10 @@ class PullProgress:
     digest: str | None = None
     completed: int = 0
     total: int = 0
+
+
+#: Steps without bytes that a pull has anyway.
+STEPS = ("pulling manifest", "verifying sha256 digest", "writing manifest", "success")
 
 
 class PullCancelled(QuireError):
@@ -38,9 +42,14 @@ OnProgress = Callable[[PullProgress], None]
 
 @contextmanager
 def terminal_progress() -> Iterator[OnProgress]:
-    """Yield a function that shows bytes as a bar where stderr is a terminal, and nothing else."""
+    """Yield a function that writes sentences to stderr and, on a terminal, shows bytes as a bar."""
     if not sys.stderr.isatty():
-        yield lambda step: None
+
+        def tell(step: PullProgress) -> None:
+            if sentence := _sentence(step):
+                print(sentence, file=sys.stderr)
+
+        yield tell
         return
     from rich.console import Console
     from rich.progress import (
@@ -60,6 +69,8 @@ def terminal_progress() -> Iterator[OnProgress]:
         tasks = {}
 
         def show(step: PullProgress) -> None:
+            if sentence := _sentence(step):
+                bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
             if not step.total:
                 return
             if step.status not in tasks:
@@ -67,3 +78,9 @@ def terminal_progress() -> Iterator[OnProgress]:
             bar.update(tasks[step.status], completed=step.completed)
 
         yield show
+
+
+def _sentence(step: PullProgress) -> str:
+    """Return what people are told also where no bar is shown, empty for a mere step."""
+    is_step = step.status in STEPS or step.status.startswith("pulling ")
+    return "" if is_step else step.status

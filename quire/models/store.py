@@ -163,7 +163,12 @@ class Store:
         return _look(Manifest(name=model, model=model, modified=_changed(path)))
 
     def pull(
-        self, name: str, revision: str | None = None, on_progress: OnProgress | None = None
+        self,
+        name: str,
+        revision: str | None = None,
+        on_progress: OnProgress | None = None,
+        *,
+        must_fit: bool = False,
     ) -> Path:
         """Bring a model into the cache, note it, and return its folder or GGUF file.
 
@@ -172,12 +177,13 @@ class Store:
             revision: Branch, tag or commit of a hub id.
             on_progress: Told of each step; None for a bar on a terminal. It ends the pull by
                 raising :class:`~quire.models.pull_progress.PullCancelled`.
+            must_fit: Refuse what this machine never has the memory for.
 
         Raises:
             ModelLoadError: It cannot be had, or not be written; nothing of it is visible, and the
                 next pull goes on where this one ended.
         """
-        path = download_model(name, revision, on_progress=on_progress)
+        path = download_model(name, revision, on_progress=on_progress, must_fit=must_fit)
         if on_progress is not None:
             on_progress(PullProgress("success"))
         return path

@@ -26,6 +26,8 @@ class HubStandIn:
         cuts: Files whose first transfer ends after that many bytes.
         statuses: Answers with which transfers of a file are refused, one after the other.
         bodies: Files that are sent with other bytes than were announced.
+        sizes: What is told of a file's size before it is asked for.
+        architecture: Of the GGUF files, as the hub reads it; empty for none.
         endless: Files whose body is not announced and goes on for ever.
         loops: Files whose transfer is redirected to itself.
         etags: Files that are announced by another hash.
@@ -42,6 +44,8 @@ class HubStandIn:
     cuts: dict[str, int] = field(default_factory=dict)
     statuses: dict[str, list[int]] = field(default_factory=dict)
     bodies: dict[str, bytes] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    architecture: str = ""
     endless: set[str] = field(default_factory=set)
     loops: set[str] = field(default_factory=set)
     etags: dict[str, str] = field(default_factory=dict)
@@ -112,8 +116,14 @@ class _Handler(BaseHTTPRequestHandler):
             {"type": "file", "path": name, "size": len(data), "oid": etag(data, name)}
             for name, data in files.items()
         ]
-        siblings = [{"rfilename": name} for name in files]
+        siblings: list[dict[str, object]] = [{"rfilename": name} for name in files]
+        if "blobs=" in self.path:
+            for entry in siblings:
+                name = str(entry["rfilename"])
+                entry["size"] = self.served.sizes.get(name, len(files[name]))
         info = {"id": repository, "sha": self.served.commit, "siblings": siblings}
+        if self.served.architecture:
+            info["gguf"] = {"architecture": self.served.architecture}
         self._answer(200, json.dumps(tree if is_tree else info).encode())
 
     def _resolve(self, repository: str, name: str) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import ModelLoadError
+from quire.core.machine import read_machine
 from quire.models import hub
-from quire.models.gguf_choice import choose_gguf
+from quire.models.gguf_choice import choose_fitting, choose_gguf, kind_of
 from tests.models.hub_stand_in import COMMIT, HubStandIn, serving
 from tests.models.test_hub import run
 
@@ -82,7 +83,8 @@ def test_the_cache_does_not_say_which_file_is_meant(served, tmp_path):
     [
         ("org/several:Q2_K", f"must have a GGUF file for Q2_K; got 4: .*{LISTED}. Name one of"),
         ("org/several:F16", "must be one GGUF file for F16; got one in 2 parts: F16/Small-F16-"),
-        ("org/two", "must have one GGUF file; got 2: a.IQ1_S.gguf, a.IQ2_S.gguf. Name one"),
+        ("org/two", "must have a GGUF file of a kind that can be loaded: .* got IQ1_S, IQ2_S. "),
+        ("org/two:IQ2_S", "of a kind that can be loaded: .*; got a.IQ2_S.gguf. Name another"),
         ("org/two:S", "must have one GGUF file for S; got 2: a.IQ1_S.gguf, a.IQ2_S.gguf"),
         ("org/none:Q4_0", "must have a GGUF file for Q4_0; got none. Give a repository"),
         ("org/nobody:Q4_0", "the model must be a folder, quire-tiny, or a hub id; got org/nobody"),
@@ -95,6 +97,90 @@ def test_files_are_named_where_none_or_several_fit(model, message, served, tmp_p
     with pytest.raises(ModelLoadError, match=message):
         raise ModelLoadError(result.stderr)
     assert not served.fetched()
+
+
+FREE = read_machine().total_bytes
+
+
+def test_the_file_that_fits_is_chosen_once_and_said(tmp_path):
+    """The second quantization was taken only where it was named; what cannot fit was fetched."""
+    names = ("Small-Q8_0.gguf", "Small-Q4_K_M.gguf", "Small-Q3_K_M.gguf", "Small-IQ3_M.gguf")
+    stand_in = HubStandIn({"org/small": {name: b"GGUF" for name in names}})
+    stand_in.sizes = {names[0]: 3 * FREE, names[1]: 2 * FREE}
+    with serving(stand_in):
+        first = run("download_model", ["org/small"], tmp_path, HF_ENDPOINT=stand_in.url)
+        assert first.stdout.strip().endswith("/Small-Q3_K_M.gguf"), first.stderr
+        assert "org/small: Q3_K_M, 4 B, of 4 files; Q4_K_M needs about " in first.stderr
+        assert "IQ3_M cannot be loaded; choose another by org/small:Q4_K_M" in first.stderr
+        assert stand_in.fetched() == {"Small-Q3_K_M.gguf"}
+        # Without a network it is found; with more memory it stays.
+        found = run("find_model", ["org/small"], tmp_path, HF_HUB_OFFLINE="1")
+        assert found.stdout == first.stdout
+        stand_in.sizes.clear()
+        again = run("download_model", ["org/small"], tmp_path, HF_ENDPOINT=stand_in.url)
+        assert again.stdout == first.stdout and again.stderr == ""
+
+
+def test_nothing_is_fetched_where_nothing_fits(tmp_path):
+    names = ("Small-Q8_0.gguf", "Small-Q4_K_M.gguf")
+    stand_in = HubStandIn({"org/small": {name: b"GGUF" for name in names}})
+    stand_in.sizes = dict.fromkeys(names, 2 * FREE)
+    with serving(stand_in):
+        said = run("download_model", ["org/small"], tmp_path, HF_ENDPOINT=stand_in.url).stderr
+        assert "must have a GGUF file that fits in the memory that is free" in said
+        assert "Q4_K_M needs about" in said and not stand_in.fetched()
+        named = run("download_model", ["org/small:Q8_0"], tmp_path, HF_ENDPOINT=stand_in.url)
+        assert named.returncode == 0 and "free: it may not fit" in named.stderr
+
+
+def test_an_architecture_that_cannot_be_loaded_is_not_fetched(tmp_path):
+    stand_in = HubStandIn({"org/one": {"only.gguf": b"GGUF"}}, architecture="mamba")
+    with serving(stand_in):
+        said = run("download_model", ["org/one"], tmp_path, HF_ENDPOINT=stand_in.url).stderr
+    assert "got mamba, as the hub says of org/one" in said and not stand_in.fetched()
+
+
+SIZES = {
+    "Q2_K": 30, "Q3_K_M": 38, "Q4_0": 44, "Q4_K_M": 48, "Q4_1": 50, "Q5_K_M": 57, "Q8_0": 85,
+    "F16": 160, "IQ2_M": 28, "UD-Q2_K_XL": 31, "UD-Q4_K_XL": 49, "Q4_0_4_4": 44,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "room", "chosen"),
+    [
+        (SIZES, 1000, "Q4_K_M"),
+        (SIZES, 56, "Q4_0"),
+        (SIZES, 48, "Q3_K_M"),
+        (SIZES, 38, "Q2_K"),
+        (["Q8_0", "F16", "Q5_K_M"], 1000, "Q5_K_M"),
+        (["Q8_0", "F16", "Q3_K_M"], 1000, "Q8_0"),
+        (["Q8_0", "F16", "Q3_K_M"], 100, "Q3_K_M"),
+        (["UD-Q2_K_XL", "UD-Q4_K_XL", "IQ2_M"], 1000, "UD-Q4_K_XL"),
+        (["Q4_0_4_4", "IQ2_M", "Q2_K"], 1000, "Q2_K"),
+    ],
+)
+def test_four_bits_first_then_more_then_fewer(kinds, room, chosen):
+    sizes = {f"Model-1B-{kind}.gguf": SIZES[kind] for kind in kinds} | {"mmproj-F16.gguf": 1}
+    assert choose_fitting(sizes, "org/name", room).name == f"Model-1B-{chosen}.gguf"
+
+
+def test_two_models_in_one_repository_are_named():
+    sizes = dict.fromkeys(("a-1b-Q4_K_M.gguf", "a-3b-Q4_K_M.gguf", "a-1b-Q8_0.gguf"), 1)
+    with pytest.raises(ModelLoadError, match=r"got 2: a-1b-Q4_K_M\.gguf, a-3b-Q4_K_M\.gguf"):
+        choose_fitting(sizes, "org/name", 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("M.i1-IQ3_XXS.gguf", "IQ3_XXS"), ("ggml-model-q4_0.gguf", "Q4_0"), ("m-UD-Q2_K_XL.gguf",
+        "UD-Q2_K_XL"), ("BF16/m-BF16-00001-of-00002.gguf", "BF16"), ("Qwen3-0.6B.gguf", ""),
+        ("gpt-oss-MXFP4.gguf", "MXFP4"), ("m.f16.gguf", "F16"), ("Q8-m.gguf", ""),
+    ],
+)  # fmt: skip
+def test_kinds(name, kind):
+    assert kind_of(name) == kind
 
 
 def test_a_transfer_that_breaks_off_is_resumed(tmp_path):

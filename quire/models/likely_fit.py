@@ -1,0 +1,57 @@
+"""Whether weights are likely to fit this machine, told by the size of their file alone."""
+
+from __future__ import annotations
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ModelLoadError
+from quire.core.machine import read_machine
+from quire.core.memory_budget import budget_from_total, format_bytes
+from quire.models.pull_progress import OnProgress, PullProgress
+
+#: What a model needs, by its file's size: packed weights take about as much, and scratch and the
+#: KV cache of a few thousand tokens about a quarter as much again.
+NEEDED_OF_FILE = 1.25
+
+
+def likely_bytes(nbytes: int) -> int:
+    """Return the memory that a model will take whose weights are a file of ``nbytes``."""
+    return int(NEEDED_OF_FILE * nbytes)
+
+
+def room_in(memory_bytes: int) -> int:
+    """Return what an engine would take of that much memory with the default settings."""
+    return budget_from_total(memory_bytes, EngineConfig().cache.gpu_memory_utilization)
+
+
+def free_room() -> int:
+    """Return what an engine would take of the memory that is free now."""
+    return room_in(read_machine().free_bytes)
+
+
+def check_fit(what: str, nbytes: int, on_progress: OnProgress, *, must_fit: bool) -> None:
+    """Tell whoever asked for a model that is likely not to fit, before it is fetched.
+
+    Args:
+        what: The model, as it was asked for.
+        nbytes: Of its weights' files.
+        on_progress: Told, where there is less memory free now.
+        must_fit: It is to be loaded here.
+
+    Raises:
+        ModelLoadError: It must fit, and this machine never has the memory.
+    """
+    machine, needed = read_machine(), likely_bytes(nbytes)
+    total, free = room_in(machine.total_bytes), room_in(machine.free_bytes)
+    if must_fit and needed > total:
+        raise ModelLoadError(
+            f"[load] a model must fit in this machine's memory, {format_bytes(total)}; got {what}, "
+            f"which needs about {format_bytes(needed)}. Take a smaller one; quire pull fetches "
+            "this one all the same."
+        )
+    if needed > free:
+        on_progress(
+            PullProgress(
+                f"{what} needs about {format_bytes(needed)} of memory, and "
+                f"{format_bytes(free)} are free: it may not fit"
+            )
+        )
