@@ -10,6 +10,9 @@ import click
 from quire.cli.chat_session import ChatSession
 from quire.core.errors import QuireError
 
+#: Around a text of several lines.
+QUOTES = '"""'
+
 
 def converse(session: ChatSession, name: str) -> None:
     """Talk until the end of the input; ``name`` is the model's.
@@ -45,12 +48,23 @@ def _read_line() -> str | None:
         return next(iter(sys.stdin), None)
     while True:
         try:
-            return input("> ")
+            return _read_quoted(input("> "))
         except EOFError:
             click.echo(err=True)
             return None
         except KeyboardInterrupt:
             click.echo("\n(Ctrl-D or /exit leaves)", err=True)
+
+
+def _read_quoted(line: str) -> str:
+    """Return a line, or all lines of a text that stands between three quotes."""
+    text = line.lstrip()
+    if not text.startswith(QUOTES):
+        return line
+    text = text.removeprefix(QUOTES)
+    while not text.rstrip().endswith(QUOTES):
+        text += "\n" + input("... ")
+    return text.rstrip().removesuffix(QUOTES).strip("\n")
 
 
 def _show_answer(session: ChatSession) -> str:

@@ -20,7 +20,8 @@ HELP = """\
 /load FILE        go on with a saved conversation
 /set NAME VALUE   change a sampling setting: /set temperature 0.7; without NAME, list them
 /stats            what the engine did so far
-/exit             leave"""
+/exit, /bye       leave
+\"\"\"               before and after it: a text of several lines"""
 
 
 class ChatModel(Protocol):
@@ -113,6 +114,7 @@ class ChatSession:
         name, _, rest = line.strip().partition(" ")
         commands: dict[str, Callable[[str], str | None]] = {
             "/help": lambda rest: HELP,
+            "/?": lambda rest: HELP,
             "/system": self._set_system,
             "/clear": self._clear,
             "/retry": self._retry,
@@ -121,6 +123,7 @@ class ChatSession:
             "/set": self._set,
             "/stats": self._stats,
             "/exit": lambda rest: None,
+            "/bye": lambda rest: None,
         }
         if name not in commands:
             raise RequestError(f"[chat] a command must be one of {' '.join(commands)}; got {name}.")

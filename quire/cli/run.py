@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -38,18 +39,37 @@ START_SECONDS = 60.0
 @click.argument("prompt", required=False)
 @base_url_option
 @click.option("--system", help="system prompt")
+@click.option("--verbose", is_flag=True, help="say how fast the answer to PROMPT came, on stderr")
+@click.option(
+    "--keep-alive", metavar="TIME", help="how long MODEL stays loaded without requests: 10m, -1"
+)
 @sampling_flags
 def run(
-    model: str, prompt: str | None, base_url: str, system: str | None, sampling: dict[str, Any]
+    model: str,
+    prompt: str | None,
+    base_url: str,
+    system: str | None,
+    verbose: bool,
+    keep_alive: str | None,
+    sampling: dict[str, Any],
 ) -> None:
-    """Talk to MODEL, or answer PROMPT (- reads stdin) and leave.
+    """Talk to MODEL, or answer PROMPT and leave.
 
-    MODEL is pulled if it is not on this machine. The running server answers; where there is none,
-    one is started that goes on when this ends (quire ps shows its models).
+    PROMPT is read from stdin where it is -, or where stdin is not a terminal and there is none.
+
+    MODEL is pulled if it is not on this machine, unless it can never be loaded here; of a
+    repository with several GGUF files, one that fits (quire help pull). The running server answers;
+    where there is none, one is started that stays when this ends: quire ps shows its models, quire
+    stop has one go.
     """
     from quire.cli.chat_session import ChatSession
     from quire.cli.remote_chat import RemoteChat
 
+    if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
+        prompt = sys.stdin.read().removesuffix("\n")
+    if prompt is not None and not prompt.strip():
+        raise click.UsageError("[run] a prompt must have text; got none.")
+    stay = None if keep_alive is None else _seconds(keep_alive)
     try:
         _load(base_url, model)
     except NoServerError:
@@ -58,17 +78,39 @@ def run(
             raise
         _start_server(base_url, place.hostname, place.port or 80)
         _load(base_url, model)
+    if stay is not None:
+        _keep(base_url, model, stay)
     session = ChatSession(RemoteChat(base_url, model), system=system, sampling=sampling)
     if prompt is None:
         from quire.cli.chat_loop import converse
 
         converse(session, model)
         return
-    session.ask(sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt)
+    session.ask(prompt)
     for piece in session.answer(stopped=lambda: False):
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")
+    if verbose:
+        sys.stdout.flush()
+        click.echo(f"[{session.last_summary}]", err=True)
+
+
+def _seconds(keep_alive: str) -> float | None:
+    """Return how long a model stays, negative for ever, as Ollama reads it."""
+    from quire.protocol.ollama import read_keep_alive
+
+    is_number = keep_alive.removeprefix("-").isdecimal()
+    seconds = read_keep_alive(float(keep_alive) if is_number else keep_alive)
+    return -1 if seconds == math.inf else seconds
+
+
+def _keep(base_url: str, model: str, seconds: float) -> None:
+    """Have the server keep a loaded model for that long after each request."""
+    body = {"model": model, "keep_alive": seconds, "stream": False}
+    connection, prefix = connect(base_url)
+    with closing(connection):
+        read_answer(request(connection, "POST", f"{prefix}/api/generate", body))
 
 
 def _load(base_url: str, model: str) -> None:
@@ -80,7 +122,7 @@ def _load(base_url: str, model: str) -> None:
             raise
         from quire.models.store import Store
 
-        Store().pull(model)
+        Store().pull(model, must_fit=True)
         _ask_to_load(base_url, model)
 
 

@@ -1,4 +1,4 @@
-"""``quire show``: what is known of one model; nothing is loaded or fetched."""
+"""``quire show``: what is known of one model, here or on the hub; nothing is loaded or fetched."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show(model: str, as_json: bool) -> None:
+@click.option("--hub", is_flag=True, help="Ask the hub which GGUF files there are, and which fit.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(model: str, hub: bool, as_json: bool) -> None:
     """Show what is known of MODEL: its shape, its size, its licence, what goes with it.
 
     MODEL is a name that quire list shows, a folder, a GGUF file, or a name of the catalogue: of one
-    that was not pulled yet, what the catalogue says.
+    that was not pulled yet, what the catalogue says. With --hub it is a hub id such as org/name.
     """
+    if hub:
+        from quire.cli.hub_offer import show_offer
+
+        show_offer(model, as_json)
+        return
     from quire.cli.list import named_summary
     from quire.models.named_models import named_model
     from quire.models.store import Store
@@ -40,7 +46,7 @@ def show(model: str, as_json: bool) -> None:
     else:
         raise ConfigError(
             f"[show] the model must be on this machine or in the catalogue; got {model!r}. "
-            "quire list shows those that are; quire pull fetches one."
+            "quire list shows those that are; quire show --hub org/name asks the hub."
         )
     if as_json:
         click.echo(json.dumps(facts))

@@ -114,8 +114,8 @@ def choose_fitting(sizes: Mapping[str, int | None], where: str, room_bytes: int)
         least = min(ranked, key=lambda name: sizes[name] or 0)
         raise ModelLoadError(
             f"[load] {where} must have a GGUF file that fits in the memory that is free, "
-            f"{format_bytes(room_bytes)}; got {_listed(ranked, sizes)}. Free some or take a smaller "
-            f"model; {where}:{kind_of(least)} is fetched all the same."
+            f"{format_bytes(room_bytes)}; got {_listed(ranked, sizes)}. Free some, or take a "
+            f"smaller model; {where}:{kind_of(least)} is fetched all the same."
         )
     equal = [name for name in ranked if ranks[name] == ranks[fitting[0]]]
     chosen = choose_gguf(equal, None, where)

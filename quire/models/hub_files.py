@@ -226,9 +226,7 @@ def _ask(reference: HubReference, weights: bool) -> Offer | Path:
         return cached
 
 
-def _choose_offered(
-    offer: Offer, reference: HubReference, kept: str | None
-) -> ChosenGguf | None:
+def _choose_offered(offer: Offer, reference: HubReference, kept: str | None) -> ChosenGguf | None:
     """Return the GGUF file that is meant, or None for a repository of safetensors.
 
     Raises:

@@ -10,27 +10,37 @@ import httpx2
 import pytest
 
 from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tests.models.hub_stand_in import HubStandIn, serving
 from tools.serve_process import ServeProcess
 
 
 @pytest.fixture
-def quire(tmp_path):
-    """Run ``quire`` with caches of its own."""
+def quire_with(tmp_path):
+    """Return what runs ``quire`` with caches of its own and further settings."""
     own = {"QUIRE_CACHE": str(tmp_path / "quire"), "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
 
-    def run(*args: str, code: int = 0, stdin: str = "") -> str:
-        done = subprocess.run(
-            [*COMMAND, *args],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=ENVIRONMENT | own,
-        )
-        assert done.returncode == code, done.stderr
-        return done.stdout if code == 0 else done.stderr
+    def with_settings(**settings: str):
+        def run(*args: str, code: int = 0, stdin: str = "") -> str:
+            done = subprocess.run(
+                [*COMMAND, *args],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                env=ENVIRONMENT | own | settings,
+            )
+            assert done.returncode == code, done.stderr
+            return done.stdout if code == 0 else done.stderr
 
-    return run
+        return run
+
+    return with_settings
+
+
+@pytest.fixture
+def quire(quire_with):
+    """Run ``quire`` with caches of its own."""
+    return quire_with()
 
 
 def write(folder: Path, text: str) -> str:
@@ -145,6 +155,28 @@ def test_a_folder_without_a_name_is_shown(quire, model):
 @pytest.mark.parametrize("command", ["show", "rm"])
 def test_names_that_nothing_has_are_refused(command, quire):
     assert f"[{command}] the model must be" in quire(command, "nothing", code=1)
+
+
+def test_the_files_of_a_repository_are_told_apart(quire_with):
+    names = ("Small-Q8_0.gguf", "Small-Q4_K_M.gguf", "Small-IQ2_M.gguf")
+    hub = HubStandIn({"org/small": dict.fromkeys(names, b"GGUF"), "org/none": {"README.md": b""}})
+    hub.sizes = {names[0]: 10**15}
+    with serving(hub):
+        said = quire_with(HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="")
+        told = {
+            file["file"]: file for file in json.loads(said("show", "org/small", "--hub", "--json"))
+        }
+        assert {name: file["verdict"] for name, file in told.items()} == {
+            names[0]: "does not fit", names[1]: "fits", names[2]: "cannot be loaded",
+        }  # fmt: skip
+        assert [name for name, file in told.items() if file["default"]] == [names[1]]
+        shown = said("show", "org/small", "--hub").splitlines()
+        assert "org/small means Small-Q4_K_M.gguf" in shown[-1] and len(shown) == 5
+        assert "needs a repository with GGUF files" in said("show", "org/none", "--hub", code=1)
+        assert "needs a model of the hub" in said("show", "quire-tiny", "--hub", code=1)
+        assert not hub.fetched()
+        pulled = said("pull", "org/small")
+        assert pulled.endswith("/Small-Q4_K_M.gguf\n")
 
 
 def test_the_model_inside_stays(quire):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import socket
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 
+import httpx2
 import psutil
 import pytest
 
@@ -34,16 +39,40 @@ def quire(*arguments, **settings):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)
 
 
+def converse(arguments, lines):
+    """Type lines into a terminal of the command; return what it shows."""
+    main, terminal = pty.openpty()
+    command = [sys.executable, "-m", "quire.cli.main", *arguments]
+    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    os.write(main, "".join(f"{line}\n" for line in lines).encode())
+    shown = b""
+    with contextlib.suppress(OSError):  # its end
+        while piece := os.read(main, 10_000):
+            shown += piece
+    os.close(main)
+    assert process.wait(60) == 0, shown
+    return shown.decode()
+
+
 def test_a_server_is_started_used_again_and_emptied(url):
     base = ["--base-url", url]
     first = quire("run", "quire-tiny", QUESTION, *base)
     assert first.returncode == 0, first.stderr
     assert first.stdout == "The capital of France is Paris.\n"
     assert f"starting a server at {url}" in first.stderr
-    talk = quire("run", "quire-tiny", *base, input=f"{QUESTION}\n/stats\n")
-    assert talk.stdout == first.stdout
-    assert "starting" not in talk.stderr
-    assert "quire-tiny" in talk.stderr and "ready" in talk.stderr
+    piped = quire("run", "quire-tiny", "--verbose", *base, input=f"{QUESTION}\n")
+    assert piped.stdout == first.stdout
+    assert "starting" not in piped.stderr and "pieces, first after" in piped.stderr
+    lines = ['"""What is', 'the capital of France?"""', "/stats", "/nothing", "/bye"]
+    talk = converse(["run", "quire-tiny", *base, "--keep-alive", "17m"], lines)
+    assert "The capital of France is" in talk
+    assert "quire-tiny" in talk and "ready" in talk and "got /nothing" in talk
+    held = httpx2.get(f"{url}/api/ps").json()["models"][0]
+    left = datetime.fromisoformat(held["expires_at"]) - datetime.now(UTC)
+    assert 15 < left.total_seconds() / 60 <= 17
+    wrong = quire("run", "quire-tiny", "Hi", "--keep-alive", "soon", *base)
+    assert wrong.returncode == 1 and "[keep_alive] must be seconds, or a" in wrong.stderr
     (model,) = json.loads(quire("ps", "--json", *base).stdout)
     assert (model["id"], model["status"]["value"]) == ("quire-tiny", "ready")
     assert quire("ps", *base).stdout.splitlines()[1].split()[:2] == ["quire-tiny", "ready"]
@@ -54,6 +83,13 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny was not loaded\n"
     again = quire("run", "quire-tiny", "-", *base, input=QUESTION + "\n")
     assert again.stdout == first.stdout, again.stderr
+
+
+def test_a_prompt_of_nothing_is_refused(url):
+    """It was an endless conversation of no lines, which started a server."""
+    found = quire("run", "quire-tiny", "--base-url", url, input="\n")
+    assert found.returncode == 2 and "a prompt must have text" in found.stderr
+    assert "starting" not in found.stderr
 
 
 def test_a_model_that_nobody_has_is_refused_with_a_reason(url):

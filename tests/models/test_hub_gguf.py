@@ -105,7 +105,7 @@ FREE = read_machine().total_bytes
 def test_the_file_that_fits_is_chosen_once_and_said(tmp_path):
     """The second quantization was taken only where it was named; what cannot fit was fetched."""
     names = ("Small-Q8_0.gguf", "Small-Q4_K_M.gguf", "Small-Q3_K_M.gguf", "Small-IQ3_M.gguf")
-    stand_in = HubStandIn({"org/small": {name: b"GGUF" for name in names}})
+    stand_in = HubStandIn({"org/small": dict.fromkeys(names, b"GGUF")})
     stand_in.sizes = {names[0]: 3 * FREE, names[1]: 2 * FREE}
     with serving(stand_in):
         first = run("download_model", ["org/small"], tmp_path, HF_ENDPOINT=stand_in.url)
@@ -123,7 +123,7 @@ def test_the_file_that_fits_is_chosen_once_and_said(tmp_path):
 
 def test_nothing_is_fetched_where_nothing_fits(tmp_path):
     names = ("Small-Q8_0.gguf", "Small-Q4_K_M.gguf")
-    stand_in = HubStandIn({"org/small": {name: b"GGUF" for name in names}})
+    stand_in = HubStandIn({"org/small": dict.fromkeys(names, b"GGUF")})
     stand_in.sizes = dict.fromkeys(names, 2 * FREE)
     with serving(stand_in):
         said = run("download_model", ["org/small"], tmp_path, HF_ENDPOINT=stand_in.url).stderr
