@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import click
 
@@ -133,16 +133,19 @@ def _ask_to_load(base_url: str, model: str) -> None:
         response = request(connection, "POST", f"{prefix}/models/load", {"model": model})
         started, told = read_answer(response)["started"], False
         begin = time.monotonic()
-        while started and _is_loading(connection, prefix):
+        while started and _is_loading(connection, prefix, model):
             if not told and time.monotonic() - begin > TELL_SECONDS:
                 told = True
                 click.echo(f"loading {model}", err=True)
             time.sleep(0.02)
 
 
-def _is_loading(connection: HTTPConnection, prefix: str) -> bool:
-    found = read_answer(request(connection, "GET", f"{prefix}/models"))["data"]
-    return any(model["status"]["value"] == "loading" for model in found)
+def _is_loading(connection: HTTPConnection, prefix: str, model: str) -> bool:
+    try:
+        request(connection, "GET", f"{prefix}/health?{urlencode({'model': model})}").read()
+    except ServerRefusal as refusal:
+        return refusal.retry_after is not None  # else it cannot be loaded, or waits for others
+    return False
 
 
 def _start_server(url: str, host: str, port: int) -> None:

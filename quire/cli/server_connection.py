@@ -31,11 +31,13 @@ class ServerRefusal(RequestError):
 
     Attributes:
         status: Of the answer.
+        retry_after: What it says of when to come back, None if nothing.
     """
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, retry_after: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = retry_after
 
 
 base_url_option = click.option(
@@ -98,7 +100,8 @@ def request(
         ) from error
     if response.status != 200:
         told = _line(refusal(response.status, head))
-        raise ServerRefusal(f"[server] it refused: {told}", response.status)
+        retry_after = response.getheader("Retry-After")
+        raise ServerRefusal(f"[server] it refused: {told}", response.status, retry_after)
     return response
 
 
