@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from quire.core.sampling_params import RequestOutputKind, SamplingParams
     from quire.core.structured_outputs import StructuredOutputs
     from quire.core.structured_outputs import StructuredOutputs as StructuredOutputsParams
-    from quire.llm import LLM, AsyncLLM
-    from quire.llm import AsyncLLM as AsyncLLMEngine
+    from quire.llm.async_llm import AsyncLLM
+    from quire.llm.async_llm import AsyncLLM as AsyncLLMEngine
     from quire.llm.engine_args import EngineArgs
     from quire.llm.engine_args import EngineArgs as AsyncEngineArgs
+    from quire.llm.llm import LLM
 
 __all__ = [
     "LLM",
@@ -33,10 +34,10 @@ __all__ = [
 
 #: Where each name lives; several are vLLM's names of a thing.
 _HOMES = {
-    "LLM": "quire.llm:LLM",
+    "LLM": "quire.llm.llm:LLM",
     "AsyncEngineArgs": "quire.llm.engine_args:EngineArgs",
-    "AsyncLLM": "quire.llm:AsyncLLM",
-    "AsyncLLMEngine": "quire.llm:AsyncLLM",
+    "AsyncLLM": "quire.llm.async_llm:AsyncLLM",
+    "AsyncLLMEngine": "quire.llm.async_llm:AsyncLLM",
     "EngineArgs": "quire.llm.engine_args:EngineArgs",
     "KvCacheConfig": "quire.core.engine_keywords:KvCacheConfig",
     "RequestOutputKind": "quire.core.sampling_params:RequestOutputKind",

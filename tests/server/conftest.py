@@ -22,7 +22,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.llm import AsyncLLM
+from quire.llm.async_llm import AsyncLLM
 from quire.llm.engine_client import EngineProgress
 from quire.server.app import create_app
 from quire.server.generation.models import OneModel

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from quire.core.config import EngineConfig
-from quire.llm import AsyncLLM
+from quire.llm.async_llm import AsyncLLM
 from quire.models.hub import EMBEDDED
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared

@@ -21,12 +21,12 @@ import msgspec
 from quire.core.errors import CapacityError, RequestError
 from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
 from quire.core.structured_outputs import StructuredOutputs
-from quire.llm.grammars.sandbox import compile_in_sandbox
 from quire.llm.grammars.turns import Turns
 from quire.llm.process.child import ChildProcess, ending_text
 from quire.text.grammar import GrammarCompiler, grammar_of
 from quire.text.grammar_vocabulary import Vocabulary
 
+_COMPILER = "quire.llm.grammars.sandbox:compile_in_sandbox"
 #: Grammars compiled at once: one that takes long does not hold up the others.
 MAX_PROCESSES = 3
 #: Of one client at a time, so that whoever sends long ones leaves a process to the others.
@@ -206,7 +206,7 @@ class _Sandbox:
 
     def __init__(self, vocabulary: Vocabulary, seconds: float) -> None:
         # What a grammar that breaks it writes to stderr is of no use: the client is told.
-        self._process = ChildProcess(compile_in_sandbox, quiet=True)
+        self._process = ChildProcess(_COMPILER, quiet=True)
         self._link = Connection(self._process.socket.detach())
         self.is_alive = True
         try:

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 
@@ -34,7 +33,7 @@ class ChildProcess:
     The thread that makes it must outlive it: on Linux the kernel kills it with that thread.
 
     Args:
-        target: A module's function; gets the child's end of the socket.
+        target: ``module:function``, imported by the child alone; gets its end of the socket.
         quiet: Drop what it writes to stderr.
 
     Attributes:
@@ -44,7 +43,7 @@ class ChildProcess:
         OSError: It cannot be started.
     """
 
-    def __init__(self, target: Callable[[socket.socket], None], *, quiet: bool = False) -> None:
+    def __init__(self, target: str, *, quiet: bool = False) -> None:
         self.socket, theirs = socket.socketpair()
         read, write = os.pipe()
         os.set_blocking(read, False)
@@ -53,7 +52,7 @@ class ChildProcess:
             # A fresh interpreter: forking would copy locks that other threads hold.
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-c", _CODE, target.__module__, target.__name__),
+                    *(sys.executable, "-c", _CODE, *target.split(":")),
                     *(str(theirs.fileno()), str(stacks.fileno()), str(os.getpid())),
                     *sys.path,
                 ],

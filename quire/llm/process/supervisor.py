@@ -20,7 +20,6 @@ from quire.core.loading import Loading
 from quire.core.log import get_logger
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
 from quire.core.process_usage import cpu_seconds
-from quire.llm.process import engine_loop
 from quire.llm.process.child import ChildProcess, ending_text
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
@@ -39,6 +38,7 @@ from quire.llm.process.step_pace import StepPace
 
 log = get_logger(__name__)
 
+_ENGINE = "quire.llm.process.engine_loop:run"
 #: How often the watchdog looks.
 TICK_SECONDS = 0.25
 #: Between two looks; more means that this process was paused, perhaps with the whole machine.
@@ -197,7 +197,7 @@ class Supervisor:
     def _run_process(self) -> QuireError:
         """Start a process and read it to its end; return why it ended."""
         try:
-            child = ChildProcess(engine_loop.run)
+            child = ChildProcess(_ENGINE)
         except OSError as failure:
             return EngineDeadError(f"[engine] its process could not be started: {failure}.")
         self._pid = child.pid

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from quire.core.config import EngineConfig
-from quire.llm import AsyncLLM
+from quire.llm.async_llm import AsyncLLM
 from quire.server.access.authentication import scope_of
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared

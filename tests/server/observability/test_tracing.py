@@ -18,7 +18,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.outputs import RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.llm import AsyncLLM
+from quire.llm.async_llm import AsyncLLM
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.observability.request_record import Generation, RequestRecord

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from quire.core.config import EngineConfig
-from quire.llm import AsyncLLM
+from quire.llm.async_llm import AsyncLLM
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
