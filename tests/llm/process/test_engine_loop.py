@@ -17,7 +17,10 @@ from quire.core.errors import RequestError
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
+from quire.llm.engine_args import EngineArgs
 from quire.llm.grammars.compile_thread import GrammarThread
+from quire.llm.process import engine_loop
+from quire.llm.process.child import ChildProcess
 from quire.llm.process.engine_loop import EngineLoop
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
@@ -25,11 +28,13 @@ from quire.llm.process.messages import (
     Add,
     Done,
     Refused,
+    Start,
     Step,
     from_engine,
     to_engine,
 )
 from quire.llm.text_engine import TextEngine
+from tools.random_checkpoint import PRESETS, random_checkpoint
 
 CHOICE = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputs(choice=["aa", "ab"]))
 PLAIN = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -162,3 +167,16 @@ def test_requests_come_back_in_order_and_withdrawn_ones_do_not(compiler: SlowCom
     assert found == [("A", None), ("C", None)]
     assert compiler.compiled == ["regex:a", "regex:c"]
     thread.close()
+
+
+def test_a_server_that_goes_while_it_loads_is_no_failed_load(
+    tmp_path: Path, device: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A model unloaded while its engine was being restarted left a traceback in the log."""
+    random_checkpoint(tmp_path, PRESETS["tiny-llama"])
+    config = EngineArgs(tmp_path, device=device, threads=1).config
+    child = ChildProcess(engine_loop.run)
+    start = Start(str(tmp_path), config, (256,), str(tmp_path))
+    MessageSocket(child.socket, from_engine).send(start)
+    assert child.end(at_once=False) == 0
+    assert "Traceback" not in capfd.readouterr().err

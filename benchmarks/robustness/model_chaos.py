@@ -1,0 +1,337 @@
+"""``scripts/model_chaos``: models loaded, unloaded, pulled, removed and killed while others ask.
+
+A server has four models on a stand-in hub and memory for two. Clients in every shape ask, leave,
+load and unload; others pull and remove, through the server and as processes of their own; engines
+and pulls are killed. Each answer must be the one that the model gives alone, each refusal say why;
+the memory of those that are loaded must stay within the budget; and afterwards nothing is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks import results
+from benchmarks.robustness import growth_probe
+from benchmarks.robustness.growth import SITE
+from benchmarks.robustness.model_clients import SHAPES, ask, texts_alone
+from benchmarks.robustness.model_operations import TIMEOUT, Actor, Report, Site, judge
+from quire.llm.memory_needs import PROCESS_BYTES
+from quire.server.generation.pulls import MAX_PULLS
+from quire.server.registry.model_table import HOLDING
+from tests.models.hub_stand_in import HubStandIn, serving
+from tools.random_checkpoint import PRESETS, random_checkpoint
+from tools.serve_process import ServeProcess
+
+NAMES = ("org/one", "org/two", "org/three", "org/four")
+#: Two of them fit.
+BUDGET_BYTES = 420 * 2**20
+KEEP_ALIVE = 1.0
+SERVER = (
+    *("--load-on-demand", "--memory", str(BUDGET_BYTES), "--keep-alive", str(KEEP_ALIVE)),
+    *("--load-wait", "30", "--threads", "1", "--max-num-seqs", "4"),
+)
+#: Seconds between 1,000 bytes of the hub: a pull takes a third of a second.
+PAUSE = 0.0004
+SAMPLE_SECONDS = 0.1
+IDLE_SECONDS = 60.0
+NUM_PARTS = 5
+#: Pools of threads that grow as they are needed: asyncio's, and that of pulls.
+POOL_THREADS = min(32, (os.cpu_count() or 1) + 4) + MAX_PULLS
+#: Of the server in a part of 100 operations; what each operation leaves shows in every part.
+MOST_GROWTH = {"objects": 1000.0, "heap_kib": 128.0, "resident_kib": 512.0}
+
+
+@dataclass
+class Watch:
+    """What was seen of the server's memory and processes while it worked.
+
+    Attributes:
+        most_models: That were in memory at once.
+        most_reserved: Bytes that the models take by their own account, at most.
+        most_resident: Bytes of the engines' processes, at most.
+        engines: Every engine that was seen.
+        num_samples: How often it was looked.
+    """
+
+    most_models: int = 0
+    most_reserved: int = 0
+    most_resident: int = 0
+    engines: set[psutil.Process] = field(default_factory=set)
+    num_samples: int = 0
+
+    def look(self, client: httpx2.Client, server: ServeProcess, reserved: int) -> None:
+        """Look once; ``reserved`` is what one model takes."""
+        engines, resident = server.engines(), 0
+        for engine in engines:
+            with suppress(psutil.Error):
+                resident += engine.memory_info().rss
+        held = [state for state in states(client).values() if state in HOLDING]
+        self.most_models = max(self.most_models, len(held), len(engines))
+        self.most_reserved = max(self.most_reserved, len(held) * reserved)
+        self.most_resident = max(self.most_resident, resident)
+        self.engines.update(engines)
+        self.num_samples += 1
+
+
+def states(client: httpx2.Client) -> dict[str, str]:
+    """Return the state of each model."""
+    listed = client.get("/models").json()["data"]
+    return {model["id"]: model["status"]["value"] for model in listed}
+
+
+@contextmanager
+def watching(site: Site, reserved: int) -> Iterator[Watch]:
+    """Look again and again inside the block."""
+    watch, ended = Watch(), threading.Event()
+
+    def run() -> None:
+        with httpx2.Client(base_url=site.server.address, timeout=TIMEOUT) as client:
+            while not ended.wait(SAMPLE_SECONDS):
+                watch.look(client, site.server, reserved)
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(run)
+        try:
+            yield watch
+        finally:
+            ended.set()
+    looking.result()
+
+
+@contextmanager
+def site(folder: Path, flags: tuple[str, ...] = ()) -> Iterator[Site]:
+    """Start a server with a store of its own, below ``folder``, and a hub that has the models."""
+    repositories, texts = {}, {}
+    for seed, name in enumerate(NAMES):
+        path = folder / name
+        random_checkpoint(path, PRESETS["tiny-llama"], seed=seed)
+        repositories[name] = {file.name: file.read_bytes() for file in path.iterdir()}
+        texts[name] = texts_alone(path)
+    assert len({text for own in texts.values() for text in own.values()}) == 2 * len(NAMES)
+    with serving(HubStandIn(repositories, pause=PAUSE)) as hub:
+        environment = {
+            "HF_ENDPOINT": hub.url,
+            "HF_HUB_OFFLINE": "",
+            "NO_PROXY": "*",
+            "HF_HOME": str(folder / "hub"),
+            "QUIRE_CACHE": str(folder / "cache"),
+        }
+        probed = growth_probe.environment(folder, SITE)
+        with ServeProcess([*SERVER, *flags], **environment, **probed) as server:
+            server.wait_ready()
+            yield Site(server, folder, environment, texts)
+
+
+def run(
+    place: Site,
+    num_operations: int,
+    *,
+    num_parts: int = NUM_PARTS,
+    num_actors: int = 6,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Have actors work on an idle server; return what was seen; ``wrong`` must be empty.
+
+    The server ends. After each part of the operations it is idle, and looked at.
+    """
+    report, looks = Report(), []
+    server = place.server
+    started = time.perf_counter()
+    with httpx2.Client(base_url=server.address, timeout=TIMEOUT) as client, Progress() as progress:
+        ask_each(place, client, report)
+        reserved = reserved_bytes(client)
+        task = progress.add_task("operations", total=num_operations)
+        with watching(place, reserved) as watch:
+            for part in range(num_parts):
+                actors = [
+                    Actor(place, 1000 * seed + 100 * part + number, report)
+                    for number in range(num_actors)
+                ]
+                count = num_operations // num_parts + (part < num_operations % num_parts)
+                _act(actors, count, lambda: progress.advance(task))
+                report.wrong += wait_until_idle(client, server)
+                looks.append(look_at(place, part + 1))
+        ask_each(place, client, report)
+        remove_all(client, report)
+        report.wrong += wait_until_idle(client, server)
+    code = server.end()
+    growth = growth_of_100(looks, num_operations / num_parts)
+    if num_parts >= NUM_PARTS:  # caches fill in the first ones
+        report.wrong += [f"{k}: {v:.0f}" for k, v in growth.items() if v > MOST_GROWTH[k]]
+    report.wrong += _problems(watch, looks, server, code)
+    report.wrong += left_in_store(place.folder)
+    return {
+        "operations": dict(report.operations),
+        "outcomes": dict(sorted(report.outcomes.items())),
+        "reasons": dict(report.reasons.most_common()),
+        "seconds": round(time.perf_counter() - started, 1),
+        "budget_mib": BUDGET_BYTES >> 20,
+        "most_reserved_mib": watch.most_reserved >> 20,
+        "most_resident_mib": watch.most_resident >> 20,
+        "most_models_in_memory": watch.most_models,
+        "engines_seen": len(watch.engines),
+        "samples": watch.num_samples,
+        "server_after_each_part": looks,
+        "growth_of_100_operations": growth,
+        "exit_code": code,
+        "wrong": report.wrong,
+    }
+
+
+def _act(actors: list[Actor], count: int, advance: Callable[[], None]) -> None:
+    """Have the actors do ``count`` things together."""
+    numbers, lock = iter(range(count)), threading.Lock()
+
+    def work(actor: Actor) -> None:
+        while True:
+            with lock:
+                if next(numbers, None) is None:
+                    break
+            actor.act()
+            advance()
+        actor.close()
+
+    with ThreadPoolExecutor(len(actors)) as pool:
+        for working in [pool.submit(work, actor) for actor in actors]:
+            working.result()
+
+
+def ask_each(place: Site, client: httpx2.Client, report: Report) -> None:
+    """Pull every model and ask it in every shape, one after the other: all must answer."""
+    for name in place.names:
+        pulled = client.post("/api/pull", json={"model": name, "stream": False})
+        if pulled.status_code != 200:
+            report.wrong.append(f"pull {name}: {pulled.text}")
+        for shape in SHAPES:
+            for stream in (False, True):
+                answer = ask(client, name, shape, stream=stream)
+                problem = judge(answer, name, place.texts[name][shape.question])
+                if answer.error or problem:
+                    report.wrong.append(f"alone {shape.path} {name}: {problem}: {answer}")
+
+
+def remove_all(client: httpx2.Client, report: Report) -> None:
+    """Remove every model."""
+    for name in NAMES:
+        removed = client.request("DELETE", "/api/delete", json={"model": name})
+        if removed.status_code != 200:
+            report.wrong.append(f"delete {name}: {removed.text}")
+
+
+def reserved_bytes(client: httpx2.Client) -> int:
+    """Return what a loaded model takes: its pools and its process."""
+    lines = client.get("/metrics").text.splitlines()
+    pools = [line for line in lines if line.startswith("quire:memory_bytes{")]
+    last = [line for line in pools if f'"{NAMES[-1]}"' in line]
+    assert last, "the model that was asked last is loaded"
+    return PROCESS_BYTES + int(sum(float(line.rpartition(" ")[2]) for line in last))
+
+
+def wait_until_idle(client: httpx2.Client, server: ServeProcess) -> list[str]:
+    """Wait until all models are unloaded; return what is left after a minute, as text."""
+    end = time.monotonic() + IDLE_SECONDS
+    while time.monotonic() < end:
+        loaded = {name: state for name, state in states(client).items() if state != "absent"}
+        failed = all(state == "failed" for state in loaded.values())
+        children = psutil.Process(server.popen.pid).children(recursive=True)
+        if failed and not children:
+            return []
+        time.sleep(0.05)
+    return [f"left when all is idle: {loaded} {children}"]
+
+
+def look_at(place: Site, number: int) -> dict[str, float]:
+    """Return what the idle server holds; ``number`` is greater each time."""
+    process = psutil.Process(place.server.popen.pid)
+    ids = {"server": process.pid}
+    return {
+        "threads": process.num_threads(),
+        "descriptors": process.num_fds(),
+        **growth_probe.look(place.folder, ids, number)["server"],
+    }
+
+
+def growth_of_100(looks: list[dict[str, float]], count: float) -> dict[str, float]:
+    """Return the least growth of a part of ``count`` operations after the first, per 100."""
+    steps = list(zip(looks, looks[1:], strict=False))
+    return {name: min(b[name] - a[name] for a, b in steps) * 100 / count for name in MOST_GROWTH}
+
+
+def _problems(
+    watch: Watch, looks: list[dict[str, float]], server: ServeProcess, code: int
+) -> list[str]:
+    """Return what is wrong with what was seen."""
+    found = []
+    if max(watch.most_reserved, watch.most_resident) > BUDGET_BYTES:
+        found.append(f"over the budget: {watch.most_reserved} {watch.most_resident}")
+    orphans = [engine for engine in watch.engines if engine.is_running()]
+    if orphans:
+        found.append(f"engines that outlive the server: {orphans}")
+    most = {"threads": looks[0]["threads"] + POOL_THREADS, "descriptors": looks[0]["descriptors"]}
+    for what, allowed in most.items():
+        if looks[-1][what] > allowed:
+            found.append(f"{what}: {[look[what] for look in looks]}, at most {allowed}")
+    if code:
+        found.append(f"exit code {code}")
+    if "Traceback" in server.stderr:
+        found.append(server.stderr[server.stderr.index("Traceback") :][:3000])
+    return found
+
+
+def left_in_store(folder: Path) -> list[str]:
+    """Return the files of caches whose models were all removed, but for the library's own marks."""
+    found = []
+    for path in [*(folder / "hub").rglob("*"), *(folder / "cache").rglob("*")]:
+        mine = path.relative_to(folder)
+        marks = {".locks", "refs", "trees"}.intersection(mine.parts)
+        if not path.is_dir() and not marks and path.name != "CACHEDIR.TAG":
+            found.append(f"left in the store: {mine}")
+    return found
+
+
+def main() -> None:
+    """Run it and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operations", type=int, default=500)
+    parser.add_argument("--actors", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-result", action="store_true", help="write no result file")
+    arguments = parser.parse_args()
+    logging.getLogger("quire").setLevel(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder, site(Path(folder)) as place:
+        outcome = run(place, arguments.operations, num_actors=arguments.actors, seed=arguments.seed)
+    table = Table("what", "value")
+    for name, value in outcome.items():
+        lines = value[:20] if isinstance(value, list) else [value]
+        if isinstance(value, dict):
+            lines = [f"{count} × {key}" for key, count in value.items()]
+        if name != "wrong":
+            table.add_row(name, "\n".join(map(str, lines)))
+    Console().print(table)
+    for line in outcome["wrong"]:
+        print(f"wrong: {line}")
+    if not arguments.no_result:
+        print(f"written: {results.write('model_chaos', outcome, server=' '.join(SERVER)).name}")
+    sys.exit(1 if outcome["wrong"] else 0)
+
+
+if __name__ == "__main__":
+    main()
