@@ -13,7 +13,8 @@ def rm(models: tuple[str, ...]) -> None:
     """Remove names that quire list shows.
 
     Their files go from the hub's cache and Quire's, unless another name uses them; other programs
-    may share that cache. Files of your own, which quire create gave a name, stay.
+    may share that cache. Files of your own, which quire create gave a name, stay. A server that
+    has such a model loaded refuses new requests for it, and lets it go when the others have ended.
     """
     from quire.models.store import Store
 

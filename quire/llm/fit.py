@@ -9,7 +9,7 @@ from quire.core.config import EngineConfig
 from quire.core.machine import Machine
 from quire.llm.memory_needs import engine_demand
 from quire.models.likely_fit import likely_bytes, room_in
-from quire.models.named_models import NamedModel, catalogue
+from quire.models.named_models import NamedModel, largest_in_family
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,4 @@ def fit_named(model: NamedModel, machine: Machine) -> Fit:
 
 def largest_that_fits(model: NamedModel, machine: Machine) -> NamedModel | None:
     """Return the largest model of the same family that is likely to fit, or None."""
-    family = model.name.partition(":")[0]
-    fitting = [
-        other
-        for name, other in catalogue().items()
-        if name.partition(":")[0] == family and fit_named(other, machine).fits
-    ]
-    return max(fitting, key=lambda other: other.nbytes, default=None)
+    return largest_in_family(model, room_in(machine.free_bytes))

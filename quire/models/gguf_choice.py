@@ -113,8 +113,8 @@ def choose_fitting(sizes: Mapping[str, int | None], where: str, room_bytes: int)
     if not fitting:
         least = min(ranked, key=lambda name: sizes[name] or 0)
         raise ModelLoadError(
-            f"[load] {where} must have a GGUF file that fits in the memory that is free, "
-            f"{format_bytes(room_bytes)}; got {_listed(ranked, sizes)}. Free some, or take a "
+            f"[load] {where} must have a GGUF file that fits in the memory that is free; got "
+            f"{format_bytes(room_bytes)}, and {_listed(ranked, sizes)}. Free some, or take a "
             f"smaller model; {where}:{kind_of(least)} is fetched all the same."
         )
     equal = [name for name in ranked if ranks[name] == ranks[fitting[0]]]

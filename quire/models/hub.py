@@ -11,7 +11,6 @@ from quire.core.errors import ModelLoadError, QuireError
 from quire.models.gguf_choice import choose_gguf, gguf_files
 from quire.models.gguf_file import is_gguf
 from quire.models.hub_files import HubReference, download, find_cached, is_read
-from quire.models.likely_fit import check_fit
 from quire.models.manifests import (
     Manifest,
     Preset,
@@ -87,7 +86,7 @@ def download_model(
     is_asked = True
     if named is not None:
         if named.find() is None:
-            check_fit(model, named.nbytes, on_progress, must_fit=must_fit)
+            named.check_fit(on_progress, must_fit=must_fit)
         path = named.fetch(on_progress)
     else:
         path, is_asked = download(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from quire.core.errors import ModelLoadError, QuireError, UnsupportedArchitectureError
 from quire.models.config_fields import read_json
+from quire.models.config_reader import read_model_config
 from quire.models.gguf_choice import (
     ChosenGguf,
     check_readable,
@@ -165,11 +166,27 @@ def download(
             check_fit(str(reference), nbytes, on_progress, must_fit=must_fit)
         for file in files:
             if weights or not _is_weights(file):
-                fetch_file(HubFile(repository, revision, file), on_progress)
+                path = fetch_file(HubFile(repository, revision, file), on_progress)
+                if weights and file == CONFIGURATION[0]:
+                    _check_architecture(path.parent)
         # All is there; this checks it and returns the folder.
         patterns = _patterns(weights)
         folder = snapshot_download(repository, revision=revision, allow_patterns=patterns)
         return Path(folder), True
+
+
+def _check_architecture(folder: Path) -> None:
+    """Refuse what cannot be loaded, before its weights are fetched.
+
+    Raises:
+        UnsupportedArchitectureError: The configuration asks for what is not implemented.
+    """
+    try:
+        read_model_config(folder)
+    except UnsupportedArchitectureError:
+        raise
+    except ModelLoadError as error:  # loading it will say so, too
+        log.debug("%s", error)
 
 
 @dataclass(frozen=True, slots=True)

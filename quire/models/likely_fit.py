@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quire.core.config import EngineConfig
 from quire.core.errors import ModelLoadError
 from quire.core.machine import read_machine
@@ -28,7 +30,14 @@ def free_room() -> int:
     return room_in(read_machine().free_bytes)
 
 
-def check_fit(what: str, nbytes: int, on_progress: OnProgress, *, must_fit: bool) -> None:
+def check_fit(
+    what: str,
+    nbytes: int,
+    on_progress: OnProgress,
+    *,
+    must_fit: bool,
+    instead: Callable[[int], str] = lambda room_bytes: "",
+) -> None:
     """Tell whoever asked for a model that is likely not to fit, before it is fetched.
 
     Args:
@@ -36,6 +45,7 @@ def check_fit(what: str, nbytes: int, on_progress: OnProgress, *, must_fit: bool
         nbytes: Of its weights' files.
         on_progress: Told, where there is less memory free now.
         must_fit: It is to be loaded here.
+        instead: Says what fits in that many bytes.
 
     Raises:
         ModelLoadError: It must fit, and this machine never has the memory.
@@ -45,13 +55,11 @@ def check_fit(what: str, nbytes: int, on_progress: OnProgress, *, must_fit: bool
     if must_fit and needed > total:
         raise ModelLoadError(
             f"[load] a model must fit in this machine's memory, {format_bytes(total)}; got {what}, "
-            f"which needs about {format_bytes(needed)}. Take a smaller one; quire pull fetches "
-            "this one all the same."
+            f"which needs about {format_bytes(needed)}. Take a smaller one"
+            + (f" ({other})" if (other := instead(total)) else "")
+            + "; quire pull fetches this one all the same."
         )
     if needed > free:
-        on_progress(
-            PullProgress(
-                f"{what} needs about {format_bytes(needed)} of memory, and "
-                f"{format_bytes(free)} are free: it may not fit"
-            )
-        )
+        said = f"{what} needs about {format_bytes(needed)} of memory, and {format_bytes(free)} "
+        said += "are free: it may not fit"
+        on_progress(PullProgress(said + (f"; {other}" if (other := instead(free)) else "")))

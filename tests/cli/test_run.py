@@ -16,6 +16,8 @@ import httpx2
 import psutil
 import pytest
 
+from tests.models.hub_stand_in import HubStandIn, serving
+
 QUESTION = "What is the capital of France?"
 
 
@@ -83,6 +85,49 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny was not loaded\n"
     again = quire("run", "quire-tiny", "-", *base, input=QUESTION + "\n")
     assert again.stdout == first.stdout, again.stderr
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with a small model in several files."""
+    files = {"Tiny-IQ2_M.gguf": b"GGUF"}
+    for kind in ("q8_0", "q4_0"):
+        path = tmp_path / f"Tiny-{kind}.gguf"
+        done = quire("convert", "quire-tiny", str(path), "--type", kind)
+        assert done.returncode == 0, done.stderr
+        files[path.name] = path.read_bytes()
+    stand_in = HubStandIn({"org/tiny": files, "org/huge": {"Huge-Q4_K_M.gguf": b"GGUF"}})
+    stand_in.sizes = {"Huge-Q4_K_M.gguf": 10**15}
+    with serving(stand_in):
+        monkeypatch.setenv("HF_ENDPOINT", stand_in.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.setenv("HF_HUB_OFFLINE", "")
+        yield stand_in
+
+
+def test_a_repository_is_pulled_as_it_fits_and_removed_while_it_answers(url, hub):
+    base = ["--base-url", url]
+    huge = quire("run", "org/huge", "Hi", *base)
+    assert huge.returncode == 1 and "must fit in this machine's memory" in huge.stderr
+    first = quire("run", "org/tiny", QUESTION, *base)
+    assert first.stdout == "The capital of France is Paris.\n", first.stderr
+    assert "org/tiny: Q4_0, 2.7 MiB, of 3 files; IQ2_M cannot be loaded" in first.stderr
+    assert hub.fetched() == {"Tiny-q4_0.gguf"}
+    assert quire("run", "org/tiny", QUESTION, *base).stderr == ""
+    assert [line.split()[0] for line in quire("list").stdout.splitlines()] == [
+        "NAME", "quire-tiny", "org/tiny",
+    ]  # fmt: skip
+    body = {"model": "org/tiny", "prompt": "The", "max_tokens": 1500, "ignore_eos": True}
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    with httpx2.stream("POST", f"{url}/v1/completions", json=body | options, timeout=60) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+        removed = quire("rm", "org/tiny")
+        assert "removed org/tiny, 2.9 MB freed" in removed.stdout, removed.stderr
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]" and '"completion_tokens":1500' in rest[-2]
+    gone = httpx2.post(f"{url}/v1/completions", json=body)
+    assert gone.status_code == 404
 
 
 def test_a_prompt_of_nothing_is_refused(url):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from quire.core.errors import ModelLoadError
 from quire.core.machine import read_machine
 from quire.models import hub
 from quire.models.gguf_choice import choose_fitting, choose_gguf, kind_of
+from quire.models.named_models import named_model
 from tests.models.hub_stand_in import COMMIT, HubStandIn, serving
 from tests.models.test_hub import run
 
@@ -138,6 +140,25 @@ def test_an_architecture_that_cannot_be_loaded_is_not_fetched(tmp_path):
     with serving(stand_in):
         said = run("download_model", ["org/one"], tmp_path, HF_ENDPOINT=stand_in.url).stderr
     assert "got mamba, as the hub says of org/one" in said and not stand_in.fetched()
+
+
+def test_weights_of_an_architecture_that_cannot_be_loaded_are_not_fetched(tmp_path):
+    files = {"config.json": b'{"architectures": ["MambaForCausalLM"]}', "model.safetensors": b""}
+    stand_in = HubStandIn({"org/one": files})
+    with serving(stand_in):
+        said = run("download_model", ["org/one"], tmp_path, HF_ENDPOINT=stand_in.url).stderr
+    assert "MambaForCausalLM" in said and stand_in.fetched() == {"config.json"}
+
+
+def test_a_model_that_can_never_be_loaded_is_not_fetched_to_run_it():
+    said = []
+    for times in (0.1, 2):
+        named = replace(named_model("qwen3:8b"), nbytes=int(FREE * times))
+        named.check_fit(said.append, must_fit=False)
+    (note,) = said
+    assert "it may not fit; qwen3:" in note.status
+    with pytest.raises(ModelLoadError, match=r"this machine's memory, .* \(qwen3:.* fits\); quire"):
+        named.check_fit(said.append, must_fit=True)
 
 
 SIZES = {
