@@ -10,14 +10,18 @@ from quire.core.machine import read_machine
 from quire.core.memory_budget import budget_from_total, format_bytes
 from quire.models.pull_progress import OnProgress, PullProgress
 
-#: What a model needs, by its file's size: packed weights take about as much, and scratch and the
-#: KV cache of a few thousand tokens about a quarter as much again.
-NEEDED_OF_FILE = 1.25
+#: Tokens of context that a model is to have room for.
+CONTEXT = 4096
+#: Packed weights take about as much as their file, the rest is tables and what grows with them.
+PER_BYTE = 1.1
+#: Scratch and the KV cache of :data:`CONTEXT` tokens: of small models twice their file, of all that
+#: have up to some ten billion parameters about as much as this.
+MOST_BESIDES = 700 * 10**6
 
 
 def likely_bytes(nbytes: int) -> int:
-    """Return the memory that a model will take whose weights are a file of ``nbytes``."""
-    return int(NEEDED_OF_FILE * nbytes)
+    """Return the memory that a model will take whose weights are a quantized file of ``nbytes``."""
+    return int(PER_BYTE * nbytes) + min(2 * nbytes, MOST_BESIDES)
 
 
 def room_in(memory_bytes: int) -> int:
@@ -48,18 +52,18 @@ def check_fit(
         instead: Says what fits in that many bytes.
 
     Raises:
-        ModelLoadError: It must fit, and this machine never has the memory.
+        ModelLoadError: It must fit, and this machine never has the memory for its weights.
     """
     machine, needed = read_machine(), likely_bytes(nbytes)
     total, free = room_in(machine.total_bytes), room_in(machine.free_bytes)
-    if must_fit and needed > total:
+    if must_fit and nbytes > total:
         raise ModelLoadError(
             f"[load] a model must fit in this machine's memory, {format_bytes(total)}; got {what}, "
-            f"which needs about {format_bytes(needed)}. Take a smaller one"
+            f"whose weights are {format_bytes(nbytes)}. Take a smaller one"
             + (f" ({other})" if (other := instead(total)) else "")
             + "; quire pull fetches this one all the same."
         )
     if needed > free:
-        said = f"{what} needs about {format_bytes(needed)} of memory, and {format_bytes(free)} "
-        said += "are free: it may not fit"
+        said = f"{what} needs about {format_bytes(needed)} with {CONTEXT:,} tokens of context, and "
+        said += f"{format_bytes(free)} are free: it may not fit"
         on_progress(PullProgress(said + (f"; {other}" if (other := instead(free)) else "")))
