@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import httpx2
 import pytest
 
 from quire.core.config import EngineConfig
@@ -172,6 +173,7 @@ def test_two_models_answer_one_prompt_side_by_side(page):
     page.browser.hover("#left-answer .token:nth-child(4)")
     page.wait_for("␣France", "#tip .chosen")
     page.set("max_tokens", "")
+    page.set("temperature", "0")  # else a random model draws its end early now and then
     page.browser.keys("#compare-text", "Tell me a story" + ENTER)
     page.wait_for("tokens/s", "#right-answer")
     page.browser.keys("#compare-text", ESCAPE)
@@ -193,6 +195,24 @@ def test_a_model_is_pulled_stopped_and_gone_on_with(page, hub):
     wait_for_state(page, PULLED, "not loaded")
     page.click(f"Use {PULLED}")
     assert "Paris" in page.ask("What is the capital of France?")
+
+
+def test_a_pull_of_somebody_else_is_shown_and_cannot_be_asked(page, hub, server):
+    hub.repositories["org/second"] = hub.repositories["org/tiny"]
+    hub.pause = 0.01
+    with httpx2.stream("POST", f"{server}/api/pull", json={"model": "org/second"}) as pulling:
+        lines = pulling.iter_lines()
+        while "completed" not in next(lines):
+            pass
+        go(page, "models")
+        page.wait_for("downloading", "#model-list")
+        page.wait_for("org/second", "#model-list")
+        assert "org/second" not in page.run("return document.querySelector('#model').textContent")
+        page.browser.wait(
+            "[...document.querySelectorAll('#model-list li')].some((row) => !row.innerText"
+            ".includes('Load') && row.innerText.includes('downloading, '))"
+        )
+    hub.pause = 0
 
 
 def test_a_model_that_cannot_be_had_or_loaded_says_why(page, hub):

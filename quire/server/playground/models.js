@@ -6,10 +6,10 @@ import { call, wording } from "./api.js";
 const SPEEDS = "quire.speeds";
 const SOON_MS = 1000; // While something is under way.
 const LATER_MS = 10000; // While the list is looked at.
-const MOVING = new Set(["loading", "draining", "unloading"]);
+const MOVING = new Set(["downloading", "loading", "draining", "unloading"]);
 
-/** Each is {id, aliases, state, error, part, bytes, context, requests, waiting}: `part` is loaded, 0 to
- *  1, or null while that is not known; `bytes` are of its files, `context` is in tokens, 0 or null where
+/** Each is {id, aliases, state, error, part, bytes, context, requests, waiting}: `part` is loaded or
+ *  downloaded, 0 to 1, or null while that is not known; `bytes` are of its files, `context` is in tokens, 0 or null where
  *  unknown; `requests` are being answered, and as many are `waiting` for it to be loaded. */
 let models = [];
 let failure = null; // Why the list could not be read again.
@@ -18,9 +18,11 @@ let followers = 0; // Views that show the whole list.
 let timer = 0;
 const watchers = new Set();
 
-export const knownModels = () => models;
+export const listedModels = () => models;
+/** Those that can be asked: one that is being downloaded is not there yet. */
+export const knownModels = () => models.filter(({ state }) => state !== "downloading");
 export const listFailure = () => failure;
-export const findModel = (name) => models.find(({ id, aliases }) => id === name || aliases.includes(name));
+export const findModel = (name) => knownModels().find(({ id, aliases }) => id === name || aliases.includes(name));
 
 /** Return the id of the model that requests mean by a name, null for none; throws a Failure. */
 export async function idOf(name) {
@@ -51,7 +53,7 @@ export async function readModels() {
     id, aliases, bytes,
     state: status.value,
     error: status.error ?? "",
-    part: status.total_bytes ? status.loaded_bytes / status.total_bytes : null,
+    part: status.total_bytes ? (status.loaded_bytes ?? status.downloaded_bytes) / status.total_bytes : null,
     context: max_model_len,
     requests: meta?.requests ?? 0,
     waiting: status.waiting ?? 0,
@@ -144,6 +146,6 @@ export function sizeText(bytes) {
 /** Return where a model stands in a few words. */
 export function stateText({ state, part, waiting }) {
   if (waiting && ["absent", "failed"].includes(state)) return "waits for memory";
-  if (state === "loading" && part !== null) return `loading, ${Math.floor(part * 100)}%`;
+  if (["loading", "downloading"].includes(state) && part !== null) return `${state}, ${Math.floor(part * 100)}%`;
   return { absent: "not loaded", draining: "ending its answers", unloading: "unloading" }[state] ?? state;
 }

@@ -4,7 +4,7 @@ import { wording } from "./api.js";
 import { $, element } from "./dom.js";
 import { errorCard } from "./message.js";
 import { loadModels } from "./model_choice.js";
-import { changeModel, findModel, followModels, idOf, knownModels, listFailure, readModels, sizeText, speedOf,
+import { changeModel, findModel, followModels, idOf, listedModels, listFailure, readModels, sizeText, speedOf,
   stateText, watchModels } from "./models.js";
 import { Pull } from "./pulling.js";
 
@@ -37,7 +37,8 @@ function showRows() {
     $("list-failure").replaceChildren(...(failure ? [errorCard(failure, loadModels)] : []));
     shownFailure = failure;
   }
-  const models = knownModels();
+  // This page's own pulls have a row already.
+  const models = listedModels().filter(({ id, state }) => state !== "downloading" || !isPulledHere(id));
   const ids = new Set(models.map(({ id }) => id));
   for (const [id, row] of rows) {
     if (ids.has(id)) continue;
@@ -50,6 +51,11 @@ function showRows() {
     if (!item.isConnected) $("model-list").append(item);
     rows.get(model.id).update(model);
   }
+}
+
+function isPulledHere(id) {
+  const running = [...pulls.values()].filter(([pull]) => pull.state === "running");
+  return running.some(([{ name }]) => name.toLowerCase() === id.toLowerCase());
 }
 
 class ModelRow {
@@ -73,7 +79,8 @@ class ModelRow {
     this.state.textContent = stateText(model);
     this.state.dataset.state = state;
     this.figures.textContent = figures(model).join(" · ");
-    this.bar.hidden = state !== "loading";
+    this.bar.hidden = !["downloading", "loading"].includes(state);
+    this.use.hidden = this.change.hidden = state === "downloading";
     if (part === null) this.bar.removeAttribute("value");
     else this.bar.value = part;
     this.problem.textContent = error;
