@@ -30,14 +30,15 @@ def expected_weight_bytes(
     tables = rope_table_bytes(config.rope, max_model_len) if config.rope else 0
     if path.is_file() and plan.layers is None:
         return tables + _gguf_bytes(path, config, dtype)
-    shapes = WeightMap(config, get_family(config.architecture).names).shapes()
-    dtype_bytes = DTYPE_BYTES[dtype]
+    weight_map = WeightMap(config, get_family(config.architecture).names)
+    shapes, dtype_bytes = weight_map.shapes(), DTYPE_BYTES[dtype]
+    positions = weight_map.positions() if config.learned_positions else None
     return tables + sum(
         plan.matrix_bytes(
             name.removesuffix(".weight"), shape, shape[0] == config.vocab_size, dtype_bytes
         )
-        if len(shape) == 2
-        else math.prod(shape) * dtype_bytes
+        if len(shape) == 2 and name != positions
+        else 4 * math.prod(shape)  # norms, biases and learned positions are held in float32
         for name, shape in shapes.items()
     )
 

@@ -112,6 +112,17 @@ def test_models_that_do_not_fit_together_are_refused_at_the_start(serve):
     assert "--load-on-demand" in server.stderr
 
 
+def test_a_model_that_needs_more_than_half_gets_what_it_needs(tmp_path, device):
+    """It got a few bytes less, and its load was refused."""
+    random_checkpoint(tmp_path / "large", PRESETS["tiny-llama"], dtype="bfloat16")
+    # Without a process's part half of it is nothing.
+    flags = ["--device", device, "--memory", "200MiB", "--load-on-demand"]
+    flags += ["--threads", "1", "--max-num-seqs", "4", "--max-model-len", "2048"]
+    with ServeProcess([str(tmp_path / "large"), *flags]) as server:
+        text(ask(server.wait_ready(), "large"))
+        assert server.end() == 0
+
+
 def test_two_models_of_one_name_are_refused_at_the_start(serve, folders):
     server = serve("one", flags=[str(folders[0]), "--memory", "512MiB"])
     assert server.popen.wait(60) == 1
