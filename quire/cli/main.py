@@ -17,27 +17,34 @@ from quire.core.errors import QuireError
 
 #: Name -> (where it lives, its line in ``quire --help``, which so imports no command).
 COMMANDS = {
-    "serve": ("quire.cli.serve:serve", "Answer HTTP requests with OpenAI's API."),
-    "generate": ("quire.cli.generate:generate", "Complete prompts and print the text."),
     "run": ("quire.cli.run:run", "Talk to a model by its name, on a server that stays."),
-    "ps": ("quire.cli.ps:ps", "Show the models of a running server."),
-    "top": ("quire.cli.top.command:top", "Watch a running server: figures and alarms, live."),
-    "stop": ("quire.cli.stop:stop", "Unload a model of a running server."),
-    "chat": ("quire.cli.chat:chat", "Talk to a model in the terminal."),
-    "ask": ("quire.cli.ask:ask", "Ask a running server and print its answer as it comes."),
-    "bench": ("quire.cli.bench:bench", "Send load to a server and measure it."),
-    "calc": ("quire.cli.calc:calc", "Compute KV cache sizes and how many sequences fit."),
-    "convert": ("quire.cli.convert:convert", "Write a checkpoint to a GGUF file."),
+    "serve": ("quire.cli.serve:serve", "Answer HTTP requests in OpenAI's and other APIs."),
+    "generate": ("quire.cli.generate:generate", "Complete prompts and print the text."),
+    "chat": ("quire.cli.chat:chat", "Talk to a model without a server."),
     "pull": ("quire.cli.pull:pull", "Download a model into the cache."),
     "list": ("quire.cli.list:list_", "Show the models on this machine."),
     "show": ("quire.cli.show:show", "Show what is known of a model."),
     "create": ("quire.cli.create:create", "Name a model with settings of its own."),
     "copy": ("quire.cli.copy:copy", "Give a model one more name."),
     "rm": ("quire.cli.rm:rm", "Remove models and their files."),
+    "convert": ("quire.cli.convert:convert", "Write a checkpoint to a GGUF file."),
+    "ps": ("quire.cli.ps:ps", "Show the models of a running server."),
+    "top": ("quire.cli.top.command:top", "Watch a running server: figures and alarms, live."),
+    "stop": ("quire.cli.stop:stop", "Unload a model of a running server."),
+    "ask": ("quire.cli.ask:ask", "Ask a running server and print its answer as it comes."),
+    "bench": ("quire.cli.bench:bench", "Send load to a server and measure it."),
+    "calc": ("quire.cli.calc:calc", "Compute KV cache sizes and how many sequences fit."),
     "doctor": ("quire.cli.doctor:doctor", "Show what this machine gives Quire, measured."),
     "completion": ("quire.cli.completion:completion", "Print a shell's completion script."),
     "help": ("quire.cli.help:help_", "Show the help of a command."),
     "version": ("quire.cli.version:version", "Print version, commit and instruction set."),
+}
+#: Headings of ``quire --help``, and the first command under each.
+SECTIONS = {
+    "run": "Answers",
+    "pull": "Models on this machine",
+    "ps": "A running server",
+    "calc": "More",
 }
 
 
@@ -64,8 +71,14 @@ class LazyGroup(click.Group):
             raise click.NoSuchCommand(error.command_name, None, COMMANDS, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for name, (_, line) in COMMANDS.items():
+            heading = SECTIONS.get(name) or list(rows)[-1]
+            rows.setdefault(heading, []).append((name.ljust(width), line))
+        for heading, commands in rows.items():
+            with formatter.section(heading):
+                formatter.write_dl(commands)
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -91,7 +104,8 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 def cli() -> None:
     """Run language models on the machine you have.
 
-    Without MODEL, commands use quire-tiny, the small chat model inside the package.
+    Begin with quire run smollm2, a small model that is pulled (98 MB), or with quire chat: without
+    MODEL, chat, generate and serve use quire-tiny, the small chat model inside the package.
     """
 
 

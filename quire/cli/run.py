@@ -41,7 +41,7 @@ START_SECONDS = 60.0
 @click.option("--system", help="system prompt")
 @click.option("--verbose", is_flag=True, help="say how fast the answer to PROMPT came, on stderr")
 @click.option(
-    "--keep-alive", metavar="TIME", help="how long MODEL stays loaded without requests: 10m, -1"
+    "--keep-alive", metavar="TIME", help="how long MODEL stays loaded unused: 10m; -1: for ever"
 )
 @sampling_flags
 def run(
@@ -114,11 +114,11 @@ def _keep(base_url: str, model: str, seconds: float) -> None:
 
 
 def _load(base_url: str, model: str) -> None:
-    """Have the server begin to load a model; pull it first if the server does not know it."""
+    """Have the server load a model; pull it first if a server of this machine lacks it."""
     try:
         _ask_to_load(base_url, model)
     except ServerRefusal as refusal:
-        if refusal.status != 404:
+        if refusal.status != 404 or urlsplit(base_url).hostname not in LOOPBACK:
             raise
         from quire.models.store import Store
 

@@ -149,6 +149,14 @@ def test_no_server_is_started_elsewhere():
     assert "[server] one must answer at 192.0.2.1:1" in found.stderr
 
 
+def test_nothing_is_pulled_for_a_server_elsewhere(url, hub):
+    """A refusal of another machine's server had the model fetched to this one."""
+    elsewhere = hub.url.replace("127.0.0.1", "127.1")  # knows no such route: a 404
+    found = quire("run", "org/tiny", "Hi", "--base-url", elsewhere)
+    assert found.returncode == 1 and "HTTP 404" in found.stderr, found.stderr
+    assert not hub.fetched()
+
+
 @pytest.mark.parametrize("command", [["ps"], ["stop", "quire-tiny"]])
 def test_without_a_server_the_others_say_so(command, url):
     found = quire(*command, "--base-url", url)

@@ -88,6 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
+    def do_POST(self) -> None:
+        self._answer(404, b"{}")
+
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         self.served.requests.append((self.command, path, self.headers["Range"]))
