@@ -19,6 +19,7 @@ HELP = """\
 /save FILE        write the conversation as JSON
 /load FILE        go on with a saved conversation
 /set NAME VALUE   change a sampling setting: /set temperature 0.7; without NAME, list them
+/show             the model, the system prompt and the settings in use
 /stats            what the engine did so far
 /exit, /bye       leave
 \"\"\"               before and after it: a text of several lines"""
@@ -41,6 +42,10 @@ class ChatModel(Protocol):
         Raises:
             QuireError: The conversation is refused.
         """
+        ...
+
+    def describe(self) -> str:
+        """Say what answers, on one line."""
         ...
 
     def summary(self) -> str:
@@ -121,6 +126,7 @@ class ChatSession:
             "/save": self._save,
             "/load": self._load,
             "/set": self._set,
+            "/show": self._show,
             "/stats": self._stats,
             "/exit": lambda rest: None,
             "/bye": lambda rest: None,
@@ -184,6 +190,15 @@ class ChatSession:
         SamplingParams(**changed)
         self._sampling = changed
         return f"{name} = {value!r}"
+
+    def _show(self, rest: str) -> str:
+        system = next((m["content"] for m in self.messages if m["role"] == "system"), "the model's")
+        settings = {name: value for name, value in self._sampling.items() if value is not None}
+        told = json.dumps(settings) if settings else "the model's"
+        return (
+            f"{self._model.describe()}\nsystem prompt: {system}\nsettings: {told}\n"
+            f"messages: {len(self.messages)}"
+        )
 
     def _stats(self, rest: str) -> str:
         return self._model.stats()

@@ -45,6 +45,10 @@ class LocalChat:
                 steps.close()
                 break
 
+    def describe(self) -> str:
+        model = self._engine.config.model.model
+        return f"{model}: {self._engine.max_model_len:,} tokens of context"
+
     def summary(self) -> str:
         return self._answer.summary()
 

@@ -57,8 +57,21 @@ class RemoteChat:
     def summary(self) -> str:
         return self._summary
 
+    def describe(self) -> str:
+        for model in self._models():
+            if self._model in (model["id"], *model["aliases"]):
+                context = model["max_model_len"]
+                told = f", {context:,} tokens of context" if context else ""
+                return f"{self._model}: {model['status']['value']}{told}"
+        return f"{self._model} at {self._base_url}"
+
     def stats(self) -> str:
+        return "\n".join(f"{m['id']:40} {m['status']['value']}" for m in self._models())
+
+    def _models(self) -> list[dict[str, Any]]:
         connection, prefix = connect(self._base_url)
         with closing(connection):
-            found = read_answer(request(connection, "GET", f"{prefix}/models"))["data"]
-        return "\n".join(f"{model['id']:40} {model['status']['value']}" for model in found)
+            found: list[dict[str, Any]] = read_answer(
+                request(connection, "GET", f"{prefix}/models")
+            )["data"]
+        return found

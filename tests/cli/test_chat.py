@@ -22,6 +22,7 @@ def test_a_conversation_with_commands(quire, model, tmp_path):
         f"/load {saved}",
         "and you?",
         f"/save {again}",
+        "/show",
         "/stats",
         "/exit",
         "never read",
@@ -41,6 +42,8 @@ def test_a_conversation_with_commands(quire, model, tmp_path):
     hello, other = first["messages"][2]["content"], second[4]["content"]
     assert result.stdout == f"{hello}\n{hello}\n{other}\n"
     assert "5 tokens, first after" in result.stderr
+    assert f"{model}: 2,048 tokens of context\nsystem prompt: Be brief.\n" in result.stderr
+    assert '"max_tokens": 5' in result.stderr
 
 
 def test_mistakes_are_told_and_the_chat_goes_on(quire, model, tmp_path):

@@ -66,10 +66,12 @@ def test_a_server_is_started_used_again_and_emptied(url):
     piped = quire("run", "quire-tiny", "--verbose", *base, input=f"{QUESTION}\n")
     assert piped.stdout == first.stdout
     assert "starting" not in piped.stderr and "pieces, first after" in piped.stderr
-    lines = ['"""What is', 'the capital of France?"""', "/stats", "/nothing", "/bye"]
+    lines = ['"""What is', 'the capital of France?"""', "/system Be brief.", "/show", "/stats"]
+    lines += ["/nothing", "/bye"]
     talk = converse(["run", "quire-tiny", *base, "--keep-alive", "17m"], lines)
     assert "The capital of France is" in talk
     assert "quire-tiny" in talk and "ready" in talk and "got /nothing" in talk
+    assert "quire-tiny: ready, 2,048 tokens of context" in talk and "prompt: Be brief." in talk
     held = httpx2.get(f"{url}/api/ps").json()["models"][0]
     left = datetime.fromisoformat(held["expires_at"]) - datetime.now(UTC)
     assert 15 < left.total_seconds() / 60 <= 17
