@@ -17,6 +17,7 @@ from quire.models.manifests import (
     StoredFile,
     canonical_name,
     find_made,
+    plain_name,
     read_manifest,
     write_manifest,
 )
@@ -129,11 +130,18 @@ def _noted_gguf(model: str, revision: str | None) -> Path | None:
     return file if file.suffix.lower() == ".gguf" and file.is_file() else None
 
 
+def pinned(model: str, revision: str | None) -> str:
+    """Return a model as what :func:`find_model` finds of it now, whatever is chosen later."""
+    kept = _kept_file(model, revision)
+    exact = model if kept is None else f"{plain_name(model)}:{kept}"
+    return exact if HubReference.parse(exact, revision) is not None else model
+
+
 def _kept_file(model: str, revision: str | None) -> str | None:
     """Return the path in its repository of what :func:`_noted_gguf` finds."""
     file = _noted_gguf(model, revision)
     parts = file.parts if file is not None else ()
-    if "snapshots" not in parts:
+    if "snapshots" not in parts or ":" in plain_name(model):
         return None
     return "/".join(parts[parts.index("snapshots") + 2 :])
 

@@ -22,6 +22,7 @@ from quire.models.hub import (
     find_model,
     hub_repository,
     model_files,
+    pinned,
     stands_for,
 )
 from quire.models.hub_download import unfinished
@@ -32,6 +33,7 @@ from quire.models.manifests import (
     all_manifests,
     canonical_name,
     manifest_state,
+    plain_name,
     read_manifest,
     remove_manifest,
     write_manifest,
@@ -211,6 +213,8 @@ class Store:
             )
         made = read_manifest(base)
         inherited = made.preset if made is not None else Preset()
+        if path is not None and named_model(model) is None:
+            model = pinned(model, revision)
         write_manifest(
             Manifest(
                 name=plain, model=model, revision=revision, parent=base,
@@ -281,11 +285,14 @@ class Store:
         remove_manifest(model.name)
         mine = _files_of(model) | {file.path.resolve() for file in model.manifest.files}
         sharing: dict[str, set[Path]] = {}
-        removed = _catalogued(model)
+        removed, stood_for = _catalogued(model), plain_name(model.manifest.model)
         for other in self.list()[1:]:
             # What was removed is still of the catalogue, and its file still there.
-            is_same = removed is not None and removed is _catalogued(other)
-            if not is_same and (used := _files_of(other) & mine):
+            if removed is not None and removed is _catalogued(other):
+                continue
+            # Which file a repository's name meant was written in the manifest.
+            is_same = plain_name(other.manifest.model) == stood_for
+            if used := mine if is_same else _files_of(other) & mine:
                 sharing[other.name] = used
         freed = _delete(mine.difference(*sharing.values()))
         if model.path is not None and model.path.parent == upload_folder() and not sharing:

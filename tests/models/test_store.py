@@ -126,6 +126,17 @@ def test_files_that_two_names_use_go_with_the_last(served):
     assert not blob.exists() and other.exists()
 
 
+def test_what_was_chosen_of_a_repository_stays_for_other_names(served):
+    blob = Store().pull("hf.co/org/small", on_progress=lambda step: None).resolve()
+    Store().copy("org/small", "mine")
+    assert Store().remove("org/small").shared_with == ("mine",)
+    assert find_model("mine").resolve() == blob and Store().find("mine").problem == ""
+    assert Store().remove("mine").freed_bytes == 4000 and not blob.exists()
+    Store().create("other", "org/small", Preset(system="Be short."))
+    blob = Store().pull("other", on_progress=lambda step: None).resolve()
+    assert Store().remove("org/small").shared_with == ("other",) and blob.exists()
+
+
 def test_a_model_fetched_on_its_first_use_is_noted(served):
     resolve_model("org/small:Q8_0")
     assert names() == ["org/small:Q8_0"]
