@@ -56,7 +56,7 @@ NUM_PARTS = 5
 #: Pools of threads that grow as they are needed: asyncio's, and that of pulls.
 POOL_THREADS = min(32, (os.cpu_count() or 1) + 4) + MAX_PULLS
 #: Of the server in a part of 100 operations; what each operation leaves shows in every part.
-MOST_GROWTH = {"objects": 1000.0, "heap_kib": 128.0, "resident_kib": 512.0}
+MOST_GROWTH = {"objects": 1000.0, "heap_kib": 256.0, "resident_kib": 512.0}
 
 
 @dataclass
