@@ -76,7 +76,7 @@ def run(
         place = urlsplit(base_url)
         if place.scheme != "http" or place.hostname not in LOOPBACK:
             raise
-        _start_server(base_url, place.hostname, place.port or 80)
+        _start_server(base_url, place.hostname, place.port or 80, model)
         _load(base_url, model)
     if stay is not None:
         _keep(base_url, model, stay)
@@ -148,13 +148,13 @@ def _is_loading(connection: HTTPConnection, prefix: str, model: str) -> bool:
     return False
 
 
-def _start_server(url: str, host: str, port: int) -> None:
-    """Start a server that outlives this process, and return when it serves."""
+def _start_server(url: str, host: str, port: int, model: str) -> None:
+    """Start a server that outlives this process, and return when it serves ``model`` or cannot."""
     log = env.cache_folder() / "serve.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     click.echo(f"starting a server at {url}; it logs to {log}", err=True)
-    # Without a model of its own to load it listens at once.
     command = [sys.executable, "-m", "quire.cli.main", "serve", "--load-on-demand"]
+    command += ["--preload", model]
     command += ["--host", host, "--port", str(port)]
     with log.open("ab") as output:
         started = subprocess.Popen(

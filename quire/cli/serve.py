@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
@@ -103,9 +105,16 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
 
     def create() -> tuple[ManagedModels, ASGIApp]:
         from quire.cli.serve_models import load_models
+
+        # An engine loads in a process of its own; this one imports the routes meanwhile.
+        importing = threading.Thread(target=import_module, args=("quire.server.app",))
+        importing.start()
+        try:
+            models = load_models((config, *others), options, keys, loading, named=named)
+        finally:
+            importing.join()
         from quire.server.app import create_app
 
-        models = load_models((config, *others), options, keys, loading, named=named)
         return models, create_app(models)
 
     def announce(models: ManagedModels) -> None:

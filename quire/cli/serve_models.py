@@ -51,6 +51,11 @@ def load_models(
     names = [model_names(config.model)[0] for config in configs]
     if named and not options.load_on_demand:
         weights.check_known(names)
+        if options.preload:
+            raise ConfigError(
+                "[config] --preload must come with --load-on-demand; got it without. All models "
+                "that are named are loaded at once."
+            )
     shared = Shared(options, keys)
 
     def load(config: EngineConfig, loading: Loading) -> Service:
@@ -89,6 +94,9 @@ def load_models(
     else:
         service = load(configs[0], loading)
         registry.add_loaded(memory.register_loaded(service), service)
+    for name in options.preload:
+        loading.begin()
+        registry.load_now(name, loading)
     return registry
 
 

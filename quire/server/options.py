@@ -64,6 +64,7 @@ class ServerOptions:
     decoupled: bool = option(True, "answers may be streamed")
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
     load_on_demand: bool = option(False, "load models when a request names them first", common=True)
+    preload: tuple[str, ...] = option((), "load this one at once, of those loaded on demand")
     keep_alive: float = option(
         300.0, "idle seconds till a model loaded on demand goes; -1: never", common=True
     )
@@ -109,7 +110,7 @@ class ServerOptions:
     otlp_traces_endpoint: str | None = option(None, "send traces there (needs quire[otel])")
 
     def __post_init__(self) -> None:
-        for name in ("api_key", "allowed_origins", "allowed_hosts", "core_weight"):
+        for name in ("api_key", "allowed_origins", "allowed_hosts", "core_weight", "preload"):
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, (value,))

@@ -157,6 +157,40 @@ def test_a_weight_of_no_model_is_refused_at_the_start(serve):
     assert "must name a model of this server (one, two); got three" in server.stderr
 
 
+def test_a_model_is_loaded_before_it_is_asked_for_and_goes_as_others_do(serve, texts):
+    flags = ["--memory", "512MiB", "--load-on-demand", "--keep-alive", "1", "--load-wait", "30"]
+    server = serve("one", "two", flags=[*flags, "--preload", "two", "--preload", "none"])
+    url = server.wait_ready()
+
+    def states():
+        return [model["status"]["value"] for model in httpx2.get(f"{url}/models").json()["data"]]
+
+    assert states()[:2] == ["absent", "ready"]
+    assert "--preload none: no model has that name yet" in server.stderr
+    assert text(ask(url, "two")) == texts["two"]
+    end = time.monotonic() + 30
+    while states()[1] != "absent" and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not server.engines()
+    assert text(ask(url, "two")) == texts["two"]
+    assert server.end() == 0
+
+
+def test_a_preloaded_model_that_cannot_be_loaded_says_why_to_who_asks(serve, texts):
+    flags = ["--memory", "420MiB", "--load-on-demand", "--preload", "one"]
+    broken = serve("one", "two", flags=[*flags, "--kv-cache-memory-bytes", "1KiB"])
+    url = broken.wait_ready()
+    refused = ask(url, "one")
+    assert refused.status_code == 503 and "[models] one cannot be loaded" in refused.text
+
+
+def test_preload_is_for_models_that_come_and_go(serve):
+    server = serve("one", "two", flags=["--preload", "one"])
+    assert server.popen.wait(60) == 1
+    server.end()
+    assert "--preload must come with --load-on-demand" in server.stderr
+
+
 def test_probes_load_nothing(serve, texts):
     url = serve("one", "two", flags=["--memory", "512MiB", "--load-on-demand"]).wait_ready()
     ready = f"{url}/v2/models/two/ready"

@@ -158,8 +158,44 @@ class ModelRegistry:
         self.add(model)
         answer = self._table.ask(model.entry.name, self._clock())
         assert answer is Answer.LOAD, answer
+        self._note_loaded(model, service)
+
+    def load_now(self, name: str, loading: Loading) -> None:
+        """Load a model before there are requests, in the calling thread.
+
+        One that cannot be loaded is logged, and told to those who ask for it.
+
+        Args:
+            name: Of one that is known, or of a further one.
+            loading: Told how far it is.
+        """
+        try:
+            model = self._known_as(name)
+            if model is None and self._further is not None:
+                model = self._further.find(name)
+                if model is not None:
+                    self.add(model)
+            if model is None:
+                log.warning("[models] --preload %s: no model has that name yet", name)
+                return
+            answer = self._table.ask(model.entry.name, self._clock())
+            if answer is not Answer.LOAD:
+                raise CapacityError(f"[models] {name} does not fit next to those that are loaded.")
+        except QuireError as error:
+            log.warning("[models] --preload %s: %s", name, error)
+            return
+        try:
+            self._note_loaded(model, self._load_service(model.config, loading))
+        except QuireError as error:
+            refusal = _refusal(model.entry.name, str(error))
+            self._table.load_failed(model.entry.name, refusal, self._clock())
+            log.warning("%s", refusal)
+
+    def _note_loaded(self, model: RegisteredModel, service: Service) -> None:
         model.service = service
         self._table.loaded(model.entry.name, self._clock())
+        if not model.entry.pinned:
+            service.residence = EntryResidence(model.entry, self._clock)
 
     # -- as Models ----------------------------------------------------------------------------
     @asynccontextmanager
@@ -175,6 +211,7 @@ class ModelRegistry:
         """
         model = await self._find(name)
         key = model.entry.name
+        self._watch()
         if not self._ask(key):
             await self._wait_for(model, receive)
         try:
@@ -384,7 +421,7 @@ class ModelRegistry:
         name = model.entry.name
         started = self._clock()
         try:
-            model.service = await self._try_to_load(model)
+            service = await self._try_to_load(model)
         except Exception as error:
             if not isinstance(error, QuireError):
                 log.exception("[models] loading %s failed", name)
@@ -393,12 +430,9 @@ class ModelRegistry:
             self._table.load_failed(name, refusal, self._clock())
             log.error("%s", refusal)
         else:
-            model.service.admission.draining = self._draining
-            self._table.loaded(name, self._clock())
-            if not model.entry.pinned:
-                model.service.residence = EntryResidence(model.entry, self._clock)
+            service.admission.draining = self._draining
+            self._note_loaded(model, service)
             log.info("[models] %s is loaded after %.1f s", name, self._clock() - started)
-            self._watch()
         self._act()
 
     async def _try_to_load(self, model: RegisteredModel) -> Service:
