@@ -6,8 +6,8 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -69,10 +69,13 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
     started = time.perf_counter()
     use_background_stderr()  # whoever reads it, or does not: nobody waits for them
     # The port first, then what takes long to import: clients are told, not refused.
+    from quire.llm.process.child import start_engine_process
     from quire.server.listener import address, bind
 
     listener = bind(options)
     listener.listen(BACKLOG)
+    # It imports the engine on another core. The kernel ends it with this thread, the main one.
+    process = start_engine_process() if options.preload or not options.load_on_demand else None
     from quire.core.loading import Loading
     from quire.core.log import set_format
     from quire.models.hub import served_name
@@ -107,12 +110,10 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
         from quire.cli.serve_models import load_models
 
         # An engine loads in a process of its own; this one imports the routes meanwhile.
-        importing = threading.Thread(target=import_module, args=("quire.server.app",))
-        importing.start()
-        try:
-            models = load_models((config, *others), options, keys, loading, named=named)
-        finally:
-            importing.join()
+        with _importing("quire.server.app"):
+            models = load_models(
+                (config, *others), options, keys, loading, named=named, process=process
+            )
         from quire.server.app import create_app
 
         return models, create_app(models)
@@ -124,6 +125,17 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
 
     _say(options, f"loading: {url} answers 503 until {name} is there")
     run_server(Server(options, Load(create, meanwhile, loading), announce), listener, options.uds)
+
+
+@contextmanager
+def _importing(module: str) -> Iterator[None]:
+    """Import a module, in a thread, while the block runs."""
+    thread = threading.Thread(target=import_module, args=(module,))
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def _is_named(context: click.Context) -> bool:

@@ -11,6 +11,7 @@ from quire.core.loading import Loading
 from quire.core.machine import Machine, read_machine
 from quire.core.memory_budget import budget_from_total
 from quire.core.metrics import stem_of
+from quire.llm.process.child import ChildProcess
 from quire.llm.process.proxy import EngineProxy
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.models import ManagedModels, OneModel
@@ -31,6 +32,7 @@ def load_models(
     loading: Loading,
     *,
     named: bool,
+    process: ChildProcess | None,
 ) -> ManagedModels:
     """Load what is served from the start, and return all that requests may name.
 
@@ -41,6 +43,7 @@ def load_models(
         loading: Told how far it is.
         named: The models were chosen; else the first is there for want of others, and requests may
             name any of the store.
+        process: An engine's, which waits; of the model that is loaded first.
 
     Raises:
         QuireError: A model cannot be loaded, or they do not fit together.
@@ -57,6 +60,7 @@ def load_models(
                 "that are named are loaded at once."
             )
     shared = Shared(options, keys)
+    waiting = [] if process is None else [process]
 
     def load(config: EngineConfig, loading: Loading) -> Service:
         engine = EngineProxy(
@@ -66,6 +70,7 @@ def load_models(
             grammar_timeout=options.grammar_compilation_timeout,
             niceness=weights.niceness(model_names(config.model)[0]),
             loading=loading,
+            process=waiting.pop() if waiting else None,
         )
         return Service(engine, engine.config, shared)
 

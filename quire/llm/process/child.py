@@ -98,6 +98,15 @@ class ChildProcess:
         return code
 
 
+def start_engine_process() -> ChildProcess:
+    """Start a process that imports the engine and waits to be told what to load.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    return ChildProcess("quire.llm.process.engine_loop:run")
+
+
 def ending_text(code: int) -> str:
     """Return an exit code as text."""
     if code < 0:

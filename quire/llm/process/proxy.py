@@ -28,6 +28,7 @@ from quire.llm.engine_client import EngineProgress
 from quire.llm.grammars.checker import DEFAULT_SECONDS, GrammarChecker
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.output_streams import OutputStream, OutputStreams
+from quire.llm.process.child import ChildProcess
 from quire.llm.process.messages import (
     Abort,
     Add,
@@ -65,6 +66,7 @@ class EngineProxy:
         grammar_timeout: Seconds that compiling a grammar may take.
         niceness: How far the process steps back where others want the cores, 0 to 19.
         loading: Told how far the process is while it loads.
+        process: That is to load it first, where one was started before.
 
     Raises:
         ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
@@ -80,8 +82,15 @@ class EngineProxy:
         grammar_timeout: float = DEFAULT_SECONDS,
         niceness: int = 0,
         loading: Loading | None = None,
+        process: ChildProcess | None = None,
     ) -> None:
-        self._reader = reader = RequestReader(config.model)
+        # Its process imports the engine while the model's texts are read here.
+        self._supervisor = supervisor = Supervisor(self, watchdog_timeout, loading, process)
+        try:
+            self._reader = reader = RequestReader(config.model)
+        except BaseException:
+            supervisor.close()
+            raise
         self.model_config: ModelConfig
         self.max_model_len = 0
         self.tokenizer: Tokenizer = reader.tokenizer
@@ -97,8 +106,7 @@ class EngineProxy:
         self._grammars: GrammarChecker | None = None
         folders = str(reader.folder), str(reader.tokenizer_folder)
         start = Start(folders[0], config, reader.eos_token_ids, folders[1], log_format, niceness)
-        self._supervisor = Supervisor(start, self, watchdog_timeout, loading)
-        self._supervisor.start()
+        supervisor.load(start)
 
     @property
     def config(self) -> EngineConfig:

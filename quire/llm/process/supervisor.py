@@ -20,7 +20,7 @@ from quire.core.loading import Loading
 from quire.core.log import get_logger
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
 from quire.core.process_usage import cpu_seconds
-from quire.llm.process.child import ChildProcess, ending_text
+from quire.llm.process.child import ChildProcess, ending_text, start_engine_process
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
     Done,
@@ -38,7 +38,6 @@ from quire.llm.process.step_pace import StepPace
 
 log = get_logger(__name__)
 
-_ENGINE = "quire.llm.process.engine_loop:run"
 #: How often the watchdog looks.
 TICK_SECONDS = 0.25
 #: Between two looks; more means that this process was paused, perhaps with the whole machine.
@@ -75,11 +74,13 @@ class Supervisor:
     Once :meth:`check_serving` has passed, what is sent is answered or :meth:`Owner.ended` follows:
     an owner that checks, sends and notes its work under a lock that ``ended`` takes too loses none.
 
+    The first process starts, and imports what it needs, before it is known what it is to load.
+
     Args:
-        start: What to load.
-        owner: Told of what happens.
+        owner: Told of what happens from :meth:`load` on.
         watchdog_timeout: Longest time without a message while there is work, in seconds.
         loading: Told how far a process is that loads; cancelling it ends the first one.
+        first: The first process, if one is there already.
 
     Attributes:
         num_restarts: Since the start.
@@ -89,15 +90,21 @@ class Supervisor:
     """
 
     def __init__(
-        self, start: Start, owner: Owner, watchdog_timeout: float, loading: Loading | None = None
+        self,
+        owner: Owner,
+        watchdog_timeout: float,
+        loading: Loading | None = None,
+        first: ChildProcess | None = None,
     ) -> None:
-        self._start = start
+        self._first = first
+        self._start: Start
+        self._started = threading.Event()  # what to load is known, or that nothing is
+        self.pace: StepPace
         self._owner = owner
         self._watchdog_timeout = watchdog_timeout
         self._loading = Loading() if loading is None else loading
         self.num_restarts = 0
         self.step_time = self.busy_time = time.monotonic()
-        self.pace = StepPace(start.config.scheduler.max_num_batched_tokens)
         self._serving: MessageSocket | None = None
         self._pid: int | None = None
         self._cpu_seconds = 0.0
@@ -109,14 +116,17 @@ class Supervisor:
         self._waker.setblocking(False)
         self._first_load: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="quire-supervisor", daemon=True)
+        self._thread.start()
 
-    def start(self) -> None:
-        """Start the first process and return when it serves.
+    def load(self, start: Start) -> None:
+        """Have the first process load a model, and return when it serves.
 
         Raises:
             QuireError: It cannot load; the message says why.
         """
-        self._thread.start()
+        self._start = start
+        self.pace = StepPace(start.config.scheduler.max_num_batched_tokens)
+        self._started.set()
         try:
             self._first_load.result()
         except BaseException:
@@ -166,6 +176,7 @@ class Supervisor:
     def close(self) -> None:
         """End the process and the thread, after :meth:`Owner.ended`; a second call does nothing."""
         self._closed = True
+        self._started.set()
         with suppress(OSError):
             self._waker.send(b"x")
         self._thread.join()
@@ -197,9 +208,14 @@ class Supervisor:
     def _run_process(self) -> QuireError:
         """Start a process and read it to its end; return why it ended."""
         try:
-            child = ChildProcess(_ENGINE)
+            child = self._first or start_engine_process()
         except OSError as failure:
             return EngineDeadError(f"[engine] its process could not be started: {failure}.")
+        self._first = None
+        self._started.wait()
+        if self._closed and not self._first_load.done():
+            child.end(at_once=True)
+            return EngineDeadError("[engine] it was shut down.")
         self._pid = child.pid
         error: QuireError | None = None
         try:

@@ -19,8 +19,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.llm.engine_args import EngineArgs
 from quire.llm.grammars.compile_thread import GrammarThread
-from quire.llm.process import engine_loop
-from quire.llm.process.child import ChildProcess
+from quire.llm.process.child import start_engine_process
 from quire.llm.process.engine_loop import EngineLoop
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
@@ -175,7 +174,7 @@ def test_a_server_that_goes_while_it_loads_is_no_failed_load(
     """A model unloaded while its engine was being restarted left a traceback in the log."""
     random_checkpoint(tmp_path, PRESETS["tiny-llama"])
     config = EngineArgs(tmp_path, device=device, threads=1).config
-    child = ChildProcess(engine_loop.run)
+    child = start_engine_process()
     start = Start(str(tmp_path), config, (256,), str(tmp_path))
     MessageSocket(child.socket, from_engine).send(start)
     assert child.end(at_once=False) == 0
