@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 
@@ -16,15 +14,6 @@ from tools.serve_process import ServeProcess
 
 QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
 ANSWER = "The capital of France is Paris."
-
-
-@pytest.fixture(scope="module")
-def gguf(tmp_path_factory):
-    """quire-tiny as a GGUF file's bytes."""
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    command = [sys.executable, "-m", "quire.cli.main", "convert", "quire-tiny", str(path)]
-    subprocess.run(command, check=True, capture_output=True)
-    return path.read_bytes()
 
 
 @pytest.fixture

@@ -26,15 +26,6 @@ ANSWER = "The capital of France is Paris."
 QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
 
 
-@pytest.fixture(scope="module")
-def gguf(tmp_path_factory):
-    """quire-tiny as a GGUF file's bytes."""
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    command = [sys.executable, "-m", "quire.cli.main", "convert", "quire-tiny", str(path)]
-    subprocess.run(command, check=True, capture_output=True)
-    return path.read_bytes()
-
-
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "cache"))
