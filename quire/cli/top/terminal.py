@@ -61,9 +61,10 @@ def keys_at_once(wake: int) -> Iterator[Keys]:
     before = termios.tcgetattr(descriptor)
     try:
         tty.setcbreak(descriptor)
-        # Ctrl-Z and Ctrl-\\ would leave the view's screen to the shell.
+        # Ctrl-Z and Ctrl-\\ would leave the view's screen to the shell. Ctrl-C is a key, too: what
+        # its signal raises is lost where it meets a finalizer.
         mode = termios.tcgetattr(descriptor)
-        mode[tty.CC][termios.VSUSP] = mode[tty.CC][termios.VQUIT] = b"\0"
+        mode[tty.LFLAG] &= ~termios.ISIG
         termios.tcsetattr(descriptor, termios.TCSANOW, mode)
         yield Keys(descriptor, wake)
     finally:
