@@ -12,6 +12,7 @@ from contextlib import suppress
 import httpx2
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.robustness.conftest import PATH
 from tools.random_checkpoint import PRESETS, random_checkpoint
@@ -101,6 +102,43 @@ def test_a_killed_engine_is_no_business_of_the_other(serve, texts):
     while ask(url, "two").status_code != 200 and time.monotonic() < end:
         assert text(ask(url, "one")) == texts["one"]
     assert text(ask(url, "two")) == texts["two"]
+    assert server.end() == 0
+
+
+def counters(url):
+    """The values of all counters and histograms, by series, and the names of models with gauges."""
+    families = list(text_string_to_metric_families(httpx2.get(f"{url}/metrics").text))
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+        if family.type != "gauge"
+    }
+    loaded = (f.samples for f in families if f.name == "quire:model_load_progress_perc")
+    return found, {sample.labels["model_name"] for samples in loaded for sample in samples}
+
+
+def test_counters_go_on_after_an_unload_and_a_load(serve):
+    """They vanished with the model and began again at zero."""
+    flags = ["--memory", "200MiB", "--load-on-demand", "--load-wait", "60"]
+    server = serve("one", "two", flags=flags)
+    url = server.wait_ready()
+    assert counters(url)[1] == set()
+    before, tokens = {}, ("quire:generation_tokens_total", ("engine", "0"), ("model_name", "one"))
+    for number, name in enumerate(("one", "two", "one", "two", "one")):
+        text(ask(url, name))
+        if number == 2:  # also when the engine starts again meanwhile
+            server.engine().kill()
+            while ask(url, name).status_code != 200:
+                time.sleep(0.1)
+        now, loaded = counters(url)
+        assert loaded == {name}, "gauges are of models that are loaded"
+        fallen = [series for series, value in before.items() if now.get(series, -1) < value]
+        assert fallen == []
+        before = now
+    assert before[tokens] == 4 * 24
+    told = [value for series, value in before.items() if series[0].endswith("restarts_total")]
+    assert sorted(told) == [0, 1]
     assert server.end() == 0
 
 

@@ -144,6 +144,7 @@ class OneModel:
 
     def __init__(self, service: Service) -> None:
         self.shared = service.shared
+        self.shared.metrics.model_name = service.model_names[0]
         self._service = service
 
     @asynccontextmanager

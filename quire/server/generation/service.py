@@ -111,7 +111,7 @@ class Service:
             rejections=shared.rejections,
         )
         self.metrics = ModelMetrics(engine, config, self.model_names[0])
-        shared.metrics.models.append(self.metrics)
+        shared.metrics.add(self.metrics)
         self.residence: Residence | None = None
         self.created = int(time.time())
         digest = hashlib.sha256(repr(config).encode()).hexdigest()[:8]
@@ -119,9 +119,10 @@ class Service:
 
     async def shutdown(self) -> None:
         """Stop the engine. A second call does nothing."""
-        await self.engine.shutdown()
-        if self.metrics in self.shared.metrics.models:
-            self.shared.metrics.models.remove(self.metrics)
+        try:
+            await self.engine.shutdown()
+        finally:
+            self.shared.metrics.remove(self.metrics)
 
     def check_serving(self) -> None:
         """Return when requests are taken.

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from quire.core.config import EngineConfig
 from quire.core.heap import HeapTrimmer
-from quire.core.metrics import METRICS, Histogram, Samples
+from quire.core.metrics import METRICS, Histogram, Samples, add_counters, stem_of
 from quire.core.process_usage import HostLoad, process_samples
 from quire.llm.engine_client import EngineClient
 from quire.server.observability.exposition import families
@@ -23,6 +23,8 @@ from quire.server.observability.http_metrics import HttpMetrics
 
 #: Throughput is an average over this window.
 WINDOW_SECONDS = 10
+#: The counters of as many models that are unloaded are kept, those unloaded last.
+MAX_UNLOADED = 64
 
 
 class Throughput:
@@ -51,6 +53,46 @@ class Throughput:
     def _drop_old(self, now: int) -> None:
         for second in [s for s in self._per_second if s <= now - WINDOW_SECONDS]:
             del self._per_second[second]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSamples:
+    """What is known of a model.
+
+    Attributes:
+        samples: By metric stem.
+        by_length: Upper bounds of the histograms that have none in the catalogue.
+    """
+
+    samples: Samples
+    by_length: tuple[float, ...]
+
+    def after(self, earlier: ModelSamples) -> ModelSamples:
+        """Return these, whose counters and histograms go on from ``earlier``."""
+        by_length = max(self.by_length, earlier.by_length, key=len)
+        joined = add_counters(earlier._with_bounds(by_length), self._with_bounds(by_length))
+        return ModelSamples(joined, by_length)
+
+    def counted(self) -> ModelSamples:
+        """Return the counters and histograms alone."""
+        kinds = {name: METRICS[stem_of(name)].kind for name in self.samples}
+        counted = {name: v for name, v in self.samples.items() if kinds[name] != "gauge"}
+        return ModelSamples(counted, self.by_length)
+
+    def families(self, prefix: str, labels: dict[str, str]) -> Iterator[Metric]:
+        """Yield the families."""
+        lengths = (stem for stem, m in METRICS.items() if m.kind == "histogram" and not m.buckets)
+        yield from families(self.samples, prefix, labels, dict.fromkeys(lengths, self.by_length))
+
+    def _with_bounds(self, by_length: tuple[float, ...]) -> Samples:
+        """Return the samples as they are for a longer context; no length was above its own."""
+        more = [0.0] * (len(by_length) - len(self.by_length))
+        return {
+            name: [*value, *more]
+            if isinstance(value, list) and not METRICS[stem_of(name)].buckets
+            else value
+            for name, value in self.samples.items()
+        }
 
 
 class ModelMetrics:
@@ -89,13 +131,18 @@ class ModelMetrics:
         self.params_max_tokens = self._histogram("request_params_max_tokens")
         self.params_n = self._histogram("request_params_n")
         self.num_preemptions = self._histogram("request_num_preemptions")
-        self.labels = {"model_name": model_name, "engine": "0"}
+        self.labels = _labels(model_name)
         self._cache_config = {
             field.name: str(getattr(config.cache, field.name)) for field in fields(config.cache)
         }
 
-    def samples(self) -> Samples:
-        """Return what is known of the model, by metric stem."""
+    @property
+    def model_name(self) -> str:
+        """The name that is shown."""
+        return self.labels["model_name"]
+
+    def samples(self) -> ModelSamples:
+        """Return what is known of the model since it was loaded."""
         own: Samples = {
             "server_load": self.num_in_flight,
             "avg_prompt_throughput_toks_per_s": self.computed.value(),
@@ -104,21 +151,15 @@ class ModelMetrics:
         }
         for stem, histogram in self._histograms.items():
             own[stem] = histogram.state()
-        return self._engine.stats() | own
+        return ModelSamples(self._engine.stats() | own, self._by_length)
 
-    def families(self, prefix: str) -> Iterator[Metric]:
-        """Yield the model's families."""
-        bounds = {
-            stem: self._by_length
-            for stem, metric in METRICS.items()
-            if metric.kind == "histogram" and not metric.buckets
-        }
-        yield from families(self.samples(), prefix, self.labels, bounds)
+    def cache_config(self, prefix: str) -> Metric:
+        """Return the family that shows the KV cache's settings."""
         labels = self.labels | self._cache_config
         stem = "cache_config_info"
         info = GaugeMetricFamily(prefix + stem, METRICS[stem].help, labels=list(labels))
         info.add_metric(list(labels.values()), 1)
-        yield info
+        return info
 
     def _histogram(self, stem: str) -> Histogram:
         histogram = self._histograms[stem] = Histogram(METRICS[stem].buckets or self._by_length)
@@ -128,13 +169,16 @@ class ModelMetrics:
 class ServerMetrics(Collector):
     """What scrapes read: of this process, of HTTP, and of each model.
 
+    A model that is unloaded keeps its counters and histograms, which go on when it is loaded again;
+    its gauges are absent meanwhile.
+
     Args:
         prefix: First part of the names.
         rejections: Requests refused at the door, by reason.
 
     Attributes:
         http: Of all routes.
-        models: Those that are loaded; what is of the process is under the first one's name.
+        model_name: Label of what is of the process: the name of the first model.
         num_unread: Connections cut because their client read nothing.
     """
 
@@ -144,7 +188,9 @@ class ServerMetrics(Collector):
         self._host_load = HostLoad()
         self._heap = HeapTrimmer("server")
         self.http = HttpMetrics()
-        self.models: list[ModelMetrics] = []
+        self.model_name = ""
+        self._models: list[ModelMetrics] = []
+        self._unloaded: dict[str, ModelSamples] = {}  # by name, the one unloaded last at the end
         self.num_unread = 0
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -153,7 +199,21 @@ class ServerMetrics(Collector):
     @property
     def num_in_flight(self) -> int:
         """Generation requests being answered."""
-        return sum(model.num_in_flight for model in self.models)
+        return sum(model.num_in_flight for model in self._models)
+
+    def add(self, model: ModelMetrics) -> None:
+        """Show a model that was loaded."""
+        self._models.append(model)
+
+    def remove(self, model: ModelMetrics) -> None:
+        """Show of a model, which is unloaded, what it has counted; a second call does nothing."""
+        if model in self._models:
+            self._models.remove(model)
+            counted = self._since_start(model).counted()
+            self._unloaded.pop(model.model_name, None)
+            self._unloaded[model.model_name] = counted
+            if len(self._unloaded) > MAX_UNLOADED:
+                del self._unloaded[next(iter(self._unloaded))]
 
     def exposition(self) -> tuple[bytes, str]:
         """Return the text of a scrape and its content type."""
@@ -172,9 +232,8 @@ class ServerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield a family per stem, with the series of all models."""
         found: dict[str, Metric] = {}
-        labels = self.models[0].labels if self.models else {"model_name": "", "engine": "0"}
-        own = families(self.samples(), self._prefix, labels, {})
-        for family in itertools.chain(own, *(m.families(self._prefix) for m in self.models)):
+        own = families(self.samples(), self._prefix, _labels(self.model_name), {})
+        for family in itertools.chain(own, self._model_families()):
             if family.name in found:
                 found[family.name].samples += family.samples
             else:
@@ -188,6 +247,24 @@ class ServerMetrics(Collector):
     def close(self) -> None:
         """Look after this process's memory no longer."""
         self._heap.close()
+
+    def _since_start(self, model: ModelMetrics) -> ModelSamples:
+        """Return what is known of a model that is loaded, what it counted before included."""
+        earlier, samples = self._unloaded.get(model.model_name), model.samples()
+        return samples if earlier is None else samples.after(earlier)
+
+    def _model_families(self) -> Iterator[Metric]:
+        unloaded = dict(self._unloaded)
+        for model in self._models:
+            unloaded.pop(model.model_name, None)
+            yield from self._since_start(model).families(self._prefix, model.labels)
+            yield model.cache_config(self._prefix)
+        for name, samples in unloaded.items():
+            yield from samples.families(self._prefix, _labels(name))
+
+
+def _labels(model_name: str) -> dict[str, str]:
+    return {"model_name": model_name, "engine": "0"}
 
 
 def _one_two_five(limit: int) -> tuple[float, ...]:

@@ -146,6 +146,8 @@ class ModelRegistry:
 
     def add(self, model: RegisteredModel) -> None:
         """Make a model known."""
+        if not self._models:
+            self.shared.metrics.model_name = model.entry.name
         self._models[model.entry.name] = model
         self._table.add(model.entry)
 

@@ -8,8 +8,16 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from quire.core.config import EngineConfig
 from quire.core.metrics import METRICS
-from quire.server.observability.metrics import WINDOW_SECONDS, Throughput
+from quire.server.observability.metrics import (
+    MAX_UNLOADED,
+    WINDOW_SECONDS,
+    ModelMetrics,
+    ModelSamples,
+    ServerMetrics,
+    Throughput,
+)
 
 HISTOGRAMS = [
     "time_to_first_token_seconds",
@@ -184,3 +192,32 @@ def test_throughput_is_of_the_last_seconds():
     assert rate.value() == 40 / WINDOW_SECONDS
     now[0] = 200
     assert rate.value() == 0
+
+
+def test_lengths_go_on_in_the_buckets_of_a_longer_context():
+    """A model that is loaded again may get another context length, and so other buckets."""
+    short = ModelSamples({"request_prompt_tokens": [9.0, 1.0, 0.0, 2.0]}, (1, 2))
+    long = ModelSamples({"request_prompt_tokens": [5.0, 0.0, 0.0, 1.0, 0.0, 0.0]}, (1, 2, 5, 10))
+    told = {"request_prompt_tokens": [14.0, 1.0, 0.0, 3.0, 0.0, 0.0]}
+    for samples in (short.after(long), long.after(short)):
+        assert samples == ModelSamples(told, (1, 2, 5, 10))
+
+
+def test_what_is_kept_of_unloaded_models_is_bounded(engine):
+    metrics = ServerMetrics("quire", Counter())
+
+    def come_and_go(name):
+        model = ModelMetrics(engine, EngineConfig(), name)
+        metrics.add(model)
+        metrics.remove(model)
+
+    for number in range(MAX_UNLOADED):
+        come_and_go(f"model-{number}")
+    come_and_go("model-0")  # the one unloaded last
+    come_and_go("another")
+    metrics.close()
+    series = metrics.exposition()[0].decode().splitlines()
+    names = [line for line in series if line.startswith("quire:generation_tokens_total")]
+    assert len(names) == MAX_UNLOADED
+    assert [name for name in names if '"model-0"' in name][0].endswith(" 14.0")
+    assert not any('"model-1"' in name for name in names)
