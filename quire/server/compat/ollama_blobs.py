@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -16,7 +17,9 @@ from quire.core.errors import CapacityError, ConfigError, ModelLoadError
 from quire.models.blobs import MAX_BLOB_BYTES, BlobWriter, find_blob, read_digest
 from quire.models.store import Store
 from quire.server.http.body import check_media_type
-from quire.server.http.errors import ApiError
+from quire.server.http.errors import ApiError, without_folders
+
+log = logging.getLogger(__name__)
 
 #: Files that come at once; further ones are sent away.
 MAX_UPLOADS = 4
@@ -92,7 +95,8 @@ async def in_thread(work: Callable[[], T]) -> T:
     try:
         return await asyncio.to_thread(work)
     except (ConfigError, ModelLoadError) as error:
-        raise ApiError(400, str(error)) from error
+        log.warning("%s", error)
+        raise ApiError(400, without_folders(str(error))) from error
 
 
 def routes(store: Store) -> list[Route]:

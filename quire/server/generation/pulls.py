@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,7 +13,9 @@ from quire.core.errors import CapacityError, ModelLoadError
 from quire.models.manifests import plain_name
 from quire.models.pull_progress import PullCancelled, PullProgress
 from quire.models.store import Store
-from quire.server.http.errors import ApiError, shutting_down
+from quire.server.http.errors import ApiError, shutting_down, without_folders
+
+log = logging.getLogger(__name__)
 
 #: Models fetched at once; each has a thread that waits for the network.
 MAX_PULLS = 2
@@ -94,6 +97,7 @@ class Pulls:
         except PullCancelled:
             raise shutting_down() from None
         except ModelLoadError as error:
-            raise ApiError(400, str(error)) from error
+            log.warning("[pull] %s: %s", name, error)
+            raise ApiError(400, without_folders(str(error))) from error
         finally:
             del self._running[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http
 import logging
 import math
+import re
 import uuid
 from collections.abc import Mapping
 from enum import Enum
@@ -73,6 +74,8 @@ _ANTHROPIC_TYPES = {
 _FLAT_PATHS = frozenset({"/", "/info", "/generate", "/generate_stream", "/v2"})
 _FLAT_BELOW = ("/api/", "/v2/")
 _ANTHROPIC_PATH = "/v1/messages"
+#: The folders of an absolute path; ids of the hub and addresses of pages are none.
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?=[\w.])(?:[^/\s'\"]+/)*")
 #: Every request of Anthropic's clients has it.
 ANTHROPIC_HEADER = b"anthropic-version"
 
@@ -195,6 +198,18 @@ def not_loaded(name: str, loading: Loading) -> ApiError:
         known = f" ({loading.part:.0%} of its weights are)"
         headers[PROGRESS_HEADER] = f"{loading.part:.2f}"
     return ApiError(503, f"The model {name} is not loaded yet{known}. Try again.", headers=headers)
+
+
+def not_loadable(name: str, reason: str, retry_seconds: float) -> CapacityError:
+    """Log why a model cannot be loaded, and return the refusal of requests for it."""
+    logger.error("[models] %s cannot be loaded: %s", name, reason)
+    told = f"[models] {name} cannot be loaded: {without_folders(reason)}"
+    return CapacityError(told, retry_seconds)
+
+
+def without_folders(text: str) -> str:
+    """Return a text that names files without the folders of this machine that they are in."""
+    return _FOLDERS.sub("", text)
 
 
 def renamed(error: RequestError, sent_name: str) -> RequestError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -33,8 +32,15 @@ from quire.server.generation.service import (
 )
 from quire.server.generation.shared import Shared
 from quire.server.http.connection import cancel_on_disconnect
-from quire.server.http.errors import ApiError, not_loaded, shutting_down
-from quire.server.registry.model_table import RETRY_SECONDS, Answer, Entry, ModelState, ModelTable
+from quire.server.http.errors import ApiError, not_loadable, not_loaded, shutting_down
+from quire.server.registry.model_table import (
+    RETRY_SECONDS,
+    Answer,
+    Entry,
+    EntryResidence,
+    ModelState,
+    ModelTable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -88,24 +94,6 @@ class FurtherModels(Protocol):
             QuireError: It cannot be.
         """
         ...
-
-
-class EntryResidence:
-    """See :class:`quire.server.generation.service.Residence`."""
-
-    def __init__(self, entry: Entry, clock: Callable[[], float]) -> None:
-        self._entry = entry
-        self._clock = clock
-
-    def keep(self, seconds: float) -> None:
-        self._entry.keep_alive = None if math.isinf(seconds) else seconds
-
-    def seconds_left(self) -> float:
-        entry = self._entry
-        if entry.keep_alive is None:
-            return math.inf
-        since = self._clock() if entry.num_leases else entry.last_used
-        return max(0.0, since + entry.keep_alive - self._clock())
 
 
 class ModelRegistry:
@@ -189,9 +177,8 @@ class ModelRegistry:
         try:
             self._note_loaded(model, self._load_service(model.config, loading))
         except QuireError as error:
-            refusal = _refusal(model.entry.name, str(error))
+            refusal = not_loadable(model.entry.name, str(error), RETRY_SECONDS)
             self._table.load_failed(model.entry.name, refusal, self._clock())
-            log.warning("%s", refusal)
 
     def _note_loaded(self, model: RegisteredModel, service: Service) -> None:
         model.service = service
@@ -243,7 +230,7 @@ class ModelRegistry:
             further = self._further
             found = None if further is None else await asyncio.to_thread(further.look_up, name)
         except QuireError as error:
-            raise _refusal(name, str(error)) from error
+            raise not_loadable(name, str(error), RETRY_SECONDS) from error
         if found is None:
             self.shared.pulls.check_absent(name)
             raise no_such_model(name)
@@ -311,7 +298,7 @@ class ModelRegistry:
             further = self._further
             found = None if further is None else await asyncio.to_thread(further.find, name)
         except QuireError as error:  # damaged, or another program's that is not supported
-            raise _refusal(name, str(error)) from error
+            raise not_loadable(name, str(error), RETRY_SECONDS) from error
         if found is None:
             self.shared.pulls.check_absent(name)
             raise no_such_model(name)
@@ -428,14 +415,23 @@ class ModelRegistry:
             if not isinstance(error, QuireError):
                 log.exception("[models] loading %s failed", name)
             reason = str(error) if isinstance(error, QuireError) else "see the log."
-            refusal = _refusal(name, reason)
+            refusal: Exception = not_loadable(name, reason, RETRY_SECONDS)
+            if await self._is_removed(model):
+                refusal = no_such_model(name)
             self._table.load_failed(name, refusal, self._clock())
-            log.error("%s", refusal)
         else:
             service.admission.draining = self._draining
             self._note_loaded(model, service)
             log.info("[models] %s is loaded after %.1f s", name, self._clock() - started)
         self._act()
+
+    async def _is_removed(self, model: RegisteredModel) -> bool:
+        """Return whether there is no model of that name any more."""
+        if model.named or self._further is None:
+            return False
+        with suppress(QuireError):  # damaged
+            return await asyncio.to_thread(self._further.look_up, model.entry.name) is None
+        return False
 
     async def _try_to_load(self, model: RegisteredModel) -> Service:
         """Load a model; a process that is lost says nothing of it, so another one tries, once."""
@@ -486,7 +482,3 @@ def _as_known(model: RegisteredModel) -> KnownModel:
     state = str(entry.state)
     waiting = entry.num_waiting
     return KnownModel(names, model.config, state, model.service, loading, error, waiting)
-
-
-def _refusal(name: str, reason: str) -> CapacityError:
-    return CapacityError(f"[models] {name} cannot be loaded: {reason}", RETRY_SECONDS)

@@ -7,7 +7,7 @@ from its callers, so that every order of events can be tried.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -72,6 +72,24 @@ class Entry:
     wanted_since: float | None = None
     failed_time: float = -math.inf
     error: Exception | None = None
+
+
+class EntryResidence:
+    """See :class:`quire.server.generation.service.Residence`."""
+
+    def __init__(self, entry: Entry, clock: Callable[[], float]) -> None:
+        self._entry = entry
+        self._clock = clock
+
+    def keep(self, seconds: float) -> None:
+        self._entry.keep_alive = None if math.isinf(seconds) else seconds
+
+    def seconds_left(self) -> float:
+        entry = self._entry
+        if entry.keep_alive is None:
+            return math.inf
+        since = self._clock() if entry.num_leases else entry.last_used
+        return max(0.0, since + entry.keep_alive - self._clock())
 
 
 class ModelTable:

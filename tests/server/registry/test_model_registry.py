@@ -43,7 +43,7 @@ class Loads:
             while self.held[name] and not loading.cancelled:
                 time.sleep(0.001)
         if name in self.broken:
-            raise ModelLoadError(f"[load] {name} is broken.")
+            raise ModelLoadError(f"[load] /srv/some/{name} is broken.")
         if loading.cancelled:
             raise ModelLoadError("[load] it is not wanted any more.")
         engine = ScriptedEngine(self.tokenizer)
@@ -210,7 +210,8 @@ async def test_a_client_that_leaves_waits_no_longer(registry):
     await models.end_requests()
 
 
-async def test_a_model_that_cannot_be_loaded_harms_no_other(registry):
+async def test_a_model_that_cannot_be_loaded_harms_no_other(registry, caplog):
+    """Clients were told in which folder of the server it lies, too."""
     models, loads = registry(100, a=50, b=50)
     loads.broken.add("a")
     with pytest.raises(CapacityError, match=r"a cannot be loaded: \[load\] a is broken"):
@@ -219,6 +220,7 @@ async def test_a_model_that_cannot_be_loaded_harms_no_other(registry):
         await name_of(models, "a")
     assert loads.num_loads == 1, "not tried again for every request"
     assert "a cannot be loaded: [load] a is broken" in models.known()[0].error
+    assert "a cannot be loaded: [load] /srv/some/a is broken" in caplog.text
     assert await name_of(models, "b") == "b"
     await models.end_requests()
 

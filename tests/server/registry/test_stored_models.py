@@ -179,3 +179,36 @@ async def test_a_model_that_others_make_anew_is_loaded_anew(server, store, rando
     answers = await asyncio.gather(*(ask(client, "mine") for _ in range(5)))
     assert [answer.status_code for answer in answers] == [200] * 5
     assert loads.num_loads == 2 and loads.alive == ["mine"]
+
+
+async def test_a_model_that_is_removed_while_it_loads_does_not_exist(server, store):
+    """Its requests got a 503 that named the file of the server that was gone."""
+    client, loads = server
+    store.create("mine", "quire-tiny", Preset())
+    loads.held["mine"] = True
+    asking = [asyncio.create_task(ask(client, "mine")) for _ in range(2)]
+    while not loads.num_loads:
+        await asyncio.sleep(0.005)
+    store.remove("mine")
+    loads.broken.add("mine")
+    loads.held["mine"] = False
+    for answer in await asyncio.gather(*asking):
+        assert (answer.status_code, answer.json()["error"]) == (404, "model 'mine' not found")
+
+
+async def test_no_client_is_told_a_path_of_the_server(server, store, tmp_path, caplog):
+    client, _ = server
+    store.create("mine", "quire-tiny", Preset())
+    (file,) = (tmp_path / "cache" / "store").glob("*.toml")
+    file.write_text("format = 2")
+    calls = [("GET", "/v1/models/mine", None), ("POST", "/api/show", {"model": "mine"})]
+    calls += [("POST", "/api/generate", {"model": "mine", "prompt": "x"})]
+    calls += [("POST", "/api/copy", {"source": "mine", "destination": "other"})]
+    calls += [("POST", "/api/create", {"from": "mine", "model": "other"})]
+    for method, path, body in calls:
+        answer = await client.request(method, path, json=body)
+        assert answer.status_code in (400, 503), answer.text
+        assert "mine.toml must be a manifest" in answer.text, "the file's name is"
+        assert str(tmp_path) not in answer.text, answer.text
+        assert str(file) in caplog.text, "its folder is in the log"
+        caplog.clear()
