@@ -22,6 +22,9 @@ def create(name: str, file: Path) -> None:
       template = "chat.jinja"              # a file next to this one
       [sampling]                           # defaults of requests
       temperature = 0.2
+      [[messages]]                         # these begin each conversation
+      role = "user"
+      content = "Hi"
 
     NAME is then a model for serve, chat, generate and LLM(). Its weights are the base's. All but
     base may be left out; of a base that was made so, they win over its own.

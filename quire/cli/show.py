@@ -73,6 +73,7 @@ def _facts(model: StoredModel) -> dict[str, Any]:
         "capabilities": capabilities(template),
         "sampling": dict(preset.sampling),
         "system": preset.system or "",
+        "messages": [f"{message['role']}: {message['content']}" for message in preset.messages],
         "template": template,
     }
 

@@ -51,6 +51,7 @@ class RequestReader:
             defaults = options.json_object("default_chat_template_kwargs")
             self.tokenizer.chat_template.default_kwargs = defaults
             self.tokenizer.chat_template.default_system = preset.system
+            self.tokenizer.chat_template.default_messages = preset.messages
         generation = read_generation_config(
             self.folder,
             options.generation_config,

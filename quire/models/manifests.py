@@ -13,7 +13,7 @@ import re
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +35,8 @@ SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "max_tokens", "seed", "stop",
 )  # fmt: skip
+#: Of the messages of a preset.
+ROLES = ("user", "assistant")
 #: What an id may have before it: programs and pages of the hub show ids so.
 SITE = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/", re.IGNORECASE)
 #: Characters of a name as a file's name, where a slash takes three.
@@ -56,11 +58,13 @@ class Preset:
         system: Put before a conversation that has no system message.
         template: Jinja source of the chat template used instead of the model's own.
         sampling: Defaults, as keywords of :class:`SamplingParams`.
+        messages: Begin each conversation, after its system message; role and content of each.
     """
 
     system: str | None = None
     template: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Mapping[str, str], ...] = ()
 
     def over(self, base: Preset) -> Preset:
         """Return this one, with what it leaves open from ``base``."""
@@ -68,6 +72,7 @@ class Preset:
             base.system if self.system is None else self.system,
             base.template if self.template is None else self.template,
             {**base.sampling, **self.sampling},
+            self.messages or base.messages,
         )
 
 
@@ -237,6 +242,22 @@ def check_sampling(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     return dict(values)
 
 
+def check_messages(values: Sequence[Any], where: str) -> tuple[Mapping[str, str], ...]:
+    """Return the messages of a preset.
+
+    Raises:
+        ConfigError: One is more than a role and a text.
+    """
+    for index, value in enumerate(values):
+        is_message = isinstance(value, Mapping) and set(value) == {"role", "content"}
+        if not (is_message and value["role"] in ROLES and isinstance(value["content"], str)):
+            raise ConfigError(
+                f"[create] {where}[{index}] must have a role ({', '.join(ROLES)}) and a text as "
+                f"content, nothing else; got {value!r:.80}."
+            )
+    return tuple(values)
+
+
 def _path(name: str) -> Path:
     return store_folder() / f"{quote(name.lower(), safe='')}.toml"
 
@@ -259,6 +280,7 @@ def _read(path: Path) -> Manifest:
                 preset.get("system"),
                 preset.get("template"),
                 check_sampling(preset.get("sampling", {}), "sampling"),
+                check_messages(preset.get("messages", ()), "messages"),
             ),
             files=tuple(
                 StoredFile(Path(file["path"]), int(file["bytes"]), file.get("sha256"))
@@ -290,6 +312,9 @@ def _text(manifest: Manifest) -> str:
     ]
     lines += ["", "[preset.sampling]"]
     lines += [f"{key} = {_value(value)}" for key, value in preset.sampling.items()]
+    for message in preset.messages:
+        lines += ["", "[[preset.messages]]"]
+        lines += [f"{key} = {_value(value)}" for key, value in message.items()]
     lines += ["", "[details]"]
     lines += [f"{key} = {_value(value)}" for key, value in asdict(manifest.details).items()]
     for file in manifest.files:

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.models.manifests import Preset, check_sampling
+from quire.models.manifests import Preset, check_messages, check_sampling
 
-KEYS = {"base": str, "revision": str, "system": str, "template": str, "sampling": dict}
+KEYS = {
+    "base": str, "revision": str, "system": str, "template": str, "sampling": dict,
+    "messages": list,
+}  # fmt: skip
+_KINDS = {str: "text", dict: "a table", list: "a list of tables"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,7 @@ def read_preset_file(path: Path) -> PresetFile:
     for key, value in values.items():
         if not isinstance(value, KEYS[key]):
             raise ConfigError(
-                f"[create] {path}: {key} must be {'a table' if KEYS[key] is dict else 'text'}; got "
-                f"{value!r:.80}."
+                f"[create] {path}: {key} must be {_KINDS[KEYS[key]]}; got {value!r:.80}."
             )
     if not values.get("base"):
         raise ConfigError(f'[create] {path} must name a base; got none. Add base = "quire-tiny".')
@@ -58,5 +61,6 @@ def read_preset_file(path: Path) -> PresetFile:
     except (OSError, ValueError) as error:
         raise ConfigError(f"[create] {path}: template must be a file; got {error}.") from error
     sampling = check_sampling(values.get("sampling", {}), f"{path}: sampling")
-    preset = Preset(values.get("system"), source, sampling)
+    messages = check_messages(values.get("messages", ()), f"{path}: messages")
+    preset = Preset(values.get("system"), source, sampling, messages)
     return PresetFile(values["base"], values.get("revision"), preset, template)

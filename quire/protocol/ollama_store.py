@@ -45,8 +45,6 @@ class OllamaCreateRequest(StoreRequest, kw_only=True):
 
     refused = {
         "adapters": ({},),
-        "template": ("",),
-        "messages": ([],),
         "license": ("", []),
         "quantize": ("",),
         "quantization": ("",),
@@ -55,6 +53,8 @@ class OllamaCreateRequest(StoreRequest, kw_only=True):
     from_: str | None = msgspec.field(default=None, name="from")
     files: dict[str, str] = {}
     system: str | None = None
+    template: str | None = None
+    messages: list[dict[str, Any]] = []
     parameters: dict[str, Any] = {}
 
     def sampling(self) -> dict[str, Any]:

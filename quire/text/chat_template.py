@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache, cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +23,8 @@ from quire.text.plain_text import SpecialTexts, cut_at, unused_mark
 _END_MARK = "\x02end of the final message\x02 "
 
 _SYSTEM = ("system", "developer")
+#: What Ollama's templates are full of and Jinja's never have: ``{{ .Prompt }}``, ``{{ end }}``.
+_GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:\.|\$|(?:if|else|end|range|with|define|block)\b)")
 
 
 class _GenerationTag(Extension):
@@ -82,6 +86,7 @@ class ChatTemplate:
     Attributes:
         default_kwargs: Further variables, unless a conversation brings its own.
         default_system: Put before a conversation that has no message of the system or developer.
+        default_messages: Put before the other messages of every conversation.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
@@ -89,6 +94,7 @@ class ChatTemplate:
         self.special_tokens = dict(special_tokens)
         self.default_kwargs: Mapping[str, Any] = {}
         self.default_system: str | None = None
+        self.default_messages: Sequence[Mapping[str, Any]] = ()
         self._compiled: dict[str, Template] = {}
 
     @cached_property
@@ -176,9 +182,8 @@ class ChatTemplate:
         chat_template_kwargs: Mapping[str, Any],
     ) -> list[str]:
         conversation = [_read_message(message, i) for i, message in enumerate(messages)]
-        system = self.default_system
-        if conversation and system and not any(m["role"] in _SYSTEM for m in conversation):
-            conversation.insert(0, {"role": "system", "content": system})
+        if conversation:
+            self._add_defaults(conversation)
         shown = None if tools is None else _plain(tools, "tools")
         mark = None
         if special_texts is not None and special_texts.occur_in([conversation, shown]):
@@ -211,6 +216,13 @@ class ChatTemplate:
         if continue_final_message:
             prompt = _cut_after_mark(prompt)
         return [prompt] if mark is None else cut_at(prompt, mark)
+
+    def _add_defaults(self, conversation: list[dict[str, Any]]) -> None:
+        roles = [message["role"] for message in conversation]
+        if self.default_system and not any(role in _SYSTEM for role in roles):
+            conversation.insert(0, {"role": "system", "content": self.default_system})
+        num_system = sum(1 for _ in takewhile(lambda m: m["role"] in _SYSTEM, conversation))
+        conversation[num_system:num_system] = map(dict, self.default_messages)
 
     def _choose(self, tools: Sequence[Any] | None) -> str:
         name = "tool_use" if tools is not None and "tool_use" in self.templates else "default"
@@ -276,6 +288,26 @@ def find_template(
     if not templates:
         templates = _read_entry(config.get("chat_template"))
     return ChatTemplate(templates, special_tokens) if templates else None
+
+
+def check_template(source: str) -> None:
+    """Return when a text can be a chat template.
+
+    Raises:
+        ConfigError: It is no Jinja template, or shows no messages.
+    """
+    try:
+        _ENVIRONMENT.from_string(source)
+        reason = "" if "messages" in _variables(source) else "one that does not read messages"
+    except Exception as error:  # the template is a program of somebody else's
+        reason = str(error)
+    if reason:
+        told = f"a Go template ({reason})" if _GO_TEMPLATE.search(source) else reason
+        raise ConfigError(
+            f"[template] must be a Jinja chat template, which shows messages; got {told}. Send the "
+            "chat_template of the model's tokenizer_config.json, or leave it out: the model has "
+            "its own."
+        )
 
 
 def no_template_error() -> RequestError:

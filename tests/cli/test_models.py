@@ -55,6 +55,12 @@ system = "Be short."
 template = "chat.jinja"
 [sampling]
 temperature = 0.25
+[[messages]]
+role = "user"
+content = "1+1"
+[[messages]]
+role = "assistant"
+content = "2"
 """
 
 
@@ -68,6 +74,7 @@ def test_a_preset_is_made_listed_shown_copied_and_removed(quire, tmp_path):
     )
     shown = json.loads(quire("show", "mine:latest", "--json"))
     assert shown["sampling"] == {"temperature": 0.25} and shown["system"] == "Be short."
+    assert shown["messages"] == ["user: 1+1", "assistant: 2"]
     assert shown["template"].startswith("{% for m") and shown["parent"] == "quire-tiny"
     assert (shown["context"], shown["architecture"]) == (2048, "LlamaForCausalLM")
     assert shown["capabilities"] == ["completion", "embedding"]
@@ -101,6 +108,9 @@ def test_a_preset_is_served_and_talked_to(quire, tmp_path, device):
                 for messages in ([asked], [system, asked])
             ]
             assert tokens[0] == tokens[1]
+            body = {"messages": [asked]}
+            prompt = client.post("/apply-template", json=body).json()["prompt"]
+            assert prompt == "system;user;assistant;user;"
             body = {"messages": [asked], "max_tokens": 6}
             answers = {
                 client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"][
@@ -128,6 +138,8 @@ def test_a_preset_is_served_and_talked_to(quire, tmp_path, device):
         ("base = 'quire-tiny'\ntemplate = 'preset.toml'\nsystem = '{% for'", "readable Jinja"),
         ("base = 'quire-tiny'\n[sampling]\ntemperature = -1", "temperature"),
         ("base = 'quire-tiny'\n[sampling]\nmirostat = 1", "got mirostat"),
+        ("base = 'quire-tiny'\nmessages = [{role = 'system', content = 'x'}]", "messages[0] must"),
+        ("base = 'quire-tiny'\nmessages = [{role = 'user'}]", "messages[0] must have a role"),
         ("base = 'nothing'", "the base must be a model; got 'nothing'"),
     ],
 )

@@ -239,12 +239,17 @@ def test_presets_are_made_of_presets(store):
     assert model_preset("two").system == "Be short."
     store.create("three", "smollm2", Preset(sampling={"top_p": 0.1}))
     assert model_preset("three").sampling == {"temperature": 0.2, "top_p": 0.1}
+    messages = ({"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"})
+    store.create("four", "quire-tiny", Preset(messages=messages))
+    store.create("five", "four", Preset(system="Count."))
+    assert model_preset("five").messages == messages
 
 
 @pytest.mark.parametrize("text", ["a\x7fb\x00\t", 'q"""\\', "\r\n", "日本 \U0001f600", "'''"])
 def test_any_text_survives_in_a_manifest(text, store):
-    store.create("mine", "quire-tiny", Preset(system=text, template=text))
-    assert model_preset("mine").system == model_preset("mine").template == text
+    preset = Preset(text, text, messages=({"role": "user", "content": text},))
+    store.create("mine", "quire-tiny", preset)
+    assert model_preset("mine") == preset
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,23 @@ def test_a_model_that_cannot_be_loaded_is_no_internal_error(server, hub):
     assert delete(server, name).status_code == 200
 
 
+def test_a_template_and_messages_are_part_of_what_is_made(server):
+    """Both were refused."""
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]"
+    messages = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
+    made = {"model": "count", "from": "quire-tiny", "template": template, "messages": messages}
+    assert server.post("/api/create", json=made | {"system": "Count."}).status_code == 200
+    shown = server.post("/api/show", json={"model": "count"}).json()
+    assert (shown["template"], shown["messages"]) == (template, messages)
+    asked = {"model": "count", "messages": [{"role": "user", "content": "2+2"}]}
+    assert chat(server, "count").status_code == 200
+    assert server.post("/apply-template", json=asked).json()["prompt"] == (
+        "[system] Count.\n[user] 1+1\n[assistant] 2\n[user] 2+2\n[assistant]"
+    )
+    count = server.post("/v1/messages/count_tokens", json=asked).json()["input_tokens"]
+    assert count == len(server.post("/tokenize", json=asked).json()["tokens"])
+
+
 def test_a_model_made_anew_is_used_anew(server):
     made = {"model": "short", "from": "quire-tiny", "parameters": {"num_predict": 1}}
     assert server.post("/api/create", json=made).status_code == 200
@@ -139,6 +156,9 @@ def test_what_cannot_be_had_is_said_and_changes_nothing(server, tmp_path):
         ("/api/pull", {"model": "org/tiny", "username": "me", "stream": False}),
         ("/api/create", {"model": "x", "from": str(tmp_path / "secret.gguf")}),
         ("/api/create", {"model": "x", "from": "quire-tiny", "template": "{{ .Prompt }}"}),
+        ("/api/create", {"model": "x", "from": "quire-tiny", "template": "a text"}),
+        ("/api/create", {"model": "x", "from": "quire-tiny", "messages": [{"role": "user"}]}),
+        ("/api/create", {"model": "x", "from": "quire-tiny", "adapters": {"a": "sha256:1"}}),
         ("/api/create", {"model": "x", "from": "quire-tiny", "parameters": {"num_gpu": 1}}),
         ("/api/create", {"model": "x", "from": "quire-tiny", "parameters": {"top_p": 7}}),
         ("/api/create", {"model": "../x", "from": "quire-tiny"}),

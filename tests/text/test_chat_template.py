@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import ConfigError, RequestError
-from quire.text.chat_template import ChatTemplate
+from quire.text.chat_template import ChatTemplate, check_template
 from quire.text.tokenizer import load_tokenizer
 from tools.small_tokenizers import save_config
 
@@ -174,6 +174,35 @@ def test_text_parts_are_joined():
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     prompt = template("{{ messages[0].content }}").render([{"role": "user", "content": parts}])
     assert prompt == "one\ntwo"
+
+
+def test_default_messages_come_after_the_system_message():
+    shown = template("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}")
+    shown.default_messages = (USER | {"content": "1+1"}, {"role": "assistant", "content": "2"})
+    asked = {"role": "user", "content": "2+2"}
+    assert shown.render([asked]) == "user:1+1;assistant:2;user:2+2;"
+    system = {"role": "system", "content": "Count."}
+    for given in ([asked], [system, asked]):
+        shown.default_system = "Count."
+        assert shown.render(given) == "system:Count.;user:1+1;assistant:2;user:2+2;"
+    assert shown.render([system]) == "system:Count.;user:1+1;assistant:2;"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{{ .Prompt }}", "got a Go template"),
+        ("{{- range .Messages }}{{ .Content }}{{ end }}", "got a Go template"),
+        ("{% for m in messages %}", "end of template"),
+        ("a text", "got one that does not read messages"),
+        ("{{ " + "(" * 5000, "must be a Jinja chat template"),
+    ],
+)
+def test_what_is_no_chat_template_is_refused(source, said):
+    check_template(CHATML)
+    with pytest.raises(ConfigError, match=r"^\[template\] must be a Jinja chat template") as error:
+        check_template(source)
+    assert said in str(error.value)
 
 
 BAD_MESSAGES = {

@@ -152,7 +152,8 @@ def _description(facts: ModelFacts) -> dict[str, Any]:
         "capabilities": facts.capabilities,
         "modified_at": stamp(facts.created),
     }
-    optional = {"system": facts.preset.system, "license": _license(facts)}
+    preset = facts.preset
+    optional = {"system": preset.system, "messages": preset.messages, "license": _license(facts)}
     return described | {key: value for key, value in optional.items() if value}
 
 

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
-from quire.models.manifests import Preset, canonical_name, check_sampling
+from quire.models.manifests import Preset, canonical_name, check_messages, check_sampling
 from quire.models.store import Store
 from quire.protocol.ollama_store import (
     OllamaCopyRequest,
@@ -28,6 +28,7 @@ from quire.server.http.body import json_response, read_any_type, read_fields, re
 from quire.server.http.connection import cancel_on_disconnect
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES, send_events
+from quire.text.chat_template import check_template
 
 
 class PullRoute:
@@ -76,8 +77,7 @@ def routes(models: ManagedModels) -> list[Route]:
             rule = "[from] must name a model to start from, or files what was uploaded; got both."
             nothing = "neither 'from' or 'files' was specified"
             raise RequestError(rule if base else nothing, "from")
-        sampling = await in_thread(lambda: check_sampling(body.sampling(), "parameters"))
-        preset = Preset(system=body.system, sampling=sampling)
+        preset = await in_thread(lambda: _preset(body))
         if base:
             await _check_known(store, base)
             await in_thread(lambda: store.create(name, base, preset))
@@ -125,6 +125,14 @@ def routes(models: ManagedModels) -> list[Route]:
         Route("/api/push", push, methods=["POST"]),
         *ollama_blobs.routes(store),
     ]
+
+
+def _preset(body: OllamaCreateRequest) -> Preset:
+    if body.template:
+        check_template(body.template)
+    sampling = check_sampling(body.sampling(), "parameters")
+    messages = check_messages(body.messages, "messages")
+    return Preset(body.system, body.template or None, sampling, messages)
 
 
 def _pullable(name: str) -> str:
