@@ -3,6 +3,8 @@
 Every engine may use all cores, so that one that computes alone has them all; between those that do
 at once the kernel of the operating system divides them, by the priority of each engine's threads.
 A step of Linux's nice value is a factor of 1.25 (kernel/sched/core.c, ``sched_prio_to_weight``).
+Nice values count among the threads of one session or control group (autogroups, cgroups): engines
+stay in the server's, and none may have one of its own.
 """
 
 from __future__ import annotations
