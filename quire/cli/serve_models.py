@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from quire.core.config import CacheOptions, EngineConfig
 from quire.core.errors import ConfigError
@@ -13,6 +14,8 @@ from quire.core.memory_budget import budget_from_total
 from quire.core.metrics import stem_of
 from quire.llm.process.child import ChildProcess
 from quire.llm.process.proxy import EngineProxy
+from quire.models.file_state import file_state
+from quire.models.hub import resolve_model
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.models import ManagedModels, OneModel
 from quire.server.generation.service import Service, model_names
@@ -20,6 +23,7 @@ from quire.server.generation.shared import Shared
 from quire.server.observability.tracing import check_available
 from quire.server.options import ServerOptions
 from quire.server.registry.core_weights import CoreWeights
+from quire.server.registry.engines import RegisteredEngine
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
 from quire.server.registry.model_table import Entry
 from quire.server.registry.stored_models import StoredModels
@@ -62,8 +66,8 @@ def load_models(
     shared = Shared(options, keys)
     waiting = [] if process is None else [process]
 
-    def load(config: EngineConfig, loading: Loading) -> Service:
-        engine = EngineProxy(
+    def load(config: EngineConfig, loading: Loading) -> EngineProxy:
+        return EngineProxy(
             config,
             watchdog_timeout=options.watchdog_timeout,
             log_format=options.log_format,
@@ -72,18 +76,18 @@ def load_models(
             loading=loading,
             process=waiting.pop() if waiting else None,
         )
-        return Service(engine, engine.config, shared)
 
     on_demand = options.load_on_demand
     if named and len(configs) == 1 and not on_demand:
-        return OneModel(load(configs[0], loading))
+        engine = load(configs[0], loading)
+        return OneModel(Service(engine, engine.config, shared))
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
                 "[config] models that are served together must have different names; got "
                 f"{name} twice. Rename a folder or file, or link to it."
             )
-    memory = SharedMemory.measure(configs[0].cache)
+    memory = SharedMemory.measure(configs[0].cache, weights)
     keep_alive = None if options.keep_alive < 0 else options.keep_alive
 
     further = StoredModels(configs[0], lambda config: memory.register(config, keep_alive))
@@ -95,13 +99,14 @@ def load_models(
         registry = ModelRegistry(shared, memory.budget_bytes, load, options.load_wait)
         for model in memory.register_together(configs):
             loading.begin()
-            registry.add_loaded(model, load(model.config, loading))
+            registry.add(model)
+            registry.load_at_start(model, loading)
     else:
-        service = load(configs[0], loading)
-        registry.add_loaded(memory.register_loaded(service), service)
+        engine = load(memory.engine_config(configs[0]), loading)
+        registry.add_loaded(memory.register_loaded(configs[0], engine), engine)
     for name in options.preload:
         loading.begin()
-        registry.load_now(name, loading)
+        registry.preload(name, loading)
     return registry
 
 
@@ -112,17 +117,19 @@ class SharedMemory:
     Attributes:
         machine: As it was measured.
         budget_bytes: For all of them.
+        weights: By which they divide the cores.
     """
 
     machine: Machine
     budget_bytes: int
+    weights: CoreWeights
 
     @classmethod
-    def measure(cls, cache: CacheOptions) -> SharedMemory:
+    def measure(cls, cache: CacheOptions, weights: CoreWeights) -> SharedMemory:
         """Look what there is now."""
         machine = read_machine()
         budget = budget_from_total(machine.free_bytes, cache.gpu_memory_utilization)
-        return cls(machine, cache.memory or budget)
+        return cls(machine, cache.memory or budget, weights)
 
     def register(self, config: EngineConfig, keep_alive: float | None) -> RegisteredModel:
         """Return a model that comes and goes: it gets half of all, so that two fit where they can.
@@ -134,41 +141,69 @@ class SharedMemory:
 
         need = memory_needs(config, self.machine)
         grant = min(need.most, max(need.least, self.budget_bytes // 2 - PROCESS_BYTES))
-        return _registered(config, grant, PROCESS_BYTES, keep_alive=keep_alive)
+        return self._registered(config, grant, PROCESS_BYTES, keep_alive=keep_alive)
 
     def register_together(self, configs: Sequence[EngineConfig]) -> list[RegisteredModel]:
-        """Return models that stay.
+        """Return models that stay; those with the same engine get its memory once.
 
         Raises:
             ConfigError: They do not fit together.
         """
         from quire.llm.memory_needs import PROCESS_BYTES, memory_needs, share_memory
 
-        needs = [memory_needs(config, self.machine) for config in configs]
-        grants = share_memory(needs, self.budget_bytes)
+        engines = {self._identity(config): config for config in reversed(configs)}
+        needs = [memory_needs(config, self.machine) for config in engines.values()]
+        grants = dict(zip(engines, share_memory(needs, self.budget_bytes), strict=True))
         return [
-            _registered(config, grant, PROCESS_BYTES, pinned=True)
-            for config, grant in zip(configs, grants, strict=True)
+            self._registered(config, grants[self._identity(config)], PROCESS_BYTES, pinned=True)
+            for config in configs
         ]
 
-    def register_loaded(self, service: Service) -> RegisteredModel:
-        """Return the model of a service, which stays, with the memory that it took."""
+    def register_loaded(self, config: EngineConfig, engine: EngineProxy) -> RegisteredModel:
+        """Return a model whose engine is loaded and stays, with the memory that it took."""
         pools = [
             value
-            for name, value in service.engine.stats().items()
+            for name, value in engine.stats().items()
             if stem_of(name) == "memory_bytes" and isinstance(value, int | float)
         ]
-        return _registered(service.config, int(sum(pools)), 0, pinned=True)
+        return self._registered(config, int(sum(pools)), 0, pinned=True, of_engine=engine.config)
 
+    def engine_config(self, config: EngineConfig) -> EngineConfig:
+        """Return the settings by which a model's engine is loaded.
 
-def _registered(
-    config: EngineConfig,
-    grant: int,
-    process_bytes: int,
-    *,
-    pinned: bool = False,
-    keep_alive: float | None = None,
-) -> RegisteredModel:
-    """Return a model that gets ``grant`` bytes when it is loaded, and its process as much."""
-    entry = Entry(model_names(config.model)[0], grant + process_bytes, keep_alive, pinned)
-    return RegisteredModel(entry, replace(config, cache=replace(config.cache, memory=grant)))
+        They name its files, not the model: what goes with its name is for the requests that use
+        the name, and may change.
+        """
+        options = config.model
+        path = str(resolve_model(options.model, options.revision).absolute())
+        names = model_names(options)[:1]  # for the log, and by which the cores are divided
+        return replace(
+            config, model=replace(options, model=path, revision=None, served_model_name=names)
+        )
+
+    def _identity(self, config: EngineConfig) -> Hashable:
+        """Return what is equal for models that have the same engine.
+
+        All settings count but for the names, so that a setting which differs between models can
+        be none that the engine of another ignores; and the files must not have changed since.
+        """
+        config = self.engine_config(config)
+        niceness = self.weights.niceness(config.model.served_model_name[0])
+        nameless = replace(config, model=replace(config.model, served_model_name=()))
+        return nameless, file_state(Path(config.model.model)), niceness
+
+    def _registered(
+        self,
+        config: EngineConfig,
+        grant: int,
+        process_bytes: int,
+        *,
+        pinned: bool = False,
+        keep_alive: float | None = None,
+        of_engine: EngineConfig | None = None,
+    ) -> RegisteredModel:
+        """Return a model whose engine gets ``grant`` bytes, and its process ``process_bytes``."""
+        entry = Entry(model_names(config.model)[0], grant + process_bytes, keep_alive, pinned)
+        of_engine = of_engine or self.engine_config(config)
+        granted = replace(of_engine, cache=replace(config.cache, memory=grant))
+        return RegisteredModel(config, RegisteredEngine(entry, granted, self._identity(config)))

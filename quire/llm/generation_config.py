@@ -69,8 +69,27 @@ def read_generation_config(
     if mode not in ("auto", "none"):
         raise ConfigError(f"[config] --generation-config must be auto or none; got {mode}.")
     found = _read_gguf(folder, mode) if folder.is_file() else _read_file(folder, mode)
-    named = dict(recommended or {}) if mode == "auto" else {}
-    return replace(found, sampling=found.sampling | named | _read_override(override or {}))
+    sampling = add_recommended(found.sampling, mode, override, recommended or {})
+    return replace(found, sampling=sampling)
+
+
+def add_recommended(
+    sampling: Mapping[str, Any],
+    mode: str,
+    override: Mapping[str, Any] | None,
+    recommended: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the defaults of a file with those that go with a model's name.
+
+    Args:
+        sampling: The file's.
+        mode, override, recommended: As of :func:`read_generation_config`.
+
+    Raises:
+        ConfigError: An override is unknown or out of range.
+    """
+    named = recommended if mode == "auto" else {}
+    return {**sampling, **named, **_read_override(override or {})}
 
 
 def _read_override(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from quire.core.model_config import ModelConfig
 from quire.core.request import EngineRequest, salt_keys
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
-from quire.llm.generation_config import read_generation_config
+from quire.llm.generation_config import add_recommended, read_generation_config
 from quire.llm.params import complete_params
 from quire.llm.prompts import tokenize_prompt
 from quire.models.gguf_file import forget_gguf
 from quire.models.hub import model_preset, resolve_model
+from quire.models.manifests import Preset
+from quire.text.chat_template import ChatTemplate
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -46,24 +49,52 @@ class RequestReader:
             of_text = resolve_model(options.tokenizer, weights=False)
         self.tokenizer_folder = of_text
         self.tokenizer: Tokenizer = load_tokenizer(of_text, options.chat_template, preset.template)
+        self._has_preset_template = preset.template is not None and options.chat_template is None
         self.tokenizer.keeps_text = not options.allow_special_tokens_in_content
-        if self.tokenizer.chat_template is not None:
-            defaults = options.json_object("default_chat_template_kwargs")
-            self.tokenizer.chat_template.default_kwargs = defaults
-            self.tokenizer.chat_template.default_system = preset.system
-            self.tokenizer.chat_template.default_messages = preset.messages
         generation = read_generation_config(
             self.folder,
             options.generation_config,
             options.json_object("override_generation_config"),
-            recommended=preset.sampling,
         )
-        self.default_sampling_params: dict[str, Any] = generation.sampling
+        self._file_sampling = generation.sampling
+        self._set_defaults(options, preset)
         self.eos_token_ids = generation.eos_token_ids
         self.vocab_size = 0
         self.grammars: GrammarCompiler | None = None
         self._max_logprobs = options.max_logprobs
         self._compact_json = options.disable_any_whitespace
+
+    def view(self, options: ModelOptions) -> RequestReader:
+        """Return the reader of a model with the same files and settings, and a preset of its own.
+
+        Its tokens are this one's, whose model has no template of a preset.
+
+        Raises:
+            ModelLoadError: What goes with the model cannot be read.
+        """
+        assert not self._has_preset_template, self.folder
+        preset, made = model_preset(options.model), copy(self)
+        made.tokenizer = tokenizer = copy(self.tokenizer)
+        if preset.template is not None and options.chat_template is None:
+            made._has_preset_template = True
+            tokenizer.chat_template = ChatTemplate(
+                {"default": preset.template}, tokenizer.special_tokens
+            )
+        elif tokenizer.chat_template is not None:
+            tokenizer.chat_template = copy(tokenizer.chat_template)
+        made._set_defaults(options, preset)
+        return made
+
+    def _set_defaults(self, options: ModelOptions, preset: Preset) -> None:
+        template, mode = self.tokenizer.chat_template, options.generation_config
+        if template is not None:
+            template.default_kwargs = options.json_object("default_chat_template_kwargs")
+            template.default_system = preset.system
+            template.default_messages = preset.messages
+        override = options.json_object("override_generation_config")
+        self.default_sampling_params: dict[str, Any] = add_recommended(
+            self._file_sampling, mode, override, preset.sampling
+        )
 
     def loaded(self, model_config: ModelConfig) -> GrammarCompiler:
         """Take note of the shape of the loaded model; return its compiler of grammars."""

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from quire.core.client import Client
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import EngineDeadError
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
@@ -24,6 +24,7 @@ from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.async_llm import AsyncLLM
 from quire.llm.engine_client import EngineProgress
+from quire.llm.engine_views import EngineView, EngineViews
 from quire.server.app import create_app
 from quire.server.generation.models import OneModel
 from quire.server.generation.service import Service
@@ -97,6 +98,11 @@ class ScriptedEngine:
         self.dead = False
         self.state = EngineProgress(0, 0.0, 0.0, 0.0)
         self.stopped = False
+        self.views = EngineViews(self)
+
+    def view(self, options: ModelOptions) -> EngineView:
+        """Return it under another name, with the same texts."""
+        return self.views.open(self.tokenizer, self.default_sampling_params)
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[RequestOutput, None]:
         """Yield a delta per token."""

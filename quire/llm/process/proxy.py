@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from quire.core import errors
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
 from quire.core.log import LogFormat
@@ -25,6 +25,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineProgress
+from quire.llm.engine_views import EngineView, EngineViews
 from quire.llm.grammars.checker import DEFAULT_SECONDS, GrammarChecker
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.output_streams import OutputStream, OutputStreams
@@ -95,6 +96,7 @@ class EngineProxy:
         self.max_model_len = 0
         self.tokenizer: Tokenizer = reader.tokenizer
         self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
+        self._views = EngineViews(self)
         self._streams = OutputStreams()
         # Guards what follows; held for moments only. Requests end under it exactly once.
         self._lock = threading.Lock()
@@ -122,6 +124,11 @@ class EngineProxy:
     def num_restarts(self) -> int:
         """Since the start."""
         return self._supervisor.num_restarts
+
+    def view(self, options: ModelOptions) -> EngineView:
+        """See :class:`quire.llm.engine_views.SharedEngine`."""
+        reader = self._reader.view(options)
+        return self._views.open(reader.tokenizer, reader.default_sampling_params)
 
     async def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's output after each step that changed it; see the protocol."""

@@ -86,6 +86,7 @@ class Service:
         engine: Computes the answers.
         config: The engine's settings.
         shared: What it has in common with the server's other models.
+        admission: Of those that have the same engine, when there are any.
 
     Attributes:
         options: The server's settings.
@@ -98,14 +99,20 @@ class Service:
         residence: Of a model that comes and goes; None if it stays.
     """
 
-    def __init__(self, engine: EngineClient, config: EngineConfig, shared: Shared) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        config: EngineConfig,
+        shared: Shared,
+        admission: Admission | None = None,
+    ) -> None:
         self.engine = engine
         self.config = config
         self.shared = shared
         self.options = options = shared.options
         self.model_names = model_names(config.model)
         self.formats = AnswerFormats.resolve(options, engine.tokenizer.chat_template)
-        self.admission = Admission(
+        self.admission = admission or Admission(
             options.max_num_queued_reqs,
             options.max_num_queued_tokens,
             rejections=shared.rejections,

@@ -1,7 +1,7 @@
-"""Models that are loaded when requests name them, and unloaded when others need their memory.
+"""Models by their names; those with the same weights and settings have one engine.
 
-The rules are :class:`ModelTable`'s; here they are acted on, in the event loop. Loading and
-unloading take seconds and happen in threads.
+What is loaded, and until when, is decided for engines, see :class:`Engines`: to unload a model is
+to unload those, too, that have the same one.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from quire.core.config import EngineConfig
-from quire.core.errors import CapacityError, EngineDeadError, QuireError
+from quire.core.errors import CapacityError, QuireError
 from quire.core.loading import Loading
+from quire.llm.engine_views import SharedEngine
 from quire.models.manifests import plain_name
 from quire.server.generation.models import KnownModel
 from quire.server.generation.service import (
@@ -31,45 +32,38 @@ from quire.server.generation.service import (
     no_such_model,
 )
 from quire.server.generation.shared import Shared
-from quire.server.http.connection import cancel_on_disconnect
-from quire.server.http.errors import ApiError, not_loadable, not_loaded, shutting_down
-from quire.server.registry.model_table import (
-    RETRY_SECONDS,
-    Answer,
-    Entry,
-    EntryResidence,
-    ModelState,
-    ModelTable,
-)
+from quire.server.http.errors import not_loadable
+from quire.server.registry.engines import Engines, LoadEngine, RegisteredEngine
+from quire.server.registry.model_table import RETRY_SECONDS, EntryResidence, ModelState
 
 log = logging.getLogger(__name__)
 
-#: Who waits looks at least as often whether it may go on: patience ends without an event.
-LOOK_SECONDS = 0.5
 
-#: Loads a model with these settings, which takes a while; says how far it is.
-LoadService: TypeAlias = Callable[[EngineConfig, Loading], Service]
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RegisteredModel:
     """A model of a registry.
 
     Attributes:
-        entry: Its place in the table.
-        config: Its engine's settings.
+        config: Settings: those of the engine, and what goes with the name.
+        engine: Computes its answers; another one with the same identity takes its place.
         named: It was named when the server was started, and stays known.
-        loading: How far it is while it loads.
         is_current: Returns whether its files and settings are those it was found with.
-        service: When it is loaded.
     """
 
-    entry: Entry
     config: EngineConfig
+    engine: RegisteredEngine
     named: bool = True
     is_current: Callable[[], bool] = lambda: True
-    loading: Loading = field(default_factory=Loading)
-    service: Service | None = None
+
+    @property
+    def name(self) -> str:
+        """The first of its names."""
+        return model_names(self.config.model)[0]
+
+    @property
+    def service(self) -> Service | None:
+        """When it is loaded."""
+        return self.engine.services.get(self.name)
 
 
 class FurtherModels(Protocol):
@@ -104,7 +98,7 @@ class ModelRegistry:
     Args:
         shared: What they have in common.
         budget_bytes: Of memory for all of them.
-        load_service: Loads one.
+        load_engine: Loads one.
         wait_seconds: A request waits as long for its model.
         further: Those that requests may name, too.
         clock: Returns seconds; monotonic.
@@ -114,49 +108,54 @@ class ModelRegistry:
         self,
         shared: Shared,
         budget_bytes: int,
-        load_service: LoadService,
+        load_engine: LoadEngine,
         wait_seconds: float,
         further: FurtherModels | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.shared = shared
         self._further = further
-        self._load_service = load_service
         self._wait_seconds = wait_seconds
         self._clock = clock
-        self._table = ModelTable(budget_bytes)
+        self._engines = Engines(budget_bytes, load_engine, wait_seconds, clock, self._open_all)
         self._models: dict[str, RegisteredModel] = {}
-        self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: set[str] = set()
-        self._watching = False
-        self._draining = False
 
     def add(self, model: RegisteredModel) -> None:
-        """Make a model known."""
+        """Make a model known; it gets the engine that others have, if that is the same one."""
         if not self._models:
-            self.shared.metrics.model_name = model.entry.name
-        self._models[model.entry.name] = model
-        self._table.add(model.entry)
+            self.shared.metrics.model_name = model.name
+        found = self._engines.find(model.engine.identity)
+        if found is None:
+            self._engines.add(model.engine)
+        else:
+            model.engine = found
+        self._models[model.name] = model
+        if model.engine.client is not None:
+            self._try_to_open(model)
 
-    def add_loaded(self, model: RegisteredModel, service: Service) -> None:
-        """Make a model known that is loaded.
+    def add_loaded(self, model: RegisteredModel, client: SharedEngine) -> None:
+        """Make a model known whose engine is loaded.
 
         Raises:
             CapacityError: It does not fit with those that are.
         """
         self.add(model)
-        answer = self._table.ask(model.entry.name, self._clock())
-        assert answer is Answer.LOAD, answer
-        self._note_loaded(model, service)
+        self._engines.note_loaded_at_start(model.engine, client)
 
-    def load_now(self, name: str, loading: Loading) -> None:
-        """Load a model before there are requests, in the calling thread.
+    def load_at_start(self, model: RegisteredModel, loading: Loading) -> None:
+        """Load a model that is known before there are requests, in the calling thread.
 
-        One that cannot be loaded is logged, and told to those who ask for it.
+        Raises:
+            QuireError: It cannot be loaded; those who ask for it are told, too.
+        """
+        self._engines.load_at_start(model.engine, loading)
+
+    def preload(self, name: str, loading: Loading) -> None:
+        """Load a model that is known, or a further one; what cannot be loaded is logged.
 
         Args:
-            name: Of one that is known, or of a further one.
+            name: Of the model.
             loading: Told how far it is.
         """
         try:
@@ -168,23 +167,9 @@ class ModelRegistry:
             if model is None:
                 log.warning("[models] --preload %s: no model has that name yet", name)
                 return
-            answer = self._table.ask(model.entry.name, self._clock())
-            if answer is not Answer.LOAD:
-                raise CapacityError(f"[models] {name} does not fit next to those that are loaded.")
+            self.load_at_start(model, loading)
         except QuireError as error:
             log.warning("[models] --preload %s: %s", name, error)
-            return
-        try:
-            self._note_loaded(model, self._load_service(model.config, loading))
-        except QuireError as error:
-            refusal = not_loadable(model.entry.name, str(error), RETRY_SECONDS)
-            self._table.load_failed(model.entry.name, refusal, self._clock())
-
-    def _note_loaded(self, model: RegisteredModel, service: Service) -> None:
-        model.service = service
-        self._table.loaded(model.entry.name, self._clock())
-        if not model.entry.pinned:
-            service.residence = EntryResidence(model.entry, self._clock)
 
     # -- as Models ----------------------------------------------------------------------------
     @asynccontextmanager
@@ -198,16 +183,13 @@ class ModelRegistry:
             CapacityError: It cannot be loaded, does not fit, or is not there in time.
             ClientDisconnect: The client has left.
         """
-        model = await self._find(name)
-        key = model.entry.name
-        self._watch()
-        if not self._ask(key):
-            await self._wait_for(model, receive)
-        try:
-            assert model.service is not None
-            yield model.service
-        finally:
-            self._release(key)
+        while True:
+            model = await self._find(name)
+            is_meant = partial(self._is_meant, model)
+            async with self._engines.lease(model.engine, model.name, receive, is_meant) as leased:
+                if leased:
+                    yield model.service or self._open(model)
+                    return
 
     def known(self) -> list[KnownModel]:
         return [_as_known(model) for model in self._models.values()]
@@ -237,39 +219,17 @@ class ModelRegistry:
         return found
 
     def drain(self) -> None:
-        self._draining = True
         self.shared.pulls.end()
-        for model in self._models.values():
-            model.loading.cancelled = True
-            if model.service is not None:
-                model.service.admission.draining = True
-        self._act()
+        self._engines.drain()
 
     async def end_requests(self) -> None:
-        loads = [task for task in self._tasks if task.get_name() in ("load", "unload")]
-        await asyncio.gather(*loads, return_exceptions=True)
-        services = [model.service for model in self._models.values() if model.service is not None]
-        await asyncio.gather(*(service.shutdown() for service in services))
-        for task in [*self._tasks]:
-            task.cancel()
+        await self._engines.shutdown()
 
     async def load(self, name: str) -> bool:
-        model = await self._find(name)
-        if model.entry.state is ModelState.READY:
-            return False
-        self._table.check_fits(model.entry.name)
-        self._start(self._load_for_nobody(model.entry.name), "load")
-        return True
-
-    async def _load_for_nobody(self, name: str) -> None:
-        with suppress(ApiError, CapacityError):  # told to those who come and need it
-            async with self.lease(name):
-                pass
+        return self._engines.begin_load((await self._find(name)).engine)
 
     async def unload(self, name: str) -> bool:
-        held = self._table.unload((await self._find(name)).entry.name)
-        self._act()
-        return held
+        return self._engines.unload((await self._find(name)).engine)
 
     async def forget(self, name: str) -> None:
         model = self._known_as(name)
@@ -277,66 +237,35 @@ class ModelRegistry:
             return
         if model.named:
             raise named_at_start(name)
-        name = model.entry.name
-        while self._table.unload(name):
-            self._act()
-            await self._next_change()
-            if model.entry.num_waiting:
-                return  # they load it again, as it is then
-        if self._models.get(name) is model and not model.entry.num_waiting:
-            del self._models[name]
-            self._table.forget(name)
+        if model.is_current():
+            await self._remove(model)
+        else:
+            await self._leave(model)
 
-    # -- requests -----------------------------------------------------------------------------
+    # -- names --------------------------------------------------------------------------------
     async def _find(self, name: str | None) -> RegisteredModel:
         if not name or is_placeholder(name, self._models):
             return next(iter(self._models.values()))
         known = self._known_as(name)
         if known is not None and self._is_current(known):
             return known
-        try:
-            further = self._further
-            found = None if further is None else await asyncio.to_thread(further.find, name)
-        except QuireError as error:  # damaged, or another program's that is not supported
-            raise not_loadable(name, str(error), RETRY_SECONDS) from error
+        found = await self._find_further(name)
         if found is None:
             self.shared.pulls.check_absent(name)
             raise no_such_model(name)
         if known is not None:
             await self._let_go(known)
-        known = self._models.get(found.entry.name)  # another request may have been faster
+        known = self._models.get(found.name)  # another request may have been faster
         if known is None:
             self.add(found)
         return known or found
 
-    def _is_current(self, model: RegisteredModel) -> bool:
-        """Return whether a model is still what its name stands for; have it go if it is not."""
-        if model.is_current():
-            return True
-        name = model.entry.name
-        if name not in self._leaving and self._models.get(name) is model:
-            self._leaving.add(name)
-            self._start(self._leave(name), "leave")
-        return False
-
-    async def _leave(self, name: str) -> None:
+    async def _find_further(self, name: str) -> RegisteredModel | None:
         try:
-            await self.forget(name)
-        finally:
-            self._leaving.discard(name)
-            self._notify()
-
-    async def _let_go(self, model: RegisteredModel) -> None:
-        """Wait until the last requests of a model have ended that is not what it was."""
-        name = model.entry.name
-        try:
-            async with asyncio.timeout(self._wait_seconds):
-                while self._models.get(name) is model:
-                    self._is_current(model)
-                    await self._next_change()
-        except TimeoutError:
-            reason = f"[models] {name} was changed, and older requests still use it. Try again."
-            raise CapacityError(reason, 5) from None
+            further = self._further
+            return None if further is None else await asyncio.to_thread(further.find, name)
+        except QuireError as error:  # damaged, or another program's that is not supported
+            raise not_loadable(name, str(error), RETRY_SECONDS) from error
 
     def _known_as(self, name: str) -> RegisteredModel | None:
         for model in self._models.values():
@@ -344,141 +273,119 @@ class ModelRegistry:
                 return model
         return None
 
-    def _ask(self, key: str) -> bool:
-        """Return whether the model is leased; begin what that needs."""
-        if self._draining:
-            raise shutting_down()
-        answer = self._table.ask(key, self._clock())
-        self._begin_unloads()
-        if answer is Answer.LOAD:
-            self._start(self._load(self._models[key]), "load")
-            self._notify()  # those after it may have their turn
-        return answer is Answer.LEASED
-
-    async def _wait_for(self, model: RegisteredModel, receive: Receive | None) -> None:
-        """Return when the model is leased."""
-        key, leased = model.entry.name, False
-        self._table.begin_wait(key)
-        try:
-            watching = nullcontext() if receive is None else cancel_on_disconnect(receive)
-            async with watching, asyncio.timeout(self._wait_seconds):
-                while not self._ask(key):
-                    await self._next_change()
-                leased = True
-            if not leased:
-                raise ClientDisconnect
-        except BaseException as error:
-            if leased:
-                self._release(key)
-            if isinstance(error, TimeoutError):
-                raise self._late(model) from None
-            raise
-        finally:
-            self._table.end_wait(key)
-            self._notify()
-
-    def _release(self, key: str) -> None:
-        self._table.release(key, self._clock())
-        self._act()
-
-    def _late(self, model: RegisteredModel) -> Exception:
-        loading, name = model.loading, model.entry.name
-        if model.entry.state is not ModelState.LOADING:
-            return CapacityError(f"[models] {name} waits for the memory of others. Try again.", 5)
-        return not_loaded(name, loading)
-
-    # -- what the table asks for --------------------------------------------------------------
-    def _act(self) -> None:
-        """Begin the unloads that are due, and wake those that wait."""
-        self._begin_unloads()
-        self._notify()
-
-    def _begin_unloads(self) -> None:
-        for key in self._table.begin_unloads():
-            self._start(self._unload(self._models[key]), "unload")
-
-    def _notify(self) -> None:
-        """Have those that wait ask again; none of them does this while it only asks."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def _next_change(self) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
-
-    async def _load(self, model: RegisteredModel) -> None:
-        name = model.entry.name
-        started = self._clock()
-        try:
-            service = await self._try_to_load(model)
-        except Exception as error:
-            if not isinstance(error, QuireError):
-                log.exception("[models] loading %s failed", name)
-            reason = str(error) if isinstance(error, QuireError) else "see the log."
-            refusal: Exception = not_loadable(name, reason, RETRY_SECONDS)
-            if await self._is_removed(model):
-                refusal = no_such_model(name)
-            self._table.load_failed(name, refusal, self._clock())
-        else:
-            service.admission.draining = self._draining
-            self._note_loaded(model, service)
-            log.info("[models] %s is loaded after %.1f s", name, self._clock() - started)
-        self._act()
-
-    async def _is_removed(self, model: RegisteredModel) -> bool:
-        """Return whether there is no model of that name any more."""
-        if model.named or self._further is None:
-            return False
-        with suppress(QuireError):  # damaged
-            return await asyncio.to_thread(self._further.look_up, model.entry.name) is None
+    def _is_current(self, model: RegisteredModel) -> bool:
+        """Return whether a model is still what its name stands for; have it go if it is not."""
+        if model.is_current():
+            return True
+        if model.name not in self._leaving and self._models.get(model.name) is model:
+            self._leaving.add(model.name)
+            self._engines.start(self._leave(model), "leave")
         return False
 
-    async def _try_to_load(self, model: RegisteredModel) -> Service:
-        """Load a model; a process that is lost says nothing of it, so another one tries, once."""
-        model.loading = Loading()
-        try:
-            return await asyncio.to_thread(self._load_service, model.config, model.loading)
-        except EngineDeadError as error:
-            if model.loading.cancelled:
-                raise
-            log.warning("%s %s is loaded once more.", error, model.entry.name)
-        return await asyncio.to_thread(self._load_service, model.config, model.loading)
+    def _is_meant(self, model: RegisteredModel) -> bool:
+        """Return whether a model that was found is still what its name stands for."""
+        return self._models.get(model.name) is model and self._is_current(model)
 
-    async def _unload(self, model: RegisteredModel) -> None:
-        assert model.service is not None
+    async def _leave(self, model: RegisteredModel) -> None:
+        """Have a model go that is not what it was; its engine stays for what it is now."""
+        self._leaving.add(model.name)
         try:
-            await model.service.shutdown()
+            try:
+                found = await self._find_further(model.name)
+            except CapacityError:  # told to those who ask for it
+                found = None
+            identity = model.engine.identity
+            if found is None or identity is None or found.engine.identity != identity:
+                await self._remove(model)
+            elif self._models.get(model.name) is model:
+                await self._close(model)
+                self.add(found)
         finally:
-            model.service = None
-            self._table.unloaded(model.entry.name)
-            log.info("[models] %s is unloaded", model.entry.name)
-            self._act()
+            self._leaving.discard(model.name)
+            self._engines.notify()
 
-    def _watch(self) -> None:
-        """Look after idle models from now on."""
-        if not self._watching:
-            self._watching = True
-            self._start(self._unload_idle(), "watch")
+    async def _remove(self, model: RegisteredModel) -> None:
+        """Make a model unknown, and have its engine go that no other one has."""
+        engine, name = model.engine, model.name
+        while not self._others(model) and self._engines.unload(engine):
+            await self._engines.next_change()
+            if engine.entry.num_waiting and not self._others(model):
+                return  # they load it again, as it is then
+        if self._models.get(name) is not model:
+            return
+        others = self._others(model)
+        if others:
+            if engine.entry.name == name:
+                self._engines.rename(engine, others[0].name)
+        elif engine.entry.num_waiting:
+            return
+        else:
+            self._engines.forget(engine)
+        del self._models[name]
+        await self._close(model)
 
-    async def _unload_idle(self) -> None:
-        while True:
-            expiry = self._table.next_expiry()
-            seconds = None if expiry is None else max(0.0, expiry - self._clock())
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), seconds)
-            self._table.unload_idle(self._clock())
-            self._begin_unloads()
+    def _others(self, model: RegisteredModel) -> list[RegisteredModel]:
+        """Return the other models that have the same engine."""
+        return [
+            other
+            for other in self._models.values()
+            if other.engine is model.engine and other is not model
+        ]
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _let_go(self, model: RegisteredModel) -> None:
+        """Wait until a model is gone, with its last requests, that is not what it was."""
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                while self._models.get(model.name) is model:
+                    self._is_current(model)
+                    await self._engines.next_change()
+        except TimeoutError:
+            reason = f"[models] {model.name} was changed, and older requests still use it."
+            raise CapacityError(f"{reason} Try again.", 5) from None
+
+    # -- services -----------------------------------------------------------------------------
+    def _open_all(self, engine: RegisteredEngine) -> None:
+        for model in self._models.values():
+            if model.engine is engine:
+                self._try_to_open(model)
+
+    def _try_to_open(self, model: RegisteredModel) -> None:
+        with suppress(CapacityError):  # it is logged, and told to those who ask for it
+            self._open(model)
+
+    def _open(self, model: RegisteredModel) -> Service:
+        """Make the service of a model whose engine is loaded.
+
+        Raises:
+            CapacityError: What goes with the model cannot be read.
+        """
+        engine, client = model.engine, model.engine.client
+        assert client is not None, engine.entry
+        try:
+            view = client.view(model.config.model)
+        except QuireError as error:
+            raise not_loadable(model.name, str(error), RETRY_SECONDS) from error
+        beside = next(iter(engine.services.values()), None)
+        config = replace(
+            engine.config, model=replace(model.config.model, max_model_len=view.max_model_len)
+        )
+        admission = None if beside is None else beside.admission
+        made = engine.services[model.name] = Service(view, config, self.shared, admission)
+        made.admission.draining = self._engines.draining
+        if not engine.entry.pinned:
+            made.residence = EntryResidence(engine.entry, self._clock)
+        return made
+
+    async def _close(self, model: RegisteredModel) -> None:
+        """End the service of a model, if there is one; what it has begun goes on."""
+        service = model.engine.services.pop(model.name, None)
+        if service is not None:
+            await service.shutdown()
 
 
 def _as_known(model: RegisteredModel) -> KnownModel:
-    names, entry = model_names(model.config.model), model.entry
-    loading = model.loading if entry.state is ModelState.LOADING else None
+    names, entry = model_names(model.config.model), model.engine.entry
+    loading = model.engine.loading if entry.state is ModelState.LOADING else None
     error = str(entry.error) if entry.state is ModelState.FAILED else ""
-    state = str(entry.state)
-    waiting = entry.num_waiting
+    state, waiting = str(entry.state), entry.num_waiting
     return KnownModel(names, model.config, state, model.service, loading, error, waiting)

@@ -122,6 +122,12 @@ class ModelTable:
         assert entry.state not in HOLDING and not entry.num_waiting, entry
         del self.entries[name]
 
+    def rename(self, name: str, new: str) -> None:
+        """Have a model go by another name, which is no other's."""
+        assert new not in self.entries, new
+        entry = self.entries[new] = self.entries.pop(name)
+        entry.name = new
+
     # -- requests -----------------------------------------------------------------------------
     def ask(self, name: str, now: float) -> Answer:
         """Ask to use a model.

@@ -7,9 +7,9 @@ import pytest
 
 from quire.core.config import EngineConfig
 from quire.server.app import create_app
-from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
+from quire.server.registry.model_registry import ModelRegistry
 from quire.server.registry.model_table import Entry
-from tests.server.registry.test_model_registry import Loads
+from tests.server.registry.test_model_registry import Loads, registered
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ async def client(tokenizer, tmp_path):
     models = ModelRegistry(loads.shared, 100, loads, 10.0)
     for name, path in paths.items():
         config = EngineConfig.from_keywords(model=path, served_model_name=name)
-        models.add(RegisteredModel(Entry(name, 60), config))
+        models.add(registered(Entry(name, 60), config))
     transport = httpx2.ASGITransport(app=create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as made:
         yield made

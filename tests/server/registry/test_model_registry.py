@@ -11,10 +11,10 @@ from starlette.requests import ClientDisconnect
 
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, ModelLoadError
-from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
 from quire.server.options import ServerOptions
+from quire.server.registry.engines import RegisteredEngine
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
 from quire.server.registry.model_table import Entry, ModelTable
 from tests.server.conftest import ScriptedEngine
@@ -47,7 +47,6 @@ class Loads:
         if loading.cancelled:
             raise ModelLoadError("[load] it is not wanted any more.")
         engine = ScriptedEngine(self.tokenizer)
-        service = Service(engine, config, self.shared)
         self.alive.append(name)
         self.most = max(self.most, sum(self.sizes[n] for n in self.alive))
         end = engine.shutdown
@@ -59,7 +58,12 @@ class Loads:
             await end()
 
         engine.shutdown = shutdown
-        return service
+        return engine
+
+
+def registered(entry, config, identity=None):
+    """A model with an engine of its own, unless another one's has the same identity."""
+    return RegisteredModel(config, RegisteredEngine(entry, config, identity))
 
 
 @pytest.fixture
@@ -69,7 +73,7 @@ def registry(tokenizer):
     def make(budget, keep_alive=None, wait=10.0, **sizes):
         loads = Loads(tokenizer, sizes)
         models = [
-            RegisteredModel(
+            registered(
                 Entry(name, size, keep_alive),
                 EngineConfig.from_keywords(model=name, served_model_name=name),
             )
@@ -115,7 +119,7 @@ async def test_a_load_that_takes_too_long_is_told_with_a_time(registry):
         await name_of(models, "a")
     assert refused.value.status == 503 and int(refused.value.headers["Retry-After"]) > 0
     assert "Quire-Load-Progress" not in refused.value.headers, "nothing is known yet"
-    models._models["a"].loading.advance(30, 120)
+    models._models["a"].engine.loading.advance(30, 120)
     with pytest.raises(
         ApiError, match=r"a is not loaded yet \(25% of its weights are\)"
     ) as refused:
@@ -268,7 +272,7 @@ async def test_any_order_of_requests_unloads_and_failures(registry, seed):
                 for _ in range(rng.randrange(4)):
                     await asyncio.sleep(rng.choice((0, 0.001)))
                 assert service.model_names[0] == name
-                assert not service.engine.stopped, "nobody unloads what is in use"
+                assert not service.engine.engine.stopped, "nobody unloads what is in use"
                 answered += 1
         except CapacityError as error:
             assert "broken" in str(error)
@@ -294,7 +298,7 @@ async def test_any_order_of_requests_unloads_and_failures(registry, seed):
     assert loads.most <= 100
     assert answered + refused > 0
     for model in models._models.values():
-        assert model.entry.num_leases == model.entry.num_waiting == 0
+        assert model.engine.entry.num_leases == model.engine.entry.num_waiting == 0
     await models.end_requests()
     assert loads.alive == []
     assert b"model_load_progress_perc{" not in loads.shared.metrics.exposition()[0]

@@ -12,10 +12,10 @@ from quire.models.manifests import Preset
 from quire.models.store import Store
 from quire.server.app import create_app
 from quire.server.generation.service import model_names
-from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
+from quire.server.registry.model_registry import ModelRegistry
 from quire.server.registry.model_table import Entry
 from quire.server.registry.stored_models import StoredModels
-from tests.server.registry.test_model_registry import Loads
+from tests.server.registry.test_model_registry import Loads, registered
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 THEIRS = {"anthropic-version": "2023-06-01"}
@@ -49,7 +49,7 @@ async def server(store, tokenizer):
     config = EngineConfig.from_keywords(model="org/first", served_model_name="first")
 
     def register(config):
-        return RegisteredModel(Entry(model_names(config.model)[0], 60), config)
+        return registered(Entry(model_names(config.model)[0], 60), config)
 
     further = StoredModels(EngineConfig(), register)
     models = ModelRegistry(loads.shared, 100, loads, 10.0, further)

@@ -1,0 +1,124 @@
+"""One engine under several names: each with texts and defaults of its own, all else is shared."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
+
+from quire.core.config import ModelOptions
+from quire.core.metrics import Samples, add_counters
+from quire.core.outputs import RequestOutput
+from quire.core.request import EngineRequest
+from quire.llm.engine_client import EngineClient, EngineProgress
+from quire.text.tokenizer import Tokenizer
+
+
+class SharedEngine(EngineClient, Protocol):
+    """An engine whose weights several models have."""
+
+    def view(self, options: ModelOptions) -> EngineView:
+        """Return the engine as the model that ``options`` names, whose files are the same.
+
+        Raises:
+            QuireError: What goes with the model cannot be read.
+        """
+        ...
+
+
+class EngineViews:
+    """The views of one engine.
+
+    What the engine counts is told once, by the view that is open longest; when that is closed, by
+    the next one, from then on.
+
+    Args:
+        engine: Outlives them.
+    """
+
+    def __init__(self, engine: EngineClient) -> None:
+        self.engine = engine
+        self._open: list[EngineView] = []
+        self._told: Samples = {}  # by views that are closed, below zero
+
+    def open(self, tokenizer: Tokenizer, default_sampling_params: dict[str, Any]) -> EngineView:
+        """Return a view with these texts and defaults."""
+        made = EngineView(self, tokenizer, default_sampling_params)
+        self._open.append(made)
+        return made
+
+    def stats(self, view: EngineView) -> Samples:
+        """Return what a view tells of the engine."""
+        if not self._open or self._open[0] is not view:
+            return {}
+        return add_counters(self._told, self.engine.stats())
+
+    def close(self, view: EngineView) -> None:
+        """Have another view tell of the engine; a second call does nothing."""
+        if self._open and self._open[0] is view:
+            self._told = {name: _negative(value) for name, value in self.engine.stats().items()}
+        if view in self._open:
+            self._open.remove(view)
+
+
+class EngineView:
+    """An engine as one of its names; see :class:`quire.llm.engine_client.EngineClient`.
+
+    To shut it down is to close it: the engine goes on.
+
+    Args:
+        views: Of the engine, which completes requests: settings that it checks are the same for
+            all.
+        tokenizer, default_sampling_params: Of this name.
+
+    Attributes:
+        engine: The one that all its views have.
+    """
+
+    def __init__(
+        self, views: EngineViews, tokenizer: Tokenizer, default_sampling_params: dict[str, Any]
+    ) -> None:
+        self.engine = engine = views.engine
+        self.model_config = engine.model_config
+        self.max_model_len = engine.max_model_len
+        self.tokenizer = tokenizer
+        self.default_sampling_params = default_sampling_params
+        self._views = views
+        self._last_stats: Samples | None = None
+
+    def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
+        """See the protocol."""
+        return self.engine.generate(request)
+
+    async def abort(self, request_id: str) -> None:
+        """See the protocol."""
+        await self.engine.abort(request_id)
+
+    def check_health(self) -> None:
+        """See the protocol."""
+        self.engine.check_health()
+
+    def progress(self) -> EngineProgress:
+        """Return how the engine gets on, with the requests of all its names."""
+        return self.engine.progress()
+
+    def stats(self) -> Samples:
+        """Return what the engine counts, if this view tells it; once closed, what it told last."""
+        return self._views.stats(self) if self._last_stats is None else self._last_stats
+
+    async def describe_cache(self) -> str:
+        """See the protocol."""
+        return await self.engine.describe_cache()
+
+    async def reset_prefix_cache(self) -> None:
+        """See the protocol."""
+        await self.engine.reset_prefix_cache()
+
+    async def shutdown(self) -> None:
+        """Close the view."""
+        if self._last_stats is None:
+            self._last_stats = self.stats()
+            self._views.close(self)
+
+
+def _negative(value: float | list[float]) -> float | list[float]:
+    return [-part for part in value] if isinstance(value, list) else -value
