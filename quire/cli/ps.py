@@ -34,5 +34,6 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
     state = model["status"]["value"]
     if meta is None:
         return model["id"], state, "-", "-", "-"
-    weights = format_bytes(int(meta["weight_bytes"] or 0))
+    same = meta.get("shares_weights_of")
+    weights = f"of {same}" if same else format_bytes(int(meta["weight_bytes"] or 0))
     return model["id"], state, f"{meta['n_ctx']:,}", weights, str(meta["requests"])

@@ -120,5 +120,10 @@ class EngineView:
             self._views.close(self)
 
 
+def actual_engine(engine: EngineClient) -> EngineClient:
+    """Return the engine itself, whatever the name it is seen under."""
+    return engine.engine if isinstance(engine, EngineView) else engine
+
+
 def _negative(value: float | list[float]) -> float | list[float]:
     return [-part for part in value] if isinstance(value, list) else -value

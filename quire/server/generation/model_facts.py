@@ -12,6 +12,7 @@ from typing import Any
 
 from quire.core.errors import QuireError
 from quire.core.model_config import ModelConfig
+from quire.llm.engine_views import actual_engine
 from quire.llm.generation_config import read_generation_config
 from quire.models.config_reader import supported_config
 from quire.models.manifests import Preset
@@ -128,8 +129,8 @@ async def find_facts(models: Models, name: str | None) -> ModelFacts:
 
 
 def weight_bytes(service: Service) -> int:
-    """Return what a loaded model's weights take in memory."""
-    held = service.engine.stats().get(_WEIGHTS, 0)
+    """Return what a loaded model's weights take in memory; models of one engine have the same."""
+    held = actual_engine(service.engine).stats().get(_WEIGHTS, 0)
     return int(held) if isinstance(held, int | float) else 0
 
 

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import quire
+from quire.llm.engine_views import actual_engine
 from quire.server.generation.models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response
@@ -43,7 +44,9 @@ def routes(models: Models) -> list[Route]:
         return Response()
 
     async def progress(request: Request) -> Response:
-        found = [service.engine.progress() for service in services()]
+        # Models that have the same engine tell the same of it.
+        engines = {actual_engine(service.engine): None for service in services()}
+        found = [engine.progress() for engine in engines]
         return json_response(
             {
                 "last_step_age_seconds": max((p.last_step_age for p in found), default=0.0),

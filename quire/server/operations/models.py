@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.llm.engine_client import EngineClient
+from quire.llm.engine_views import actual_engine
 from quire.models.pull_progress import PullProgress
 from quire.server.generation.model_facts import ModelFacts, list_facts, weight_bytes
 from quire.server.generation.models import KnownModel, ManagedModels
@@ -26,7 +28,8 @@ def routes(models: ManagedModels) -> list[Route]:
 
     async def list_models(request: Request) -> Response:
         found = await list_facts(models)
-        described = [_describe(facts) for facts in found]
+        first: dict[EngineClient, str] = {}  # of each engine, the model that is told first
+        described = [_describe(facts, first) for facts in found]
         names = {name for facts in found for name in facts.model.names}
         coming = models.shared.pulls.running().items()
         described += [_describe_pull(*pull) for pull in coming if pull[0] not in names]
@@ -53,7 +56,7 @@ def routes(models: ManagedModels) -> list[Route]:
     ]
 
 
-def _describe(facts: ModelFacts) -> dict[str, Any]:
+def _describe(facts: ModelFacts, first: dict[EngineClient, str]) -> dict[str, Any]:
     model = facts.model
     described: dict[str, Any] = {
         "id": model.names[0],
@@ -68,9 +71,11 @@ def _describe(facts: ModelFacts) -> dict[str, Any]:
     }
     service = model.service
     if service is not None:
+        same = first.setdefault(actual_engine(service.engine), model.names[0])
         described["meta"] = {
             "n_ctx": service.engine.max_model_len,
             "weight_bytes": weight_bytes(service),
+            "shares_weights_of": None if same == model.names[0] else same,
             "requests": service.metrics.num_in_flight,
             "created": service.created,
         }
