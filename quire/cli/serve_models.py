@@ -151,11 +151,11 @@ class SharedMemory:
         """
         from quire.llm.memory_needs import PROCESS_BYTES, memory_needs, share_memory
 
-        engines = {self._identity(config): config for config in reversed(configs)}
+        engines = {self.identity(config): config for config in reversed(configs)}
         needs = [memory_needs(config, self.machine) for config in engines.values()]
         grants = dict(zip(engines, share_memory(needs, self.budget_bytes), strict=True))
         return [
-            self._registered(config, grants[self._identity(config)], PROCESS_BYTES, pinned=True)
+            self._registered(config, grants[self.identity(config)], PROCESS_BYTES, pinned=True)
             for config in configs
         ]
 
@@ -181,7 +181,7 @@ class SharedMemory:
             config, model=replace(options, model=path, revision=None, served_model_name=names)
         )
 
-    def _identity(self, config: EngineConfig) -> Hashable:
+    def identity(self, config: EngineConfig) -> Hashable:
         """Return what is equal for models that have the same engine.
 
         All settings count but for the names, so that a setting which differs between models can
@@ -206,4 +206,4 @@ class SharedMemory:
         entry = Entry(model_names(config.model)[0], grant + process_bytes, keep_alive, pinned)
         of_engine = of_engine or self.engine_config(config)
         granted = replace(of_engine, cache=replace(config.cache, memory=grant))
-        return RegisteredModel(config, RegisteredEngine(entry, granted, self._identity(config)))
+        return RegisteredModel(config, RegisteredEngine(entry, granted, self.identity(config)))

@@ -44,9 +44,7 @@ def routes(models: Models) -> list[Route]:
         return Response()
 
     async def progress(request: Request) -> Response:
-        # Models that have the same engine tell the same of it.
-        engines = {actual_engine(service.engine): None for service in services()}
-        found = [engine.progress() for engine in engines]
+        found = [engine.progress() for engine in {actual_engine(s.engine) for s in services()}]
         return json_response(
             {
                 "last_step_age_seconds": max((p.last_step_age for p in found), default=0.0),

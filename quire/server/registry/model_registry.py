@@ -365,11 +365,11 @@ class ModelRegistry:
             view = client.view(model.config.model)
         except QuireError as error:
             raise not_loadable(model.name, str(error), RETRY_SECONDS) from error
-        beside = next(iter(engine.services.values()), None)
+        other = next(iter(engine.services.values()), None)
         config = replace(
             engine.config, model=replace(model.config.model, max_model_len=view.max_model_len)
         )
-        admission = None if beside is None else beside.admission
+        admission = None if other is None else other.admission
         made = engine.services[model.name] = Service(view, config, self.shared, admission)
         made.admission.draining = self._engines.draining
         if not engine.entry.pinned:
