@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.kernels.quantized_tensor import QuantizedForm, padded
+
+
+def float_bytes(rows: int, columns: int, dtype_bytes: int) -> int:
+    """Return the memory that a matrix of floats takes when it is packed."""
+    return padded(rows) * padded(columns) * dtype_bytes
 
 
 @dataclass(frozen=True, slots=True)

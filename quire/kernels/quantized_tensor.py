@@ -20,6 +20,13 @@ CODE_BITS = (2, 3, 4, 5, 6, 8)
 SUPER_COLUMNS = 256
 #: Type of scales and offsets, to how they are held: the numbers themselves, int8, or half a byte.
 SCALE_TYPES = ("float32", "float16", "int8", "int4")
+#: Rows and columns are packed in multiples of this, on any instruction set.
+PACKED_MULTIPLE = 32
+
+
+def padded(count: int) -> int:
+    """Return a number of rows or columns with its padding."""
+    return -(-count // PACKED_MULTIPLE) * PACKED_MULTIPLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ class QuantizedForm:
         return f"{kind}, groups of {self.group_size}, {self.scale_type} scales{offsets}"
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
-        """Return the memory a matrix takes, padding left out."""
+        """Return the memory that a matrix takes when it is packed."""
         groups, supers = -(-columns // self.group_size), -(-columns // SUPER_COLUMNS)
         parts = 2 if self.has_offsets else 1
         if self.scale_type == "int4":
@@ -57,7 +64,7 @@ class QuantizedForm:
             scales = (groups + 2 * supers) * parts
         else:
             scales = groups * parts * (4 if self.scale_type == "float32" else 2)
-        return rows * (-(-columns * self.bits // 8) + scales)
+        return padded(rows) * (padded(columns) * self.bits // 8 + scales)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
+from quire.kernels.packed_weights import float_bytes
+from quire.kernels.quantized_tensor import QuantizedForm
 from quire.layers.rope import rope_table_bytes
+from quire.models.gguf_checkpoint import FLOATS, GgufCheckpoint
 from quire.models.gguf_file import open_gguf
 from quire.models.registry import get_family
-from quire.models.weight_map import WeightMap
+from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.gguf_types import FORMS
 from quire.quantization.plan import QuantizationPlan
+from quire.quantization.round_to_nearest import Scheme
 
 
 def expected_weight_bytes(
     path: Path, config: ModelConfig, dtype: str, plan: QuantizationPlan, max_model_len: int
 ) -> int:
-    """Return what weights and RoPE tables will take, padding left out.
+    """Return what weights and RoPE tables will take.
+
+    Weights whose scales do not fit in float16, which only reading them tells, take more.
 
     Args:
         path: The checkpoint, a folder or a GGUF file.
@@ -27,31 +35,70 @@ def expected_weight_bytes(
         plan: What is quantized at load.
         max_model_len: Positions of the tables.
     """
+    gguf = GgufCheckpoint(open_gguf(path), config) if path.is_file() else None
+    names = get_family(config.architecture).names
+    weights = WeightMap(config, gguf.weight_names(config.architecture) if gguf else names)
+    # As the loader does: a GGUF file's floats are held as they are stored.
+    sizes = _Sizes(gguf, plan, None if gguf and dtype == config.dtype else dtype)
     tables = rope_table_bytes(config.rope, max_model_len) if config.rope else 0
-    if path.is_file() and plan.layers is None:
-        return tables + _gguf_bytes(path, config, dtype)
-    weight_map = WeightMap(config, get_family(config.architecture).names)
-    shapes, dtype_bytes = weight_map.shapes(), DTYPE_BYTES[dtype]
-    positions = weight_map.positions() if config.learned_positions else None
-    return tables + sum(
-        plan.matrix_bytes(
-            name.removesuffix(".weight"), shape, shape[0] == config.vocab_size, dtype_bytes
+    linears = {part.modules: part for part in weights.parts() if isinstance(part, LinearWeights)}
+    matrices = {name for part in linears.values() for name, _ in part.shapes()}
+    shapes = weights.shapes().items()
+    # Norms and learned positions are held in float32; a linear's own count below.
+    others = sum(4 * math.prod(shape) for name, shape in shapes if name not in matrices)
+    schemes = {weights.embedding().modules: plan.tables, weights.head().modules: plan.tables}
+    if config.tie_word_embeddings:
+        shared = plan.scheme_of(weights.names.head, plan.tables)
+        schemes[weights.embedding().modules] = shared
+    if config.moe:
+        schemes |= {weights.router(layer).modules: None for layer in range(config.num_layers)}
+    return (
+        tables
+        + others
+        + sum(
+            sizes.linear(part, schemes.get(modules, plan.layers))
+            for modules, part in linears.items()
         )
-        if len(shape) == 2 and name != positions
-        else 4 * math.prod(shape)  # norms, biases and learned positions are held in float32
-        for name, shape in shapes.items()
     )
 
 
-def _gguf_bytes(path: Path, config: ModelConfig, dtype: str) -> int:
-    """Count floats as stored, or as ``dtype`` where another than the file's was asked for."""
-    total = 0
-    for tensor in open_gguf(path).tensors.values():
-        count, columns = math.prod(tensor.shape), tensor.shape[-1]
-        if tensor.layout.is_quantized:
-            total += FORMS[tensor.layout.name].matrix_bytes(count // columns, columns)
-        elif len(tensor.shape) == 1:
-            total += 4 * count
-        else:
-            total += tensor.nbytes if dtype == config.dtype else count * DTYPE_BYTES[dtype]
-    return total
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Sizes of linears.
+
+    Attributes:
+        gguf: The file, if it is one; it says how each matrix is stored.
+        plan: What is quantized at load.
+        dtype: Type that floats are held in, None for the one they are stored in.
+    """
+
+    gguf: GgufCheckpoint | None
+    plan: QuantizationPlan
+    dtype: str | None
+
+    def linear(self, weights: LinearWeights, scheme: Scheme | None) -> int:
+        """Return what a linear takes: neighbours that are held alike are packed as one."""
+        forms = [self._form(module, weights.columns, scheme) for module in weights.modules]
+        stored = {form for form in forms if isinstance(form, str)}
+        dtype = self.dtype or (stored.pop() if len(stored) == 1 else "float32")
+        total = 4 * sum(weights.rows) if weights.bias else 0
+        held = [None if isinstance(form, str) else form for form in forms]
+        pairs = zip(held, weights.rows, strict=True)
+        for form, run in groupby(pairs, key=lambda pair: pair[0]):
+            rows = sum(number for _, number in run)
+            if form is None:
+                total += float_bytes(rows, weights.columns, DTYPE_BYTES[dtype])
+            else:
+                total += form.matrix_bytes(rows, weights.columns)
+        return total
+
+    def _form(self, module: str, columns: int, scheme: Scheme | None) -> QuantizedForm | str:
+        """Return how a matrix is quantized, or the type that its floats are stored in."""
+        stored, name = self.dtype or "float32", f"{module}.weight"
+        if self.gguf is not None and name in self.gguf.names:
+            layout = self.gguf.entry(name).layout.name
+            if layout in FORMS:
+                return FORMS[layout]
+            stored = FLOATS[layout]
+        scheme = self.plan.scheme_of(module, scheme)
+        return stored if scheme is None else scheme.form(columns)

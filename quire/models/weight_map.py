@@ -129,8 +129,8 @@ class WeightMap:
         names = (self.names.down,)
         return self._linear(names, layer, rows, self._mlp_width(), config.mlp_bias, expert)
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return every tensor of the model."""
+    def parts(self) -> list[LinearWeights | NormWeights]:
+        """Return all linears and norms; a tied embedding is there twice."""
         config = self.config
         parts: list[LinearWeights | NormWeights] = [self.embedding(), self.head()]
         parts.append(self.final_norm())
@@ -140,7 +140,12 @@ class WeightMap:
             parts += [self.router(layer)] if config.moe else []
             for expert in range(config.moe.num_experts if config.moe else 1):
                 parts += [self.gate_up(layer, expert), self.down(layer, expert)]
-        shapes = dict(pair for part in parts for pair in part.shapes())
+        return parts
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return every tensor of the model."""
+        config = self.config
+        shapes = dict(pair for part in self.parts() for pair in part.shapes())
         if config.learned_positions:
             shapes[self.positions()] = (config.learned_positions, config.hidden_size)
         return shapes

@@ -59,17 +59,6 @@ class QuantizationPlan:
         """What decides how weights are held."""
         return f"{self.layers} {self.tables} {self.overrides}"
 
-    def matrix_bytes(
-        self, module: str, shape: tuple[int, ...], is_table: bool, dtype_bytes: int
-    ) -> int:
-        """Return what a matrix of ``dtype_bytes`` an element will take, padding left out."""
-        rows, columns = shape
-        scheme = self.scheme_of(module, self.tables if is_table else self.layers)
-        if scheme is None:
-            return rows * columns * dtype_bytes
-        groups = -(-columns // (scheme.group_size or columns))
-        return rows * (columns * scheme.bits // 8 + groups * (2 if scheme.symmetric else 4))
-
 
 def create_plan(options: ModelOptions) -> QuantizationPlan:
     """Return the plan of an engine's settings."""

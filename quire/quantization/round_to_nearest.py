@@ -14,7 +14,7 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor, padded
 
 #: The 16 values of NF4.
 NF4 = np.array(
@@ -61,6 +61,26 @@ class Scheme:
     symmetric: bool = True
     code_book: np.ndarray | None = None
 
+    def columns_per_scale(self, columns: int) -> int:
+        """Return how many columns of a matrix share a scale."""
+        return self.group_size or padded(columns)
+
+    def form(self, columns: int) -> QuantizedForm:
+        """Return how a matrix with that many columns is held, if its scales fit in float16."""
+        return QuantizedForm(
+            bits=self.bits,
+            group_size=self.columns_per_scale(columns),
+            scale_type="float16",
+            zero=self.zero,
+            has_offsets=not self.symmetric,
+            code_book=None if self.code_book is None else tuple(self.code_book.tolist()),
+        )
+
+    @property
+    def zero(self) -> int:
+        """Code of the value 0, the same in all groups; 0 where there is none."""
+        return 1 << self.bits - 1 if self.symmetric and self.code_book is None else 0
+
 
 def create_scheme(name: str, group_size: int | None = None) -> Scheme:
     """Return the scheme of ``int8``, ``int6`` ... ``int2`` or ``nf4``.
@@ -85,7 +105,7 @@ def quantize(tensor: HostTensor, scheme: Scheme) -> QuantizedTensor:
         ModelLoadError: A weight is infinite or no number: it would spoil its whole group.
     """
     rows, columns = tensor.shape
-    size = scheme.group_size or -(-columns // 32) * 32
+    size = scheme.columns_per_scale(columns)
     groups = -(-columns // size)
     codes = np.empty((rows, columns), np.uint8)
     scales = np.empty((rows, groups), np.float32)
@@ -118,7 +138,7 @@ def quantize(tensor: HostTensor, scheme: Scheme) -> QuantizedTensor:
         group_size=size,
         codes=codes,
         scales=scales.astype(dtype),
-        zero=1 << scheme.bits - 1 if scheme.symmetric and scheme.code_book is None else 0,
+        zero=scheme.zero,
         offsets=None if offsets is None else offsets.astype(dtype),
         code_book=scheme.code_book,
     )

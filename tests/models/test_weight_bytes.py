@@ -8,15 +8,51 @@ from quire.models.config_reader import read_model_config
 from quire.models.loader import load_model
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
+from tests.models.conftest import MODELS
 from tools.random_checkpoint import PRESETS, random_checkpoint
+from tools.random_gguf import random_gguf
+
+TINY = [name for name in PRESETS if name.startswith("tiny-")]
+#: None is no quantization at load.
+FORMS = [None, "int8", "int5", "int4", "int2", "nf4"]
+
+
+def check(path, dtype, length=100, **settings):
+    """Compare what is expected with what a load takes."""
+    plan = create_plan(EngineConfig.from_keywords(model=str(path), **settings).model)
+    expected = expected_weight_bytes(path, read_model_config(path), dtype, plan, length)
+    backend = create_backend("cpu", threads=1)
+    loaded = load_model(path, backend, dtype=dtype, plan=plan, max_model_len=length)
+    assert expected == loaded.weight_bytes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-gpt2"])
+@pytest.mark.parametrize("preset", TINY)
 def test_it_is_what_they_take(preset, dtype, tmp_path):
-    """Norms and biases were counted in 16 bits: with the least memory a model did not load."""
+    """Padding was left out, most of it of the experts' router; that one is never quantized."""
     random_checkpoint(tmp_path, PRESETS[preset], dtype=dtype)
-    plan = create_plan(EngineConfig().model)
-    expected = expected_weight_bytes(tmp_path, read_model_config(tmp_path), dtype, plan, 1024)
-    loaded = load_model(tmp_path, create_backend("cpu", threads=1), dtype=dtype, max_model_len=1024)
-    assert expected == loaded.weight_bytes
+    for form in FORMS:
+        check(tmp_path, dtype, quantization=form)
+    check(tmp_path, dtype, quantization="int4", quantization_group_size=64)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_of_sizes_that_are_no_whole_panels(name, oracle):
+    _, folder = oracle(name)
+    for form in FORMS:
+        check(folder, "float32", quantization=form)
+
+
+def test_overrides_count(tmp_path):
+    random_checkpoint(tmp_path, PRESETS["tiny-mixtral"], dtype="bfloat16")
+    overrides = "*.q_proj=int8,*.gate=int8,lm_head=none,*.experts.0.*=int2"
+    check(tmp_path, "bfloat16", quantization="int4", quantization_overrides=overrides)
+
+
+@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-mixtral", "tiny-qwen2"])
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q2_K", "Q4_K", "Q6_K"])
+def test_of_gguf_files(name, preset, tmp_path):
+    path = tmp_path / "model.gguf"
+    random_gguf(path, name, preset)
+    check(path, read_model_config(path).dtype)
+    check(path, "float32")
