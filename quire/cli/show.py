@@ -58,23 +58,28 @@ def show(model: str, hub: bool, as_json: bool) -> None:
 
 def _facts(model: StoredModel) -> dict[str, Any]:
     from quire.cli.list import summary
-    from quire.models.model_details import capabilities, read_template
     from quire.models.named_models import named_model
+    from quire.server.generation.answer_parser import AnswerFormats
+    from quire.server.generation.model_facts import capabilities
+    from quire.server.options import ServerOptions
+    from quire.text.file_texts import read_file_texts
 
     assert model.path is not None
     named, details, preset = named_model(model.manifest.model), model.manifest.details, model.preset
-    template = preset.template or read_template(model.path)
+    texts = read_file_texts(model.path, None, preset.template)
+    template = texts.chat_template
+    formats = AnswerFormats.resolve(ServerOptions(), template)
     return summary(model) | {
         "path": str(model.path),
         "layers": details.layers,
         "embedding": details.embedding,
         "licence": details.licence or (named.licence if named is not None else ""),
         "memory": _memory(model.path, named),
-        "capabilities": capabilities(template),
+        "capabilities": capabilities(formats, not texts.fim_tokens.missing),
         "sampling": dict(preset.sampling),
         "system": preset.system or "",
         "messages": [f"{message['role']}: {message['content']}" for message in preset.messages],
-        "template": template,
+        "template": "" if template is None else template.templates.get("default", ""),
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -80,40 +79,6 @@ def _known(path: Path, states: tuple[FileState, ...]) -> ModelDetails:
     except ModelLoadError as error:  # loading it will say so, too
         log.debug("%s", error)
         return ModelDetails()
-
-
-def read_template(path: Path) -> str:
-    """Return the Jinja source of the model's own chat template, empty if there is none.
-
-    Raises:
-        ModelLoadError: The files cannot be read.
-    """
-    if path.is_file():
-        from quire.models.gguf_file import open_gguf
-
-        return str(open_gguf(path).metadata.get("tokenizer.chat_template", ""))
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text("utf-8")
-    entry = _optional_json(path / "tokenizer_config.json").get("chat_template", "")
-    if isinstance(entry, list):
-        named = {item.get("name"): item.get("template") for item in entry if isinstance(item, dict)}
-        entry = named.get("default", "")
-    return entry if isinstance(entry, str) else ""
-
-
-def capabilities(template: str) -> list[str]:
-    """Return what a model with this template can do, in Ollama's words.
-
-    Every model completes text and gives vectors. One whose template looks at ``tools`` can be told
-    of tools; one whose template knows a mark of reasoning thinks.
-    """
-    found = ["completion", "embedding"]
-    if re.search(r"\btools\b", template):
-        found.append("tools")
-    if re.search(r"<think>|\benable_thinking\b|\breasoning_content\b", template):
-        found.append("thinking")
-    return found
 
 
 def _of_gguf(path: Path) -> ModelDetails:

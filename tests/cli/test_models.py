@@ -44,7 +44,9 @@ def quire(quire_with):
 
 
 def write(folder: Path, text: str) -> str:
-    (folder / "chat.jinja").write_text("{% for m in messages %}{{ m.role }};{% endfor %}")
+    # It looks at tools, but in no format whose calls could be recognised.
+    shown = "{% for m in messages %}{{ m.role }};{% endfor %}{% if tools %}{{ tools }}{% endif %}"
+    (folder / "chat.jinja").write_text(shown)
     (folder / "preset.toml").write_text(text)
     return str(folder / "preset.toml")
 
@@ -77,7 +79,9 @@ def test_a_preset_is_made_listed_shown_copied_and_removed(quire, tmp_path):
     assert shown["messages"] == ["user: 1+1", "assistant: 2"]
     assert shown["template"].startswith("{% for m") and shown["parent"] == "quire-tiny"
     assert (shown["context"], shown["architecture"]) == (2048, "LlamaForCausalLM")
-    assert shown["capabilities"] == ["completion", "embedding"]
+    assert shown["capabilities"] == ["completion", "embedding"], "as a server says"
+    whole = json.loads(quire("show", "quire-tiny", "--json"))
+    assert whole["capabilities"] == ["completion", "embedding", "tools"]
     assert "removed Mine, 0.0 MB freed; its files stay for" in quire("rm", "MINE", "other:v2")
     assert [line.split()[0] for line in quire("list").splitlines()] == ["NAME", "quire-tiny"]
 

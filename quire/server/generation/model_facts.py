@@ -91,16 +91,24 @@ class ModelFacts:
     @property
     def capabilities(self) -> list[str]:
         """What it can do, in Ollama's words."""
-        found = ["completion", "embedding"]
-        if self.formats.shows_tools and self.formats.tool_parser is not None:
-            found.append("tools")
-        if self.formats.reasoning is not None:
-            found.append("thinking")
-        return [*found, "insert"] if self.fills_in else found
+        return capabilities(self.formats, self.fills_in)
 
     def meant_name(self, name: str) -> str:
         """Return the served name that a request's name stands for, the first if none does."""
         return meant_name(name, self.model.config.model) or self.model.names[0]
+
+
+def capabilities(formats: AnswerFormats, fills_in: bool) -> list[str]:
+    """Return what a model can do, in Ollama's words; see :class:`ModelFacts`.
+
+    Every model completes text and gives vectors.
+    """
+    found = ["completion", "embedding"]
+    if formats.shows_tools and formats.tool_parser is not None:
+        found.append("tools")
+    if formats.reasoning is not None:
+        found.append("thinking")
+    return [*found, "insert"] if fills_in else found
 
 
 async def list_facts(models: Models, loaded: bool = False) -> list[ModelFacts]:
