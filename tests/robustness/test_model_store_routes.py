@@ -114,7 +114,10 @@ def test_a_model_made_anew_is_used_anew(server):
 
 
 def test_keep_alive_says_how_long_a_model_stays(server):
-    made = {"model": "guest", "from": "quire-tiny"}
+    # Of quire-tiny, which stays, it would be there as long as that.
+    name = "org/tiny:Q8_0"
+    assert server.post("/api/pull", json={"model": name, "stream": False}).status_code == 200
+    made = {"model": "guest", "from": name}
     assert server.post("/api/create", json=made).status_code == 200
 
     def state():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -20,9 +20,16 @@ from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
 from quire.llm.engine_views import SharedEngine
+from quire.server.access.admission import Admission
 from quire.server.generation.service import Service
 from quire.server.http.connection import cancel_on_disconnect
-from quire.server.http.errors import ApiError, not_loadable, not_loaded, shutting_down
+from quire.server.http.errors import (
+    ApiError,
+    not_loadable,
+    not_loaded,
+    shutting_down,
+    without_folders,
+)
 from quire.server.registry.model_table import RETRY_SECONDS, Answer, Entry, ModelState, ModelTable
 
 log = logging.getLogger(__name__)
@@ -45,6 +52,8 @@ class RegisteredEngine:
         loading: How far it is while it loads.
         client: When it is loaded.
         services: While it is loaded, by the names of its models.
+        admission: Bounds the queue of all of them.
+        failure: Why it was not loaded last, as clients are told.
     """
 
     entry: Entry
@@ -53,16 +62,22 @@ class RegisteredEngine:
     loading: Loading = field(default_factory=Loading)
     client: SharedEngine | None = None
     services: dict[str, Service] = field(default_factory=dict)
+    admission: Admission | None = None
+    failure: str = ""
+
+    def refusal(self, name: str) -> str:
+        """Return what a client is told who asks for one of its models, after a load failed."""
+        return f"[models] {name} cannot be loaded: {self.failure}"
 
     async def shutdown(self) -> None:
         """Stop it, if it is loaded; its services end with it."""
         client, services = self.client, [*self.services.values()]
+        self.client = self.admission = None  # from now on nobody begins to use it
         self.services.clear()
         try:
             if client is not None:
                 await client.shutdown()
         finally:
-            self.client = None
             for service in services:
                 await service.shutdown()
 
@@ -144,8 +159,7 @@ class Engines:
         try:
             client = self._load_engine(engine.config, loading)
         except QuireError as error:
-            refusal = not_loadable(entry.name, str(error), RETRY_SECONDS)
-            self._table.load_failed(entry.name, refusal, self._clock())
+            self._note_failed(engine, str(error))
             raise
         self._note_loaded(engine, client)
 
@@ -179,7 +193,9 @@ class Engines:
             ClientDisconnect: The client has left.
         """
         self._watch()
-        if not self._ask(engine) and not await self._wait_for(engine, name, receive, is_meant):
+        if not self._ask(engine, name) and not await self._wait_for(
+            engine, name, receive, is_meant
+        ):
             yield False
             return
         try:
@@ -187,15 +203,20 @@ class Engines:
         finally:
             self._release(engine)
 
-    def begin_load(self, engine: RegisteredEngine) -> bool:
+    def begin_load(self, engine: RegisteredEngine, name: str) -> bool:
         """Begin to load an engine for nobody; return whether it was not loaded yet.
+
+        Args:
+            engine: One that is known.
+            name: Of it in the request.
 
         Raises:
             CapacityError: It does not fit with those that stay.
         """
         if engine.entry.state is ModelState.READY:
             return False
-        self._table.check_fits(engine.entry.name)
+        with _refusing(engine, name):
+            self._table.check_fits(engine.entry.name)
         self.start(self._load_for_nobody(engine), "load")
         return True
 
@@ -210,8 +231,8 @@ class Engines:
         self.draining = True
         for engine in self._engines.values():
             engine.loading.cancelled = True
-            for service in engine.services.values():
-                service.admission.draining = True
+            if engine.admission is not None:
+                engine.admission.draining = True
         self._act()
 
     async def shutdown(self) -> None:
@@ -238,11 +259,12 @@ class Engines:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _ask(self, engine: RegisteredEngine) -> bool:
-        """Return whether the engine is leased; begin what that needs."""
+    def _ask(self, engine: RegisteredEngine, name: str) -> bool:
+        """Return whether the engine is leased, for a model of that name; begin what that needs."""
         if self.draining:
             raise shutting_down()
-        answer = self._table.ask(engine.entry.name, self._clock())
+        with _refusing(engine, name):
+            answer = self._table.ask(engine.entry.name, self._clock())
         self._begin_unloads()
         if answer is Answer.LOAD:
             self.start(self._load(engine), "load")
@@ -262,7 +284,7 @@ class Engines:
         try:
             watching = nullcontext() if receive is None else cancel_on_disconnect(receive)
             async with watching, asyncio.timeout(self._wait_seconds):
-                while is_meant() and not (leased := self._ask(engine)):
+                while is_meant() and not (leased := self._ask(engine, name)):
                     await self.next_change()
                 ended = True
             if not ended:
@@ -305,8 +327,7 @@ class Engines:
             if not isinstance(error, QuireError):
                 log.exception("[models] loading %s failed", entry.name)
             reason = str(error) if isinstance(error, QuireError) else "see the log."
-            refusal = not_loadable(entry.name, reason, RETRY_SECONDS)
-            self._table.load_failed(entry.name, refusal, self._clock())
+            self._note_failed(engine, reason)
         else:
             self._note_loaded(engine, client)
             log.info("[models] %s is loaded after %.1f s", entry.name, self._clock() - started)
@@ -316,6 +337,12 @@ class Engines:
         engine.client = client
         self._on_loaded(engine)
         self._table.loaded(engine.entry.name, self._clock())
+
+    def _note_failed(self, engine: RegisteredEngine, reason: str) -> None:
+        name = engine.entry.name
+        refusal = not_loadable(name, reason, RETRY_SECONDS)
+        engine.failure = without_folders(reason)
+        self._table.load_failed(name, refusal, self._clock())
 
     async def _try_to_load(self, engine: RegisteredEngine) -> SharedEngine:
         """Load an engine; a process that is lost says nothing of it, so another one tries, once."""
@@ -350,6 +377,21 @@ class Engines:
                 await asyncio.wait_for(self._changed.wait(), seconds)
             self._table.unload_idle(self._clock())
             self._begin_unloads()
+
+
+@contextmanager
+def _refusing(engine: RegisteredEngine, name: str) -> Iterator[None]:
+    """Have refusals in the block, which name the engine, name the model that was asked for."""
+    try:
+        yield
+    except CapacityError as error:
+        if error is engine.entry.error:
+            told = engine.refusal(name)
+        elif name != engine.entry.name:
+            told = f"[models] {name} has the engine of {engine.entry.name}: {error}"
+        else:
+            raise
+        raise CapacityError(told, error.retry_after_seconds) from error
 
 
 def _late(engine: RegisteredEngine, name: str) -> Exception:

@@ -226,7 +226,8 @@ class ModelRegistry:
         await self._engines.shutdown()
 
     async def load(self, name: str) -> bool:
-        return self._engines.begin_load((await self._find(name)).engine)
+        model = await self._find(name)
+        return self._engines.begin_load(model.engine, model.name)
 
     async def unload(self, name: str) -> bool:
         return self._engines.unload((await self._find(name)).engine)
@@ -307,22 +308,22 @@ class ModelRegistry:
     async def _remove(self, model: RegisteredModel) -> None:
         """Make a model unknown, and have its engine go that no other one has."""
         engine, name = model.engine, model.name
-        while not self._others(model) and self._engines.unload(engine):
-            await self._engines.next_change()
-            if engine.entry.num_waiting and not self._others(model):
-                return  # they load it again, as it is then
-        if self._models.get(name) is not model:
-            return
-        others = self._others(model)
-        if others:
-            if engine.entry.name == name:
-                self._engines.rename(engine, others[0].name)
-        elif engine.entry.num_waiting:
-            return
-        else:
-            self._engines.forget(engine)
-        del self._models[name]
-        await self._close(model)
+        while self._models.get(name) is model:
+            others = self._others(model)
+            if others:
+                if engine.entry.name == name:
+                    self._engines.rename(engine, others[0].name)
+            elif self._engines.unload(engine):
+                await self._engines.next_change()
+                if engine.entry.num_waiting and not self._others(model):
+                    return  # they load it again, as it is then
+                continue
+            elif engine.entry.num_waiting:
+                return
+            else:
+                self._engines.forget(engine)
+            del self._models[name]
+            await self._close(model)
 
     def _others(self, model: RegisteredModel) -> list[RegisteredModel]:
         """Return the other models that have the same engine."""
@@ -365,12 +366,11 @@ class ModelRegistry:
             view = client.view(model.config.model)
         except QuireError as error:
             raise not_loadable(model.name, str(error), RETRY_SECONDS) from error
-        other = next(iter(engine.services.values()), None)
         config = replace(
             engine.config, model=replace(model.config.model, max_model_len=view.max_model_len)
         )
-        admission = None if other is None else other.admission
-        made = engine.services[model.name] = Service(view, config, self.shared, admission)
+        made = engine.services[model.name] = Service(view, config, self.shared, engine.admission)
+        engine.admission = made.admission
         made.admission.draining = self._engines.draining
         if not engine.entry.pinned:
             made.residence = EntryResidence(engine.entry, self._clock)
@@ -386,6 +386,6 @@ class ModelRegistry:
 def _as_known(model: RegisteredModel) -> KnownModel:
     names, entry = model_names(model.config.model), model.engine.entry
     loading = model.engine.loading if entry.state is ModelState.LOADING else None
-    error = str(entry.error) if entry.state is ModelState.FAILED else ""
+    error = model.engine.refusal(model.name) if entry.state is ModelState.FAILED else ""
     state, waiting = str(entry.state), entry.num_waiting
     return KnownModel(names, model.config, state, model.service, loading, error, waiting)
