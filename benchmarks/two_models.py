@@ -3,7 +3,9 @@
 One server has four models of one shape, with weights 4, 4, 2 and 1, so that pairs stand 1:1, 2:1
 and 4:1 without a restart. Each has clients of its own, who ask without a pause: for long answers
 (decode) or with long prompts (prefill). All cases take turns, round after round. Stated are what
-each model gets of what it gets alone, its part of the sum, its part of the CPU time, and the sum.
+each model gets of what it gets alone, next to its share by weight, its part of the sum and of the
+CPU time, and the sum. What a heavy model leaves in its pauses goes to the other, whose part is
+larger then than its weight's, though neither gets less than its share.
 """
 
 from __future__ import annotations
@@ -169,16 +171,18 @@ async def measure_round(server: Server) -> list[dict[str, Any]]:
         both = await server.measure(case.models, case.loads)
         own = [alone[one] for one in zip(case.models, case.loads, strict=True)]
         of_alone = [now.tokens / before.tokens for now, before in zip(both, own, strict=True)]
-        first, second = (WEIGHTS[model] for model in case.models)
+        weights = [WEIGHTS[model] for model in case.models]
+        expected = [weight / sum(weights) for weight in weights]
         found.append(
             {
                 "tokens_per_second_alone": [rate.tokens for rate in own],
                 "tokens_per_second_both": [rate.tokens for rate in both],
                 "of_alone": of_alone,
+                "of_share": [one / share for one, share in zip(of_alone, expected, strict=True)],
                 "part": of_alone[0] / sum(of_alone),
                 "cpu_part": both[0].cpu / (both[0].cpu + both[1].cpu),
                 "cores_used": both[0].cpu + both[1].cpu,
-                "ratio_by_weights": of_alone[0] / of_alone[1] * second / first,
+                "ratio_by_weights": of_alone[0] / of_alone[1] * weights[1] / weights[0],
                 "sum": sum(of_alone),
             }
         )
@@ -207,19 +211,21 @@ def summaries(rounds: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
 def print_table(found: dict[str, Any]) -> None:
     """Print a line for each case."""
     columns = ["case", "alone, tok/s", "both, tok/s", "part of first", "of CPU time", "by weight"]
-    table = Table(*columns, "ratio by weights'", "sum", "as expected")
+    table = Table(*columns, "of its share", "ratio by weights'", "sum", "as expected")
     for name, record in found.items():
         rates = (
             ", ".join(f"{one['median']:.1f}" for one in record[f"tokens_per_second_{key}"])
             for key in ("alone", "both")
         )
         parts = (f"{record[key]['median']:.3f}" for key in ("part", "cpu_part"))
+        shares = ", ".join(f"{one['median']:.2f}" for one in record["of_share"])
         ranges = (
             "{median:.2f}\n{min:.2f} to {max:.2f}".format(**record[key])
             for key in ("ratio_by_weights", "sum")
         )
         met = "yes" if record["as_expected"] else "no"
-        table.add_row(name, *rates, *parts, f"{record['expected_part']:.3f}", *ranges, met)
+        expected = f"{record['expected_part']:.3f}"
+        table.add_row(name, *rates, *parts, expected, shares, *ranges, met)
     Console(width=150).print(table)
 
 
