@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -175,6 +176,45 @@ def test_what_cannot_be_had_is_said_and_changes_nothing(server, tmp_path):
         assert isinstance(answer.json()["error"], str), answer.text
     assert delete(server, "quire-tiny").status_code == 409, "it was there at the start"
     assert text(chat(server, "quire-tiny")) == ANSWER
+
+
+def test_a_pull_goes_on_when_nobody_watches_until_it_is_stopped(server, hub):
+    hub.pause = 0.0005
+    body = {"model": "org/tiny:Q8_0"}
+
+    def pull(path):
+        """Return the bytes there were when it was left."""
+        with server.stream("POST", path, json=body) as answer:
+            for line in answer.iter_lines():
+                if json.loads(line).get("completed", 0) > 100_000:
+                    return json.loads(line)["completed"]
+
+    def coming():
+        return [m for m in server.get("/models").json()["data"] if "goes_on" in m["status"]]
+
+    assert server.post("/models/pull/watch", json=body).status_code == 404
+    first = pull("/models/pull")
+    assert coming()[0]["status"]["goes_on"] is True
+    assert chat(server, body["model"]).status_code == 503, "it is being pulled"
+    assert pull("/models/pull/watch") >= first
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(server.post, p, json=body) for p in ("/models/pull", "/api/pull")]
+        time.sleep(0.1)
+        assert server.post("/models/pull/cancel", json=body).json()["was_running"] is True
+        lines = asking[0].result().text.splitlines()
+        assert "The pull was stopped" in json.loads(lines[-1])["error"]
+        hub.pause = 0
+        assert json.loads(asking[1].result().text.splitlines()[-1]) == {"status": "success"}
+    assert server.post("/models/pull/cancel", json=body).json()["was_running"] is False
+    assert delete(server, body["model"]).status_code == 200
+    hub.pause = 0.0005
+    pull("/models/pull")
+    hub.pause = 0
+    end = time.monotonic() + 30
+    while chat(server, body["model"]).status_code != 200:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert coming() == []
 
 
 def test_a_client_that_leaves_ends_its_pull_and_the_next_goes_on(server, hub):

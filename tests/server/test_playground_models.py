@@ -197,6 +197,29 @@ def test_a_model_is_pulled_stopped_and_gone_on_with(page, hub):
     assert "Paris" in page.ask("What is the capital of France?")
 
 
+def test_a_pull_goes_on_without_the_page_and_is_found_again(page, hub, server):
+    """It ended with the tab."""
+    hub.repositories["org/third"] = hub.repositories["org/tiny"]
+    go(page, "models")
+    hub.pause = 0.01
+    page.browser.keys("#pull-name", "org/third" + ENTER)
+    page.wait_for("left", "#pull-list")
+    page.browser.open("about:blank")
+    page.open()
+    go(page, "models")
+    page.wait_for("left", "#pull-list")
+    page.click("Stop pulling org/third")
+    page.wait_for("what came is kept", "#pull-list")
+    assert "org/third" not in httpx2.get(f"{server}/models").text
+    page.click("Pull org/third again")
+    page.wait_for("left", "#pull-list")
+    page.browser.open("about:blank")
+    hub.pause = 0
+    page.open()
+    go(page, "models")
+    wait_for_state(page, "org/third", "not loaded")
+
+
 def test_a_pull_of_somebody_else_is_shown_and_cannot_be_asked(page, hub, server):
     hub.repositories["org/second"] = hub.repositories["org/tiny"]
     hub.pause = 0.01

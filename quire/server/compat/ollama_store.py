@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from dataclasses import asdict
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
 from quire.models.manifests import Preset, canonical_name, check_messages, check_sampling
@@ -23,46 +18,11 @@ from quire.protocol.ollama_store import (
 from quire.server.compat import ollama_blobs
 from quire.server.compat.ollama_blobs import in_thread
 from quire.server.generation.models import ManagedModels
-from quire.server.generation.pulls import Pulls
-from quire.server.http.body import json_response, read_any_type, read_fields, read_json
-from quire.server.http.connection import cancel_on_disconnect
+from quire.server.http.body import json_response, read_fields, read_json
 from quire.server.http.errors import ApiError
-from quire.server.http.sse import LINES, send_events
+from quire.server.http.sse import LINES
+from quire.server.operations.pulls import PullRoute
 from quire.text.chat_template import check_template
-
-
-class PullRoute:
-    """The ASGI app of ``POST /api/pull``.
-
-    Args:
-        pulls: Of the server.
-        strict: Refuse fields that do nothing.
-    """
-
-    def __init__(self, pulls: Pulls, strict: bool) -> None:
-        self._pulls = pulls
-        self._strict = strict
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with the steps as lines, or with the last one."""
-        received = await read_any_type(scope, receive, send)
-        body, headers = read_fields(received.fields, OllamaPullRequest, self._strict)
-        name = _pullable(body.meant)
-        async with cancel_on_disconnect(received.http.receive):
-            if body.stream is not False:
-                await send_events(send, self._lines(name), headers, 0, LINES)
-                return
-            async with aclosing(self._pulls.steps(name)) as steps:
-                async for _ in steps:
-                    pass
-            await received.answer(json_response({"status": "success"}, headers))
-
-    async def _lines(self, name: str) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self._pulls.steps(name)) as steps:
-            async for step in steps:
-                told = asdict(step).items()
-                line = {name: value for name, value in told if value}
-                yield LINES.event(msgspec.json.encode(line))
 
 
 def routes(models: ManagedModels) -> list[Route]:
@@ -118,7 +78,7 @@ def routes(models: ManagedModels) -> list[Route]:
         return Response(headers=headers)
 
     return [
-        Route("/api/pull", PullRoute(models.shared.pulls, strict), methods=["POST"]),
+        Route("/api/pull", PullRoute(models.shared.pulls.steps, strict), methods=["POST"]),
         Route("/api/create", create, methods=["POST"]),
         Route("/api/copy", copy, methods=["POST"]),
         Route("/api/delete", delete, methods=["DELETE"]),
@@ -133,14 +93,6 @@ def _preset(body: OllamaCreateRequest) -> Preset:
     sampling = check_sampling(body.sampling(), "parameters")
     messages = check_messages(body.messages, "messages")
     return Preset(body.system, body.template or None, sampling, messages)
-
-
-def _pullable(name: str) -> str:
-    """Return a name that may be pulled: none of a folder or file of this machine."""
-    plain = canonical_name(name)
-    if plain is None:
-        raise ApiError(400, "invalid model name", param="model")
-    return plain
 
 
 async def _check_known(store: Store, name: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
@@ -27,10 +28,60 @@ STEP_SECONDS = 0.1
 RETRY_SECONDS = 5
 
 
+class _Watched:
+    """A pull that goes on when nobody watches it.
+
+    Args:
+        steps: Of the pull.
+
+    Attributes:
+        task: Fetches the model.
+    """
+
+    def __init__(self, steps: AsyncGenerator[PullProgress, None]) -> None:
+        self._newest: PullProgress | None = None
+        self._changed = asyncio.Event()
+        self.task = asyncio.create_task(self._run(steps))
+        self.task.add_done_callback(self._end)
+
+    async def steps(self) -> AsyncGenerator[PullProgress, None]:
+        """Yield the newest step whenever there is one; as :meth:`Pulls.steps` otherwise."""
+        shown = None
+        while not self.task.done() or self._newest is not shown:
+            changed, newest = self._changed, self._newest
+            if newest is not None and newest is not shown:
+                yield newest
+            shown = newest
+            if not self.task.done():
+                await changed.wait()
+        if self.task.cancelled():
+            raise ApiError(409, "The pull was stopped; what came is kept.")
+        self.task.result()
+
+    async def _run(self, steps: AsyncGenerator[PullProgress, None]) -> None:
+        async with aclosing(steps):
+            async for step in steps:
+                self._newest = step
+                self._notify()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # told to those who watch, and in the log
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
 class Pulls:
-    """Pulls of a server; a client that leaves ends its own, and what came stays for the next."""
+    """Pulls of a server; what came of one that was given up stays for the next.
+
+    One that is begun by :meth:`steps` ends with its client, one of :meth:`watch` does not.
+    """
 
     def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
         self._threads = ThreadPoolExecutor(MAX_PULLS, "quire-pull")
         self._running: dict[object, tuple[str, PullProgress]] = {}
         self._ended = False
@@ -46,7 +97,7 @@ class Pulls:
             CapacityError: It is, and will be there later.
         """
         for pulled, step in self._running.values():
-            if plain_name(pulled).lower() == plain_name(name).lower():
+            if _key(pulled) == _key(name):
                 known = f" ({step.completed / step.total:.0%} of a file)" if step.total else ""
                 raise CapacityError(
                     f"[models] {pulled} is being pulled{known}. Try again.", RETRY_SECONDS
@@ -55,6 +106,33 @@ class Pulls:
     def end(self) -> None:
         """End all of them, and let none begin; what came stays."""
         self._ended = True
+
+    def goes_on(self, name: str) -> bool:
+        """Return whether a pull of that name is under way that ends with no client."""
+        return _key(name) in self._watched
+
+    def watch(self, name: str) -> AsyncGenerator[PullProgress, None]:
+        """As :meth:`steps`, but the pull goes on when nobody watches; one under way is joined."""
+        key = _key(name)
+        if key not in self._watched:
+            self._watched[key] = pull = _Watched(self.steps(name))
+            pull.task.add_done_callback(lambda _: self._watched.pop(key))
+        return self._watched[key].steps()
+
+    def watch_running(self, name: str) -> AsyncGenerator[PullProgress, None]:
+        """As :meth:`watch`, but none is begun.
+
+        Raises:
+            ApiError: 404, none of that name is under way.
+        """
+        if not self.goes_on(name):
+            raise ApiError(404, f"No pull of {name} is under way.", param="model")
+        return self.watch(name)
+
+    def cancel(self, name: str) -> bool:
+        """End a pull that no client ends; return whether there was one."""
+        pull = self._watched.get(_key(name))
+        return pull is not None and pull.task.cancel()
 
     async def steps(self, name: str) -> AsyncGenerator[PullProgress, None]:
         """Yield the steps of a pull as they come, the last with the status ``success``.
@@ -101,3 +179,7 @@ class Pulls:
             raise ApiError(400, without_folders(str(error))) from error
         finally:
             del self._running[key]
+
+
+def _key(name: str) -> str:
+    return plain_name(name).lower()

@@ -1,4 +1,4 @@
-"""``GET /models``, ``POST /models/load`` and ``/models/unload``, as in llama-server's router."""
+"""``GET /models``, ``POST /models/load`` and ``/unload``, as in llama-server's router; pulls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from quire.llm.engine_views import actual_engine
 from quire.models.pull_progress import PullProgress
 from quire.server.generation.model_facts import ModelFacts, list_facts, weight_bytes
 from quire.server.generation.models import KnownModel, ManagedModels
+from quire.server.generation.pulls import Pulls
 from quire.server.http.body import json_response, read_fields, read_json
+from quire.server.operations import pulls as pull_operations
 
 
 class ModelRequest(msgspec.Struct, kw_only=True):
@@ -25,14 +27,15 @@ class ModelRequest(msgspec.Struct, kw_only=True):
 
 def routes(models: ManagedModels) -> list[Route]:
     """Return the routes."""
+    pulls, strict = models.shared.pulls, models.shared.options.strict_params
 
     async def list_models(request: Request) -> Response:
         found = await list_facts(models)
         first: dict[EngineClient, str] = {}  # of each engine, the model that is told first
         described = [_describe(facts, first) for facts in found]
         names = {name for facts in found for name in facts.model.names}
-        coming = models.shared.pulls.running().items()
-        described += [_describe_pull(*pull) for pull in coming if pull[0] not in names]
+        coming = pulls.running().items()
+        described += [_describe_pull(pulls, *pull) for pull in coming if pull[0] not in names]
         return json_response({"object": "list", "data": described})
 
     async def load_model(request: Request) -> Response:
@@ -46,13 +49,13 @@ def routes(models: ManagedModels) -> list[Route]:
         return json_response({"success": True, "was_loaded": held}, headers)
 
     async def _read(request: Request) -> tuple[ModelRequest, dict[str, str]]:
-        strict = models.shared.options.strict_params
         return read_fields(await read_json(request), ModelRequest, strict)
 
     return [
         Route("/models", list_models, methods=["GET"]),
         Route("/models/load", load_model, methods=["POST"]),
         Route("/models/unload", unload_model, methods=["POST"]),
+        *pull_operations.routes(pulls, strict),
     ]
 
 
@@ -82,12 +85,13 @@ def _describe(facts: ModelFacts, first: dict[EngineClient, str]) -> dict[str, An
     return described
 
 
-def _describe_pull(name: str, step: PullProgress) -> dict[str, Any]:
+def _describe_pull(pulls: Pulls, name: str, step: PullProgress) -> dict[str, Any]:
     status = {
         "value": "downloading",
         "step": step.status,
         "downloaded_bytes": step.completed,  # of one file
         "total_bytes": step.total,
+        "goes_on": pulls.goes_on(name),  # when nobody watches
     }
     return {"id": name, "aliases": [], "object": "model", "status": status}
 

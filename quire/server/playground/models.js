@@ -10,7 +10,8 @@ const MOVING = new Set(["downloading", "loading", "draining", "unloading"]);
 
 /** Each is {id, aliases, state, error, part, bytes, context, requests, waiting}: `part` is loaded or
  *  downloaded, 0 to 1, or null while that is not known; `bytes` are of its files, `context` is in tokens, 0 or null where
- *  unknown; `requests` are being answered, and as many are `waiting` for it to be loaded. */
+ *  unknown; `requests` are being answered, and as many are `waiting` for it to be loaded;
+ *  a download that `goesOn` ends with no page. */
 let models = [];
 let failure = null; // Why the list could not be read again.
 let reads = 0;
@@ -51,6 +52,7 @@ export async function readModels() {
   failure = null;
   models = data.map(({ id, aliases, status, bytes, max_model_len, meta }) => ({
     id, aliases, bytes,
+    goesOn: status.goes_on ?? false,
     state: status.value,
     error: status.error ?? "",
     part: status.total_bytes ? (status.loaded_bytes ?? status.downloaded_bytes) / status.total_bytes : null,

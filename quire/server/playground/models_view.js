@@ -37,7 +37,8 @@ function showRows() {
     $("list-failure").replaceChildren(...(failure ? [errorCard(failure, loadModels)] : []));
     shownFailure = failure;
   }
-  // This page's own pulls have a row already.
+  for (const { id, state, goesOn } of listedModels()) if (state === "downloading" && goesOn && !hasRow(id)) startPull(id, "models/pull/watch");
+  // Pulls that go on have a row already.
   const models = listedModels().filter(({ id, state }) => state !== "downloading" || !isPulledHere(id));
   const ids = new Set(models.map(({ id }) => id));
   for (const [id, row] of rows) {
@@ -54,9 +55,10 @@ function showRows() {
 }
 
 function isPulledHere(id) {
-  const running = [...pulls.values()].filter(([pull]) => pull.state === "running");
-  return running.some(([{ name }]) => name.toLowerCase() === id.toLowerCase());
+  return [...pulls.values()].some(([{ name, state }]) => state === "running" && name.toLowerCase() === id.toLowerCase());
 }
+
+const hasRow = (id) => [...pulls.keys()].some((name) => name.toLowerCase() === id.toLowerCase());
 
 class ModelRow {
   constructor(id) {
@@ -122,18 +124,18 @@ function figures(model) {
 
 // --- Pulls -----------------------------------------------------------------------------------
 
-function startPull(name) {
+function startPull(name, path) {
   if (pulls.get(name)?.[0].state === "running") return;
   pulls.get(name)?.[1].item.remove();
   const pull = new Pull(name, () => row.update());
   const row = new PullRow(pull);
   pulls.set(name, [pull, row]);
   $("pull-list").prepend(row.item);
-  runPull(pull, row);
+  runPull(pull, row, path);
 }
 
-async function runPull(pull, row) {
-  await pull.run();
+async function runPull(pull, row, path) {
+  await pull.run(path);
   $("status").textContent = pull.error ? "" : `${pull.name}: ${pull.text()}`;
   if (pull.state !== "done") return;
   try {

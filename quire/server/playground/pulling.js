@@ -1,4 +1,5 @@
-// Pulls of models: asked for by name, told of as they go on, given up. Nothing here touches the page.
+// Pulls of models: asked for by name, told of as they go on, given up. They are the server's: a page
+// that is closed only looks away. Nothing here touches the page.
 
 import { Failure, call, lines, wording } from "./api.js";
 import { sizeText } from "./models.js";
@@ -8,27 +9,25 @@ import { sizeText } from "./models.js";
 export class Pull {
   constructor(name, changed) {
     Object.assign(this, { name, changed });
-    this.controller = new AbortController();
     this.reset();
   }
 
   reset() {
-    Object.assign(this, { status: "asking", completed: 0, total: 0, rate: null, error: null, state: "running" });
+    Object.assign(this, { status: "asking", completed: 0, total: 0, rate: null, error: null, state: "running", stopping: false });
   }
 
-  /** Fetch the model; what an earlier pull left is gone on from. */
-  async run() {
-    this.controller = new AbortController();
+  /** Fetch the model, or join a pull of it that is under way; what an earlier one left is gone on from. */
+  async run(path = "models/pull") {
     this.reset();
     this.changed(this);
     try {
       const body = JSON.stringify({ model: this.name });
-      const response = await call("api/pull", { method: "POST", body, signal: this.controller.signal });
+      const response = await call(path, { method: "POST", body });
       for await (const line of lines(response.body)) this.take(JSON.parse(line));
       if (this.status !== "success") throw new Failure(0, "The pull broke off", "The connection was lost.");
       this.state = "done";
     } catch (error) {
-      this.state = this.controller.signal.aborted ? "stopped" : "failed";
+      this.state = this.stopping ? "stopped" : "failed";
       if (this.state === "failed") this.error = { ...wording(error), ...(error instanceof Failure ? {} : { title: "The pull broke off" }) };
     }
     this.changed(this);
@@ -45,8 +44,13 @@ export class Pull {
   }
 
   /** Give it up; what came stays on the server for the next pull. */
-  stop() {
-    this.controller.abort();
+  async stop() {
+    this.stopping = true;
+    try {
+      await call("models/pull/cancel", { method: "POST", body: JSON.stringify({ model: this.name }) });
+    } catch {
+      this.stopping = false; // It goes on, as its row says.
+    }
   }
 
   /** Return how far it is, as text. */
