@@ -131,7 +131,7 @@ void write_rows(const Step& step, const Unit& unit, Part state) {
 
 // A block's K or V of one head, and its place among all blocks' heads.
 int64_t head_of_block(const Step& step, int64_t block, int64_t head, bool value) {
-  return (2 * block + (value ? 1 : 0)) * step.layer.num_kv_heads + head;
+  return block * step.blocks.stride + (value ? step.layer.num_kv_heads : 0) + head;
 }
 
 template <class T>

@@ -90,7 +90,7 @@ void store_slot(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slo
                 const float* key, const float* value) {
   const int64_t head_size = layer.head_dim * blocks.block_size;
   const int64_t block = slot / blocks.block_size, offset = slot % blocks.block_size;
-  const int64_t k_head = block * 2 * layer.num_kv_heads + head;
+  const int64_t k_head = block * blocks.stride + head;
   const int64_t v_head = k_head + layer.num_kv_heads;
   T* k = static_cast<T*>(blocks.data) + k_head * head_size + offset;
   T* v = static_cast<T*>(blocks.data) + v_head * head_size + offset * layer.head_dim;

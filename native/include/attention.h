@@ -25,12 +25,13 @@ struct AttentionLayer {
 };
 
 struct KVBlocks {
-  void* data;
-  // Of int8 only, else null: what the codes of a token's head are multiplied by, (blocks, 2,
-  // K, block_size), first those of keys, then those of values.
+  void* data;  // K of block 0, head 0
+  // Of int8 only, else null: what the codes of a token's head are multiplied by, per block (2, K,
+  // block_size), first those of keys, then those of values.
   BF16* scales;
   KVType type;
   int64_t block_size;
+  int64_t stride;  // heads of K and of V from one block to the next: 2 K of each layer
 };
 
 struct AttentionBatch {

@@ -33,50 +33,49 @@ KVCache::KVCache(int64_t num_layers, int64_t num_blocks, int64_t num_kv_heads, i
       scales_(static_cast<size_t>(num_layers * num_blocks) * block_scale_bytes_) {}
 
 KVBlocks KVCache::layer(int64_t index) const {
-  const size_t first = static_cast<size_t>(index * num_blocks_);
-  char* scales = static_cast<char*>(scales_.data()) + first * block_scale_bytes_;
-  return {static_cast<char*>(memory_.data()) + first * block_bytes_,
-          type_ == KVType::int8 ? reinterpret_cast<BF16*>(scales) : nullptr, type_, block_size_};
+  const auto layer = static_cast<size_t>(index);
+  char* scales = static_cast<char*>(scales_.data()) + layer * block_scale_bytes_;
+  return {static_cast<char*>(memory_.data()) + layer * block_bytes_,
+          type_ == KVType::int8 ? reinterpret_cast<BF16*>(scales) : nullptr, type_, block_size_,
+          2 * num_kv_heads_ * num_layers_};
+}
+
+char* KVCache::elements_at(int64_t layer, int64_t block) const {
+  return static_cast<char*>(memory_.data()) +
+         static_cast<size_t>(block * num_layers_ + layer) * block_bytes_;
+}
+
+char* KVCache::scales_at(int64_t layer, int64_t block) const {
+  return static_cast<char*>(scales_.data()) +
+         static_cast<size_t>(block * num_layers_ + layer) * block_scale_bytes_;
 }
 
 void KVCache::copy_blocks(const int64_t* pairs, int64_t num_pairs) {
-  const auto copy = [=](void* blocks, size_t bytes) {
-    for (int64_t i = 0; i < num_pairs; ++i)
-      std::memmove(static_cast<char*>(blocks) + static_cast<size_t>(pairs[2 * i + 1]) * bytes,
-                   static_cast<char*>(blocks) + static_cast<size_t>(pairs[2 * i]) * bytes, bytes);
-  };
-  parallel_for(num_layers_, [=](int64_t index) {
-    const KVBlocks blocks = layer(index);
-    copy(blocks.data, block_bytes_);
-    if (blocks.scales) copy(blocks.scales, block_scale_bytes_);
+  parallel_for(num_layers_, [=, this](int64_t layer) {
+    for (int64_t i = 0; i < num_pairs; ++i) {
+      const int64_t from = pairs[2 * i], to = pairs[2 * i + 1];
+      std::memmove(elements_at(layer, to), elements_at(layer, from), block_bytes_);
+      std::memmove(scales_at(layer, to), scales_at(layer, from), block_scale_bytes_);
+    }
   });
 }
 
 void KVCache::read_blocks(const int64_t* ids, int64_t num_ids, char* out) const {
-  parallel_for(num_layers_, [=, this](int64_t index) {
-    const KVBlocks blocks = layer(index);
-    char* at = out + static_cast<size_t>(index) * (block_bytes_ + block_scale_bytes_);
+  parallel_for(num_layers_, [=, this](int64_t layer) {
+    char* at = out + static_cast<size_t>(layer) * (block_bytes_ + block_scale_bytes_);
     for (int64_t i = 0; i < num_ids; ++i, at += block_bytes()) {
-      const auto id = static_cast<size_t>(ids[i]);
-      std::memcpy(at, static_cast<const char*>(blocks.data) + id * block_bytes_, block_bytes_);
-      if (blocks.scales)
-        std::memcpy(at + block_bytes_,
-                    reinterpret_cast<const char*>(blocks.scales) + id * block_scale_bytes_,
-                    block_scale_bytes_);
+      std::memcpy(at, elements_at(layer, ids[i]), block_bytes_);
+      std::memcpy(at + block_bytes_, scales_at(layer, ids[i]), block_scale_bytes_);
     }
   });
 }
 
 void KVCache::write_blocks(const int64_t* ids, int64_t num_ids, const char* data) {
-  parallel_for(num_layers_, [=, this](int64_t index) {
-    const KVBlocks blocks = layer(index);
-    const char* at = data + static_cast<size_t>(index) * (block_bytes_ + block_scale_bytes_);
+  parallel_for(num_layers_, [=, this](int64_t layer) {
+    const char* at = data + static_cast<size_t>(layer) * (block_bytes_ + block_scale_bytes_);
     for (int64_t i = 0; i < num_ids; ++i, at += block_bytes()) {
-      const auto id = static_cast<size_t>(ids[i]);
-      std::memcpy(static_cast<char*>(blocks.data) + id * block_bytes_, at, block_bytes_);
-      if (blocks.scales)
-        std::memcpy(reinterpret_cast<char*>(blocks.scales) + id * block_scale_bytes_,
-                    at + block_bytes_, block_scale_bytes_);
+      std::memcpy(elements_at(layer, ids[i]), at, block_bytes_);
+      std::memcpy(scales_at(layer, ids[i]), at + block_bytes_, block_scale_bytes_);
     }
   });
 }
@@ -84,14 +83,10 @@ void KVCache::write_blocks(const int64_t* ids, int64_t num_ids, const char* data
 void KVCache::checksums(const int64_t* ids, int64_t num_ids, uint64_t* out) const {
   std::vector<uint64_t> parts(static_cast<size_t>(num_ids * num_layers_));
   parallel_for(num_ids * num_layers_, [&](int64_t part) {
-    const KVBlocks blocks = layer(part % num_layers_);
-    const auto id = static_cast<size_t>(ids[part / num_layers_]);
-    const char* elements = static_cast<const char*>(blocks.data) + id * block_bytes_;
+    const int64_t layer = part % num_layers_, id = ids[part / num_layers_];
     uint64_t& sum = parts[static_cast<size_t>(part)];
-    sum = xxh64(elements, block_bytes_, 0);
-    if (!blocks.scales) return;
-    const char* scales = reinterpret_cast<const char*>(blocks.scales) + id * block_scale_bytes_;
-    sum = xxh64(scales, block_scale_bytes_, sum);
+    sum = xxh64(elements_at(layer, id), block_bytes_, 0);
+    if (block_scale_bytes_) sum = xxh64(scales_at(layer, id), block_scale_bytes_, sum);
   });
   const size_t bytes = static_cast<size_t>(num_layers_) * sizeof(uint64_t);
   for (int64_t i = 0; i < num_ids; ++i) out[i] = xxh64(&parts[i * num_layers_], bytes, 0);

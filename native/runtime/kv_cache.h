@@ -1,4 +1,7 @@
-// The memory of a KV cache: blocks of every layer, one layer after another; scales apart.
+// The memory of a KV cache: a block of all layers, layer after layer, then the next; scales apart.
+//
+// A sequence's blocks fill pages from the start, so memory is taken as it is needed. With a layer's
+// blocks together, the first token of all took a huge page of each layer.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +43,10 @@ class KVCache {
   void checksums(const int64_t* ids, int64_t num_ids, uint64_t* out) const;
 
  private:
+  // Of one block of one layer.
+  char* elements_at(int64_t layer, int64_t block) const;
+  char* scales_at(int64_t layer, int64_t block) const;
+
   int64_t num_layers_, num_blocks_, num_kv_heads_, head_dim_, block_size_;
   KVType type_;
   size_t block_bytes_, block_scale_bytes_;  // of one layer

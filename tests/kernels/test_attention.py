@@ -169,10 +169,10 @@ def test_copy_blocks_copies_in_order_in_every_layer() -> None:
     case = Case(dtype="bfloat16")
     cache = CpuKVCache(case.cache_spec, 5)
     assert cache.nbytes == 5 * case.cache_spec.block_bytes
-    blocks = cache.native.memory.reshape(2, 5, -1)
-    blocks[:] = np.arange(10, dtype=np.uint8).reshape(2, 5, 1)
+    blocks = cache.native.memory.reshape(5, 2, -1)
+    blocks[:] = np.arange(10, dtype=np.uint8).reshape(5, 2, 1)
     cache.copy_blocks([(3, 1), (1, 2)])
-    np.testing.assert_array_equal(blocks[:, :, 0], [[0, 3, 3, 3, 4], [5, 8, 8, 8, 9]])
+    np.testing.assert_array_equal(blocks[:, :, 0].T, [[0, 6, 6, 6, 8], [1, 7, 7, 7, 9]])
     cache.copy_blocks([])
     with pytest.raises(ValueError, match="inside the cache"):
         cache.copy_blocks([(0, 5)])

@@ -68,14 +68,14 @@ def test_native_checksums_are_those_of_the_bytes(
     cache = create_backend("cpu", threads=2).kv_cache(spec, 6)
     memory = np.asarray(cache.native.memory)
     memory[:] = np.random.default_rng(1).integers(0, 256, len(memory), np.uint8)
-    layers = memory.reshape(num_layers, 6, -1)
+    blocks = memory.reshape(6, num_layers, -1)
 
     def expected(block: int) -> int:
-        parts = [xxh64(layers[layer, block].tobytes()) for layer in range(num_layers)]
+        parts = [xxh64(blocks[block, layer].tobytes()) for layer in range(num_layers)]
         return xxh64(b"".join(part.to_bytes(8, "little") for part in parts))
 
-    blocks = [5, 0, 3, 3]
-    assert cache.checksums(blocks) == [expected(block) for block in blocks]
+    asked = [5, 0, 3, 3]
+    assert cache.checksums(asked) == [expected(block) for block in asked]
     assert cache.checksums([]) == []
     with pytest.raises(ValueError, match="inside the cache"):
         cache.checksums([6])
@@ -86,13 +86,13 @@ def test_every_byte_of_a_block_counts_and_no_other():
     cache = create_backend("cpu", threads=1).kv_cache(spec, 3)
     memory = np.asarray(cache.native.memory)
     before = cache.checksums([0, 1, 2])
-    layers = memory.reshape(2, 3, -1)
+    blocks = memory.reshape(3, 2, -1)
     for layer in range(2):
-        for byte in range(layers.shape[2]):
-            layers[layer, 1, byte] ^= 1 << byte % 8
+        for byte in range(blocks.shape[2]):
+            blocks[1, layer, byte] ^= 1 << byte % 8
             now = cache.checksums([0, 1, 2])
             assert now[1] != before[1] and now[::2] == before[::2]
-            layers[layer, 1, byte] ^= 1 << byte % 8
+            blocks[1, layer, byte] ^= 1 << byte % 8
     assert cache.checksums([0, 1, 2]) == before
 
 

@@ -105,10 +105,10 @@ def test_int8_codes_and_scales_equal_the_references(isa: str, head_dim: int) -> 
     batch = Tables(case, [48]).step([(0, 0, 48)])
     out = np.empty((48, head_dim), np.float32)
     attend(CpuAttention(case.spec, **case.parameters()), rows, batch, cache, out)
-    blocks = cache.native.memory.view(np.int8).reshape(2, 4, 2, -1)[1]
+    blocks = cache.native.memory.view(np.int8).reshape(4, 2, 2, -1)[:, 1]
     keys = blocks[:, 0].reshape(4, head_dim, 16).transpose(0, 2, 1)
     values = blocks[:, 1].reshape(4, 16, head_dim)
-    scales = cache.native.scales.view(np.uint16).reshape(2, 4, 2, 16)[1]
+    scales = cache.native.scales.view(np.uint16).reshape(4, 2, 2, 16)[:, 1]
     slots = batch.slot_mapping
     for which, stored in enumerate((keys, values)):
         x = torch.from_numpy(rows[:, (1 + which) * head_dim :][:, :head_dim].copy())

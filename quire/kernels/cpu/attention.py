@@ -15,7 +15,7 @@ from quire.kernels.forward_batch import ForwardBatch
 
 
 class CpuKVCache:
-    """K and V of all layers in one native allocation; each layer's blocks lie side by side.
+    """K and V of all layers in one native allocation, block after block.
 
     Attributes:
         nbytes: What blocks and scales take,
