@@ -38,7 +38,7 @@ def list_(catalogue: bool, as_json: bool) -> None:
             (
                 model.name,
                 size(model.nbytes) if model.files else "-",
-                model.manifest.details.quantization or "-",
+                model.details.quantization or "-",
                 model.manifest.modified.astimezone().strftime("%Y-%m-%d %H:%M"),
             )
             for model in models
@@ -56,7 +56,7 @@ def list_(catalogue: bool, as_json: bool) -> None:
 
 def summary(model: StoredModel) -> dict[str, Any]:
     """Return what is told of a model in JSON."""
-    details = model.manifest.details
+    details = model.details
     return {
         "name": model.name,
         "model": model.manifest.model,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
@@ -67,6 +66,7 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
     SIGTERM or Ctrl-C lets running requests finish for --shutdown-timeout seconds.
     """
     started = time.perf_counter()
+    gc.disable()  # until it serves: next to nothing of what a start makes is garbage
     use_background_stderr()  # whoever reads it, or does not: nobody waits for them
     # The port first, then what takes long to import: clients are told, not refused.
     from quire.llm.process.child import start_engine_process
@@ -109,33 +109,21 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
     def create() -> tuple[ManagedModels, ASGIApp]:
         from quire.cli.serve_models import load_models
 
-        # An engine loads in a process of its own; this one imports the routes meanwhile.
-        with _importing("quire.server.app"):
-            models = load_models(
-                (config, *others), options, keys, loading, named=named, process=process
-            )
+        models = load_models(
+            (config, *others), options, keys, loading, named=named, process=process
+        )
         from quire.server.app import create_app
 
         return models, create_app(models)
 
     def announce(models: ManagedModels) -> None:
+        gc.enable()
         seconds = time.perf_counter() - started
         served = ", ".join(model.names[0] for model in models.known())
         _say(options, f"ready: {url} serves {served} after {seconds:.1f} s")
 
     _say(options, f"loading: {url} answers 503 until {name} is there")
     run_server(Server(options, Load(create, meanwhile, loading), announce), listener, options.uds)
-
-
-@contextmanager
-def _importing(module: str) -> Iterator[None]:
-    """Import a module, in a thread, while the block runs."""
-    thread = threading.Thread(target=import_module, args=(module,))
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
 
 
 def _is_named(context: click.Context) -> bool:

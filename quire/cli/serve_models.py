@@ -75,6 +75,7 @@ def load_models(
             niceness=weights.niceness(model_names(config.model)[0]),
             loading=loading,
             process=waiting.pop() if waiting else None,
+            meanwhile=_import_routes,
         )
 
     on_demand = options.load_on_demand
@@ -108,6 +109,11 @@ def load_models(
         loading.begin()
         registry.preload(name, loading)
     return registry
+
+
+def _import_routes() -> None:
+    """Import what answers requests: a tenth of a second that nobody waits for."""
+    import quire.server.app  # noqa: F401
 
 
 @dataclass(frozen=True, slots=True)

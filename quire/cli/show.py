@@ -65,7 +65,7 @@ def _facts(model: StoredModel) -> dict[str, Any]:
     from quire.text.file_texts import read_file_texts
 
     assert model.path is not None
-    named, details, preset = named_model(model.manifest.model), model.manifest.details, model.preset
+    named, details, preset = named_model(model.manifest.model), model.details, model.preset
     texts = read_file_texts(model.path, None, preset.template)
     template = texts.chat_template
     formats = AnswerFormats.resolve(ServerOptions(), template)

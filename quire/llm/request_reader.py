@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.core.config import ModelOptions
 from quire.core.model_config import ModelConfig
@@ -19,8 +19,10 @@ from quire.models.gguf_file import forget_gguf
 from quire.models.hub import model_preset, resolve_model
 from quire.models.manifests import Preset
 from quire.text.chat_template import ChatTemplate
-from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from quire.text.grammar import GrammarCompiler
 
 
 class RequestReader:
@@ -98,6 +100,9 @@ class RequestReader:
 
     def loaded(self, model_config: ModelConfig) -> GrammarCompiler:
         """Take note of the shape of the loaded model; return its compiler of grammars."""
+        # Imported when the model is loaded: a start does not wait for it.
+        from quire.text.grammar import GrammarCompiler
+
         forget_gguf()
         self.vocab_size = model_config.vocab_size
         self.grammars = compiler = GrammarCompiler(

@@ -33,6 +33,7 @@ LOCK_SECONDS = 1.0
 #: How the name of what has come so far ends; the library's own partial files end so, too.
 PARTIAL = ".quire.incomplete"
 
+_FOLDER = "models--"  # how the name of a repository's folder in the hub's cache begins
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLAIN_NAME = re.compile(r"\w[\w.-]{0,127}")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
@@ -96,14 +97,11 @@ def fetch_file(wanted: HubFile, on_progress: OnProgress) -> Path:
         Exception: Of the hub library, where the hub refuses or cannot be reached.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.file_download import repo_folder_name
 
     remote = _ask(wanted)
     on_progress(remote.step(0))
-    name = repo_folder_name(repo_id=wanted.repository, repo_type="model")
-    blobs = Path(HF_HUB_CACHE) / name / "blobs"
+    blobs = _folder(wanted.repository) / "blobs"
     lock = _lock(blobs, remote.etag)
     try:
         blobs.mkdir(parents=True, exist_ok=True)
@@ -128,14 +126,27 @@ def unfinished(repository: str | None = None) -> list[tuple[str, Path]]:
 
     One that is under way, in any process, is not.
     """
+    folder = _folder("*" if repository is None else repository)
+    found = sorted(folder.parent.glob(f"{folder.name}/blobs/*{PARTIAL}"))
+    found = [path for path in found if not _is_under_way(path)]
+    names = (path.parent.parent.name.removeprefix(_FOLDER) for path in found)
+    return [(name.replace("--", "/", 1), path) for name, path in zip(names, found, strict=True)]
+
+
+def cached_file(repository: str, commit: str, file: str) -> Path:
+    """Return where the hub's cache has a file of a commit, if it has it.
+
+    As ``huggingface_hub.try_to_load_from_cache``, without the tenth of a second that importing it
+    takes: a model's name is looked up at each start.
+    """
+    return _folder(repository) / "snapshots" / commit / file
+
+
+def _folder(repository: str) -> Path:
+    """Return a repository's folder in the hub's cache; see ``huggingface_hub``'s cache layout."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    begin = "models--"  # as huggingface_hub.file_download.repo_folder_name has it
-    folder = "*" if repository is None else repository.replace("/", "--")
-    found = sorted(Path(HF_HUB_CACHE).glob(f"{begin}{folder}/blobs/*{PARTIAL}"))
-    found = [path for path in found if not _is_under_way(path)]
-    names = (path.parent.parent.name.removeprefix(begin).replace("--", "/", 1) for path in found)
-    return list(zip(names, found, strict=True))
+    return Path(HF_HUB_CACHE) / f"{_FOLDER}{repository.replace('/', '--')}"
 
 
 def _is_under_way(part: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.core import env
 from quire.core.errors import ModelLoadError
-from quire.models.hub_download import HubFile, fetch_file
+from quire.models.hub_download import HubFile, cached_file, fetch_file
 from quire.models.hub_files import hub_errors
 from quire.models.likely_fit import check_fit, likely_bytes
 from quire.models.package_index import PackagedFile, fetch_packaged_file
@@ -55,11 +55,7 @@ class NamedModel:
 
     def find(self) -> Path | None:
         """Return the file if it is in the hub's cache or ours."""
-        from huggingface_hub import try_to_load_from_cache
-
-        cached = try_to_load_from_cache(self.repository, self.file, revision=self.commit)
-        own = self._own()
-        for path in (Path(cached) if isinstance(cached, str) else own, own):
+        for path in (cached_file(self.repository, self.commit, self.file), self._own()):
             # A file is written all or nothing; another size is one that was changed since.
             if path.is_file() and path.stat().st_size == self.nbytes:
                 return path

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from quire.models.manifests import (
     remove_manifest,
     write_manifest,
 )
-from quire.models.model_details import known_details
+from quire.models.model_details import ModelDetails, known_details
 from quire.models.named_models import NamedModel, catalogue, named_model
 from quire.models.pull_progress import OnProgress, PullProgress
 
@@ -77,6 +77,12 @@ class StoredModel:
         """What goes with it, the makers' sampling defaults included."""
         named = named_model(self.manifest.model)
         return self.manifest.preset.over(Preset(sampling=named.sampling if named else {}))
+
+    @property
+    def details(self) -> ModelDetails:
+        """What is known of it; read from its files where the manifest does not say."""
+        noted = self.manifest.details
+        return noted if noted.architecture else known_details(self.path)
 
     @property
     def digest(self) -> str:
@@ -339,8 +345,6 @@ def _look(manifest: Manifest) -> StoredModel:
         problem = f"not on this machine: quire pull {manifest.name}"
         return StoredModel(manifest=manifest, problem=problem)
     problem = next((found for file in manifest.files if (found := _change(file))), "")
-    if not manifest.details.architecture:
-        manifest = replace(manifest, details=known_details(path))
     return StoredModel(manifest=manifest, path=path, files=files, problem=problem)
 
 

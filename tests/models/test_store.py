@@ -170,7 +170,7 @@ def test_a_file_that_goes_while_it_is_looked_at_is_a_problem(served, monkeypatch
 def test_a_configuration_nested_too_deeply_is_passed_over(store, tmp_path):
     """``quire list`` ended in a RecursionError."""
     (tmp_path / "config.json").write_text("[" * 100_000)
-    assert store.look_at(str(tmp_path)).manifest.details.architecture == ""
+    assert store.look_at(str(tmp_path)).details.architecture == ""
 
 
 def test_a_model_of_another_program_is_found_and_removed(served, tmp_path):

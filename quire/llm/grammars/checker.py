@@ -41,7 +41,6 @@ _OF_THE_GRAMMAR = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIG
 MAX_KEPT = 1024
 #: What a process gets to start and to read the vocabulary.
 START_SECONDS = 120.0
-DEFAULT_SECONDS = 10.0
 
 
 class GrammarChecker:
@@ -56,7 +55,7 @@ class GrammarChecker:
         compilation_time: Seconds of each constraint that was compiled.
     """
 
-    def __init__(self, compiler: GrammarCompiler, seconds: float = DEFAULT_SECONDS) -> None:
+    def __init__(self, compiler: GrammarCompiler, seconds: float) -> None:
         self._vocabulary: Vocabulary | None = None
         self._compiler = compiler
         self._seconds = seconds

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.core import errors
 from quire.core.config import EngineConfig, ModelOptions
@@ -26,7 +26,6 @@ from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import EngineView, EngineViews
-from quire.llm.grammars.checker import DEFAULT_SECONDS, GrammarChecker
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.output_streams import OutputStream, OutputStreams
 from quire.llm.process.child import ChildProcess
@@ -47,7 +46,11 @@ from quire.llm.process.supervisor import Supervisor
 from quire.llm.request_reader import RequestReader
 from quire.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from quire.llm.grammars.checker import GrammarChecker
+
 DEFAULT_WATCHDOG_SECONDS = 120.0
+DEFAULT_GRAMMAR_SECONDS = 10.0
 #: The engine keeps deadlines between steps; after a step that is later than this they are kept
 #: without it.
 DEADLINE_GRACE_SECONDS = 0.25
@@ -68,6 +71,7 @@ class EngineProxy:
         niceness: How far the process steps back where others want the cores, 0 to 19.
         loading: Told how far the process is while it loads.
         process: That is to load it first, where one was started before.
+        meanwhile: Called while it loads, in this thread.
 
     Raises:
         ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
@@ -80,10 +84,11 @@ class EngineProxy:
         *,
         watchdog_timeout: float = DEFAULT_WATCHDOG_SECONDS,
         log_format: LogFormat = "human",
-        grammar_timeout: float = DEFAULT_SECONDS,
+        grammar_timeout: float = DEFAULT_GRAMMAR_SECONDS,
         niceness: int = 0,
         loading: Loading | None = None,
         process: ChildProcess | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         # Its process imports the engine while the model's texts are read here.
         self._supervisor = supervisor = Supervisor(self, watchdog_timeout, loading, process)
@@ -108,7 +113,7 @@ class EngineProxy:
         self._grammars: GrammarChecker | None = None
         folders = str(reader.folder), str(reader.tokenizer_folder)
         start = Start(folders[0], config, reader.eos_token_ids, folders[1], log_format, niceness)
-        supervisor.load(start)
+        supervisor.load(start, meanwhile)
 
     @property
     def config(self) -> EngineConfig:
@@ -273,6 +278,9 @@ class EngineProxy:
         self.max_model_len = message.max_model_len
         compiler = self._reader.loaded(message.model_config)
         if self._grammars is None:
+            # Imported when the model is loaded: a start does not wait for it.
+            from quire.llm.grammars.checker import GrammarChecker
+
             self._grammars = GrammarChecker(compiler, self._grammar_timeout)
 
     def received(self, message: Step | Refused | Done) -> None:

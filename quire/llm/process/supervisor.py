@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -118,8 +119,12 @@ class Supervisor:
         self._thread = threading.Thread(target=self._run, name="quire-supervisor", daemon=True)
         self._thread.start()
 
-    def load(self, start: Start) -> None:
+    def load(self, start: Start, meanwhile: Callable[[], None]) -> None:
         """Have the first process load a model, and return when it serves.
+
+        Args:
+            start: What it is to load.
+            meanwhile: Called while it does.
 
         Raises:
             QuireError: It cannot load; the message says why.
@@ -128,6 +133,7 @@ class Supervisor:
         self.pace = StepPace(start.config.scheduler.max_num_batched_tokens)
         self._started.set()
         try:
+            meanwhile()
             self._first_load.result()
         except BaseException:
             self.close()

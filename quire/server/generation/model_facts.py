@@ -145,7 +145,7 @@ def weight_bytes(service: Service) -> int:
 def _read(model: KnownModel, options: ServerOptions) -> ModelFacts:
     stored, service = _stored(model), model.service
     path = None if stored is None else stored.path
-    details = ModelDetails() if stored is None else stored.manifest.details
+    details = ModelDetails() if stored is None else stored.details
     if service is None:
         config = None if path is None else supported_config(path)
         texts = _texts(model, stored)
