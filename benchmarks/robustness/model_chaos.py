@@ -1,9 +1,10 @@
 """``scripts/model_chaos``: models loaded, unloaded, pulled, removed and killed while others ask.
 
-A server has four models on a stand-in hub and memory for two. Clients in every shape ask, leave,
-load and unload; others pull and remove, through the server and as processes of their own; engines
-and pulls are killed. Each answer must be the one that the model gives alone, each refusal say why;
-the memory of those that are loaded must stay within the budget; and afterwards nothing is left.
+A server has four models on a stand-in hub, presets of two of them, and memory for two. Clients in
+every shape ask, leave, load and unload; others pull, create and remove, through the server and as
+processes of their own; engines and pulls are killed. Each answer must be the one that the model
+gives alone, each refusal say why; the memory of those that are loaded must stay within the budget;
+and afterwards nothing is left.
 """
 
 from __future__ import annotations
@@ -32,7 +33,15 @@ from benchmarks import results
 from benchmarks.robustness import growth_probe
 from benchmarks.robustness.growth import SITE
 from benchmarks.robustness.model_clients import SHAPES, ask, texts_alone
-from benchmarks.robustness.model_operations import TIMEOUT, Actor, Report, Site, judge
+from benchmarks.robustness.model_operations import (
+    SYSTEM,
+    TIMEOUT,
+    Actor,
+    Report,
+    Site,
+    create_body,
+    judge,
+)
 from quire.llm.memory_needs import PROCESS_BYTES
 from quire.server.generation.pulls import MAX_PULLS
 from quire.server.registry.model_table import HOLDING
@@ -41,6 +50,8 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
 NAMES = ("org/one", "org/two", "org/three", "org/four")
+#: Presets, each with its base.
+BASES = {f"{name}-brief": name for name in NAMES[:2]}
 #: Two of them fit.
 BUDGET_BYTES = 420 * 2**20
 KEEP_ALIVE = 1.0
@@ -83,7 +94,9 @@ class Watch:
         for engine in engines:
             with suppress(psutil.Error):
                 resident += engine.memory_info().rss
-        held = [state for state in states(client).values() if state in HOLDING]
+        found = states(client).items()
+        # A preset and its base have one engine.
+        held = {BASES.get(name, name) for name, state in found if state in HOLDING}
         self.most_models = max(self.most_models, len(held), len(engines))
         self.most_reserved = max(self.most_reserved, len(held) * reserved)
         self.most_resident = max(self.most_resident, resident)
@@ -125,7 +138,9 @@ def site(folder: Path, flags: tuple[str, ...] = ()) -> Iterator[Site]:
         random_checkpoint(path, PRESETS["tiny-llama"], seed=seed)
         repositories[name] = {file.name: file.read_bytes() for file in path.iterdir()}
         texts[name] = texts_alone(path)
-    assert len({text for own in texts.values() for text in own.values()}) == 2 * len(NAMES)
+        texts |= {preset: texts_alone(path, SYSTEM) for preset in BASES if BASES[preset] == name}
+    different = {text for own in texts.values() for text in own.values()}
+    assert len(different) == 2 * len(NAMES) + len(BASES), "a preset completes as its base does"
     with serving(HubStandIn(repositories, pause=PAUSE)) as hub:
         environment = {
             "HF_ENDPOINT": hub.url,
@@ -137,7 +152,7 @@ def site(folder: Path, flags: tuple[str, ...] = ()) -> Iterator[Site]:
         probed = growth_probe.environment(folder, SITE)
         with ServeProcess([*SERVER, *flags], **environment, **probed) as server:
             server.wait_ready()
-            yield Site(server, folder, environment, texts)
+            yield Site(server, folder, environment, texts, BASES)
 
 
 def run(
@@ -215,11 +230,14 @@ def _act(actors: list[Actor], count: int, advance: Callable[[], None]) -> None:
 
 
 def ask_each(place: Site, client: httpx2.Client, report: Report) -> None:
-    """Pull every model and ask it in every shape, one after the other: all must answer."""
+    """Have every model and ask it in every shape, one after the other: all must answer."""
     for name in place.names:
-        pulled = client.post("/api/pull", json={"model": name, "stream": False})
-        if pulled.status_code != 200:
-            report.wrong.append(f"pull {name}: {pulled.text}")
+        if name in BASES:
+            had = client.post("/api/create", json=create_body(name, BASES[name]))
+        else:
+            had = client.post("/api/pull", json={"model": name, "stream": False})
+        if had.status_code != 200:
+            report.wrong.append(f"have {name}: {had.text}")
         for shape in SHAPES:
             for stream in (False, True):
                 answer = ask(client, name, shape, stream=stream)
@@ -230,7 +248,7 @@ def ask_each(place: Site, client: httpx2.Client, report: Report) -> None:
 
 def remove_all(client: httpx2.Client, report: Report) -> None:
     """Remove every model."""
-    for name in NAMES:
+    for name in (*BASES, *NAMES):
         removed = client.request("DELETE", "/api/delete", json={"model": name})
         if removed.status_code != 200:
             report.wrong.append(f"delete {name}: {removed.text}")

@@ -146,12 +146,13 @@ def error_text(body: Any) -> str:
     return str(error if isinstance(error, str) else error["message"])
 
 
-def texts_alone(folder: Path) -> dict[str, str]:
-    """Return a model's answer to each question, from no server at all."""
+def texts_alone(folder: Path, system: str | None = None) -> dict[str, str]:
+    """Return a model's answer to each question, with a preset's system prompt, from no server."""
     from quire import LLM, SamplingParams
 
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0)
     llm = LLM(folder, device="cpu", threads=1, memory=64 << 20)
-    chat = llm.chat(MESSAGES, params, use_tqdm=False)
+    before = [] if system is None else [{"role": "system", "content": system}]
+    chat = llm.chat([*before, *MESSAGES], params, use_tqdm=False)
     prompt = llm.generate(QUESTION, params, use_tqdm=False)
     return {CHAT: chat[0].outputs[0].text, PROMPT: prompt[0].outputs[0].text}

@@ -30,6 +30,8 @@ TIMEOUT = 120.0
 #: What stands for a name or number in the reasons that are counted.
 _NAMES = re.compile(r"\borg/\w+|/\S*/models--|\d[\d.,]*%?|[0-9a-f]{40}")
 _STREAMED_PULL_CUT = 0.15
+#: Of the presets.
+SYSTEM = "Answer in one sentence."
 
 
 @dataclass
@@ -62,12 +64,14 @@ class Site:
         folder: Holds the store and all else.
         environment: Of processes that use the same store.
         texts: By model and question.
+        bases: Of those models that are presets.
     """
 
     server: ServeProcess
     folder: Path
     environment: Mapping[str, str]
     texts: Mapping[str, Mapping[str, str]]
+    bases: Mapping[str, str]
 
     @property
     def names(self) -> list[str]:
@@ -102,6 +106,7 @@ class Actor:
             self.pull_process: 5,
             self.kill_pull_process: 3,
             self.rm_process: 3,
+            self.create: 6,
             self.kill_engine: 6,
         }
 
@@ -167,10 +172,12 @@ class Actor:
         """Have it unloaded, as Ollama's clients do."""
         return self._post("/api/generate", {"model": model, "keep_alive": 0, "stream": False})
 
-    def _post(self, path: str, body: dict[str, object], method: str = "POST") -> str:
+    def _post(
+        self, path: str, body: dict[str, object], method: str = "POST", about: str = "model"
+    ) -> str:
         response = self._client.request(method, path, json=body)
         if response.status_code != 200:
-            self._check_refusal(path, str(body["model"]), response.status_code, response.json())
+            self._check_refusal(path, str(body[about]), response.status_code, response.json())
         return str(response.status_code)
 
     def _check_refusal(self, what: str, model: str, status: int, body: object) -> None:
@@ -203,6 +210,11 @@ class Actor:
     def delete(self, model: str) -> str:
         """Remove it through the server."""
         return self._post("/api/delete", {"model": model}, "DELETE")
+
+    def create(self, model: str) -> str:
+        """Make any preset, or make it anew."""
+        name = self._rng.choice(list(self._site.bases))
+        return self._post("/api/create", create_body(name, self._site.bases[name]), about="from")
 
     def pull_process(self, model: str) -> str:
         """Pull it as a user of the command line."""
@@ -242,6 +254,11 @@ class Actor:
             self._rng.choice(self._site.server.engines()).kill()
             return "killed"
         return "there was none"
+
+
+def create_body(name: str, base: str) -> dict[str, object]:
+    """Return the request that makes a preset."""
+    return {"model": name, "from": base, "system": SYSTEM, "stream": False}
 
 
 def judge(answer: Answer, model: str, text: str) -> str:
