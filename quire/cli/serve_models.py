@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from quire.core.config import CacheOptions, EngineConfig
@@ -212,4 +213,8 @@ class SharedMemory:
         entry = Entry(model_names(config.model)[0], grant + process_bytes, keep_alive, pinned)
         of_engine = of_engine or self.engine_config(config)
         granted = replace(of_engine, cache=replace(config.cache, memory=grant))
-        return RegisteredModel(config, RegisteredEngine(entry, granted, self.identity(config)))
+        engine = RegisteredEngine(entry, granted, self.identity(config))
+        renew = partial(
+            self._registered, config, grant, process_bytes, pinned=pinned, keep_alive=keep_alive
+        )
+        return RegisteredModel(config, engine, renew=renew)

@@ -30,7 +30,14 @@ from quire.server.http.errors import (
     shutting_down,
     without_folders,
 )
-from quire.server.registry.model_table import RETRY_SECONDS, Answer, Entry, ModelState, ModelTable
+from quire.server.registry.model_table import (
+    HOLDING,
+    RETRY_SECONDS,
+    Answer,
+    Entry,
+    ModelState,
+    ModelTable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +71,11 @@ class RegisteredEngine:
     services: dict[str, Service] = field(default_factory=dict)
     admission: Admission | None = None
     failure: str = ""
+
+    @property
+    def is_out_of_use(self) -> bool:
+        """Whether it is not in memory, and nobody waits for it."""
+        return self.entry.state not in HOLDING and not self.entry.num_waiting
 
     def refusal(self, name: str) -> str:
         """Return what a client is told who asks for one of its models, after a load failed."""

@@ -48,12 +48,15 @@ class RegisteredModel:
         engine: Computes its answers; another one with the same identity takes its place.
         named: It was named when the server was started, and stays known.
         is_current: Returns whether its files and settings are those it was found with.
+        renew: Returns it with the engine that its name stands for now; it reads the disk. None of
+            one that stays what it is.
     """
 
     config: EngineConfig
     engine: RegisteredEngine
     named: bool = True
     is_current: Callable[[], bool] = lambda: True
+    renew: Callable[[], RegisteredModel] | None = None
 
     @property
     def name(self) -> str:
@@ -246,10 +249,10 @@ class ModelRegistry:
     # -- names --------------------------------------------------------------------------------
     async def _find(self, name: str | None) -> RegisteredModel:
         if not name or is_placeholder(name, self._models):
-            return next(iter(self._models.values()))
+            return await self._renewed(next(iter(self._models.values())))
         known = self._known_as(name)
         if known is not None and self._is_current(known):
-            return known
+            return await self._renewed(known)
         found = await self._find_further(name)
         if found is None:
             self.shared.pulls.check_absent(name)
@@ -260,6 +263,24 @@ class ModelRegistry:
         if known is None:
             self.add(found)
         return known or found
+
+    async def _renewed(self, model: RegisteredModel) -> RegisteredModel:
+        """Return a model with the files that it has now, if it is about to be loaded.
+
+        A hub id may stand for a newer commit than when the engine was registered.
+        """
+        if model.renew is None or not model.engine.is_out_of_use:
+            return model
+        try:
+            fresh = await asyncio.to_thread(model.renew)
+        except QuireError as error:
+            raise not_loadable(model.name, str(error), RETRY_SECONDS) from error
+        now, engine = self._models.get(model.name), model.engine
+        if now is model and engine.is_out_of_use and fresh.engine.identity != engine.identity:
+            now = replace(model, engine=fresh.engine)
+            self._leave_engine(model)
+            self.add(now)
+        return now or model
 
     async def _find_further(self, name: str) -> RegisteredModel | None:
         try:
@@ -309,21 +330,24 @@ class ModelRegistry:
         """Make a model unknown, and have its engine go that no other one has."""
         engine, name = model.engine, model.name
         while self._models.get(name) is model:
-            others = self._others(model)
-            if others:
-                if engine.entry.name == name:
-                    self._engines.rename(engine, others[0].name)
-            elif self._engines.unload(engine):
-                await self._engines.next_change()
-                if engine.entry.num_waiting and not self._others(model):
+            if not self._others(model):
+                if self._engines.unload(engine):
+                    await self._engines.next_change()
+                    if not engine.entry.num_waiting or self._others(model):
+                        continue
+                if engine.entry.num_waiting:
                     return  # they load it again, as it is then
-                continue
-            elif engine.entry.num_waiting:
-                return
-            else:
-                self._engines.forget(engine)
+            self._leave_engine(model)
             del self._models[name]
             await self._close(model)
+
+    def _leave_engine(self, model: RegisteredModel) -> None:
+        """Have an engine be without one of its models; the last takes it along."""
+        engine, others = model.engine, self._others(model)
+        if not others:
+            self._engines.forget(engine)
+        elif engine.entry.name == model.name:
+            self._engines.rename(engine, others[0].name)
 
     def _others(self, model: RegisteredModel) -> list[RegisteredModel]:
         """Return the other models that have the same engine."""

@@ -187,3 +187,29 @@ async def test_a_refusal_names_the_model_that_was_asked_for(tokenizer):
     with pytest.raises(CapacityError, match="other has the engine of tutor: .* needs 101 B"):
         await models.load("other")
     await models.end_requests()
+
+
+async def test_a_name_of_the_start_gets_the_files_that_it_stands_for_when_it_is_loaded(tokenizer):
+    """Newer ones were pulled while it was not in memory; a preset goes on with those it has."""
+    loads = Loads(tokenizer, {"a": 40, "b": 40})
+    names = ChangingNames(loads.sizes, None)
+    models = ModelRegistry(loads.shared, 100, loads, 5.0, names)
+    names.change("base", "a")
+    names.change("poet", "a")
+    first = names.find("base")
+    first.named, first.is_current, first.renew = True, lambda: True, lambda: names.find("base")
+    models.add(first)
+    for name in ("base", "poet"):
+        async with models.lease(name):
+            pass
+    names.change("base", "b")
+    async with models.lease(None):
+        assert loads.alive == ["a"], "what is in memory stays"
+    await models.unload("base")
+    while loads.alive:
+        await asyncio.sleep(0.005)
+    for name, alive in ((None, ["b"]), ("poet", ["b", "a"])):
+        async with models.lease(name) as service:
+            assert loads.alive == alive and service.model_names == (name or "base",)
+        check_integrity(models, loads)
+    await models.end_requests()
