@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +40,15 @@ def device() -> str:
 def small() -> dict[str, Any]:
     """Settings with which an engine takes little of the machine that runs the tests."""
     return {"memory": 64 * 2**20, "max_num_seqs": 8, "threads": 1}
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """quire-tiny as a GGUF file's bytes."""
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    command = [sys.executable, "-m", "quire.cli.main", "convert", "quire-tiny", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return path.read_bytes()
 
 
 class Records(logging.Handler):

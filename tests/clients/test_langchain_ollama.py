@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
+from tests.clients.langchain_calls import check_calls, check_structured, check_texts
 from tests.clients.samples import MODEL, QUESTION
 
-pydantic = pytest.importorskip("pydantic", reason="run scripts/test_clients")
 langchain_ollama = pytest.importorskip("langchain_ollama", reason="run scripts/test_clients")
-
-
-class Person(pydantic.BaseModel):
-    """Somebody."""
-
-    name: str = pydantic.Field(max_length=10)
-    age: int = pydantic.Field(ge=0, le=120)
 
 
 def get_weather(city: str) -> str:
@@ -38,48 +29,27 @@ def model(fields):
     )  # fmt: skip
 
 
-def test_invoke_and_stream(model):
-    whole = model.invoke(QUESTION)
-    assert "Paris" in whole.content and whole.usage_metadata["output_tokens"] > 0
-    assert whole.response_metadata["done_reason"] == "stop"
-    assert "".join(chunk.text for chunk in model.stream(QUESTION)) == whole.content
-    answers = model.batch([QUESTION, [("system", "Be brief."), ("human", QUESTION)]])
-    assert answers[0].content == whole.content and len(answers) == 2
+def test_texts(model):
+    assert check_texts(model).response_metadata["done_reason"] == "stop"
 
 
-def test_async_stream(model):
-    async def ask():
-        return "".join([chunk.text async for chunk in model.astream(QUESTION)])
-
-    assert "Paris" in asyncio.run(ask())
-
-
-@pytest.mark.parametrize("method", ["json_schema", "json_mode"])
-def test_structured_output(model, method):
-    if method == "json_schema":
-        found = model.with_structured_output(Person, method=method).invoke(QUESTION)
-        assert isinstance(found, Person)
-    else:
-        bound = model.bind(format="json", stop=["}"])
-        assert bound.invoke("A JSON object, please.").content.lstrip().startswith("{")
+def test_structured_output(model):
+    check_structured(model, "json_schema")
+    bound = model.bind(format="json", stop=["}"])
+    assert bound.invoke("A JSON object, please.").content.lstrip().startswith("{")
 
 
 def test_tools(model):
     question = "What is the weather in Paris?"
     bound = model.bind_tools([get_weather])
-    answer = bound.invoke(question)
+    answer = check_calls(bound, question)
     (call,) = answer.tool_calls
     assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
-    pieces = bound.stream(question)
-    total = next(pieces)
-    for piece in pieces:
-        total += piece
-    assert total.tool_calls[0]["args"] == call["args"]
     result = {"role": "tool", "content": get_weather(**call["args"]), "tool_call_id": call["id"]}
     assert bound.invoke([("human", question), answer, result]).content
 
 
-def test_texts(fields):
+def test_texts_of_the_older_class(fields):
     model = langchain_ollama.OllamaLLM(**fields, temperature=0, num_predict=20)
     whole = model.invoke(QUESTION)
     assert whole and "".join(model.stream(QUESTION)) == whole

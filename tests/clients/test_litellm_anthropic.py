@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tests.clients.samples import MESSAGES, PERSON, TOOL
+from tests.clients.litellm_calls import check_schema, check_texts, check_tools
+from tests.clients.samples import MESSAGES
 
 litellm = pytest.importorskip("litellm", reason="run scripts/test_clients")
 
@@ -20,32 +19,18 @@ def fields(server_url, key):
 
 
 def test_completion_and_stream(fields):
-    answer = litellm.completion(**fields)
-    whole = answer.choices[0].message.content
-    assert "Paris" in whole and answer.usage.completion_tokens > 0
+    answer = check_texts(fields)
+    assert "Paris" in answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
-    pieces = litellm.completion(**fields, stream=True)
-    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == whole
 
 
 def test_json_schema(fields):
-    kind = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
-    answer = litellm.completion(**fields, response_format=kind)
-    assert json.loads(answer.choices[0].message.content).keys() == {"name", "age"}
+    check_schema(fields)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools(fields, stream):
-    fields["messages"] = [{"role": "user", "content": "What is the weather in Paris?"}]
-    answer = litellm.completion(**fields, tools=[TOOL], stream=stream)
-    if stream:
-        answer = litellm.stream_chunk_builder(list(answer))
-    message = answer.choices[0].message
-    (call,) = message.tool_calls
-    assert json.loads(call.function.arguments) == {"city": "Paris"}
-    result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
-    fields["messages"] = [*fields["messages"], message.model_dump(), result]
-    assert litellm.completion(**fields, tools=[TOOL]).choices[0].message.content
+    check_tools(fields, stream)
 
 
 def test_errors(fields):

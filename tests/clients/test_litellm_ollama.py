@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tests.clients.samples import MESSAGES, PERSON, TOOL
+from tests.clients.litellm_calls import check_schema, check_texts, check_tools
+from tests.clients.samples import MESSAGES
 
 litellm = pytest.importorskip("litellm", reason="run scripts/test_clients")
 
@@ -25,33 +24,17 @@ def fields(request, chat_fields):
 
 
 def test_completion_and_stream(fields):
-    answer = litellm.completion(**fields)
-    whole = answer.choices[0].message.content
-    assert whole and answer.usage.completion_tokens > 0
-    pieces = litellm.completion(**fields, stream=True)
-    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == whole
+    check_texts(fields)
 
 
 def test_json_schema(fields):
-    kind = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
-    answer = litellm.completion(**fields, response_format=kind)
-    assert json.loads(answer.choices[0].message.content).keys() == {"name", "age"}
+    check_schema(fields)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools(chat_fields, stream):
     """Not on the other route, where LiteLLM writes them into the prompt."""
-    fields = chat_fields
-    fields["messages"] = [{"role": "user", "content": "What is the weather in Paris?"}]
-    answer = litellm.completion(**fields, tools=[TOOL], stream=stream)
-    if stream:
-        answer = litellm.stream_chunk_builder(list(answer))
-    message = answer.choices[0].message
-    (call,) = message.tool_calls
-    assert json.loads(call.function.arguments) == {"city": "Paris"}
-    result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
-    fields["messages"] = [*fields["messages"], message.model_dump(), result]
-    assert litellm.completion(**fields, tools=[TOOL]).choices[0].message.content
+    check_tools(chat_fields, stream)
 
 
 def test_embedding(server_url, key, monkeypatch):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -56,6 +57,17 @@ class HubStandIn:
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     tokens: dict[str, str | None] = field(default_factory=dict)
     url: str = ""
+
+    def settings(self, folder: Path) -> dict[str, str]:
+        """Return the environment of a process that has it as its hub, caches in ``folder``."""
+        return {
+            "HF_ENDPOINT": self.url,
+            "HF_HUB_OFFLINE": "",  # other tests set it for libraries of their own
+            "NO_PROXY": "*",
+            "HF_HOME": str(folder / "hub"),
+            "HF_HUB_CACHE": str(folder / "hub"),
+            "QUIRE_CACHE": str(folder / "quire"),
+        }
 
     def fetched(self) -> set[str]:
         """Return the names of files whose content was asked for."""

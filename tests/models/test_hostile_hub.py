@@ -334,11 +334,7 @@ def command(*arguments):
 
 
 def environment(served, tmp_path):
-    own = {
-        "HF_ENDPOINT": served.url, "HF_HOME": str(tmp_path), "QUIRE_CACHE": str(tmp_path / "quire"),
-        "HF_HUB_OFFLINE": "", "HF_HUB_CACHE": str(tmp_path / "hub"), "NO_PROXY": "*",
-    }  # fmt: skip
-    return os.environ | own
+    return os.environ | served.settings(tmp_path)
 
 
 def test_a_pull_that_was_killed_leaves_nothing_half_visible(served, tmp_path):

@@ -221,13 +221,7 @@ def test_a_transfer_that_breaks_off_is_resumed(tmp_path):
 def test_command_prints_the_file(served, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "quire.cli.main", "pull", "org/several:Q8_0"],
-        env={
-            **os.environ,
-            "HF_HOME": str(tmp_path),
-            "QUIRE_CACHE": str(tmp_path / "quire"),
-            "HF_ENDPOINT": served.url,
-            "HF_HUB_OFFLINE": "",
-        },
+        env=os.environ | served.settings(tmp_path),
         capture_output=True,
         text=True,
         timeout=60,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -165,12 +163,3 @@ class Faults:
     def has_struck(self, name: str) -> bool:
         """Return whether it did."""
         return not (self._folder / name).exists()
-
-
-@pytest.fixture(scope="session")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """quire-tiny as a GGUF file's bytes."""
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    command = [sys.executable, "-m", "quire.cli.main", "convert", "quire-tiny", str(path)]
-    subprocess.run(command, check=True, capture_output=True)
-    return path.read_bytes()

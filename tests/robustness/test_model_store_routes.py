@@ -27,14 +27,7 @@ def hub(gguf):
 @pytest.fixture
 def server(hub, tmp_path):
     """A server without a model of its own but quire-tiny, and a client of it."""
-    settings = {
-        "HF_ENDPOINT": hub.url,
-        "HF_HUB_OFFLINE": "",  # other tests set it for libraries of their own
-        "NO_PROXY": "*",
-        "HF_HOME": str(tmp_path / "hub"),
-        "QUIRE_CACHE": str(tmp_path / "cache"),
-    }
-    with ServeProcess(["--memory", "2GiB", "--device", "cpu"], **settings) as process:
+    with ServeProcess(["--memory", "2GiB", "--device", "cpu"], **hub.settings(tmp_path)) as process:
         with httpx2.Client(base_url=process.wait_ready(), timeout=60) as client:
             client.process = process
             yield client

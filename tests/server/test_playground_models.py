@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import httpx2
 import pytest
 
@@ -58,12 +55,9 @@ return found;
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory):
+def hub(gguf):
     """A hub that has quire-tiny as a GGUF file."""
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    command = [sys.executable, "-m", "quire.cli.main", "convert", "quire-tiny", str(path)]
-    subprocess.run(command, check=True, capture_output=True)
-    with serving(HubStandIn({"org/tiny": {"tiny-Q8_0.gguf": path.read_bytes()}})) as stand_in:
+    with serving(HubStandIn({"org/tiny": {"tiny-Q8_0.gguf": gguf}})) as stand_in:
         yield stand_in
 
 
@@ -73,16 +67,9 @@ def server(hub, tmp_path_factory, device):
     folder = tmp_path_factory.mktemp("models")
     for name in ("other", "broken"):
         random_checkpoint(folder / name, PRESETS["tiny-llama"])
-    settings = {
-        "HF_ENDPOINT": hub.url,
-        "HF_HUB_OFFLINE": "",  # other tests set it for libraries of their own
-        "NO_PROXY": "*",
-        "HF_HOME": str(folder / "hub"),
-        "QUIRE_CACHE": str(folder / "cache"),
-    }
     flags = ["--load-on-demand", "--memory", "1GiB", "--threads", "1", "--device", device]
     models = ["quire-tiny", str(folder / "other"), str(folder / "broken")]
-    with ServeProcess([*models, *flags], **settings) as process:
+    with ServeProcess([*models, *flags], **hub.settings(folder)) as process:
         url = process.wait_ready()
         (folder / "broken" / "model.safetensors").write_bytes(b"nothing")
         yield url
