@@ -62,9 +62,6 @@ def run(
     where there is none, one is started that stays when this ends: quire ps shows its models, quire
     stop has one go.
     """
-    from quire.cli.chat_session import ChatSession
-    from quire.cli.remote_chat import RemoteChat
-
     if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
         prompt = sys.stdin.read().removesuffix("\n")
     if prompt is not None and not prompt.strip():
@@ -80,6 +77,10 @@ def run(
         _load(base_url, model)
     if stay is not None:
         _keep(base_url, model, stay)
+
+    from quire.cli.chat_session import ChatSession
+    from quire.cli.remote_chat import RemoteChat
+
     session = ChatSession(RemoteChat(base_url, model), system=system, sampling=sampling)
     if prompt is None:
         from quire.cli.chat_loop import converse
@@ -161,6 +162,10 @@ def _start_server(url: str, host: str, port: int, model: str) -> None:
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     end = time.monotonic() + START_SECONDS
+    # What comes next is imported while the server starts.
+    import quire.cli.chat_session
+    import quire.cli.remote_chat  # noqa: F401
+
     while time.monotonic() < end:
         if started.poll() is not None:
             raise ConfigError(f"[run] the server has ended; see the last lines of {log}.")

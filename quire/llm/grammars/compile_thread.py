@@ -10,12 +10,11 @@ import threading
 from collections import deque
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from quire.core.errors import RequestError
 from quire.core.log import get_logger
-from quire.core.structured_outputs import StructuredOutputs
-from quire.text.grammar import GrammarCompiler
+from quire.core.structured_outputs import GrammarSource, StructuredOutputs
 
 log = get_logger(__name__)
 
@@ -23,6 +22,22 @@ T = TypeVar("T")
 
 #: More than a grammar had when it was checked, whatever the system's default is.
 STACK_BYTES = 16 * 2**20
+
+
+class Compiler(GrammarSource, Protocol):
+    """See :class:`quire.text.grammar.GrammarCompiler`."""
+
+    def knows(self, constraint: StructuredOutputs) -> bool:
+        """Return whether a constraint is compiled already."""
+        ...
+
+    def compile(self, constraint: StructuredOutputs) -> None:
+        """Check and compile a constraint.
+
+        Raises:
+            QuireError: It cannot be.
+        """
+        ...
 
 
 class GrammarThread(Generic[T]):
@@ -35,7 +50,7 @@ class GrammarThread(Generic[T]):
         wake: Readable when :meth:`take` has something.
     """
 
-    def __init__(self, compiler: GrammarCompiler) -> None:
+    def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
         self._queue: SimpleQueue[tuple[str, StructuredOutputs] | None] = SimpleQueue()
         self._waiting: dict[str, T] = {}

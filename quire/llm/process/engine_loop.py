@@ -1,6 +1,6 @@
 """The process that computes: loads a model, takes requests, runs steps, reports each; no text.
 
-The tokenizer is there for grammars, which allow and forbid tokens by their bytes.
+Grammars alone have a tokenizer here: they allow and forbid tokens by their bytes.
 
 It lives as long as its socket: when the server closes it or dies, it ends.
 """
@@ -27,7 +27,8 @@ from quire.core.model_config import ModelConfig
 from quire.core.process_usage import process_samples
 from quire.core.request import EngineRequest
 from quire.engine.engine import Engine
-from quire.llm.grammars.compile_thread import GrammarThread
+from quire.llm.grammars.compile_thread import Compiler, GrammarThread
+from quire.llm.grammars.late_compiler import LateCompiler
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
     Abort,
@@ -46,8 +47,6 @@ from quire.llm.process.messages import (
 )
 from quire.llm.progress import loading_bar
 from quire.runner.in_process_executor import load_executor
-from quire.text.grammar import GrammarCompiler
-from quire.text.tokenizer import load_tokenizer
 
 log = get_logger(__name__)
 
@@ -55,8 +54,6 @@ log = get_logger(__name__)
 STATS_SECONDS = 0.05
 #: How far loading is travels at most this often.
 PROGRESS_SECONDS = 0.1
-#: Words of grammars whose tokens are kept in each of the few threads that follow them.
-CACHED_WORDS = 500
 
 
 def run(connection: socket.socket) -> None:
@@ -80,13 +77,11 @@ def _load(link: MessageSocket) -> EngineLoop | None:
     if start.niceness:  # of this thread, and of those that it starts
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + start.niceness)
     use_background_stderr()
-    grammars: list[GrammarCompiler] = []
+    grammars: list[LateCompiler] = []
 
-    def create_grammars(model_config: ModelConfig) -> GrammarCompiler:
-        tokenizer = load_tokenizer(start.tokenizer_folder)
-        tokenizer.limit_cache(CACHED_WORDS)
+    def create_grammars(model_config: ModelConfig) -> LateCompiler:
         eos_token_ids, vocab_size = model_config.eos_token_ids, model_config.vocab_size
-        grammars.append(GrammarCompiler(tokenizer, eos_token_ids, vocab_size))
+        grammars.append(LateCompiler(start.tokenizer_folder, eos_token_ids, vocab_size))
         return grammars[0]
 
     set_format(start.log_format)
@@ -111,6 +106,7 @@ def _load(link: MessageSocket) -> EngineLoop | None:
         return None
     loop = EngineLoop(engine, link, grammars[0])
     link.send(Loaded(executor.model_config, length, loop.stats()))
+    grammars[0].start()
     return loop
 
 
@@ -158,7 +154,7 @@ class EngineLoop:
         grammars: Compiles what requests ask for, in a thread of its own, before they are queued.
     """
 
-    def __init__(self, engine: Engine, link: MessageSocket, grammars: GrammarCompiler) -> None:
+    def __init__(self, engine: Engine, link: MessageSocket, grammars: Compiler) -> None:
         self._engine = engine
         self._link = link
         self._grammars: GrammarThread[EngineRequest] = GrammarThread(grammars)
