@@ -4,6 +4,7 @@
 namespace quire {
 void bind_attention(nanobind::module_& m);
 void bind_experts(nanobind::module_& m);
+void bind_gguf(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_probe(nanobind::module_& m);
@@ -15,6 +16,7 @@ void bind_sampling(nanobind::module_& m);
 NB_MODULE(_native, m) {
   m.doc() = "Native kernels of Quire";
   quire::bind_attention(m);
+  quire::bind_gguf(m);
   quire::bind_linear(m);
   quire::bind_ops(m);
   quire::bind_probe(m);

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ModelLoadError
+from quire.kernels.cpu.native import native
 from quire.models.mapped_pages import release_pages
 from quire.quantization.gguf_layouts import LAYOUT_BY_CODE, LAYOUTS, OTHER_TYPES, Layout
 
@@ -347,22 +348,14 @@ class _Header:
 
     def _strings(self, count: int, key: str) -> list[str]:
         """Read many strings; vocabularies have hundreds of thousands."""
-        data, at, end, length_at = self._data, self._at, self._end, struct.Struct("<Q").unpack_from
-        parts = []
-        for _ in range(count):
-            start = at + 8
-            if start > end or (stop := start + length_at(data, at)[0]) > end:
-                break
-            parts.append(data[start:stop])
-            at = stop
-        self._at = at
-        if len(parts) < count:
-            # The one that does not fit, with the usual message.
-            self._string(key)
         try:
-            return [part.decode() for part in parts]
+            found, self._at = native.gguf_strings(self._data, self._at, self._end, count)
         except UnicodeDecodeError as error:
             raise self._error(f"{key} must be UTF-8", error) from None
+        if len(found) < count:
+            self._string(key)  # the one that does not fit, with the usual message
+        strings: list[str] = found
+        return strings
 
     def _decode(self, data: bytes, what: str) -> str:
         try:
