@@ -34,9 +34,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the server's flags; it receives them as ``options``."""
-    settings = [
-        (field, get_type_hints(ServerOptions)[field.name]) for field in fields(ServerOptions)
-    ]
+    hints = get_type_hints(ServerOptions)
+    settings = [(field, hints[field.name]) for field in fields(ServerOptions)]
 
     @functools.wraps(function)
     def command(**keywords: Any) -> Any:
