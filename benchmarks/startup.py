@@ -1,7 +1,8 @@
 """Start times as a user sees them: ``--help``, a process to its first token, ``quire run``.
 
-Each repeat starts a new process; the page cache is warm, as on a second start. ``quire run`` is
-timed to the first byte of its answer, without a server and with one that has the model loaded.
+Each repeat starts a new process; the page cache is warm and modules are compiled, as on a second
+start. ``quire run`` is timed to the first byte of its answer, without a server and with one that
+has the model loaded.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ def measure(repeats: int) -> dict[str, dict[str, float]]:
         RUNNING: lambda: first_byte(port),
     }
     seconds: dict[str, list[float]] = {name: [] for name in cases}
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start compiles every module
     try:
         for turn in range(repeats + 1):
             for name, case in cases.items():
