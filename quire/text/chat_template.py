@@ -250,7 +250,7 @@ class ChatTemplate:
 def _variables(source: str) -> set[str]:
     try:
         return meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
-    except TemplateError:  # rendering it says what is wrong
+    except (TemplateError, RecursionError):  # rendering it says what is wrong
         return set()
 
 

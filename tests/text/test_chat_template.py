@@ -341,3 +341,12 @@ def test_bad_override_names_its_flag(model, content):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError, match="--chat-template must be a readable Jinja file"):
         load_tokenizer(model, str(path))
+
+
+def test_a_template_that_is_nested_too_deeply_harms_no_list_of_models():
+    """To ask whether it shows tools raised RecursionError, which nobody expects there."""
+    source = "{{ messages }}{{" + "(" * 3000 + "1" + ")" * 3000 + "}}"
+    template = ChatTemplate({"default": source}, {})
+    assert not template.shows_tools
+    with pytest.raises(RequestError, match="recursion"):
+        template.render([{"role": "user", "content": "Hi"}])

@@ -388,12 +388,16 @@ class ModelRegistry:
         assert client is not None, engine.entry
         try:
             view = client.view(model.config.model)
-        except QuireError as error:
-            raise not_loadable(model.name, str(error), RETRY_SECONDS) from error
-        config = replace(
-            engine.config, model=replace(model.config.model, max_model_len=view.max_model_len)
-        )
-        made = engine.services[model.name] = Service(view, config, self.shared, engine.admission)
+            config = replace(
+                engine.config, model=replace(model.config.model, max_model_len=view.max_model_len)
+            )
+            made = Service(view, config, self.shared, engine.admission)
+        except Exception as error:  # its template is a program of somebody else's
+            if not isinstance(error, QuireError):
+                log.exception("[models] reading what goes with %s failed", model.name)
+            reason = str(error) if isinstance(error, QuireError) else "see the log."
+            raise not_loadable(model.name, reason, RETRY_SECONDS) from error
+        engine.services[model.name] = made
         engine.admission = made.admission
         made.admission.draining = self._engines.draining
         if not engine.entry.pinned:

@@ -213,3 +213,35 @@ async def test_a_name_of_the_start_gets_the_files_that_it_stands_for_when_it_is_
             assert loads.alive == alive and service.model_names == (name or "base",)
         check_integrity(models, loads)
     await models.end_requests()
+
+
+async def test_texts_that_cannot_be_read_are_of_one_name_alone(tokenizer):
+    """All that had the engine waited for it for ever: it stayed in the state loading."""
+    loads = Loads(tokenizer, {"a": 50})
+    made = []
+
+    def load(config, loading):
+        engine = loads(config, loading)
+        made.append(engine)
+        of_names = engine.view
+
+        def view(options):
+            if options.served_model_name == ("poet",):
+                raise RecursionError("of its template")
+            return of_names(options)
+
+        engine.view = view
+        return engine
+
+    models = ModelRegistry(loads.shared, 100, load, 0.5)
+    for name in ("base", "poet"):
+        config = EngineConfig.from_keywords(model="a", served_model_name=name)
+        models.add(registered(Entry(name, 50), config, "a"))
+    for _ in range(2):
+        async with models.lease("base") as service:
+            assert service.model_names == ("base",)
+        with pytest.raises(CapacityError, match="poet cannot be loaded: see the log"):
+            async with models.lease("poet"):
+                pass
+    await models.end_requests()
+    assert len(made) == 1 and loads.alive == []
