@@ -157,7 +157,8 @@ class Pulls:
         work = loop.run_in_executor(self._threads, partial(Store().pull, name, None, tell))
 
         def end(done: asyncio.Future[Path]) -> None:
-            done.exception()  # whoever left asks no more
+            if not done.cancelled():
+                done.exception()  # whoever left asks no more
             newest.put_nowait(None)
 
         work.add_done_callback(end)
@@ -177,8 +178,12 @@ class Pulls:
         except ModelLoadError as error:
             log.warning("[pull] %s: %s", name, error)
             raise ApiError(400, without_folders(str(error))) from error
+        except Exception:
+            log.exception("[pull] %s failed", name)  # nobody may be watching
+            raise
         finally:
             del self._running[key]
+            work.cancel()  # one that still waits for its turn is not begun
 
 
 def _key(name: str) -> str:
