@@ -110,7 +110,8 @@ class GrammarThread(Generic[T]):
                     error = refusal
                 except Exception as failure:  # this request's alone
                     log.exception("[structured_outputs] compiling failed")
-                    text = f"[structured_outputs] compiling failed: {failure!r}."
+                    reason = type(failure).__name__  # its text may name files
+                    text = f"[structured_outputs] compiling failed ({reason}); see the log."
                     error = RequestError(text, "structured_outputs")
             self._done.append((request_id, error))
             with suppress(OSError):  # full: the loop is about to wake anyhow; or closed

@@ -13,7 +13,7 @@ import pytest
 
 from quire.core.client import Client
 from quire.core.config import EngineConfig
-from quire.core.errors import RequestError
+from quire.core.errors import ModelLoadError, RequestError
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
@@ -138,15 +138,24 @@ def test_a_request_ends_while_its_grammar_is_compiled(
     assert server.ending("next") == "stop"
 
 
-@pytest.mark.parametrize("error", [RequestError("[x] no."), MemoryError("none left")])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RequestError("[x] no."), "[x] no."),
+        (MemoryError("none left"), "failed (MemoryError)"),
+        (ModelLoadError("[load] /srv/some/tokenizer.json is gone."), "failed (ModelLoadError)"),
+    ],
+)
 def test_a_grammar_that_fails_is_its_requests_end_alone(
-    server: Server, compiler: SlowCompiler, error: Exception
+    server: Server, compiler: SlowCompiler, error: Exception, told: str
 ) -> None:
+    """Clients were told where the server keeps its files, too."""
     compiler.error = error
     compiler.released.set()
     server.add("bad", CHOICE)
     refused = server.ending("bad")
-    assert isinstance(refused, Refused) and str(error) in refused.message
+    assert isinstance(refused, Refused) and told in refused.message
+    assert "/srv" not in refused.message
     server.add("plain", PLAIN)
     assert server.ending("plain") == "length"
 
