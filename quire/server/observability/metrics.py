@@ -68,9 +68,10 @@ class ModelSamples:
     by_length: tuple[float, ...]
 
     def after(self, earlier: ModelSamples) -> ModelSamples:
-        """Return these, whose counters and histograms go on from ``earlier``."""
+        """Return these, whose counters and histograms go on from ``earlier``; its other gauges."""
         by_length = max(self.by_length, earlier.by_length, key=len)
-        joined = add_counters(earlier._with_bounds(by_length), self._with_bounds(by_length))
+        before = earlier._with_bounds(by_length)
+        joined = before | add_counters(before, self._with_bounds(by_length))
         return ModelSamples(joined, by_length)
 
     def counted(self) -> ModelSamples:
@@ -254,13 +255,17 @@ class ServerMetrics(Collector):
         return samples if earlier is None else samples.after(earlier)
 
     def _model_families(self) -> Iterator[Metric]:
-        unloaded = dict(self._unloaded)
+        """Yield the families of each name; one that was changed may have two models for a while."""
+        found = dict(self._unloaded)
+        newest: dict[str, ModelMetrics] = {}
         for model in self._models:
-            unloaded.pop(model.model_name, None)
-            yield from self._since_start(model).families(self._prefix, model.labels)
-            yield model.cache_config(self._prefix)
-        for name, samples in unloaded.items():
+            name, samples = model.model_name, model.samples()
+            found[name] = samples.after(found[name]) if name in found else samples
+            newest[name] = model
+        for name, samples in found.items():
             yield from samples.families(self._prefix, _labels(name))
+        for model in newest.values():
+            yield model.cache_config(self._prefix)
 
 
 def _labels(model_name: str) -> dict[str, str]:

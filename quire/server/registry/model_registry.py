@@ -405,10 +405,20 @@ class ModelRegistry:
         return made
 
     async def _close(self, model: RegisteredModel) -> None:
-        """End the service of a model, if there is one; what it has begun goes on."""
+        """End the service of a model, if there is one, after what it has begun."""
         service = model.engine.services.pop(model.name, None)
-        if service is not None:
+        if service is None:
+            return
+        if service.metrics.num_in_flight:
+            self._engines.start(self._end(service), "close")
+        else:
             await service.shutdown()
+
+    async def _end(self, service: Service) -> None:
+        """End a service after its requests."""
+        while service.metrics.num_in_flight:
+            await self._engines.next_change()
+        await service.shutdown()
 
 
 def _as_known(model: RegisteredModel) -> KnownModel:

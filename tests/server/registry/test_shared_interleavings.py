@@ -168,6 +168,46 @@ async def test_a_preset_that_is_changed_or_removed_loads_nothing(tokenizer):
     await models.end_requests()
 
 
+@pytest.mark.parametrize("weights", [None, "a", "b"])
+async def test_requests_of_a_preset_that_is_changed_are_counted(tokenizer, weights):
+    """Those under way were in no metric any more, though their engine goes on."""
+    names = ChangingNames({"a": 50, "b": 50}, None)
+    loads = Loads(tokenizer, names.sizes)
+    models = ModelRegistry(loads.shared, 100, loads, 10.0, names)
+    for name in ("base", "poet"):
+        names.change(name, "a")
+    metrics, name = models.shared.metrics, "poet"
+
+    def count(service):
+        service.metrics.e2e_latency.observe(1.0)
+
+    def counted():
+        lines = metrics.exposition()[0].decode().splitlines()
+        begin = 'quire:e2e_request_latency_seconds_count{engine="0",model_name="poet"} '
+        return [float(line.removeprefix(begin)) for line in lines if line.startswith(begin)]
+
+    async with models.lease("base"), models.lease(name) as service:
+        service.metrics.num_in_flight += 1
+        names.change(name, weights)
+        await models.forget(name)
+        num_of_others = 0
+        if weights is not None:
+            async with models.lease(name) as other:
+                assert other is not service
+                count(other)
+                num_of_others = 1
+        assert metrics.num_in_flight == 1
+        assert counted() == [num_of_others]
+        count(service)
+        assert counted() == [num_of_others + 1]
+        service.metrics.num_in_flight -= 1
+    await asyncio.sleep(0.01)
+    assert counted() == [num_of_others + 1]
+    assert len(metrics._models) == (1 if weights is None else 2)
+    await models.end_requests()
+    assert counted() == [num_of_others + 1] and not metrics._models
+
+
 async def test_a_refusal_names_the_model_that_was_asked_for(tokenizer):
     loads = Loads(tokenizer, {"a": 60, "b": 101})
     names = ChangingNames(loads.sizes, None)
