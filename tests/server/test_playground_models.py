@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import httpx2
 import pytest
 
 from quire.core.config import EngineConfig
+from quire.models.pull_progress import PullProgress
+from quire.models.store import Store
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
@@ -263,6 +268,39 @@ def test_a_key_of_the_scope_admin_is_asked_for(chromium, engine):
         page.wait_for("`admin`", "#model-list .notice")
         chromium.keys("#model-list .notice input", "keeper" + ENTER)
         page.wait_for("only model and stays", "#model-list .notice")
+
+
+def test_a_pull_that_this_key_cannot_watch_is_listed_without_an_error(
+    chromium, engine, monkeypatch
+):
+    """The page told those who had asked for nothing that their key lacks a scope."""
+    released = threading.Event()
+
+    def pull(self, name, revision, on_progress):
+        on_progress(PullProgress("pulling", completed=1, total=4))
+        assert released.wait(60)
+
+    monkeypatch.setattr(Store, "pull", pull)
+    keys = (ApiKey.create("user", ["read", "infer"]), ApiKey.create("keeper"))
+    shared = Shared(ServerOptions(port=0, uvicorn_log_level="warning"), keys)
+    with run_in_thread(Service(engine, EngineConfig(), shared)) as url:
+        begun = {"headers": {"Authorization": "Bearer keeper"}, "json": {"model": "org/none"}}
+        with httpx2.stream("POST", f"{url}/models/pull", **begun) as pulling:
+            assert "pulling" in next(pulling.iter_lines())
+        page = Page(chromium, url)
+        page.open()
+        go(page, "models")
+        page.wait_for("needs an API key", "#list-failure")
+        chromium.keys("#list-failure input", "user" + ENTER)
+        try:
+            page.wait_for("org/none", "#model-list")
+            for _ in range(20):
+                shown = page.run("return document.querySelector('#pull-list').innerText")
+                assert "admin" not in shown
+                time.sleep(0.1)
+        finally:
+            released.set()
+    page.browser.complaints()  # of the 401 and the 403
 
 
 def test_a_pulled_model_that_this_server_does_not_answer_for_says_so(chromium, engine):
