@@ -33,9 +33,9 @@ def create(name: str, file: Path) -> None:
     from quire.models.store import Store
 
     made = read_preset_file(file)
-    if made.template_file is not None:
-        from quire.text.chat_template import find_template
+    if made.preset.template is not None:
+        from quire.text.chat_template import check_template
 
-        find_template(file.parent, {}, str(made.template_file), {})  # refuses what is no template
+        check_template(made.preset.template)
     Store().create(name, made.base, made.preset, made.revision)
     click.echo(f"{name} is {made.base} with the settings of {file}")

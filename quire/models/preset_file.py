@@ -25,13 +25,11 @@ class PresetFile:
         base: The model to start from; a path is taken from where the command runs, as everywhere.
         revision: Of a hub id.
         preset: Settings.
-        template_file: Where the template was read from.
     """
 
     base: str
     revision: str | None
     preset: Preset
-    template_file: Path | None
 
 
 def read_preset_file(path: Path) -> PresetFile:
@@ -63,4 +61,4 @@ def read_preset_file(path: Path) -> PresetFile:
     sampling = check_sampling(values.get("sampling", {}), f"{path}: sampling")
     messages = check_messages(values.get("messages", ()), f"{path}: messages")
     preset = Preset(values.get("system"), source, sampling, messages)
-    return PresetFile(values["base"], values.get("revision"), preset, template)
+    return PresetFile(values["base"], values.get("revision"), preset)

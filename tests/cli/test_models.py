@@ -139,7 +139,7 @@ def test_a_preset_is_served_and_talked_to(quire, tmp_path, device):
         ("base = 'quire-tiny'\nadapter = 'x'", "got adapter"),
         ("base = 'quire-tiny'\nsystem = 3", "system must be text; got 3"),
         ("base = 'quire-tiny'\ntemplate = 'none.jinja'", "template must be a file"),
-        ("base = 'quire-tiny'\ntemplate = 'preset.toml'\nsystem = '{% for'", "readable Jinja"),
+        ("base = 'quire-tiny'\ntemplate = 'preset.toml'\nsystem = '{% for'", "Jinja chat"),
         ("base = 'quire-tiny'\n[sampling]\ntemperature = -1", "temperature"),
         ("base = 'quire-tiny'\n[sampling]\nmirostat = 1", "got mirostat"),
         ("base = 'quire-tiny'\nmessages = [{role = 'system', content = 'x'}]", "messages[0] must"),
