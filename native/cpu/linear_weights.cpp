@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t panel_width = LinearWeights::panel_width;
 
 // Inputs of a row that are converted, or read back, at a time.
-constexpr int64_t piece = 1024;
+constexpr int64_t piece = 512;
 
 // What lies side by side for one output of a packed panel: an input, or a pair of BF16. Unit u of
 // output n is at [u * panel_width + n].
@@ -48,12 +48,47 @@ void with_type(DType dtype, const Body& body) {
   body(0.0f);
 }
 
+// All rows of a panel, the first of which is at `source`: a square of words at a time.
+template <class From, class To>
+void pack_whole_panel(const LinearWeights& weights, const From* source, int64_t panel) {
+  constexpr int64_t word_inputs = sizeof(uint32_t) / sizeof(To), words = piece / word_inputs;
+  alignas(64) union {
+    To inputs[panel_width][piece];
+    uint32_t rows[panel_width][words];
+  };
+  alignas(64) uint32_t turned[F32::lanes][panel_width];
+  auto* packed = reinterpret_cast<uint32_t*>(panel_units<To>(weights, panel));
+  for (int64_t from = 0; from < weights.in_features; from += piece) {
+    const int64_t n = smaller(piece, weights.in_features - from);
+    if (n < piece) std::memset(inputs, 0, sizeof(inputs));  // what is padded
+    for (int64_t row = 0; row < panel_width; ++row)
+      convert(source + row * weights.in_features + from, n, inputs[row]);
+    for (int64_t word = 0; word < ceil_div(n, word_inputs); word += F32::lanes) {
+      uint32_t* to = packed + (from / word_inputs + word) * panel_width;
+      uint32_t* square = unit_inputs<To> == word_inputs ? to : turned[0];
+      for (int64_t row = 0; row < panel_width; row += F32::lanes)
+        transpose(rows[row] + word, words, square + row, panel_width);
+      if (square == to) continue;
+      // Two inputs of one output in each word, but a line of outputs for each input in the panel.
+      auto* lines = reinterpret_cast<uint16_t*>(to);
+      for (int64_t i = 0; i < F32::lanes; ++i, lines += 2 * panel_width)
+        for (int64_t row = 0; row < panel_width; ++row) {
+          lines[row] = static_cast<uint16_t>(turned[i][row]);
+          lines[panel_width + row] = static_cast<uint16_t>(turned[i][row] >> 16);
+        }
+    }
+  }
+}
+
 template <class From, class To>
 void pack_panel(const LinearWeights& weights, const From* source, int64_t first_row,
                 int64_t num_rows, int64_t panel) {
-  Unit<To>* packed = panel_units<To>(weights, panel);
   const int64_t begin = larger(panel * panel_width, first_row);
   const int64_t end = smaller((panel + 1) * panel_width, first_row + num_rows);
+  if (end - begin == panel_width)
+    return pack_whole_panel<From, To>(weights, source + (begin - first_row) * weights.in_features,
+                                      panel);
+  Unit<To>* packed = panel_units<To>(weights, panel);
   union {
     To inputs[piece];
     Unit<To> units[piece / unit_inputs<To>];

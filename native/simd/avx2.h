@@ -116,4 +116,26 @@ inline float max(F32 a) {
   return _mm_cvtss_f32(_mm_max_ss(x2, _mm_movehdup_ps(x2)));
 }
 
+// Words of row i to column i.
+inline void transpose(const uint32_t* from, int64_t from_stride, uint32_t* to, int64_t to_stride) {
+  __m256i a[8], b[8];
+  for (int i = 0; i < 8; ++i)
+    a[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * from_stride));
+  for (int i = 0; i < 8; i += 2) {  // pairs of rows, words side by side
+    b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4)  // 4 rows: columns c and c + 4 in a[i + c]
+    for (int half = 0; half < 2; ++half) {
+      a[i + 2 * half] = _mm256_unpacklo_epi64(b[i + half], b[i + 2 + half]);
+      a[i + 2 * half + 1] = _mm256_unpackhi_epi64(b[i + half], b[i + 2 + half]);
+    }
+  for (int c = 0; c < 4; ++c) {
+    const __m256i low = _mm256_permute2x128_si256(a[c], a[4 + c], 0x20);
+    const __m256i high = _mm256_permute2x128_si256(a[c], a[4 + c], 0x31);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c * to_stride), low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + (c + 4) * to_stride), high);
+  }
+}
+
 }  // namespace quire::QUIRE_ISA

@@ -104,4 +104,30 @@ inline float max(F32 a) {
   return _mm_cvtss_f32(_mm_max_ss(x2, _mm_movehdup_ps(x2)));
 }
 
+// Words of row i to column i.
+inline void transpose(const uint32_t* from, int64_t from_stride, uint32_t* to, int64_t to_stride) {
+  __m512i a[16], b[16];
+  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(from + i * from_stride);
+  for (int i = 0; i < 16; i += 2) {  // pairs of rows, words side by side
+    b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4)  // 4 rows: column c, c + 4, c + 8, c + 12 in a[i + c]
+    for (int half = 0; half < 2; ++half) {
+      a[i + 2 * half] = _mm512_unpacklo_epi64(b[i + half], b[i + 2 + half]);
+      a[i + 2 * half + 1] = _mm512_unpackhi_epi64(b[i + half], b[i + 2 + half]);
+    }
+  for (int c = 0; c < 4; ++c)  // 8 rows
+    for (int i = 0; i < 16; i += 8) {
+      b[i + c] = _mm512_shuffle_i32x4(a[i + c], a[i + 4 + c], 0x88);
+      b[i + 4 + c] = _mm512_shuffle_i32x4(a[i + c], a[i + 4 + c], 0xdd);
+    }
+  for (int c = 0; c < 8; ++c) {
+    const __m512i even = _mm512_shuffle_i32x4(b[c], b[8 + c], 0x88);
+    const __m512i odd = _mm512_shuffle_i32x4(b[c], b[8 + c], 0xdd);
+    _mm512_storeu_si512(to + c * to_stride, even);
+    _mm512_storeu_si512(to + (c + 8) * to_stride, odd);
+  }
+}
+
 }  // namespace quire::QUIRE_ISA

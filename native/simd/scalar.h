@@ -159,4 +159,10 @@ inline float max(F32 a) {
   return pair.v[0] > pair.v[1] ? pair.v[0] : pair.v[1];
 }
 
+// Words of row i to column i.
+inline void transpose(const uint32_t* from, int64_t from_stride, uint32_t* to, int64_t to_stride) {
+  for (int i = 0; i < F32::lanes; ++i)
+    for (int c = 0; c < F32::lanes; ++c) to[c * to_stride + i] = from[i * from_stride + c];
+}
+
 }  // namespace quire::QUIRE_ISA

@@ -9,7 +9,8 @@
 //   + - * /, fma(a, b, c) = a * b + c, min, max, abs, sqrt, round;
 //   less(a, b) -> Mask, any(mask), bits(mask) from lane 0 up, select(mask, a, b);
 //   store_where(p, mask, x) -> n: the lanes of the mask, in order, to p[0 .. n); room for all
-//   lanes; sum(), max(): across lanes, halves folded in a fixed order.
+//   lanes; sum(), max(): across lanes, halves folded in a fixed order;
+//   transpose(from, from_stride, to, to_stride): lanes x lanes integers of 32 bits.
 // min and max return the second operand when either is NaN.
 #pragma once
 
