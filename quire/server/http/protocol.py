@@ -189,7 +189,13 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over."""
+        """Hand the connection over, unless an earlier request is still being answered on it."""
+        running = self._running
+        if running is not None and not running.response_complete:
+            self._refuse(
+                ApiError(400, "[websocket] the upgrade must follow the answers to all requests.")
+            )
+            return
         self._stop_waiting()
         super().handle_websocket_upgrade()
 

@@ -77,6 +77,21 @@ def test_pipelined_requests_are_all_answered_in_order(client, engine, size):
     assert engine.ended == ["finished", "finished"]
 
 
+def test_an_upgrade_before_the_answer_loses_no_answer(client, engine):
+    """The WebSocket took the connection, was refused and closed it; the answer went nowhere."""
+    engine.hold_after = 1
+    upgrade = GET.replace(b"\r\n\r\n", b"\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+    with connect(client) as connection:
+        connection.sendall(post("/v1/completions", {"prompt": "a", "stream": True}))
+        answer = connection.recv(1 << 16)
+        connection.sendall(upgrade)
+        time.sleep(0.05)
+        engine.released.set()
+        answer += read_to_end(connection)
+    assert statuses(answer) == [200] and b"data: [DONE]" in answer
+    assert engine.ended == ["finished"]
+
+
 def test_large_bodies_in_a_row(client):
     ask = post("/tokenize", {"prompt": "x " * 50_000})
     assert statuses(exchange(client, ask * 3)) == [200] * 4
