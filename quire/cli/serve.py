@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import time
 from collections.abc import Callable
@@ -65,7 +64,6 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
     SIGTERM or Ctrl-C lets running requests finish for --shutdown-timeout seconds.
     """
     started = time.perf_counter()
-    gc.disable()  # until it serves: next to nothing of what a start makes is garbage
     use_background_stderr()  # whoever reads it, or does not: nobody waits for them
     # The port first, then what takes long to import: clients are told, not refused.
     from quire.llm.process.child import start_engine_process
@@ -116,7 +114,6 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
         return models, create_app(models)
 
     def announce(models: ManagedModels) -> None:
-        gc.enable()
         seconds = time.perf_counter() - started
         served = ", ".join(model.names[0] for model in models.known())
         _say(options, f"ready: {url} serves {served} after {seconds:.1f} s")

@@ -34,6 +34,7 @@ from quire.server.http.connection_rules import (
 from quire.server.http.host_rule import HostRule
 from quire.server.http.protocol import HttpProtocol
 from quire.server.http.unread_answers import UnreadAnswers
+from quire.server.http.websocket_protocol import WebSocketProtocol
 from quire.server.options import ServerOptions
 
 if TYPE_CHECKING:  # it imports the engine, and the first second comes before that
@@ -175,8 +176,6 @@ class Server(uvicorn.Server):
 
     async def _drain(self, models: ManagedModels, sockets: list[socket.socket] | None) -> None:
         end = time.monotonic() + self._options.shutdown_timeout
-        from quire.server.http.websocket_protocol import WebSocketProtocol
-
         models.drain()
         ending = asyncio.create_task(self._end_late_requests(models))
         try:
@@ -198,13 +197,6 @@ class Server(uvicorn.Server):
         await models.end_requests()
 
 
-def _web_socket(**keywords: Any) -> Any:
-    """Return the protocol of a WebSocket; most servers never have one, and none at its start."""
-    from quire.server.http.websocket_protocol import WebSocketProtocol
-
-    return WebSocketProtocol(**keywords)
-
-
 def _settings(options: ServerOptions, app: Any, rules: ConnectionRules) -> ProtocolConfig:
     """Return uvicorn's settings."""
     level = options.uvicorn_log_level
@@ -214,7 +206,7 @@ def _settings(options: ServerOptions, app: Any, rules: ConnectionRules) -> Proto
         http=HttpProtocol,
         lifespan="off",
         proxy_headers=False,  # a layer of our own reads them
-        ws=cast(Any, _web_socket),
+        ws=WebSocketProtocol,
         ws_max_size=MAX_BODY_BYTES,
         root_path=options.root_path,
         log_level=level,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import gc
 import io
 import os
 import signal
@@ -125,10 +124,7 @@ def _main(module: str, function: str, descriptor: str, stacks: str, parent: str)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # In C and on the spot, so that it works while native code runs or a lock is held.
     faulthandler.register(_DUMP_SIGNAL, file=int(stacks), all_threads=True)
-    gc.disable()  # next to nothing of what an import makes is garbage
-    target = getattr(import_module(module), function)
-    gc.enable()
-    target(socket.socket(fileno=int(descriptor)))
+    getattr(import_module(module), function)(socket.socket(fileno=int(descriptor)))
 
 
 def _end_with_parent(parent: int) -> None:
