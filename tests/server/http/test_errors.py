@@ -10,7 +10,7 @@ from quire.server.http.errors import without_folders
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[load] /root/.cache/quire/a-b.gguf: split.count must be 1", "[load] a-b.gguf: split.co"),
+        ("[load] /srv/models/a-b.gguf: split.count must be 1", "[load] a-b.gguf: split.co"),
         ("[store] '/srv/x/a%2Fb.toml' must be a manifest", "[store] 'a%2Fb.toml' must be"),
         ("got /model, or /a/b", "got model, or b"),
         ("org/name:Q4_K_M and/or hf.co/org/name", "org/name:Q4_K_M and/or hf.co/org/name"),
