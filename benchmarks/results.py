@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks import processor
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -62,26 +64,22 @@ def interleave(
 
 def machine() -> dict[str, Any]:
     """Return what the result was measured on."""
-    model = platform.processor()
-    flags: list[str] = []
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                model = value.strip()
-            if key.strip() == "flags":
-                wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni")
-                flags = [flag for flag in wanted if flag in value.split()]
+    cpuinfo = processor.CPUINFO.read_text() if processor.CPUINFO.exists() else ""
     return {
-        "cpu": model,
-        "isa": flags,
+        "cpu": processor.fields(cpuinfo).get("model name", platform.processor()),
+        "kind": processor.name_kind(cpuinfo),
+        "isa": processor.instructions(cpuinfo),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "load_1m": round(os.getloadavg()[0], 2),
     }
+
+
+def per_processor(name: str) -> str:
+    """Return the name of a result file that each kind of processor has its own of."""
+    return f"{name}_{processor.kind()}"
 
 
 def commit() -> str:
