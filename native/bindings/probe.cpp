@@ -1,7 +1,14 @@
 // Python: the machine's limits, measured on the pool's threads: the best of many short runs,
 // because a busy neighbour only ever makes one slower. Each call takes 0.1 to 0.3 s.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
 
 #include "bindings/binding.h"
 #include "runtime/memory.h"
@@ -37,6 +44,27 @@ double flops(double (*probe)(int64_t, float*)) {
          });
 }
 
+// float32 and bfloat16 operations per second of the calling thread alone, on any instruction set of
+// this machine, in some milliseconds: the best of many runs of microseconds, taken in turn.
+std::pair<double, double> brief_flops(const std::string& isa) {
+  const Kernels* table = find_kernels(isa.c_str());
+  if (!table)
+    throw std::invalid_argument("[brief_flops] this machine must have it; got " + isa + ".");
+  constexpr int64_t rounds = 1500;
+  constexpr int runs = 200;
+  double (*const probes[])(int64_t, float*) = {table->probe_fma, table->probe_dot};
+  double best[] = {0, 0};
+  for (int run = 0; run < runs; ++run)
+    for (int i = 0; i < 2; ++i) {
+      float sink = 0;
+      const auto begin = std::chrono::steady_clock::now();
+      const double work = probes[i](rounds, &sink);
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+      best[i] = std::max(best[i], work / taken.count());
+    }
+  return {best[0], best[1]};
+}
+
 // Each run reads another part of far more than a last cache holds: of 128 MiB it still serves some.
 double read_bytes_per_second() {
   nb::gil_scoped_release release;
@@ -64,6 +92,7 @@ void bind_probe(nb::module_& m) {
   m.def(
       "measure_int8", [] { return flops(kernels().probe_int8); },
       "int8 dot-product operations per second; 0 without instructions.");
+  m.def("brief_flops", brief_flops, "float32 and bfloat16 operations per second of this thread.");
   m.def("measure_read", read_bytes_per_second, "Bytes read from memory per second.");
 }
 

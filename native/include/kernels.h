@@ -23,7 +23,10 @@ struct Kernels {
 // The table in use: the best of this machine until select_isa() chooses another.
 const Kernels& kernels();
 
-// Use `isa` from now on; false when it is not among available_isa(0..).
+// The table of `isa`; null when it is not compiled in or this machine lacks it.
+const Kernels* find_kernels(const char* isa);
+
+// Use `isa` from now on; false when there is no table of it.
 bool select_isa(const char* isa);
 
 // Name of the i-th instruction set that is compiled in and that this machine has, worst first;

@@ -87,13 +87,16 @@ bool machine_has(const char* isa) {
 
 const Kernels& kernels() { return *current(); }
 
+const Kernels* find_kernels(const char* isa) {
+  for (const Kernels* table : compiled)
+    if (!std::strcmp(table->isa, isa) && machine_has(isa)) return table;
+  return nullptr;
+}
+
 bool select_isa(const char* isa) {
-  for (const Kernels* table : compiled) {
-    if (std::strcmp(table->isa, isa) || !machine_has(isa)) continue;
-    current() = table;
-    return true;
-  }
-  return false;
+  const Kernels* found = find_kernels(isa);
+  if (found) current() = found;
+  return found != nullptr;
 }
 
 const char* available_isa(int i) {

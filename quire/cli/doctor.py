@@ -101,7 +101,7 @@ def _huge_pages() -> str:
 def _native(measure: bool) -> dict[str, Any]:
     try:
         from quire.kernels.cpu.kernel_names import kernel_names
-        from quire.kernels.cpu.native import native
+        from quire.kernels.cpu.native import isa_choice, native
     except QuireError as error:
         return {"error": str(error)}
     native.set_num_threads(env.num_threads())
@@ -109,7 +109,7 @@ def _native(measure: bool) -> dict[str, Any]:
         "instruction set": native.isa(),
         "available": native.available_isas(),
         "threads": native.num_threads(),
-        **kernel_names(native.isa()),
+        **kernel_names(native.isa(), isa_choice.reason),
     }
     if measure:
         speed = machine_speed.measure()

@@ -11,3 +11,8 @@ def test_every_instruction_set_has_words(isa: str) -> None:
     assert len(names) == 4
     assert ("vpdpbusd" in str(names)) == (isa in ("avx512vnni", "avx512bf16"))
     assert ("vdpbf16ps" in str(names)) == (isa == "avx512bf16")
+
+
+def test_the_reason_stands_with_bfloat16() -> None:
+    names = kernel_names("avx512vnni", "fma measured faster")
+    assert [kind for kind, name in names.items() if "measured" in name] == ["bfloat16 weights"]

@@ -18,7 +18,7 @@ from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.moe import CpuExperts
-from quire.kernels.cpu.native import native
+from quire.kernels.cpu.native import isa_choice, native
 from quire.kernels.host_tensor import HostTensor
 
 Floats = npt.NDArray[np.float32]
@@ -45,7 +45,7 @@ class CpuBackend:
         native.set_num_threads(threads)
 
     def kernel_names(self) -> dict[str, str]:
-        return kernel_names(native.isa())
+        return kernel_names(native.isa(), isa_choice.reason)
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Any:
         return np.empty(tuple(shape), dtype)

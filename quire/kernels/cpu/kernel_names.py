@@ -22,12 +22,18 @@ _FLOATS = {
 }
 
 
-def kernel_names(isa: str) -> dict[str, str]:
-    """Return kind of weights to the instructions that multiply it on ``isa``."""
+def kernel_names(isa: str, reason: str = "") -> dict[str, str]:
+    """Return kind of weights to the instructions that multiply it on ``isa``.
+
+    Args:
+        isa: The instruction set.
+        reason: Why it was chosen, where that was for bfloat16's sake.
+    """
     floats = _FLOATS[isa]
+    brain = "vdpbf16ps, 512 bits" if isa == "avx512bf16" else floats
     return {
         "quantized weights, int8 activations": _INTEGERS[isa],
         "quantized weights, --activations fp32": f"dequantized, {floats}",
-        "bfloat16 weights": "vdpbf16ps, 512 bits" if isa == "avx512bf16" else floats,
+        "bfloat16 weights": f"{brain} ({reason})" if reason else brain,
         "float32 and float16 weights": floats,
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core import env
-from quire.core.errors import ConfigError, NoKernelError
+from quire.core.errors import NoKernelError
+from quire.kernels.cpu.isa_choice import choose_isa
 
 try:
     from quire import _native
@@ -23,19 +23,8 @@ DTYPE_CODES = {"float32": 0, "float16": 1, "bfloat16": 2}
 KV_DTYPE_CODES = {**DTYPE_CODES, "fp8_e4m3": 3, "int8": 4}
 
 
-def _choose_isa() -> None:
-    wanted = env.cpu_isa()
-    available = native.available_isas()
-    if wanted is None:
-        return
-    if wanted not in available:
-        raise ConfigError(
-            f"[env] QUIRE_CPU_ISA must be one this machine has ({', '.join(available)}); "
-            f"got {wanted}."
-        )
-    native.set_isa(wanted)
+#: The instruction set in use, and why that one.
+isa_choice = choose_isa(native)
+native.set_isa(isa_choice.isa)
 
-
-_choose_isa()
-
-__all__ = ["DTYPE_CODES", "KV_DTYPE_CODES", "native"]
+__all__ = ["DTYPE_CODES", "KV_DTYPE_CODES", "isa_choice", "native"]

@@ -1,0 +1,108 @@
+"""Which instruction set the kernels use: the one asked for, or the best, which is measured once.
+
+avx512bf16 multiplies bfloat16 weights with vdpbf16ps, avx512vnni with float32 multiply-adds. Some
+processors have the former at a quarter of the speed it needs to win. The two round differently, so
+the choice must not change from start to start: it is kept in ``QUIRE_CACHE`` for each processor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.core import env
+from quire.core.errors import ConfigError
+from quire.core.processor import read_processor
+
+FILE = "bfloat16_speed.json"
+
+
+@dataclass(frozen=True, slots=True)
+class IsaChoice:
+    """An instruction set, and why it was chosen; empty where there was nothing to choose."""
+
+    isa: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrainSpeed:
+    """Operations a second of one core: float32 multiply-adds, bfloat16 dot products."""
+
+    float32: float
+    bfloat16: float
+
+
+def choose_isa(native: Any) -> IsaChoice:
+    """Return the instruction set of ``QUIRE_CPU_ISA``, or the best of this machine.
+
+    Args:
+        native: The native module.
+
+    Raises:
+        ConfigError: The one asked for is not there.
+    """
+    wanted, available = env.cpu_isa(), native.available_isas()
+    if wanted is not None:
+        if wanted not in available:
+            raise ConfigError(
+                f"[env] QUIRE_CPU_ISA must be one this machine has ({', '.join(available)}); "
+                f"got {wanted}."
+            )
+        return IsaChoice(wanted, "asked for by QUIRE_CPU_ISA")
+    best = available[-1]
+    if best != "avx512bf16":
+        return IsaChoice(best)
+    return choose_by_speed(remembered() or _measure(native))
+
+
+def choose_by_speed(speed: BrainSpeed) -> IsaChoice:
+    """Return avx512bf16 where its dot products are the faster ones, else avx512vnni."""
+    rates = f"{speed.bfloat16 / 1e9:.0f} against {speed.float32 / 1e9:.0f} GFLOP/s a core"
+    if speed.bfloat16 > speed.float32:
+        return IsaChoice("avx512bf16", f"vdpbf16ps measured faster than fma, {rates}")
+    return IsaChoice("avx512vnni", f"fma measured faster than vdpbf16ps, {rates}")
+
+
+def remembered() -> BrainSpeed | None:
+    """Return what was measured on this processor; None when nothing was."""
+    try:
+        found = _read()[read_processor()]
+        speed = BrainSpeed(float(found["float32"]), float(found["bfloat16"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return speed if speed.float32 > 0 and speed.bfloat16 > 0 else None
+
+
+def remember(speed: BrainSpeed) -> None:
+    """Keep ``speed`` for this processor; where the folder cannot be written, do nothing."""
+    found = {}
+    with suppress(OSError, ValueError, TypeError):
+        found = dict(_read())
+    found[read_processor()] = {"float32": speed.float32, "bfloat16": speed.bfloat16}
+    path = _path()
+    whole = path.with_name(f"{path.name}.{os.getpid()}")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole.write_text(json.dumps(found))
+        whole.replace(path)  # readers see all of it or what was there before
+
+
+def _measure(native: Any) -> BrainSpeed:
+    speed = BrainSpeed(*native.brief_flops("avx512bf16"))
+    remember(speed)
+    # What another process kept in the meantime counts for both.
+    return remembered() or speed
+
+
+def _read() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_path().read_text())
+    return found
+
+
+def _path() -> Path:
+    return env.cache_folder() / FILE
