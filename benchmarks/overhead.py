@@ -9,10 +9,8 @@ stopwatch's own cost counts as overhead, so the figure errs on the high side.
 from __future__ import annotations
 
 import argparse
-import inspect
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -20,41 +18,10 @@ from rich.table import Table
 
 from benchmarks import results
 from benchmarks.engine_steps import start_decoding
-from quire import LLM, _native
+from benchmarks.stopwatch import Stopwatch
+from quire import LLM
 
 LIMITS = {1: 0.05, 16: 0.15}
-
-
-class Stopwatch:
-    """Sums the seconds spent inside native functions."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.calls = 0
-
-    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``function`` with its time added to the sum."""
-
-        def timed(*arguments: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*arguments)
-            finally:
-                self.seconds += time.perf_counter() - start
-                self.calls += 1
-
-        return timed
-
-    def install(self) -> None:
-        """Wrap all functions of the native module and all methods of its classes."""
-        for name, value in vars(_native).copy().items():
-            if inspect.isclass(value):
-                for method, code in vars(value).copy().items():
-                    if callable(code) and not method.startswith("__"):
-                        # An instance method must stay one: a plain function binds like it.
-                        setattr(value, method, self.wrap(code))
-            elif callable(value) and not name.startswith("__"):
-                setattr(_native, name, self.wrap(value))
 
 
 def measure(llm: LLM, watch: Stopwatch, batch: int, steps: int) -> dict[str, Any]:
@@ -63,12 +30,12 @@ def measure(llm: LLM, watch: Stopwatch, batch: int, steps: int) -> dict[str, Any
     totals, shares = [], []
     calls = watch.calls
     for _ in range(steps):
-        kernels = watch.seconds
+        kernels = watch.seconds.total()
         start = time.perf_counter()
         llm.engine.step()
         total = time.perf_counter() - start
         totals.append(total)
-        shares.append(1.0 - (watch.seconds - kernels) / total)
+        shares.append(1.0 - (watch.seconds.total() - kernels) / total)
     calls = (watch.calls - calls) // steps
     while llm.engine.has_unfinished_requests():
         llm.engine.step()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,25 +38,7 @@ STEPS = {
 COLD_BYTES = 256 << 20
 
 
-@dataclass
-class Work:
-    """A call to be timed, and what it must at least read and multiply."""
-
-    name: str
-    call: Callable[[], object]
-    read_bytes: int
-    flops: int
-    seconds: list[float] = field(default_factory=list)
-
-    def time(self, clock: Callable[[], float]) -> None:
-        """Run twice, the first time to warm up."""
-        self.call()
-        start = clock()
-        self.call()
-        self.seconds.append(clock() - start)
-
-
-def work_of(name: str, case: Case, queries: int, context: int, requests: int) -> Work:
+def work_of(name: str, case: Case, queries: int, context: int, requests: int) -> roofline.Call:
     """``requests`` that compute their last ``queries`` of ``context`` tokens."""
     tables = Tables(case, [context] * requests)
     batch = tables.step([(row, context - queries, context) for row in range(requests)])
@@ -81,12 +63,12 @@ def work_of(name: str, case: Case, queries: int, context: int, requests: int) ->
     plans = itertools.cycle([attention.plan(batch, cache) for cache in caches])
     seen = queries * (context - queries) + queries * (queries + 1) // 2
     flops = 4 * requests * seen * case.num_heads * case.head_dim
-    return Work(name, lambda: attention.run(qkv, next(plans), out), read_bytes, flops)
+    return roofline.Call(name, lambda: attention.run(qkv, next(plans), out), read_bytes, flops)
 
 
-def figures(shape: str, work: Work, speeds: list[MachineSpeed]) -> dict[str, Any]:
+def figures(shape: str, work: roofline.Call, speeds: list[MachineSpeed]) -> dict[str, Any]:
     """Return times, rates and the fraction of the limits that was reached."""
-    peaks = [speed.fma_flops for speed in speeds]
+    peaks = [roofline.peak_of("float32", speed) for speed in speeds]
     rates = roofline.rates(work.seconds, work.read_bytes, work.flops, speeds, peaks)
     return {"shape": shape, "step": work.name, **rates}
 

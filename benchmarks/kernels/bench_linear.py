@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,9 @@ from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.cpu.probe import MachineSpeed
 from quire.kernels.host_tensor import HostTensor
+from quire.quantization.gguf_types import QUANTIZED as GGUF_TYPES
 from quire.quantization.round_to_nearest import create_scheme, quantize
+from tests.quantization.gguf_cases import random_matrix
 
 #: name: (in_features, out_features, rows)
 SHAPES = {
@@ -35,7 +37,7 @@ SHAPES = {
     "tiny_qkv": (256, 512, (1, 8, 256)),
     "tiny_down": (704, 256, (1, 8, 256)),
 }
-#: Formats whose weights are floats; others are names of rounding schemes.
+#: Formats whose weights are floats; others are names of rounding schemes or of GGUF's types.
 FLOATS = ("bfloat16", "float16", "float32")
 #: Bytes of weights a case goes round over, beyond the last cache.
 WORKING_SET = 100 << 20
@@ -63,6 +65,8 @@ class Case:
 
 def random_weights(inputs: int, outputs: int, dtype: str) -> list[Weight]:
     """Return the matrices of a layer; a large one repeats a smaller block."""
+    if dtype in GGUF_TYPES:
+        return [random_matrix(dtype, outputs, inputs)]
     rows = min(outputs, 1024)
     block = np.random.default_rng(0).standard_normal((rows, inputs), dtype=np.float32)
     blocks = [block[: outputs - first] for first in range(0, outputs, rows)]
@@ -98,26 +102,25 @@ def check(layer: CpuLinear, dtype: str) -> None:
     assert error < limit, f"error {error} must be below {limit}"
 
 
-def cases_of(shape: str, dtype: str, checked: bool) -> list[Case]:
-    """Make a shape's cases; they share the copies of the matrix."""
-    inputs, outputs, all_rows = SHAPES[shape]
+def cases_of(
+    shape: str, dtype: str, checked: bool = False, wanted: Sequence[int] = ()
+) -> list[Case]:
+    """Make a shape's cases, for ``wanted`` or its own rows; they share the copies of the matrix."""
+    inputs, outputs, own_rows = SHAPES[shape]
     layers = [random_layer(inputs, outputs, dtype)]
     nbytes = layers[0].nbytes
     copies = 1 if nbytes < 1 << 20 else -(-WORKING_SET // nbytes)
     layers += [random_layer(inputs, outputs, dtype) for _ in range(1, copies)]
     if checked and dtype != "nf4":
         check(layers[0], dtype)
-    return [Case(shape, rows, layers if rows <= 32 else layers[:1]) for rows in all_rows]
+    return [Case(shape, rows, layers if rows <= 32 else layers[:1]) for rows in wanted or own_rows]
 
 
 def figures(case: Case, dtype: str, speeds: list[MachineSpeed]) -> dict[str, Any]:
     """Return a case's times, rates and fractions of the limits measured with it."""
     layer = case.layers[0]
     operations = 2 * case.rows * layer.in_features * layer.out_features
-    uses_dot = dtype == "bfloat16" and speeds[0].dot_flops > 0
-    peaks = [speed.dot_flops if uses_dot else speed.fma_flops for speed in speeds]
-    if dtype not in FLOATS and speeds[0].int8_ops:
-        peaks = [speed.int8_ops for speed in speeds]
+    peaks = [roofline.peak_of(dtype, speed) for speed in speeds]
     return {
         "shape": f"{case.shape} {layer.in_features}->{layer.out_features}",
         "dtype": dtype,

@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from benchmarks import results
@@ -26,6 +27,33 @@ class Work(Protocol):
     def time(self, clock: Callable[[], float]) -> None:
         """Run and append to ``seconds``."""
         ...
+
+
+@dataclass
+class Call:
+    """A call to be timed, and what it must at least read and multiply."""
+
+    name: str
+    call: Callable[[], object]
+    read_bytes: int
+    flops: int
+    seconds: list[float] = field(default_factory=list)
+
+    def time(self, clock: Callable[[], float]) -> None:
+        """Run twice, the first time to warm up."""
+        self.call()
+        start = clock()
+        self.call()
+        self.seconds.append(clock() - start)
+
+
+def peak_of(dtype: str, speed: MachineSpeed) -> float:
+    """Return the operations a second of the arithmetic that weights of ``dtype`` are meant for."""
+    if dtype == "bfloat16":
+        return max(speed.dot_flops, speed.fma_flops)
+    if dtype in ("float16", "float32"):
+        return speed.fma_flops
+    return speed.int8_ops or speed.fma_flops
 
 
 def create_parser(description: str | None, output: str, rounds: int) -> argparse.ArgumentParser:

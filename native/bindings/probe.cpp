@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/binding.h"
 #include "runtime/memory.h"
@@ -82,6 +83,28 @@ double read_bytes_per_second() {
   return static_cast<double>(part) * sizeof(float) / seconds;
 }
 
+// What a job costs beyond its work: as many chunks as threads, against one of them alone.
+double barrier_seconds() {
+  nb::gil_scoped_release release;
+  constexpr int runs = 1001;
+  constexpr int64_t rounds = 1 << 11;  // some microseconds: no thread can take two chunks
+  const auto median = [=](int chunks) {
+    std::vector<double> times(runs);
+    for (double& time : times) {
+      const auto begin = std::chrono::steady_clock::now();
+      parallel_for(chunks, [=](int64_t) {
+        float sink = 0;
+        kernels().probe_fma(rounds, &sink);
+      });
+      time = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    }
+    std::nth_element(times.begin(), times.begin() + runs / 2, times.end());
+    return times[runs / 2];
+  };
+  const double together = median(num_threads()), alone = median(1);
+  return together > alone ? together - alone : 0;
+}
+
 }  // namespace
 
 void bind_probe(nb::module_& m) {
@@ -93,6 +116,7 @@ void bind_probe(nb::module_& m) {
       "measure_int8", [] { return flops(kernels().probe_int8); },
       "int8 dot-product operations per second; 0 without instructions.");
   m.def("brief_flops", brief_flops, "float32 and bfloat16 operations per second of this thread.");
+  m.def("measure_barrier", barrier_seconds, "Seconds of a job of the threads beyond its work.");
   m.def("measure_read", read_bytes_per_second, "Bytes read from memory per second.");
 }
 

@@ -55,6 +55,7 @@ void bind_runtime(nb::module_& m) {
   m.def("available_isas", available_isas, "Instruction sets of this machine, worst first.");
   m.def("isa", [] { return kernels().isa; }, "The instruction set in use.");
   m.def("set_isa", set_isa, "Use another instruction set; ValueError when the machine lacks it.");
+  m.def("num_jobs", num_jobs, "Jobs of the compute threads so far; each ends in a barrier.");
   m.def("num_threads", num_threads, "Compute threads in use, the caller included.");
   m.def("set_num_threads", set_num_threads, nb::call_guard<nb::gil_scoped_release>(),
         "Use this many compute threads in the whole process.");

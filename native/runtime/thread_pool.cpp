@@ -167,6 +167,7 @@ class ThreadPool {
 
 std::mutex turn;  // held by the caller whose job runs, and while the pool changes
 std::atomic<int> wanted{1};
+std::atomic<uint64_t> jobs{0};
 
 std::unique_ptr<ThreadPool>& pool() {
   // Never destroyed: at exit other threads may still be inside, and joining could hang.
@@ -205,6 +206,8 @@ void set_num_threads(int num_threads) {
 
 int num_threads() { return wanted.load(); }
 
+uint64_t num_jobs() { return jobs.load(std::memory_order_relaxed); }
+
 void run_chunks(int64_t num_chunks, void (*call)(const void*, int64_t), const void* context) {
   if (num_chunks <= 0) return;
   if (num_chunks == 1 || inside_chunk || wanted.load() == 1) {
@@ -212,6 +215,7 @@ void run_chunks(int64_t num_chunks, void (*call)(const void*, int64_t), const vo
     return;
   }
   std::lock_guard<std::mutex> lock(turn);
+  jobs.store(jobs.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   ready_pool().run(static_cast<uint32_t>(num_chunks), call, context);
 }
 

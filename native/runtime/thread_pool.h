@@ -10,6 +10,9 @@ namespace quire {
 void set_num_threads(int num_threads);
 int num_threads();
 
+// Jobs that the pool has run so far: each ends in a barrier. What one thread runs alone is none.
+uint64_t num_jobs();
+
 // Run call(context, chunk) for chunk = 0 .. num_chunks - 1, in no particular order, and return when
 // all are done. Calls from several threads take turns. Called from inside a chunk, or with one
 // chunk, it runs on the calling thread alone.

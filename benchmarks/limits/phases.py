@@ -1,0 +1,190 @@
+"""Whole phases of a model: its load, prompts, and decode by batch and depth, next to their limits.
+
+A step's limit is the sum of its linears' and its attention's, each max(bytes / bandwidth,
+operations / peak): one runs after the other. What is left is told apart by a stopwatch around every
+native call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import results
+from benchmarks.engine_steps import prefill_seconds, start_decoding
+from benchmarks.kernels.roofline import peak_of
+from benchmarks.limits.accounts import Costs
+from benchmarks.peers.cases import Work
+from benchmarks.stopwatch import Stopwatch
+from quire import LLM
+from quire.kernels.cpu.native import native
+
+BATCH_DEPTH = 16
+STEPS = 8
+#: Native functions by the kind of work a step's time goes to; the others are ``other kernels``.
+KINDS = {
+    "PackedWeights.multiply": "linears",
+    "Experts.run": "linears",
+    "PagedAttention.run": "attention",
+    "sample": "sampling",
+    "token_logprobs": "sampling",
+}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A line of the table: ``batch`` sequences at ``depth``, or a prompt of ``tokens``."""
+
+    name: str
+    tokens: int = 0
+    batch: int = 1
+    depth: int = 1
+
+
+def phases(quick: bool) -> list[Phase]:
+    """Return the lines; ``quick`` leaves out what takes minutes on two cores."""
+    found = [Phase("prefill 512", tokens=512), Phase("decode, batch 1")]
+    found += [Phase(f"decode, batch {n}", batch=n, depth=BATCH_DEPTH) for n in (8, 32)]
+    if not quick:
+        found.insert(1, Phase("prefill 2048", tokens=2048))
+        found += [Phase(f"decode at {depth}", depth=depth) for depth in (2048, 8192)]
+    return found
+
+
+def totals(work: Work, phase: Phase) -> dict[str, float]:
+    """Return bytes and operations of a step, and operations per byte at 2 bytes a weight."""
+    tokens = phase.tokens or phase.batch
+    if phase.tokens:
+        read, operations = work.prefill(phase.tokens)
+    else:
+        read, operations = work.decode(phase.batch, phase.depth + STEPS // 2)
+    in_bf16 = read + (2 * (work.matrix_params + work.head_params) - work.file_bytes) / tokens
+    return {
+        "bytes": read * tokens,
+        "operations": operations * tokens,
+        "flops_per_byte_in_bf16": round(operations / in_bf16, 3),
+    }
+
+
+class Phases:
+    """One model, loaded and run under a stopwatch.
+
+    Args:
+        path: GGUF file.
+        dtype: Of its weights, which decides the peak.
+        watch: Installed already.
+    """
+
+    def __init__(self, path: Path, dtype: str, costs: Costs, watch: Stopwatch, quick: bool) -> None:
+        self.path, self.dtype, self.costs, self.watch = path, dtype, costs, watch
+        self.phases = phases(quick)
+        self.work = Work.of(path)
+        path.read_bytes()  # a load with a warm page cache
+        longest = max(max(phase.depth, phase.tokens) for phase in self.phases)
+        start, before = time.perf_counter(), Counter(watch.seconds)
+        self.llm = LLM(
+            str(path),
+            threads=native.num_threads(),
+            max_model_len=longest + STEPS + 8,
+            max_num_seqs=32,
+            kv_cache_memory_bytes=1 << 30,
+            enable_prefix_caching=False,
+        )
+        prefill_seconds(self.llm, 1)
+        self.load_seconds = time.perf_counter() - start
+        self.load_parts = watch.seconds - before
+
+    def load(self) -> dict[str, Any]:
+        """Return the load to the first token; a file read once, packed weights written once."""
+        moved = self.path.stat().st_size + self.work.file_bytes
+        limit, bound = self.costs.limit(moved, 0, 1.0)
+        packing = sum(s for name, s in self.load_parts.items() if ".pack" in name)
+        taken = self.load_seconds
+        parts = {"packing above limit": packing - limit, "rest": taken - packing}
+        return {
+            "phase": "load to the first token",
+            "seconds": results.summary([taken]),
+            "limit_seconds": limit,
+            "of_limit": round(limit / taken, 3),
+            "bound": bound,
+            "left": {name: round(max(part, 0.0) / taken, 3) for name, part in parts.items()},
+        }
+
+    def limits(self, phase: Phase) -> dict[str, tuple[float, str]]:
+        """Return the least seconds of the linears and of the attention of a step."""
+        work, speed = self.work, self.costs.speed
+        own, floats = peak_of(self.dtype, speed), peak_of("float32", speed)
+        if phase.tokens:
+            matrices = 2 * (work.matrix_params * phase.tokens + work.head_params)
+            kv, pairs = work.kv_bytes * phase.tokens, phase.tokens * (phase.tokens + 1) / 2
+        else:
+            matrices = 2 * (work.matrix_params + work.head_params) * phase.batch
+            depth = phase.depth + STEPS // 2
+            kv, pairs = work.kv_bytes * depth * phase.batch, float(depth * phase.batch)
+        return {
+            "linears": self.costs.limit(work.file_bytes, matrices, own),
+            "attention": self.costs.limit(kv, work.attention_ops * pairs, floats),
+        }
+
+    def run(self, phase: Phase) -> tuple[float, dict[str, float], int]:
+        """Return seconds of a step, seconds by kind of work, and jobs of the thread pool."""
+        steps = 1 if phase.tokens else STEPS
+        if not phase.tokens:
+            start_decoding(self.llm, phase.batch, phase.depth, STEPS)
+        before, jobs, start = Counter(self.watch.seconds), native.num_jobs(), time.perf_counter()
+        if phase.tokens:
+            prefill_seconds(self.llm, phase.tokens)
+        else:
+            for _ in range(STEPS):
+                self.llm.engine.step()
+        taken = (time.perf_counter() - start) / steps
+        parts: Counter[str] = Counter()
+        for name, seconds in (self.watch.seconds - before).items():
+            parts[KINDS.get(name, "other kernels")] += seconds / steps
+        parts["Python between kernels"] = taken - parts.total()
+        jobs = native.num_jobs() - jobs
+        while self.llm.engine.has_unfinished_requests():
+            self.llm.engine.step()
+        return taken, dict(parts), jobs // steps
+
+    def measure(self, phase: Phase, rounds: int) -> dict[str, Any]:
+        """Return a phase's time, the fraction of its limit, and what is left."""
+        runs = [self.run(phase) for _ in range(rounds)]
+        seconds = [taken for taken, _, _ in runs]
+        taken, jobs = median(seconds), runs[0][2]
+        limits, moved = self.limits(phase), totals(self.work, phase)
+        limit = sum(least for least, _ in limits.values())
+        parts = {
+            name: median(run[1].get(name, 0.0) for run in runs)
+            for name in dict.fromkeys(key for _, found, _ in runs for key in found)
+        }
+        left = {f"{name} above limit": parts.pop(name) - limits[name][0] for name in limits}
+        speed = self.costs.speed
+        return {
+            "phase": phase.name,
+            "seconds": results.summary(seconds),
+            "tokens_per_second": round((phase.tokens or phase.batch) / taken, 2),
+            "limit_seconds": limit,
+            "of_limit": round(limit / taken, 3),
+            "bound": max(limits.values())[1],
+            "bandwidth_utilization": round(moved["bytes"] / taken / speed.read_bytes_per_second, 3),
+            "flop_utilization": round(moved["operations"] / taken / peak_of(self.dtype, speed), 4),
+            **moved,
+            "jobs": jobs,
+            "left": {name: round(part / taken, 3) for name, part in (left | parts).items()},
+            "barriers": round(jobs * self.costs.barrier / taken, 3),
+        }
+
+    def all(self, rounds: int) -> Iterator[dict[str, Any]]:
+        """Yield the load and every phase."""
+        yield self.load()
+        decode_once = Phase("", depth=BATCH_DEPTH)
+        self.run(decode_once)
+        for phase in self.phases:
+            yield self.measure(phase, 1 if phase.depth > 2048 else rounds)
+        self.llm.shutdown()
