@@ -38,7 +38,7 @@ RunQuantizedTile tile_of_bytes(const QuantizedWeights& weights, int64_t rows) {
 // Tiles that unpack codes themselves.
 template <int halves>
 RunQuantizedTile tile_of_packed(const QuantizedWeights& weights, int64_t rows) {
-#if defined(__AVX2__)
+#if defined(QUIRE_VECTORS)
   if (weights.has_book) return tile_of_rows<BookCodes, halves>(rows);
   if (weights.bits == 2) return tile_of_rows<PackedCodes<2>, halves>(rows);
   if (weights.bits == 3) return tile_of_rows<PackedCodes<3>, halves>(rows);
@@ -84,7 +84,7 @@ class IntegerBlocks {
 
   static Format format(const QuantizedWeights& weights) {
     const int32_t zero = weights.has_book ? 128 : weights.zero;
-    return {zero, has_halves(weights)};
+    return {zero - (uses_bytes(weights) ? byte_zero : 0), has_halves(weights)};
   }
 
   // Add block `index` of a panel to sums [row][32 outputs]; `next` is the panel of the next call.

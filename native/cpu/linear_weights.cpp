@@ -52,7 +52,7 @@ void with_type(DType dtype, const Body& body) {
 template <class From, class To>
 void pack_whole_panel(const LinearWeights& weights, const From* source, int64_t panel) {
   constexpr int64_t word_inputs = sizeof(uint32_t) / sizeof(To), words = piece / word_inputs;
-  alignas(64) union {
+  union alignas(64) {
     To inputs[panel_width][piece];
     uint32_t rows[panel_width][words];
   };

@@ -67,6 +67,10 @@ double probe_int8(int64_t rounds, float* sink) {
   for (const I32& x : sums) total = total + to_float(x);
   *sink = sum(total);
   return 8.0 * F32::lanes * chains * static_cast<double>(rounds);
+#elif defined(QUIRE_NEON)
+  const Bytes a = set1_byte(static_cast<int>(*sink) + 1);
+  *sink = sum(to_float(repeat_dots<chains>(a, rounds)));
+  return 8.0 * F32::lanes * chains * static_cast<double>(rounds);
 #else
   (void)rounds, (void)sink;
   return 0;

@@ -13,7 +13,7 @@ namespace quire::QUIRE_ISA {
 
 constexpr int record_codes = QuantizedWeights::record_codes;
 
-#if !defined(__AVX2__)
+#if !defined(QUIRE_VECTORS)
 // out[i] |= plane << shift, for a plane of `bits` bits. `set` writes instead.
 template <int bits, int shift, bool set>
 inline void unpack_plane(const uint8_t* __restrict plane, uint8_t* __restrict out) {
@@ -63,7 +63,7 @@ struct ByteCodes {
   }
 };
 
-#if defined(__AVX2__)
+#if defined(QUIRE_VECTORS)
 // Bits of one plane, moved to `shift`.
 template <int bits, int shift>
 inline Bytes load_plane(const uint8_t* plane, int word, int vector) {
@@ -114,7 +114,7 @@ struct BookCodes {
 // One record to a byte a code.
 inline void unpack_record(int bits, const uint8_t* record, uint8_t* codes) {
   if (bits == 8) std::memcpy(codes, record, record_codes);
-#if defined(__AVX2__)
+#if defined(QUIRE_VECTORS)
   if (bits == 6) store_codes<6>(record, codes);
   if (bits == 5) store_codes<5>(record, codes);
   if (bits == 4) store_codes<4>(record, codes);
@@ -131,7 +131,7 @@ inline void unpack_record(int bits, const uint8_t* record, uint8_t* codes) {
 
 // codes[i] = table[codes[i]] for codes below 16.
 inline void look_up_codes(const uint8_t* table, uint8_t* codes) {
-#if defined(__AVX2__)
+#if defined(QUIRE_VECTORS)
   for (int i = 0; i < record_codes; i += register_bytes) {
     const Bytes bytes = look_up(table, load_bytes(codes + i));
     std::memcpy(codes + i, &bytes, sizeof(bytes));

@@ -90,7 +90,7 @@ template <class Codes>
 inline Codes codes_of(const QuantizedTile&) {
   return {};
 }
-#if defined(__AVX2__)
+#if defined(QUIRE_VECTORS)
 template <>
 inline BookCodes codes_of<BookCodes>(const QuantizedTile& tile) {
   return {tile.book};

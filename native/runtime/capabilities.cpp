@@ -7,6 +7,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace quire {
@@ -14,6 +17,7 @@ namespace {
 
 struct Features {
   bool avx2 = false, avx512 = false, avx512vnni = false, avx512bf16 = false;
+  bool neon = false, neon_dotprod = false, neon_i8mm = false;
 };
 
 #if defined(__x86_64__)
@@ -38,6 +42,15 @@ Features detect() {
   found.avx512vnni = found.avx512 && (c & (1u << 11));
   if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
     found.avx512bf16 = found.avx512vnni && (a & (1u << 5));
+  return found;
+}
+#elif defined(__aarch64__)
+Features detect() {
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  Features found;
+  found.neon = first & HWCAP_ASIMD;
+  found.neon_dotprod = found.neon && (first & HWCAP_ASIMDDP);
+  found.neon_i8mm = found.neon_dotprod && (second & HWCAP2_I8MM);
   return found;
 }
 #else
@@ -82,7 +95,10 @@ bool machine_has(const char* isa) {
   if (!std::strcmp(isa, "avx2")) return features.avx2;
   if (!std::strcmp(isa, "avx512")) return features.avx512;
   if (!std::strcmp(isa, "avx512vnni")) return features.avx512vnni;
-  return !std::strcmp(isa, "avx512bf16") && features.avx512bf16;
+  if (!std::strcmp(isa, "avx512bf16")) return features.avx512bf16;
+  if (!std::strcmp(isa, "neon")) return features.neon;
+  if (!std::strcmp(isa, "neon_dotprod")) return features.neon_dotprod;
+  return !std::strcmp(isa, "neon_i8mm") && features.neon_i8mm;
 }
 
 const Kernels& kernels() { return *current(); }

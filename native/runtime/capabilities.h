@@ -3,8 +3,9 @@
 
 namespace quire {
 
-// `isa` is scalar, avx2 (avx2 + fma + f16c), avx512 (f + bw + vl + dq), avx512vnni (avx512 + vnni)
-// or avx512bf16 (avx512vnni + bf16).
+// `isa` is scalar; avx2 (avx2 + fma + f16c), avx512 (f + bw + vl + dq), avx512vnni (avx512 + vnni),
+// avx512bf16 (avx512vnni + bf16); neon, neon_dotprod (neon + dotprod) or neon_i8mm (neon_dotprod +
+// i8mm).
 bool machine_has(const char* isa);
 
 }  // namespace quire

@@ -49,6 +49,8 @@ void futex_wake(Word& word, int count) {
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");  // `yield` does nothing on most of these processors
 #endif
 }
 

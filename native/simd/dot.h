@@ -19,6 +19,14 @@ enum class Range { below_16, below_64, byte };
 
 constexpr int word_bytes = 32 * 4;  // weights of one word of a panel
 
+}  // namespace quire::QUIRE_ISA
+
+#if defined(QUIRE_NEON)
+#include "simd/neon_dot.h"
+#else
+
+namespace quire::QUIRE_ISA {
+
 #if defined(__AVX512F__)
 struct I32 {
   __m512i v;
@@ -86,15 +94,13 @@ inline I32 byte_of(Bytes x, int i) { return {{x.v[i], x.v[4 + i], x.v[8 + i], x.
 #endif
 constexpr int register_bytes = sizeof(Bytes);
 
+// What dot_words takes from weights of Range::byte before it multiplies.
+constexpr int byte_zero = 0;
+
 // The activations of a word, as memory.
 struct Word {
   int8_t inputs[4];
 };
-inline int32_t word_at(const int8_t* p) {
-  int32_t word;
-  std::memcpy(&word, p, 4);
-  return word;
-}
 
 // 32 activations as dot_words wants them for weights of `range`: in place, or widened to 16 bits in
 // `wide` (64 bytes): the even inputs, then, odd_inputs bytes on, the odd ones.
@@ -280,3 +286,5 @@ inline void dot_words(const Codes& codes, const uint8_t* w, int first, int part,
 #endif
 
 }  // namespace quire::QUIRE_ISA
+
+#endif

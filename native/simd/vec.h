@@ -20,14 +20,21 @@
 
 #include "include/types.h"
 
-#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(QUIRE_NEON)
+#include <arm_neon.h>
+#elif defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
+#endif
+#if defined(QUIRE_NEON) || defined(__AVX2__)
+#define QUIRE_VECTORS  // registers of bytes that can be shifted and looked up in a table
 #endif
 
 #if defined(__AVX512F__)
 #include "simd/avx512.h"
 #elif defined(__AVX2__)
 #include "simd/avx2.h"
+#elif defined(QUIRE_NEON)
+#include "simd/neon.h"
 #else
 #include "simd/scalar.h"
 #endif

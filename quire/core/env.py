@@ -7,8 +7,14 @@ from pathlib import Path
 
 from quire.core.errors import ConfigError
 
+#: Instruction sets there are kernels for, each processor family's worst first.
+CPU_ISAS = (
+    *("scalar", "avx2", "avx512", "avx512vnni", "avx512bf16"),
+    *("neon", "neon_dotprod", "neon_i8mm"),
+)
+
 VARIABLES = {
-    "QUIRE_CPU_ISA": "highest instruction set used: scalar, avx2, avx512, avx512vnni, avx512bf16",
+    "QUIRE_CPU_ISA": f"highest instruction set used: {', '.join(CPU_ISAS)}",
     "QUIRE_LOG_LEVEL": "debug, info, warning or error",
     "QUIRE_API_KEY": "key that clients must send",
     "QUIRE_CACHE": "folder of the store of models and of what it fetched; default: ~/.cache/quire",
@@ -33,9 +39,8 @@ def cpu_isa() -> str | None:
         ConfigError: The value is not an instruction set we know.
     """
     value = get("QUIRE_CPU_ISA")
-    known = ("scalar", "avx2", "avx512", "avx512vnni", "avx512bf16")
-    if value is not None and value not in known:
-        raise ConfigError(f"[env] QUIRE_CPU_ISA must be one of {', '.join(known)}; got {value}.")
+    if value is not None and value not in CPU_ISAS:
+        raise ConfigError(f"[env] QUIRE_CPU_ISA must be one of {', '.join(CPU_ISAS)}; got {value}.")
     return value
 
 

@@ -11,6 +11,7 @@ def test_every_instruction_set_has_words(isa: str) -> None:
     assert len(names) == 4
     assert ("vpdpbusd" in str(names)) == (isa in ("avx512vnni", "avx512bf16"))
     assert ("vdpbf16ps" in str(names)) == (isa == "avx512bf16")
+    assert ("128 bits" in str(names)) == isa.startswith("neon")
 
 
 def test_the_reason_stands_with_bfloat16() -> None:

@@ -12,6 +12,9 @@ _INTEGERS = {
     "avx512": "vpmaddubsw, 512 bits",
     "avx512vnni": "vpdpbusd, 512 bits",
     "avx512bf16": "vpdpbusd, 512 bits",
+    "neon": "smull and smlal, 128 bits",
+    "neon_dotprod": "sdot, 128 bits",
+    "neon_i8mm": "usdot, 128 bits",
 }
 _FLOATS = {
     "scalar": "plain C++",
@@ -19,6 +22,9 @@ _FLOATS = {
     "avx512": "fma, 512 bits",
     "avx512vnni": "fma, 512 bits",
     "avx512bf16": "fma, 512 bits",
+    "neon": "fmla, 128 bits",
+    "neon_dotprod": "fmla, 128 bits",
+    "neon_i8mm": "fmla, 128 bits",
 }
 
 

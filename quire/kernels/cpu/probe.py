@@ -17,7 +17,7 @@ class MachineSpeed:
         read_bytes_per_second: From memory, huge pages.
         fma_flops: float32 multiply-adds, two operations each, per second.
         dot_flops: bfloat16 dot products, per second; 0 where the instruction is missing.
-        int8_ops: Dot products of bytes summed in 32 bits, per second; 0 without AVX2.
+        int8_ops: Dot products of bytes summed in 32 bits, per second; 0 on ``scalar``.
     """
 
     threads: int
