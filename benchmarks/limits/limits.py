@@ -25,7 +25,7 @@ from benchmarks.limits.accounts import Costs
 from benchmarks.limits.phases import Phases
 from benchmarks.peers.setup import ROOT
 from benchmarks.stopwatch import Stopwatch
-from quire.core import env
+from quire.core.machine import read_machine
 from quire.kernels.cpu.native import native
 
 PARTS = ("kernels", "phases")
@@ -115,7 +115,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="*", type=Path, metavar="MODEL", help="GGUF files")
-    parser.add_argument("--threads", type=int, default=env.num_threads())
+    parser.add_argument("--threads", type=int, default=read_machine().num_cores)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", action="append", help=f"of linears; default: {' '.join(DTYPES)}")
     parser.add_argument("--part", action="append", choices=PARTS, help="default: both")

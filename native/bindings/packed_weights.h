@@ -8,6 +8,7 @@
 
 #include "bindings/linear_call.h"
 #include "runtime/experts.h"
+#include "runtime/nodes.h"
 
 namespace quire {
 
@@ -61,6 +62,7 @@ class PackedWeights {
     bytes_ = static_cast<size_t>(bytes);
     if (mapped.is_none()) {
       own_ = std::make_unique<AlignedMemory>(bytes_);
+      interleave(own_->data(), bytes_);
       return data_ = static_cast<char*>(own_->data());
     }
     buffer_ = std::make_unique<Buffer>(mapped, bytes_, false);

@@ -14,7 +14,7 @@ int64_t nanoseconds(clockid_t clock) {
   return clock_gettime(clock, &now) ? -1 : now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-// Move the calling thread to another core and let it run on all of them again.
+// Move the calling thread to another core and let it run on all that it may again.
 void leave_core(const cpu_set_t& allowed) {
   cpu_set_t others = allowed;
   CPU_CLR(sched_getcpu(), &others);
@@ -41,9 +41,9 @@ void CoreSeat::help(bool leave) {
   if (!help_.compare_exchange_strong(none, Help::coming)) return;
   // The thread clears `holding` before it looks for help: it sees this one, or is seen to be done.
   const bool moved = holding_.load() && move_here();
-  const cpu_set_t allowed = allowed_;
   help_.store(moved ? Help::there : Help::none);
-  if (moved && leave) leave_core(allowed);
+  cpu_set_t own;
+  if (moved && leave && !sched_getaffinity(0, sizeof(own), &own)) leave_core(own);
 }
 
 bool CoreSeat::move_here() {
@@ -51,15 +51,20 @@ bool CoreSeat::move_here() {
   const int here = sched_getcpu();
   if (here < 0 || sched_getaffinity(thread, sizeof(allowed_), &allowed_)) return false;
   if (!CPU_ISSET(here, &allowed_) || CPU_COUNT(&allowed_) < 2) return false;
-  cpu_set_t only;
-  CPU_ZERO(&only);
-  CPU_SET(here, &only);
-  return sched_setaffinity(thread, sizeof(only), &only) == 0;
+  CPU_ZERO(&moved_to_);
+  CPU_SET(here, &moved_to_);
+  return sched_setaffinity(thread, sizeof(moved_to_), &moved_to_) == 0;
 }
 
 void CoreSeat::go_back(bool stay) {
   while (help_.load() == Help::coming) sched_yield();
   if (help_.load() == Help::none) return;
+  // Somebody else (taskset, a container's new cpuset) may have decided meanwhile: that stands.
+  cpu_set_t now;
+  if (sched_getaffinity(0, sizeof(now), &now) || !CPU_EQUAL(&now, &moved_to_)) {
+    help_.store(Help::none);
+    return;
+  }
   if (stay)
     (void)sched_setaffinity(0, sizeof(allowed_), &allowed_);
   else

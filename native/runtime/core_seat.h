@@ -41,7 +41,8 @@ class CoreSeat {
   std::atomic<clockid_t> clock_{0};
   std::atomic<bool> holding_{false};
   std::atomic<Help> help_{Help::none};
-  cpu_set_t allowed_{};  // before the move; the helper's while help is coming, then the thread's
+  // Before the move, and where to; the helper's while help is coming, then the thread's.
+  cpu_set_t allowed_{}, moved_to_{};
 };
 
 }  // namespace quire

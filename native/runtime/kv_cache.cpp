@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/checksum.h"
+#include "runtime/nodes.h"
 #include "runtime/thread_pool.h"
 
 namespace quire {
@@ -30,7 +31,9 @@ KVCache::KVCache(int64_t num_layers, int64_t num_blocks, int64_t num_kv_heads, i
                              ? static_cast<size_t>(2 * num_kv_heads * block_size) * sizeof(BF16)
                              : 0),
       memory_(static_cast<size_t>(num_layers * num_blocks) * block_bytes_),
-      scales_(static_cast<size_t>(num_layers * num_blocks) * block_scale_bytes_) {}
+      scales_(static_cast<size_t>(num_layers * num_blocks) * block_scale_bytes_) {
+  interleave(memory_.data(), memory_.bytes());
+}
 
 KVBlocks KVCache::layer(int64_t index) const {
   const auto layer = static_cast<size_t>(index);

@@ -104,7 +104,7 @@ def _native(measure: bool) -> dict[str, Any]:
         from quire.kernels.cpu.native import isa_choice, native
     except QuireError as error:
         return {"error": str(error)}
-    native.set_num_threads(env.num_threads())
+    native.set_num_threads(read_machine().num_cores)
     found = {
         "instruction set": native.isa(),
         "available": native.available_isas(),

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from quire.core.errors import ConfigError
 
-#: Instruction sets there are kernels for, each processor family's worst first; amx_emulated is for
-#: tests.
+#: Instruction sets there are kernels for, each processor family's worst first.
 CPU_ISAS = (
-    *("scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx", "amx_emulated"),
+    *("scalar", "avx2", "avx512", "avx512vnni", "avx512bf16"),
     *("neon", "neon_dotprod", "neon_i8mm"),
 )
 
@@ -58,13 +57,10 @@ def log_level() -> str:
     return value
 
 
-def num_threads() -> int:
-    """Return the compute threads to use by default: ``OMP_NUM_THREADS`` or this process's cores."""
+def omp_num_threads() -> int | None:
+    """Return the compute threads that ``OMP_NUM_THREADS`` asks for, or None."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return min(int(limit), cores) if limit.isdigit() and int(limit) > 0 else cores
+    return int(limit) if limit.isdigit() and int(limit) > 0 else None
 
 
 def cache_folder() -> Path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.core import env
+from quire.core import control_groups, env
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +16,7 @@ class Machine:
     """Limits of this process.
 
     Attributes:
-        num_cores: Cores it may use (``OMP_NUM_THREADS`` lowers it).
+        num_cores: Cores worth a compute thread each (``OMP_NUM_THREADS`` lowers it).
         total_bytes: Memory it may use at most.
         free_bytes: Memory that is available now; caches the system can drop count as free.
     """
@@ -25,12 +27,44 @@ class Machine:
 
 
 def read_machine(root: Path = Path("/")) -> Machine:
-    """Read the machine's limits below ``root`` (``proc``, ``sys/fs/cgroup``)."""
+    """Read the machine's limits below ``root`` (``proc``, ``sys``)."""
     total, free = _host_memory(root)
-    for limit, used in _cgroup_memory(root):
+    for limit, used in control_groups.memory_limits(root):
         total = min(total, limit)
         free = min(free, max(limit - used, 0))
-    return Machine(env.num_threads(), total, free)
+    return Machine(_num_threads(root), total, free)
+
+
+def num_cores(root: Path, allowed: Iterable[int]) -> int:
+    """Return how many compute threads are worth having on the processors ``allowed``.
+
+    Threads of one core share its vector units, so each core counts once. A quota of the control
+    group counts as cores, rounded up: more threads would use it up sooner and then all be stopped
+    for the rest of the period.
+    """
+    cores = {_siblings(root, processor) for processor in allowed}
+    quota = control_groups.cpu_quota(root)
+    return max(1, len(cores) if quota is None else min(len(cores), math.ceil(quota)))
+
+
+def _siblings(root: Path, processor: int) -> str:
+    """Return what is the same for all threads of a core: the list of them."""
+    topology = root / f"sys/devices/system/cpu/cpu{processor}/topology"
+    for name in ("core_cpus_list", "thread_siblings_list"):
+        try:
+            return (topology / name).read_text().strip()
+        except OSError:
+            continue
+    return str(processor)
+
+
+def _num_threads(root: Path) -> int:
+    if hasattr(os, "sched_getaffinity"):
+        allowed = os.sched_getaffinity(0)
+    else:
+        allowed = set(range(os.cpu_count() or 1))
+    limit = env.omp_num_threads()
+    return num_cores(root, allowed) if limit is None else min(limit, len(allowed))
 
 
 def _host_memory(root: Path) -> tuple[int, int]:
@@ -42,50 +76,3 @@ def _host_memory(root: Path) -> tuple[int, int]:
         # Other systems tell the total only.
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return pages, pages
-
-
-def _cgroup_memory(root: Path) -> list[tuple[int, int]]:
-    """Return (limit, bytes in use that cannot be dropped) of each limiting control group."""
-    found = []
-    # A process in a container sees its own group as the root of the hierarchy; outside one, the
-    # group's path is in /proc/self/cgroup and every ancestor may set a limit.
-    for folder, limit_name, used_name, cache_key in (
-        *((f, "memory.max", "memory.current", "inactive_file") for f in _own_groups(root)),
-        (
-            root / "sys/fs/cgroup/memory",
-            "memory.limit_in_bytes",
-            "memory.usage_in_bytes",
-            "total_inactive_file",
-        ),
-    ):
-        limit, used = _read_number(folder / limit_name), _read_number(folder / used_name)
-        if limit is not None and used is not None:
-            found.append((limit, max(used - _read_stat(folder / "memory.stat", cache_key), 0)))
-    return found
-
-
-def _own_groups(root: Path) -> list[Path]:
-    top = root / "sys/fs/cgroup"
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return [top]
-    path = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    own = top / path.strip("/")
-    return [own, *(p for p in own.parents if p == top or top in p.parents)]
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def _read_stat(path: Path, key: str) -> int:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.split()[0] == key), 0)

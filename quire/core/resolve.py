@@ -56,7 +56,7 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
     threads = config.parallel.threads
     if threads is None:
         threads = machine.num_cores
-        chosen("threads", threads, "the cores this process may use")
+        chosen("threads", threads, "the cores this process may use, within its CPU quota")
     dtype = str(config.model.dtype)
     if dtype == "auto":
         dtype = model_config.dtype

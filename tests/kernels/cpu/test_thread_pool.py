@@ -35,6 +35,38 @@ def allowed_cores() -> dict[str, frozenset[int]]:
     }
 
 
+@pytest.fixture
+def pool():
+    """Puts the number of threads, and their cores, right afterwards."""
+    threads, cores = native.num_threads(), os.sched_getaffinity(0)
+    yield
+    set_cores(cores)
+    native.set_num_threads(threads)
+
+
+def set_cores(cores):
+    """As ``taskset -ap`` and a container's new cpuset do."""
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), cores)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_cores_that_come_and_go(pool, strangers):
+    """Fewer cores than threads for a while: the same bits, and nobody waits for ever."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((1024, 1024), dtype=np.float32)
+    linear = CpuLinear([HostTensor("w", "float32", weight)], [], "float32")
+    x = rng.standard_normal((96, 1024), dtype=np.float32)
+    native.set_num_threads(1)
+    expected = linear(x).tobytes()
+    native.set_num_threads(3)
+    cores = sorted(os.sched_getaffinity(0))
+    for turn in range(40):
+        set_cores(cores[turn % 2 : turn % 2 + 1] if turn % 4 < 2 else cores)
+        for _ in range(10):
+            assert linear(x).tobytes() == expected
+
+
 def test_threads_that_lose_their_cores(strangers):
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((1024, 1024), dtype=np.float32)
@@ -57,3 +89,12 @@ def test_threads_that_lose_their_cores(strangers):
         assert set(after.values()) == {cores}, after
     finally:
         native.set_num_threads(threads)
+
+
+def test_memory_is_spread_over_the_nodes():
+    """On a machine with one node the kernel takes the same request, and has one to choose."""
+    assert native.num_memory_nodes() >= 1
+    policy = native.policy_of_spread_memory()
+    if not policy:
+        pytest.skip("the system refuses memory policies")
+    assert policy.startswith("interleave:0")
