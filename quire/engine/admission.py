@@ -9,7 +9,7 @@ low: then the guess moves towards the sequences' limits, and goes back while blo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.output_lengths import OutputLengths
@@ -24,6 +24,58 @@ FREE_PART = 0.05
 
 #: Steps to a request's end, its blocks now and its further blocks a step.
 Growth = tuple[float, float, float]
+#: By the steps to their ends, of requests: their blocks, their further blocks a step, their number.
+Groups = dict[float, tuple[float, float, int]]
+
+
+class Outlook:
+    """How the running requests grow, while a step is planned: made when somebody may start.
+
+    Args:
+        running: Who runs; good until one of them ends or gets blocks.
+        grow: Estimates each of them.
+
+    Attributes:
+        num_seqs: Sequences that run, those that are yet to split off included.
+    """
+
+    def __init__(
+        self, running: Sequence[Request], grow: Callable[[Sequence[Request]], list[Growth]]
+    ) -> None:
+        self.num_seqs = sum(1 + len(request.pending_children) for request in running)
+        self._running, self._grow = running, grow
+        self._groups: Groups | None = None
+        self._bound = 0.0
+
+    @property
+    def groups(self) -> Groups:
+        """The requests that run, and those added since, by the steps to their ends."""
+        if self._groups is None:
+            parts = self._grow(self._running)
+            self._groups = _group(parts)
+            self._bound = sum(map(_most, parts))
+        return self._groups
+
+    def add(self, num_seqs: int, own: Growth) -> None:
+        """A request of ``num_seqs`` sequences starts."""
+        self.num_seqs += num_seqs
+        _put(self.groups, own)
+        self._bound += _most(own)
+
+    def fits(self, own: Growth, num_blocks: int) -> bool:
+        """Return whether the peak with one more is within ``num_blocks``.
+
+        Most often a bound says so; the peak itself costs a look at all groups. So a step that starts
+        many looks at all about as often as the blocks that are left halve.
+        """
+        groups, most = self.groups, _most(own)
+        if self._bound + most > num_blocks:
+            self._bound = _peak(groups)[1]
+        if self._bound + most <= num_blocks:
+            return True
+        with_own = dict(groups)
+        _put(with_own, own)
+        return _peak(with_own)[0] <= num_blocks
 
 
 class Admission:
@@ -42,18 +94,22 @@ class Admission:
         self.lengths = OutputLengths()
         self.caution = 0.0
 
-    def admits(self, growth: Sequence[Growth], own: Growth) -> bool:
+    def outlook(self, running: Sequence[Request]) -> Outlook:
+        """Return how the running requests grow."""
+        return Outlook(running, self.growth)
+
+    def admits(self, outlook: Outlook, own: Growth) -> bool:
         """Return whether a request can start and most likely nobody is preempted for it.
 
         Args:
-            growth: Of all running requests; next to nobody every request is let in.
+            outlook: Of all running requests; next to nobody every request is let in.
             own: Of the waiting one.
         """
-        return not growth or _peak([*growth, own]) <= self._kv.pool.num_blocks - 1
+        return not outlook.num_seqs or outlook.fits(own, self._kv.pool.num_blocks - 1)
 
     def expected_usage(self, running: Sequence[Request]) -> float:
         """Return the part of the pool that is expected to be in use at the peak; 0 and more."""
-        return _peak(self.growth(running)) / (self._kv.pool.num_blocks - 1)
+        return _peak(_group(self.growth(running)))[0] / (self._kv.pool.num_blocks - 1)
 
     def growth(self, running: Sequence[Request]) -> list[Growth]:
         """Return how each running request grows; good until one of them ends or gets blocks."""
@@ -101,15 +157,39 @@ class Admission:
         return rest, now + num_extra + width - 1, width * (last - now) / rest
 
 
-def _peak(parts: Sequence[Growth]) -> float:
-    """Return the most blocks in use at once."""
-    peak = blocks = growth = 0.0
-    num_longer, last = 0, 0.0
-    for number, (steps, own, own_growth) in enumerate(sorted(parts, reverse=True)):
-        if steps != last:
-            num_longer, last = number, steps
+def _group(parts: Iterable[Growth]) -> Groups:
+    groups: Groups = {}
+    for part in parts:
+        _put(groups, part)
+    return groups
+
+
+def _put(groups: Groups, part: Growth) -> None:
+    steps, own, own_growth = part
+    blocks, growth, count = groups.get(steps, (0.0, 0.0, 0))
+    groups[steps] = blocks + own, growth + own_growth, count + 1
+
+
+def _most(part: Growth) -> float:
+    """Return a bound of what a sequence adds to the peak: its blocks at its end, and a half."""
+    steps, own, own_growth = part
+    return own + own_growth * steps + 0.5
+
+
+def _peak(groups: Groups) -> tuple[float, float]:
+    """Return the most blocks in use at once, and a bound to which others add :func:`_most`.
+
+    The bound counts half a block for sequences that end at the same time, too, because one that
+    ends just before them may come: then they go on.
+    """
+    peak = bound = blocks = growth = 0.0
+    num_longer = 0
+    for steps, (own, own_growth, count) in sorted(groups.items(), reverse=True):
         blocks += own
         growth += own_growth
         # Those that go on hold whole blocks: half a block each above the line to their ends.
-        peak = max(peak, blocks + growth * steps + num_longer / 2)
-    return peak
+        in_use = blocks + growth * steps + num_longer / 2
+        peak = max(peak, in_use)
+        bound = max(bound, in_use + count / 2)
+        num_longer += count
+    return peak, bound

@@ -9,9 +9,11 @@ client that comes back after a pause is lifted to the others: what it did not us
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from quire.core.client import Client
+from quire.engine.least_first import LeastFirst
 from quire.engine.request import Request, RequestStatus
 from quire.engine.request_queue import AGEING_SECONDS, RequestQueue
 
@@ -40,9 +42,12 @@ class FairQueue:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._queues: dict[str, RequestQueue] = {}  # that are not empty
+        self._priorities: Counter[int] = Counter()  # of all that wait
         self._size = 0
         self._last_left = ""  # the client whose queue became empty last
         self.served: dict[str, float] = {}
+        self._ranks = LeastFirst(self._rank)  # of clients whose requests have one priority
+        self._counters = LeastFirst(lambda name: self.served[name] if name in self._queues else None)
 
     def __len__(self) -> int:
         return self._size
@@ -58,29 +63,21 @@ class FairQueue:
         if queue is None:
             self._lift(client_id)
             queue = self._queues[client_id] = RequestQueue()
+            self._counters.push(client_id)
         queue.push(request)
+        self._priorities[request.priority] += 1
         self._size += 1
+        self._ranks.push(client_id)
 
     def peek(self) -> Request | None:
         """Return the request that starts next, or None when nothing waits.
 
         Another call may return another one: they age meanwhile.
         """
-        heads = [head for queue in self._queues.values() if (head := queue.peek()) is not None]
-        if len(heads) < 2:
-            return heads[0] if heads else None
-        best, now = min(head.priority for head in heads), self._clock()
-
-        def rank(head: Request) -> tuple[float, bool, float, tuple[float, int, int]]:
-            level = best
-            if head.priority > best:
-                waited = now - head.metrics.arrival_time
-                level = max(best, head.priority - int(waited / AGEING_SECONDS))
-            fresh = head.status is not RequestStatus.PREEMPTED
-            served = self.served[head.source.client.client_id] if fresh else 0.0
-            return level, fresh, served, head.order
-
-        return min(heads, key=rank)
+        if len(self._priorities) > 1:
+            return self._of_priorities()
+        client_id = self._ranks.first()
+        return None if client_id is None else self._queues[client_id].peek()
 
     def remove(self, request: Request) -> None:
         """Take a request out wherever it stands."""
@@ -88,9 +85,13 @@ class FairQueue:
         queue = self._queues[client_id]
         queue.remove(request)
         self._size -= 1
+        self._priorities[request.priority] -= 1
+        if not self._priorities[request.priority]:
+            del self._priorities[request.priority]
         if not len(queue):
             del self._queues[client_id]
             self._last_left = client_id
+        self._ranks.push(client_id)  # its next request may go before others, unlike this one
 
     def charge(self, client: Client, cost: float) -> None:
         """Count what was computed for a client."""
@@ -98,6 +99,31 @@ class FairQueue:
         if client_id not in self.served:  # forgotten while its requests ran
             self.served[client_id] = self._floor()
         self.served[client_id] += cost / client.weight
+
+    def _rank(self, client_id: str) -> tuple[bool, float, tuple[float, int, int]] | None:
+        """Return the sort key of a client among those of one priority; it grows while it waits."""
+        queue = self._queues.get(client_id)
+        head = None if queue is None else queue.peek()
+        if head is None:
+            return None
+        fresh = head.status is not RequestStatus.PREEMPTED
+        return fresh, self.served[client_id] if fresh else 0.0, head.order
+
+    def _of_priorities(self) -> Request:
+        """Return the request that starts next, of several priorities: these age."""
+        heads = [head for queue in self._queues.values() if (head := queue.peek()) is not None]
+        best, now = min(head.priority for head in heads), self._clock()
+
+        def rank(head: Request) -> tuple[float, bool, float, tuple[float, int, int]]:
+            level = best
+            if head.priority > best:
+                waited = now - head.metrics.arrival_time
+                level = max(best, head.priority - int(waited / AGEING_SECONDS))
+            key = self._rank(head.source.client.client_id)
+            assert key is not None, f"{head.request_id} waits"
+            return level, *key
+
+        return min(heads, key=rank)
 
     def _lift(self, client_id: str) -> None:
         """Have a client that joins begin where the others are."""
@@ -108,9 +134,8 @@ class FairQueue:
 
     def _floor(self) -> float:
         """Return the least counter of the clients that wait, or that of the last that did."""
-        if self._queues:
-            return min(self.served[name] for name in self._queues)
-        return self.served.get(self._last_left, 0.0)
+        least = self._counters.first()
+        return self.served.get(self._last_left if least is None else least, 0.0)
 
     def _forget_idle(self) -> None:
         """Drop the smaller half of the counters: lifting brings most of them back anyhow."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Sequence
 from operator import attrgetter
 
@@ -16,7 +16,7 @@ from quire.core.step import (
     SequenceResult,
     StepOutput,
 )
-from quire.engine.admission import Admission, Growth
+from quire.engine.admission import Admission, Growth, Outlook
 from quire.engine.droppable_parts import DroppableParts
 from quire.engine.engine_output import EngineOutput
 from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
@@ -133,12 +133,16 @@ class Scheduler:
         """
         plan = SchedulerOutput()
         self._planned_time = self._clock()
-        division = self._divide(unready) if self.prefill.divides else None
+        outlook = self.admission.outlook(self.running)
+        division = self._divide(unready, outlook) if self.prefill.divides else None
+        num_running = len(self.running)
         room = self._schedule_running(plan, division, unready)
+        if len(self.running) < num_running:  # some were preempted
+            outlook = self.admission.outlook(self.running)
         first_part = room if self.options.enable_chunked_prefill else 0
         if division is not None:
             room, first_part = min(room, division.room), division.first_part
-        self._schedule_waiting(plan, room, first_part)
+        self._schedule_waiting(plan, room, first_part, outlook)
         if not plan.scheduled:  # what was to start has found no blocks
             self._schedule_running(plan, None, unready)
         if plan.scheduled:
@@ -205,7 +209,7 @@ class Scheduler:
         if request in self.waiting:
             self.waiting.remove(request)
         elif request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
+            del self.running[bisect_left(self.running, request.order, key=_order)]
         else:
             self.held.pop(request.request_id, None)
         self._finish(request, reason)
@@ -260,7 +264,7 @@ class Scheduler:
                 has_part |= num_computed < request.num_tokens
         self.prefill.chunk_size.observe(seconds, num_prompt_tokens, has_part)
 
-    def _divide(self, unready: Container[str]) -> Division:
+    def _divide(self, unready: Container[str], outlook: Outlook) -> Division:
         """Divide the tokens that the next step has for prompts."""
         num_decodes = sum(map(_decodes, self.running))
         prompts = [
@@ -268,27 +272,24 @@ class Scheduler:
             for request in self.running
             if not _decodes(request) and request.request_id not in unready
         ]
-        found = self._next_request(self._growth())
+        found = self._next_request(outlook)
         head = None if found is None else (found[0], self._num_missing(found[0], found[1]))
         room = max(self.prefill.budget(num_decodes) - num_decodes, 1)
         most = self.prefill.chunk_size.tokens(self._planned_time, num_decodes)
         return self.prefill.divide(prompts, head, len(self.waiting), room, most)
 
-    def _growth(self) -> list[Growth]:
-        """Return how running requests grow, where somebody waits who asks for it."""
-        return self.admission.growth(self.running) if len(self.waiting) else []
-
-    def _next_request(self, growth: list[Growth]) -> tuple[Request, list[int], Growth] | None:
+    def _next_request(self, outlook: Outlook) -> tuple[Request, list[int], Growth] | None:
         """Return who may start now, its prefix hits and how it would grow; None for nobody."""
+        if outlook.num_seqs >= self.options.max_num_seqs:
+            return None
         request = self.waiting.peek()
         if request is None:
             return None
-        num_seqs = sum(1 + len(r.pending_children) for r in (*self.running, request))
-        if num_seqs > self.options.max_num_seqs:
+        if outlook.num_seqs + 1 + len(request.pending_children) > self.options.max_num_seqs:
             return None
         hits = self.kv.get_computed_blocks(request)
         own = self.admission.own_growth(request, hits)
-        return (request, hits, own) if self.admission.admits(growth, own) else None
+        return (request, hits, own) if self.admission.admits(outlook, own) else None
 
     def _num_missing(self, request: Request, hits: Sequence[int] | None = None) -> int:
         """Return how many tokens of a request are neither computed nor found in the cache."""
@@ -297,12 +298,13 @@ class Scheduler:
         num_found = request.num_computed_tokens + len(hits) * self.kv.block_size
         return request.num_tokens - num_found
 
-    def _schedule_waiting(self, plan: SchedulerOutput, room: int, first_part: int) -> None:
+    def _schedule_waiting(
+        self, plan: SchedulerOutput, room: int, first_part: int, outlook: Outlook
+    ) -> None:
         """Start waiting requests, in order, while slots, blocks and room for tokens last."""
         if self.running and self.options.batching_type == "static":
             return
-        growth = self._growth()  # once: many may start
-        while room > 0 and (found := self._next_request(growth)) is not None:
+        while room > 0 and (found := self._next_request(outlook)) is not None:
             request, hits, own = found
             num_missing = self._num_missing(request, hits)
             if request.num_output_tokens and request.params.structured_outputs:
@@ -320,8 +322,8 @@ class Scheduler:
             if allocation is None:
                 break
             self.waiting.remove(request)
+            outlook.add(1 + len(request.pending_children), own)
             self._start(plan, request, hits)
-            growth.append(own)
             self._plan_request(plan, request, num_new_tokens, Allocation([]))
             room -= num_new_tokens
 
@@ -389,11 +391,7 @@ class Scheduler:
         num_tokens = len(request.token_ids)
         ends = num_computed + num_new_tokens == num_tokens
         samples = ends and request.params.pooling is None
-        assert num_computed + num_new_tokens <= num_tokens, (
-            num_computed,
-            num_new_tokens,
-            num_tokens,
-        )
+        assert num_computed + num_new_tokens <= num_tokens, f"{request_id}: more than it has"
         plan.scheduled.append(
             ScheduledRequest(
                 request_id, num_computed, num_new_tokens, allocation.new_block_ids, samples

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quire.engine import admission as admission_module
+from quire.engine.admission import Outlook
 from quire.engine.output_lengths import UNSEEN, WINDOW, OutputLengths
 
 
@@ -97,12 +99,13 @@ def test_a_step_that_starts_many_looks_at_each_once(start, counting):
         looked_at.append(request)
         return one(request, num_extra)
 
-    def compared(growth, own):
+    def compared(outlook, own):
         num_looked_at = len(looked_at)
         anew = admission.growth(scheduler.running)
         del looked_at[num_looked_at:]
-        sums.append([sum(blocks for _, blocks, _ in parts) for parts in (growth, anew)])
-        return admits(growth, own)
+        kept = sum(blocks for blocks, _, _ in outlook.groups.values())
+        sums.append((kept, sum(blocks for _, blocks, _ in anew)))
+        return admits(outlook, own)
 
     admission._one, admission.admits = counted, compared
     for i in range(64):  # half of them share their first blocks with others of the step
@@ -131,6 +134,62 @@ def test_everybody_ends_whatever_was_learned(start, counting, work, seen, cautio
         run.add(f"r{i}", [i % 900 + 1] * prompt, max_tokens=output, n=n)
     run.finish()
     assert len(run.endings) == sum(n for _, _, n in work)
+
+
+growths = st.tuples(
+    st.integers(1, 50).map(float), st.floats(0, 40), st.integers(0, 8).map(lambda n: n / 16)
+)
+
+
+def peak(parts):
+    """Look at the end of each sequence: those that go on hold half a block more than the line."""
+    peaks = [0.0]
+    for steps, _, _ in parts:
+        going_on = sorted((p for p in parts if p[0] >= steps), reverse=True)
+        in_use = sum(blocks + growth * steps for _, blocks, growth in going_on)
+        peaks.append(in_use + sum(p[0] > steps for p in going_on) / 2)
+    return max(peaks)
+
+
+@given(st.lists(growths, min_size=1, max_size=12), st.lists(growths, max_size=12))
+def test_the_bound_lets_in_what_the_peak_does(parts, coming):
+    outlook = Outlook([], lambda _: list(parts))
+    for own in coming:
+        known = [*parts, own]
+        exact = peak(known)
+        for num_blocks in (exact - 0.01, exact + 0.01):
+            assert outlook.fits(own, num_blocks) == (exact <= num_blocks)
+        outlook.add(1, own)
+        parts = known
+
+
+@pytest.mark.parametrize("same_length", [False, True])
+@pytest.mark.parametrize("num_blocks", [8192, 2048])
+def test_a_step_that_starts_a_thousand_looks_at_all_a_few_times(
+    start, counting, monkeypatch, same_length, num_blocks
+):
+    """Each start used to sort all running requests: half a million looks."""
+    exact, num_looks = admission_module._peak, []
+
+    def counted(groups):
+        num_looks.append(len(groups))
+        return exact(groups)
+
+    monkeypatch.setattr(admission_module, "_peak", counted)
+    run = start(
+        num_blocks=num_blocks,
+        executor_class=counting,
+        max_num_seqs=1024,
+        max_num_batched_tokens=32768,
+        mixed_prefill_tokens=0,
+        enable_prefix_caching=False,
+    )
+    for i in range(1024):
+        length = 40 if same_length else 20 + 7 * i % 41
+        run.add(f"r{i}", [1 + i % 900] * 20, max_tokens=length)
+    run.step()
+    assert len(run.plans[0].new_requests) > 400
+    assert sum(num_looks) <= 10_000
 
 
 # What is learned

@@ -206,3 +206,55 @@ def test_time_that_passes_while_a_request_starts_does_not_change_who_starts(star
     assert not len(run.engine.scheduler.waiting)
     run.finish()
     assert run.endings == {("ahead", 0): "length", ("ages", 0): "length"}
+
+
+def least(queue, waiting):
+    """Look at every waiting request: what the queue must find without that."""
+    heads = {}
+    for request in sorted(waiting, key=lambda r: r.order):
+        heads.setdefault(request.source.client.client_id, request)
+
+    def rank(head):
+        fresh = head.status is not RequestStatus.PREEMPTED
+        served = queue.served[head.source.client.client_id] if fresh else 0.0
+        return fresh, served, head.order
+
+    return min(heads.values(), key=rank, default=None)
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 12))
+def test_the_next_one_is_the_least_of_all(rng, num_clients):
+    clients = [Client(f"c{i}", rng.choice([0.5, 1.0, 3.0])) for i in range(num_clients)]
+    queue, waiting, away = FairQueue(lambda: 0.0), [], []
+    for number in range(120):
+        action = rng.random()
+        if action < 0.45:
+            request = waiting_request(number, rng.choice(clients), time=rng.random())
+            waiting.append(request)
+            queue.push(request)
+        elif action < 0.6 and waiting:
+            request = waiting.pop(rng.randrange(len(waiting)))
+            queue.remove(request)
+            away.append(request)
+        elif action < 0.7 and away:  # preempted: back to its old place
+            request = away.pop(rng.randrange(len(away)))
+            request.status = RequestStatus.PREEMPTED
+            waiting.append(request)
+            queue.push(request)
+        else:
+            queue.charge(rng.choice(clients), rng.choice([1.0, 2.0, 7.0]))
+        assert queue.peek() is least(queue, waiting)
+        assert len(queue) == len(waiting)
+
+
+def test_many_waiting_clients_cost_a_step_nothing():
+    """A look at the queue used to be one at each client's."""
+    queue = FairQueue(lambda: 0.0)
+    for number in range(4096):
+        queue.push(waiting_request(number, Client(f"c{number}")))
+    rank, looked_at = queue._rank, []
+    queue._ranks._key = lambda name: looked_at.append(name) or rank(name)
+    for number in range(100):
+        queue.charge(Client(f"c{number}"), 1.0)
+        assert queue.peek().request_id == f"r{number + 1}"
+    assert len(looked_at) <= 300

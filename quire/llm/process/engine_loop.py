@@ -50,8 +50,9 @@ from quire.runner.in_process_executor import load_executor
 
 log = get_logger(__name__)
 
-#: Counters travel at most this often, and whenever the engine runs out of work.
-STATS_SECONDS = 0.05
+#: Counters travel at most this often, and whenever the engine runs out of work. They are read in a
+#: time that grows with the requests: that is to be a small part of all.
+STATS_SECONDS, STATS_PART = 0.05, 0.01
 #: How far loading is travels at most this often.
 PROGRESS_SECONDS = 0.1
 
@@ -159,7 +160,7 @@ class EngineLoop:
         self._link = link
         self._grammars: GrammarThread[EngineRequest] = GrammarThread(grammars)
         self._heap = HeapTrimmer("engine")
-        self._stats_time = 0.0
+        self._stats_time = 0.0  # when they are due
         self._received: list[Any] = []  # in the midst of a step
 
     def run(self) -> None:
@@ -202,10 +203,11 @@ class EngineLoop:
 
     def _someone_came(self) -> bool:
         """Return whether a request has come that starts at once; asked in the midst of a step."""
+        new: list[Any] = []  # those that came before do not start at once, or it would have ended
         with suppress(EOFError, OSError):  # the next look between steps sees it, too
-            self._received.extend(self._link.receive())
-        requests = [m.request for m in self._received if isinstance(m, Add)]
-        return any(map(self._starts_at_once, requests))
+            new.extend(self._link.receive())
+        self._received += new
+        return any(self._starts_at_once(m.request) for m in new if isinstance(m, Add))
 
     def _starts_at_once(self, request: EngineRequest) -> bool:
         constraint = request.params.structured_outputs
@@ -216,9 +218,10 @@ class EngineLoop:
         now = time.monotonic()
         stats = None
         idle = not self._engine.has_unfinished_requests()
-        if idle or now - self._stats_time >= STATS_SECONDS:
-            self._stats_time = now
+        if idle or now >= self._stats_time:
             stats = self.stats()
+            seconds = time.monotonic() - now
+            self._stats_time = now + max(STATS_SECONDS, seconds / STATS_PART)
         self._link.send(Step(outputs, stats))
 
     def _handle(self, message: Any) -> None:

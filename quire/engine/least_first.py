@@ -1,0 +1,50 @@
+"""Names by keys that grow: the least is found without a look at the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush, heapreplace
+from typing import Any
+
+
+class LeastFirst:
+    """Finds the name with the least key.
+
+    A key may grow without notice: a name that comes to the front with an old key goes back to where
+    the new one puts it. One that has become less, or a name that has joined, must be pushed.
+
+    Args:
+        key: Returns a name's key, which can be compared with others; None for one that is gone.
+    """
+
+    def __init__(self, key: Callable[[str], Any | None]) -> None:
+        self._key = key
+        self._heap: list[tuple[Any, str]] = []
+        self._entries: dict[str, tuple[Any, str]] = {}  # the one of a name's entries that counts
+
+    def push(self, name: str) -> None:
+        """Put a name where its key says; nowhere when it is gone."""
+        key = self._key(name)
+        entry = (key, name)
+        if key is not None and self._entries.get(name) != entry:
+            self._entries[name] = entry
+            heappush(self._heap, entry)
+
+    def first(self) -> str | None:
+        """Return the name with the least key, or None when all are gone."""
+        while self._heap:
+            entry = self._heap[0]
+            name = entry[1]
+            if self._entries.get(name) is not entry:
+                heappop(self._heap)
+                continue
+            key = self._key(name)
+            if key is None:
+                heappop(self._heap)
+                del self._entries[name]
+            elif key == entry[0]:
+                return name
+            else:
+                self._entries[name] = entry = (key, name)
+                heapreplace(self._heap, entry)
+        return None
