@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=6, help="long prompts a case")
     parser.add_argument("--short", type=int, default=120, help="short prompts of the case alone")
     parser.add_argument("--rate", type=float, default=1.0, help="short prompts a second")
-    parser.add_argument("--mixed-prefill-tokens", type=int, default=112)
+    parser.add_argument("--mixed-prefill-tokens", type=int)
     parser.add_argument("--no-result", action="store_true", help="write no result file")
     arguments = parser.parse_args()
     rows = asyncio.run(measure(arguments))

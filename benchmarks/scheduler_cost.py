@@ -70,7 +70,9 @@ class DrawingExecutor:
 
     def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> Drawn:
         start = time.thread_time()
-        output = StepOutput({r.request_id: SequenceResult([1]) for r in plan.scheduled if r.samples})
+        output = StepOutput(
+            {r.request_id: SequenceResult([1]) for r in plan.scheduled if r.samples}
+        )
         self.seconds += time.thread_time() - start
         return Drawn(output)
 

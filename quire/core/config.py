@@ -6,6 +6,7 @@ Resolution of ``auto`` and ``None`` lives in :mod:`quire.core.resolve`; nothing 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
@@ -180,8 +181,13 @@ class SchedulerOptions:
     long_prefill_token_threshold: int = option(
         0, "most tokens of one prompt in a step; 0: only the budget"
     )
-    mixed_prefill_tokens: int = option(
-        112, "most prompt tokens in a step that others wait for; 0: only the budget"
+    mixed_prefill_tokens: int | None = option(
+        None,
+        "most prompt tokens in a step that others wait for; 0: only the budget; default: 112, and "
+        "more of short prompts, up to 100 ms",
+    )
+    target_itl_ms: float | None = option(
+        None, "in place of that: milliseconds that a step should take, as steps are measured"
     )
     scheduling_policy: Literal["fcfs", "priority"] = option(
         "fcfs", "priority: lower value starts first"
@@ -268,9 +274,7 @@ class EngineConfig:
             raise ConfigError(
                 f"[config] --long-prefill-token-threshold must be at least 0; got {threshold}."
             )
-        mixed = self.scheduler.mixed_prefill_tokens
-        if mixed < 0:
-            raise ConfigError(f"[config] --mixed-prefill-tokens must be at least 0; got {mixed}.")
+        self._check_prompt_tokens()
         self._check_quantization()
         self._check_cache()
         for name in ("override_generation_config", "default_chat_template_kwargs"):
@@ -283,6 +287,18 @@ class EngineConfig:
                     f"--max-model-len ({self.model.max_model_len}); got {budget}. Raise it, or "
                     "keep chunked prefill on."
                 )
+
+    def _check_prompt_tokens(self) -> None:
+        mixed, target = self.scheduler.mixed_prefill_tokens, self.scheduler.target_itl_ms
+        if mixed is not None and mixed < 0:
+            raise ConfigError(f"[config] --mixed-prefill-tokens must be at least 0; got {mixed}.")
+        if target is not None and not 0 < target < math.inf:
+            raise ConfigError(f"[config] --target-itl-ms must be above 0 and finite; got {target}.")
+        if mixed is not None and target is not None:
+            raise ConfigError(
+                "[config] --mixed-prefill-tokens and --target-itl-ms must not both be given; got "
+                f"{mixed} and {target}. Leave one out."
+            )
 
     def _check_cache(self) -> None:
         cache = self.cache

@@ -96,7 +96,8 @@ class EngineKeywords(TypedDict, total=False):
     max_num_batched_tokens: int
     enable_chunked_prefill: bool
     long_prefill_token_threshold: int
-    mixed_prefill_tokens: int
+    mixed_prefill_tokens: int | None
+    target_itl_ms: float | None
     scheduling_policy: Literal["fcfs", "priority"]
     batching_type: Literal["inflight", "static"]
     device: Literal["auto", "cpu", "reference"]

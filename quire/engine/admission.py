@@ -65,7 +65,7 @@ class Outlook:
     def fits(self, own: Growth, num_blocks: int) -> bool:
         """Return whether the peak with one more is within ``num_blocks``.
 
-        Most often a bound says so; the peak itself costs a look at all groups. So a step that starts
+        Most often a bound says so; the peak itself costs a look at all groups. A step that starts
         many looks at all about as often as the blocks that are left halve.
         """
         groups, most = self.groups, _most(own)

@@ -30,14 +30,9 @@ INTERVAL_WEIGHT = 0.1
 
 
 class ChunkSize:
-    """Measures steps.
+    """Measures steps."""
 
-    Args:
-        most: Tokens of a part when nothing else is known, and never more.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._short_seconds = 0.0
         self._token_seconds = 0.0  # of prompt tokens, in steps with a part of a long prompt
         self._company_until = 0.0
@@ -65,17 +60,21 @@ class ChunkSize:
             token_seconds = seconds / num_prompt_tokens
             self._token_seconds = _mean(self._token_seconds, token_seconds, LONG_WEIGHT)
 
-    def tokens(self, now: float, num_decodes: int) -> int:
-        """Return the most tokens of the next part, next to that many decodes."""
+    def tokens(self, now: float, num_decodes: int, most: int) -> int:
+        """Return the most tokens of the next part, next to that many decodes.
+
+        Args:
+            now: On the clock of :meth:`joined`.
+            num_decodes: In the next step.
+            most: Tokens when nothing else is known, and never more.
+        """
         seconds = (SURE_FACTOR if self.is_sure else STEP_FACTOR) * self._short_seconds
         if not num_decodes and not self.is_sure:
             seconds = max(seconds, math.sqrt(2 * self._short_seconds * self._interval))
         is_known = self._short_seconds > 0 and self._token_seconds > 0
         if not is_known or now >= self._company_until:
-            return self._most
-        return max(
-            min(int(seconds / self._token_seconds), self._most), min(LEAST_TOKENS, self._most)
-        )
+            return most
+        return max(min(int(seconds / self._token_seconds), most), min(LEAST_TOKENS, most))
 
 
 def _mean(mean: float, newest: float, weight: float) -> float:

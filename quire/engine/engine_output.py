@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from quire.core.outputs import RequestMetrics
 from quire.core.step import SequenceResult
+from quire.engine.request import Request
 
 
 @dataclass(slots=True)
@@ -31,3 +32,22 @@ class EngineOutput:
     metrics: RequestMetrics
     finish_reason: str | None = None
     stop_reason: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        result: SequenceResult,
+        finish_reason: str | None = None,
+        stop_reason: int | None = None,
+    ) -> EngineOutput:
+        """Report what a step brought for a sequence."""
+        return cls(
+            request.group_id,
+            request.index,
+            result,
+            request.num_cached_tokens,
+            request.metrics,
+            finish_reason,
+            stop_reason,
+        )

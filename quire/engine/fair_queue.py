@@ -47,7 +47,9 @@ class FairQueue:
         self._last_left = ""  # the client whose queue became empty last
         self.served: dict[str, float] = {}
         self._ranks = LeastFirst(self._rank)  # of clients whose requests have one priority
-        self._counters = LeastFirst(lambda name: self.served[name] if name in self._queues else None)
+        self._counters = LeastFirst(
+            lambda name: self.served[name] if name in self._queues else None
+        )
 
     def __len__(self) -> int:
         return self._size

@@ -10,11 +10,12 @@ prompt waits for ever (shortest remaining time first, with ageing).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.core.config import SchedulerOptions
-from quire.engine.chunk_size import ChunkSize
+from quire.engine.chunk_size import LEAST_TOKENS, ChunkSize
 from quire.engine.request import Request
+from quire.engine.step_cost import StepCost
 
 #: Steps in a row that a prompt is passed over before its turn comes: the oldest one, and others.
 OLDEST_PATIENCE = 2
@@ -24,8 +25,29 @@ FIRST_PART = 16
 #: With this many prompts half computed, further long ones stay in the queue.
 MAX_STARTED_PROMPTS = 16
 
+#: Prompt tokens of a step that others wait for, where no setting says otherwise.
+PROMPT_TOKENS = 112
+#: There, prompts of at most that many may have more together, as long as the step takes no longer
+#: than this: a burst of them starts at once, and who makes tokens sees a pause of no matter.
+BURST_SECONDS = 0.1
+
 #: A request and how many of its tokens a step may compute.
 Want = tuple[Request, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many tokens of prompts a step may have.
+
+    Attributes:
+        room: Of all.
+        whole: Of a prompt that ends within the step.
+        part: Of one that goes on.
+    """
+
+    room: int
+    whole: int
+    part: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +57,13 @@ class Division:
     Attributes:
         shares: By request id, of running requests; those without one get none.
         room: Tokens left for requests that start in this step.
-        first_part: Most of a prompt that starts without fitting into the room.
+        whole: Most of a prompt that starts and ends within the step.
+        first_part: Most of one that goes on.
     """
 
     shares: dict[str, int]
     room: int
+    whole: int
     first_part: int
 
 
@@ -52,7 +76,7 @@ class PrefillPolicy:
 
     Attributes:
         divides: Whether prompts take turns. When not, steps are filled in the requests' order.
-        chunk_size: Told of requests that come and of steps that end.
+        chunk_size: Told of requests that come.
     """
 
     def __init__(self, options: SchedulerOptions, takes_more: bool) -> None:
@@ -60,15 +84,63 @@ class PrefillPolicy:
         self.divides = (
             takes_more and options.enable_chunked_prefill and options.batching_type == "inflight"
         )
-        self.chunk_size = ChunkSize(options.mixed_prefill_tokens or options.max_num_batched_tokens)
+        self.chunk_size = ChunkSize()
+        self._cost = StepCost()
         self._passed: dict[str, int] = {}  # steps in a row in which a prompt got nothing
+
+    def observe(
+        self, seconds: float, num_decodes: int, num_prompt_tokens: int, has_part: bool
+    ) -> None:
+        """A step has ended, and nothing of it was dropped.
+
+        Args:
+            seconds: It took.
+            num_decodes: Sequences that decoded.
+            num_prompt_tokens: It had.
+            has_part: Whether some of them were a part of a prompt that goes on.
+        """
+        self.chunk_size.observe(seconds, num_prompt_tokens, has_part)
+        self._cost.observe(seconds, num_decodes, num_prompt_tokens)
+
+    def most_prompt_tokens(self, num_decodes: int) -> int:
+        """Return the tokens of prompts in a step that others wait for.
+
+        There are some in any case, or no prompt would ever be computed next to decodes that take
+        longer than a step should.
+        """
+        fixed, target = self._options.mixed_prefill_tokens, self._options.target_itl_ms
+        budget = self._options.max_num_batched_tokens
+        if fixed is not None:
+            return min(fixed or budget, budget)
+        if target is not None:
+            return min(max(self._fit(target / 1000, num_decodes), LEAST_TOKENS), budget)
+        return min(max(self._fit(BURST_SECONDS, num_decodes), PROMPT_TOKENS), budget)
+
+    def most_of_one(self, num_decodes: int) -> int:
+        """Return how many of them one prompt may have."""
+        most = self.most_prompt_tokens(num_decodes)
+        if self._options.mixed_prefill_tokens is None and self._options.target_itl_ms is None:
+            return min(most, PROMPT_TOKENS)
+        return most
+
+    def limits(self, now: float, num_decodes: int) -> Limits:
+        """Return how many tokens prompts get in the next step, when they take turns."""
+        room = max(self.budget(num_decodes) - num_decodes, 1)
+        one = self.most_of_one(num_decodes)
+        return Limits(room, min(room, one), self.chunk_size.tokens(now, num_decodes, one))
+
+    def _fit(self, seconds: float, num_decodes: int) -> int:
+        """Return how many tokens of prompts fit into a step, as far as steps were measured."""
+        if not self._cost.is_known:
+            return PROMPT_TOKENS
+        return self._cost.prompt_tokens(seconds, num_decodes)
 
     def budget(self, num_decodes: int) -> int:
         """Return the tokens of a step: few of prompts where others would have to wait for them."""
         options = self._options
-        bounded = options.mixed_prefill_tokens and options.enable_chunked_prefill
-        if bounded and (num_decodes or self.divides):
-            return min(options.max_num_batched_tokens, num_decodes + options.mixed_prefill_tokens)
+        if options.enable_chunked_prefill and (num_decodes or self.divides):
+            most = num_decodes + self.most_prompt_tokens(num_decodes)
+            return min(options.max_num_batched_tokens, most)
         return options.max_num_batched_tokens
 
     def chunk(self, num_tokens: int, room: int, most: int) -> int:
@@ -87,8 +159,7 @@ class PrefillPolicy:
         prompts: Sequence[Want],
         head: Want | None,
         num_waiting: int,
-        room: int,
-        most: int,
+        limits: Limits,
     ) -> Division:
         """Divide the prompt tokens of a step between prompts that take turns.
 
@@ -97,20 +168,21 @@ class PrefillPolicy:
                 of missing tokens.
             head: The request that would start next, and its missing tokens; None for nobody.
             num_waiting: Requests in the queue.
-            room: Tokens that the step has for prompts.
-            most: Of them, for a part of a prompt that does not end.
+            limits: Of the step.
         """
+        room, whole = limits.room, limits.whole
         wants = [(request, self._limited(missing)) for request, missing in prompts]
         reserved = 0
-        if head is not None and self._limited(head[1]) <= room:
+        if head is not None and self._limited(head[1]) <= whole:
             wants.append((head[0], self._limited(head[1])))
         elif head is not None:
             if not prompts and num_waiting == 1:
-                return Division({}, room, min(room, most))
+                return Division({}, room, whole, min(whole, limits.part))
             if len(prompts) < MAX_STARTED_PROMPTS:
                 reserved = min(room // 2 if prompts else room, FIRST_PART * num_waiting)
         head_id = head and head[0].request_id
-        shares = self._shares(wants, room - reserved, most, num_waiting, head_id)
+        left = replace(limits, room=room - reserved)
+        shares = self._shares(wants, left, num_waiting, head_id)
         self._passed = {
             request.request_id: self._passed.get(request.request_id, 0) + 1
             for request, _ in wants
@@ -118,21 +190,24 @@ class PrefillPolicy:
         }
         if head is not None and shares.pop(head[0].request_id, 0):
             reserved = room - sum(shares.values())
-        return Division(shares, reserved, FIRST_PART)
+        return Division(shares, reserved, whole, FIRST_PART)
 
     def _shares(
-        self, wants: list[Want], room: int, most: int, num_waiting: int, head_id: str | None
+        self, wants: list[Want], limits: Limits, num_waiting: int, head_id: str | None
     ) -> dict[str, int]:
-        due = self._due(wants)
-        ending = self._ending(wants, room if due is None else room // 2, most, due)
+        room, due = limits.room, self._due(wants)
+        ending_room = room if due is None else room // 2
+        ending = self._ending(wants, replace(limits, room=ending_room), due)
         shares = {request.request_id: want for request, want in ending}
         if due is None and not ending and wants:
             due = min(wants, key=_shortest_first)
         if due is not None:
-            left = room - sum(shares.values())
+            # It shares with the others what one prompt may have, so that the step is no longer.
+            half = limits.whole // 2
+            left = max(limits.whole - sum(shares.values()), half)
             if head_id in shares:  # those after it in the queue may be as short
-                left -= min(left - room // 2, shares[head_id] * (num_waiting - 1))
-            shares[due[0].request_id] = min(due[1], left, most)
+                left -= min(left - half, shares[head_id] * (num_waiting - 1))
+            shares[due[0].request_id] = min(due[1], left, limits.part)
         return shares
 
     def _limited(self, num_tokens: int) -> int:
@@ -149,16 +224,17 @@ class PrefillPolicy:
                 due, most = (request, want), passed
         return due
 
-    def _ending(self, wants: list[Want], room: int, most: int, due: Want | None) -> list[Want]:
-        """Return those that end within ``room`` together, shortest first.
+    def _ending(self, wants: list[Want], limits: Limits, due: Want | None) -> list[Want]:
+        """Return those that end within the room together, shortest first.
 
         The end of a long prompt is a part like its others: too long a one holds up no longer ones.
         """
-        ended = []
+        ended, room = [], limits.room
         for entry in sorted(wants, key=_shortest_first):
             if due is not None and entry[0] is due[0]:
                 continue
-            if entry[1] <= (min(room, most) if entry[0].num_computed_tokens else room):
+            longest = min(room, limits.whole)
+            if entry[1] <= (min(longest, limits.part) if entry[0].num_computed_tokens else longest):
                 ended.append(entry)
                 room -= entry[1]
         return ended

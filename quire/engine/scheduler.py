@@ -116,7 +116,9 @@ class Scheduler:
 
     def starts_at_once(self, num_prompt_tokens: int, num_sequences: int) -> bool:
         """Return whether the next step would most likely compute a whole new prompt."""
-        if num_prompt_tokens > self.options.mixed_prefill_tokens or len(self.waiting):
+        if self.options.mixed_prefill_tokens == 0 or len(self.waiting):
+            return False
+        if num_prompt_tokens > self.prefill.most_of_one(self._num_decodes()):
             return False
         num_seqs = num_sequences + sum(1 + len(r.pending_children) for r in self.running)
         return num_seqs <= self.options.max_num_seqs
@@ -139,10 +141,9 @@ class Scheduler:
         room = self._schedule_running(plan, division, unready)
         if len(self.running) < num_running:  # some were preempted
             outlook = self.admission.outlook(self.running)
-        first_part = room if self.options.enable_chunked_prefill else 0
-        if division is not None:
-            room, first_part = min(room, division.room), division.first_part
-        self._schedule_waiting(plan, room, first_part, outlook)
+        if division is None:
+            division = Division({}, room, room, room if self.options.enable_chunked_prefill else 0)
+        self._schedule_waiting(plan, division, min(room, division.room), outlook)
         if not plan.scheduled:  # what was to start has found no blocks
             self._schedule_running(plan, None, unready)
         if plan.scheduled:
@@ -195,9 +196,9 @@ class Scheduler:
                     outputs.append(self._append_tokens(sequence, found, now))
                 elif found.embedding is not None:
                     self._finish(sequence, "stop")
-                    outputs.append(_output(sequence, found, "stop"))
+                    outputs.append(EngineOutput.of(sequence, found, "stop"))
                 elif found.prompt_logprobs is not None:
-                    outputs.append(_output(sequence, found))
+                    outputs.append(EngineOutput.of(sequence, found))
         for block_id in result.lost_block_ids:
             self.kv.pool.forget(block_id)
         if result.lost_ids or any(output.finish_reason for output in outputs):
@@ -213,7 +214,7 @@ class Scheduler:
         else:
             self.held.pop(request.request_id, None)
         self._finish(request, reason)
-        return _output(request, SequenceResult(), reason)
+        return EngineOutput.of(request, SequenceResult(), reason)
 
     def _schedule_running(
         self, plan: SchedulerOutput, division: Division | None, unready: Container[str]
@@ -224,7 +225,7 @@ class Scheduler:
             division: Tokens of each prompt; None to give each what is left.
         """
         running = self.running
-        num_decodes_after = sum(map(_decodes, running))
+        num_decodes_after = self._num_decodes()
         budget = self.prefill.budget(num_decodes_after)
         position = 0
         while position < len(running) and budget > 0:
@@ -255,18 +256,23 @@ class Scheduler:
         return budget
 
     def _observe_step(self, plan: SchedulerOutput, seconds: float) -> None:
-        num_prompt_tokens, has_part = 0, False
+        num_decodes, num_prompt_tokens, has_part = 0, 0, False
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]
-            if not _decodes(request):
-                num_prompt_tokens += scheduled.num_scheduled_tokens
-                num_computed = request.num_computed_tokens + scheduled.num_scheduled_tokens
-                has_part |= num_computed < request.num_tokens
-        self.prefill.chunk_size.observe(seconds, num_prompt_tokens, has_part)
+            if _decodes(request):
+                num_decodes += 1
+                continue
+            num_prompt_tokens += scheduled.num_scheduled_tokens
+            num_computed = request.num_computed_tokens + scheduled.num_scheduled_tokens
+            has_part |= num_computed < request.num_tokens
+        self.prefill.observe(seconds, num_decodes, num_prompt_tokens, has_part)
+
+    def _num_decodes(self) -> int:
+        return sum(map(_decodes, self.running))
 
     def _divide(self, unready: Container[str], outlook: Outlook) -> Division:
         """Divide the tokens that the next step has for prompts."""
-        num_decodes = sum(map(_decodes, self.running))
+        num_decodes = self._num_decodes()
         prompts = [
             (request, self._num_missing(request))
             for request in self.running
@@ -274,9 +280,8 @@ class Scheduler:
         ]
         found = self._next_request(outlook)
         head = None if found is None else (found[0], self._num_missing(found[0], found[1]))
-        room = max(self.prefill.budget(num_decodes) - num_decodes, 1)
-        most = self.prefill.chunk_size.tokens(self._planned_time, num_decodes)
-        return self.prefill.divide(prompts, head, len(self.waiting), room, most)
+        limits = self.prefill.limits(self._planned_time, num_decodes)
+        return self.prefill.divide(prompts, head, len(self.waiting), limits)
 
     def _next_request(self, outlook: Outlook) -> tuple[Request, list[int], Growth] | None:
         """Return who may start now, its prefix hits and how it would grow; None for nobody."""
@@ -299,7 +304,7 @@ class Scheduler:
         return request.num_tokens - num_found
 
     def _schedule_waiting(
-        self, plan: SchedulerOutput, room: int, first_part: int, outlook: Outlook
+        self, plan: SchedulerOutput, division: Division, room: int, outlook: Outlook
     ) -> None:
         """Start waiting requests, in order, while slots, blocks and room for tokens last."""
         if self.running and self.options.batching_type == "static":
@@ -312,7 +317,8 @@ class Scheduler:
                 if num_missing == 1:
                     hits, num_missing = hits[:-1], 1 + self.kv.block_size
                 num_missing -= 1
-            num_new_tokens = self.prefill.chunk(num_missing, room, first_part)
+            longest = min(room, division.whole)
+            num_new_tokens = self.prefill.chunk(num_missing, longest, division.first_part)
             if num_new_tokens == 0:
                 break
             # Room for the whole prompt, or its next chunks would only preempt one another.
@@ -430,10 +436,10 @@ class Scheduler:
         self.waiting.charge(request.source.client, OUTPUT_TOKEN_COST * len(result.token_ids))
         if stop is not None:
             self._finish(request, stop[0])
-            return _output(request, result, *stop)
+            return EngineOutput.of(request, result, *stop)
         if not self._use_cache:
             request.num_computed_tokens = 0
-        return _output(request, result)
+        return EngineOutput.of(request, result)
 
     def _fail(self, request: Request, result: SequenceResult) -> list[EngineOutput]:
         """End a running sequence, and those that were to split off from it, with an error."""
@@ -442,7 +448,7 @@ class Scheduler:
         for sequence in group:
             self._finish(sequence, "error")
         failure = SequenceResult(error=result.error)
-        return [_output(sequence, failure, "error") for sequence in group]
+        return [EngineOutput.of(sequence, failure, "error") for sequence in group]
 
     def _finish(self, request: Request, reason: str) -> None:
         """The one end of every sequence; the caller takes it out of queue or running list."""
@@ -479,20 +485,3 @@ def _unreported(request: Request, found: PromptLogprobs) -> PromptLogprobs | Non
     entries = found.entries[start - found.start :]
     request.num_prompt_logprobs += len(entries)
     return PromptLogprobs(start, entries) if entries else None
-
-
-def _output(
-    request: Request,
-    result: SequenceResult,
-    finish_reason: str | None = None,
-    stop_reason: int | None = None,
-) -> EngineOutput:
-    return EngineOutput(
-        request.group_id,
-        request.index,
-        result,
-        request.num_cached_tokens,
-        request.metrics,
-        finish_reason,
-        stop_reason,
-    )

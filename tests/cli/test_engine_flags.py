@@ -47,6 +47,7 @@ FLAGS = [
     "--enable-chunked-prefill",
     "--long-prefill-token-threshold",
     "--mixed-prefill-tokens",
+    "--target-itl-ms",
     "--scheduling-policy",
     "--batching-type",
     "--device",
