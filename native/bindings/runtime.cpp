@@ -1,4 +1,5 @@
 // Python: instruction sets, threads and the probes of tests.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -6,10 +7,12 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "bindings/binding.h"
 #include "bindings/packed_weights.h"
 #include "runtime/checksum_pieces.h"
+#include "runtime/matrix_rows.h"
 #include "runtime/memory.h"
 #include "runtime/nodes.h"
 #include "runtime/thread_pool.h"
@@ -24,9 +27,9 @@ void set_isa(const std::string& isa) {
   throw std::invalid_argument("[set_isa] this machine has " + known + "; got " + isa + ".");
 }
 
-std::vector<std::string> available_isas() {
+std::vector<std::string> names_of(const char* (*isa)(int)) {
   std::vector<std::string> names;
-  for (int i = 0; available_isa(i); ++i) names.emplace_back(available_isa(i));
+  for (int i = 0; isa(i); ++i) names.emplace_back(isa(i));
   return names;
 }
 
@@ -68,7 +71,19 @@ std::string policy_of_spread_memory() {
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
-  m.def("available_isas", available_isas, "Instruction sets of this machine, worst first.");
+  m.def(
+      "available_isas", [] { return names_of(available_isa); },
+      "Instruction sets of this machine, worst first.");
+  m.def(
+      "emulated_isas", [] { return names_of(emulated_isa); },
+      "Those emulated to test their logic: slow, used when asked for by name only.");
+  m.def(
+      "matrix_rows", [] { return std::pair(matrix_rows().quantized, matrix_rows().bfloat16); },
+      "Rows from which quantized and bfloat16 linears take matrix tiles.");
+  m.def(
+      "set_matrix_rows",
+      [](int64_t quantized, int64_t bfloat16) { set_matrix_rows({quantized, bfloat16}); },
+      "Take tiles from these numbers of rows on; bits stay the same.");
   m.def("isa", [] { return kernels().isa; }, "The instruction set in use.");
   m.def("set_isa", set_isa, "Use another instruction set; ValueError when the machine lacks it.");
   m.def("num_jobs", num_jobs, "Jobs of the compute threads so far; each ends in a barrier.");

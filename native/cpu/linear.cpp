@@ -1,8 +1,10 @@
 // y = x W^T + bias for one row to thousands, weights packed once. See linear_tile.h for the order
 // of the sums and include/linear.h for the layout.
+#include "cpu/linear_matrix_tile.h"
 #include "cpu/linear_rows.h"
 #include "cpu/linear_tile.h"
 #include "include/kernels.h"
+#include "runtime/matrix_rows.h"
 #include "runtime/memory.h"
 #include "runtime/thread_pool.h"
 
@@ -33,6 +35,7 @@ void prefetch_ahead(Tile<Format>& tile, const char* block, int64_t block_bytes, 
 template <class Format>
 void multiply_panels(const LinearWeights& weights, const Activations<Format>& activations,
                      int64_t begin, int64_t end, float* out, int64_t out_stride) {
+  [[maybe_unused]] const TileState<Format> state;
   const Tiles& tiles = activations.tiles();
   const int64_t sums_size = tiles.num_rows * panel_width;
   auto* sums = static_cast<float*>(
@@ -50,11 +53,12 @@ void multiply_panels(const LinearWeights& weights, const Activations<Format>& ac
         Tile<Format> tile;
         tile.activations = activations.at(block, i);
         tile.weights = reinterpret_cast<const typename Format::Weight*>(data);
+        tile.rows = tiles.start(i + 1) - tiles.start(i);
         tile.groups = groups;
         tile.first = block == 0;
         tile.out = sums + (panel - begin) * sums_size + tiles.start(i) * panel_width;
         prefetch_ahead(tile, data, block_bytes, tiles, i);
-        tile_of<Format>(tiles.start(i + 1) - tiles.start(i))(tile);
+        tile_of<Format>(tile.rows)(tile);
       }
     }
   }
@@ -95,8 +99,10 @@ void multiply(const LinearWeights& weights, const float* x, int64_t num_rows, fl
 
 void linear(const LinearWeights& weights, const float* x, int64_t num_rows, float* out,
             int64_t out_stride) {
+  if (weights.dtype == DType::bfloat16 && num_rows < matrix_rows().bfloat16)
+    return multiply<FewRowsFormat>(weights, x, num_rows, out, out_stride);
   if (weights.dtype == DType::bfloat16)
-    return multiply<BrainFormat>(weights, x, num_rows, out, out_stride);
+    return multiply<ManyRowsFormat>(weights, x, num_rows, out, out_stride);
   if (weights.dtype == DType::float16)
     return multiply<FloatFormat<F16>>(weights, x, num_rows, out, out_stride);
   multiply<FloatFormat<float>>(weights, x, num_rows, out, out_stride);

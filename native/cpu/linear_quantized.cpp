@@ -2,8 +2,10 @@
 // takes codes as they are packed when rows are few, and as bytes unpacked to L1 when they are many.
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
+#include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_tile.h"
 #include "include/kernels.h"
+#include "runtime/matrix_rows.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -13,8 +15,6 @@ constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
 
 // Rows multiplied together: their activations of one block stay in L2 (a KiB each).
 constexpr int64_t max_rows_at_once = 252;
-
-using RunQuantizedTile = void (*)(const QuantizedTile&);
 
 // The instance for a tile of 1 .. tile_rows rows.
 template <class Codes, int halves, int rows = 1>
@@ -59,14 +59,6 @@ RunQuantizedTile quantized_tile_of(const QuantizedWeights& weights, bool packed,
 constexpr int64_t max_packed_tiles = F32::lanes >= 8 ? 2 : 0;
 
 static_assert(block_groups<QuantizedFormat> <= max_tile_groups, "a tile takes a block");
-
-// A block of one panel, and the block that comes after it.
-struct BlockPlace {
-  const char* panel;
-  int64_t index;
-  const char* next;
-  int64_t next_index;
-};
 
 // Multiplies a block of one panel at a time, in integers.
 class IntegerBlocks {
@@ -164,6 +156,16 @@ class IntegerBlocks {
   float *scales_, *offsets_;
   uint8_t book_[16];
 };
+
+#if defined(QUIRE_MATRIX_TILES)
+using ManyRowsBlocks = MatrixBlocks;
+bool are_many(const QuantizedWeights& weights, int64_t rows) {
+  return rows >= matrix_rows().quantized && fits_signed_bytes(weights);
+}
+#else
+using ManyRowsBlocks = IntegerBlocks;
+bool are_many(const QuantizedWeights&, int64_t) { return false; }
+#endif
 
 // The same with exact activations: dequantizes the block and multiplies in float.
 class FloatBlocks {
@@ -265,6 +267,8 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
     const float* inputs = x + row * weights.in_features;
     if (weights.exact_activations)
       multiply<FloatBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
+    else if (are_many(weights, rows))
+      multiply<ManyRowsBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
     else
       multiply<IntegerBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
   }

@@ -23,6 +23,9 @@ struct Tiles {
 template <class Format>
 constexpr int64_t group_inputs = group_words * Format::word_inputs;
 
+// What a tile may read past the last row, whatever it does with it: zeros.
+constexpr int64_t spare_lines = 16;
+
 // Activations packed for the tiles: [block][tile][group][row][16 words], a group as Format fills
 // it.
 template <class Format>
@@ -37,9 +40,11 @@ class Activations {
         tiles_(num_rows, Format::tile_rows),
         in_features_(in_features),
         num_groups_(padded_inputs / group_inputs<Format>) {
+    const int64_t lines = num_rows * num_groups_;
     words_ = static_cast<Word*>(
         scratch(Slot::activations,
-                static_cast<size_t>(num_rows * num_groups_ * group_words) * sizeof(Word)));
+                static_cast<size_t>((lines + spare_lines) * group_words) * sizeof(Word)));
+    std::memset(words_ + lines * group_words, 0, spare_lines * group_words * sizeof(Word));
     const int64_t tiles_per_chunk =
         ceil_div(Format::lines_worth_a_thread, Format::tile_rows * num_groups_);
     parallel_for(ceil_div(tiles_.count, tiles_per_chunk), [&](int64_t chunk) {
@@ -91,6 +96,10 @@ RunTile<Format> tile_of(int64_t wanted) {
     if (wanted != rows) return tile_of<Format, rows + 1>(wanted);
   return run_tile<Format, rows>;
 }
+
+// How the processor is set up while tiles of a format run.
+template <class Format>
+struct TileState {};
 
 // Finished sums of some panels: [panel][row][32 outputs].
 struct PanelSums {

@@ -75,15 +75,27 @@ struct PairFormat {
   static void fill(const float* x, int64_t n, Word* line) { FloatFormat<float>::fill(x, n, line); }
 };
 
-#if defined(__AVX512BF16__)
-// Weights and activations bfloat16, sums float: a step is a pair of inputs in one instruction.
-struct DotFormat {
+#if defined(__AVX512F__)
+// Weights and activations bfloat16: a word is a pair of inputs.
+struct BrainWords {
   using Weight = BF16;
   using Word = uint32_t;
-  static constexpr int tile_rows = max_tile_rows;
   static constexpr int64_t lines_worth_a_thread = 4096;  // to pack
   static constexpr int word_inputs = 2;
   static constexpr int step_words = 1;
+
+  static void fill(const float* x, int64_t n, Word* line) {
+    auto* inputs = reinterpret_cast<BF16*>(line);
+    store(inputs, n > 0 ? load_tail(x, n) : zero());
+    store(inputs + 16, n > 16 ? load_tail(x + 16, n - 16) : zero());
+  }
+};
+#endif
+
+#if defined(__AVX512BF16__)
+// Sums float: a step is a pair of inputs in one instruction.
+struct DotFormat : BrainWords {
+  static constexpr int tile_rows = max_tile_rows;
 
   template <int rows>
   static inline void step(Sums<rows>& sums, const Word* a, const BF16* w) {
@@ -97,12 +109,6 @@ struct DotFormat {
       sums[m][1].v = _mm512_dpbf16_ps(sums[m][1].v, x, w1);
     }
   }
-
-  static void fill(const float* x, int64_t n, Word* line) {
-    auto* inputs = reinterpret_cast<BF16*>(line);
-    store(inputs, n > 0 ? load_tail(x, n) : zero());
-    store(inputs + 16, n > 16 ? load_tail(x + 16, n - 16) : zero());
-  }
 };
 using BrainFormat = DotFormat;
 #else
@@ -114,6 +120,7 @@ template <class Format>
 struct Tile {
   const typename Format::Word* activations;
   const typename Format::Weight* weights;
+  int64_t rows;
   int64_t groups;
   bool first;               // whether this is the first block: `out` is written, else added to
   float* out;               // [row][panel_width]

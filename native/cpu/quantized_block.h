@@ -12,6 +12,14 @@ struct RecordSpan {
   int64_t records;
 };
 
+// A block of one panel, and the block that comes after it.
+struct BlockPlace {
+  const char* panel;
+  int64_t index;
+  const char* next;
+  int64_t next_index;
+};
+
 // n lines of direct scales or offsets as float, times `factor`; n * 32 numbers.
 template <class T>
 inline void read_lines(const T* from, int64_t n, F32 factor, float* out) {

@@ -86,6 +86,8 @@ struct QuantizedTile {
   int64_t ahead_bytes;
 };
 
+using RunQuantizedTile = void (*)(const QuantizedTile&);
+
 template <class Codes>
 inline Codes codes_of(const QuantizedTile&) {
   return {};

@@ -9,7 +9,12 @@ namespace quire::QUIRE_ISA {
 extern const Kernels table;
 const Kernels table = {
     QUIRE_STRING(QUIRE_ISA),
+#ifdef QUIRE_BASE_ISA
+#define QUIRE_KERNEL(result, name, arguments) QUIRE_BASE_ISA::name,
+#define QUIRE_MATRIX_KERNEL(result, name, arguments) name,
+#else
 #define QUIRE_KERNEL(result, name, arguments) name,
+#endif
 #include "include/kernels.def"
 #undef QUIRE_KERNEL
 };

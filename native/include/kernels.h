@@ -33,6 +33,10 @@ bool select_isa(const char* isa);
 // null past the end.
 const char* available_isa(int i);
 
+// The same of those that are emulated to test their logic: slow, and used when asked for by name
+// only.
+const char* emulated_isa(int i);
+
 }  // namespace quire
 
 #ifdef QUIRE_ISA
@@ -41,4 +45,12 @@ namespace quire::QUIRE_ISA {
 #include "include/kernels.def"
 #undef QUIRE_KERNEL
 }  // namespace quire::QUIRE_ISA
+#endif
+
+#ifdef QUIRE_BASE_ISA
+namespace quire::QUIRE_BASE_ISA {
+#define QUIRE_KERNEL(result, name, arguments) result name arguments;
+#include "include/kernels.def"
+#undef QUIRE_KERNEL
+}  // namespace quire::QUIRE_BASE_ISA
 #endif

@@ -11,12 +11,16 @@
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace quire {
 namespace {
 
 struct Features {
-  bool avx2 = false, avx512 = false, avx512vnni = false, avx512bf16 = false;
+  bool avx2 = false, avx512 = false, avx512vnni = false, avx512bf16 = false, amx = false;
   bool neon = false, neon_dotprod = false, neon_i8mm = false;
 };
 
@@ -25,6 +29,19 @@ uint64_t enabled_state() {
   uint32_t low, high;
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+// Whether the system lets this process, with all threads it will have, use tiles. Linux gives their
+// state to those only that ask for it.
+bool allows_tiles(uint64_t state) {
+  constexpr uint64_t tile_state = 0x60000;
+  if ((state & tile_state) != tile_state) return false;
+#if defined(__linux__)
+  constexpr long request_permission = 0x1023, tile_data = 18;  // asm/prctl.h
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return true;
+#endif
 }
 
 Features detect() {
@@ -40,6 +57,8 @@ Features detect() {
   const uint32_t f_dq_bw_vl = (1u << 16) | (1u << 17) | (1u << 30) | (1u << 31);
   found.avx512 = found.avx2 && zmm && (b & f_dq_bw_vl) == f_dq_bw_vl;
   found.avx512vnni = found.avx512 && (c & (1u << 11));
+  const uint32_t bf16_tile_int8 = (1u << 22) | (1u << 24) | (1u << 25);
+  found.amx = found.avx512vnni && (d & bf16_tile_int8) == bf16_tile_int8 && allows_tiles(state);
   if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
     found.avx512bf16 = found.avx512vnni && (a & (1u << 5));
   return found;
@@ -78,7 +97,7 @@ const Kernels* const compiled[] = {
 const Kernels* best() {
   const Kernels* found = compiled[0];
   for (const Kernels* table : compiled)
-    if (machine_has(table->isa)) found = table;
+    if (machine_has(table->isa) && !is_emulated(table->isa)) found = table;
   return found;
 }
 
@@ -96,10 +115,14 @@ bool machine_has(const char* isa) {
   if (!std::strcmp(isa, "avx512")) return features.avx512;
   if (!std::strcmp(isa, "avx512vnni")) return features.avx512vnni;
   if (!std::strcmp(isa, "avx512bf16")) return features.avx512bf16;
+  if (!std::strcmp(isa, "amx")) return features.amx;
+  if (!std::strcmp(isa, "amx_emulated")) return features.avx512vnni;
   if (!std::strcmp(isa, "neon")) return features.neon;
   if (!std::strcmp(isa, "neon_dotprod")) return features.neon_dotprod;
   return !std::strcmp(isa, "neon_i8mm") && features.neon_i8mm;
 }
+
+bool is_emulated(const char* isa) { return !std::strcmp(isa, "amx_emulated"); }
 
 const Kernels& kernels() { return *current(); }
 
@@ -115,10 +138,18 @@ bool select_isa(const char* isa) {
   return found != nullptr;
 }
 
-const char* available_isa(int i) {
+namespace {
+
+const char* ith_isa(bool emulated, int i) {
   for (const Kernels* table : compiled)
-    if (machine_has(table->isa) && i-- == 0) return table->isa;
+    if (is_emulated(table->isa) == emulated && machine_has(table->isa) && i-- == 0)
+      return table->isa;
   return nullptr;
 }
+
+}  // namespace
+
+const char* available_isa(int i) { return ith_isa(false, i); }
+const char* emulated_isa(int i) { return ith_isa(true, i); }
 
 }  // namespace quire

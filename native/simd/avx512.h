@@ -30,6 +30,18 @@ inline F32 load_even(const BF16* p) {
 inline F32 load_odd(const BF16* p) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(-65536)))};
 }
+// The even and the odd one of two bfloat16, in every lane.
+inline F32 set1_even(const BF16* pair) {
+  int32_t bits;
+  std::memcpy(&bits, pair, sizeof(bits));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_set1_epi32(bits), 16))};
+}
+inline F32 set1_odd(const BF16* pair) {
+  int32_t bits;
+  std::memcpy(&bits, pair, sizeof(bits));
+  const __m512i both = _mm512_set1_epi32(bits);
+  return {_mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)))};
+}
 inline F32 load_partial(const float* p, int n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }
 inline F32 load_partial(const BF16* p, int n) {
   return from_bf16(_mm256_maskz_loadu_epi16(first(n), p));

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from quire.core.errors import ConfigError
 
-#: Instruction sets there are kernels for, each processor family's worst first.
+#: Instruction sets there are kernels for, each processor family's worst first; amx_emulated is for
+#: tests.
 CPU_ISAS = (
-    *("scalar", "avx2", "avx512", "avx512vnni", "avx512bf16"),
+    *("scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx", "amx_emulated"),
     *("neon", "neon_dotprod", "neon_i8mm"),
 )
 

@@ -8,10 +8,20 @@ import pytest
 
 from quire.kernels.cpu.native import native
 
+#: What tests of linears run on: the emulated instruction sets have other linears, and nothing else.
+LINEAR_ISAS = [*native.available_isas(), *native.emulated_isas()]
 
-@pytest.fixture(params=native.available_isas())
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give ``isa`` the instruction sets of the test's module, ``ISAS``, or those of the machine."""
+    if "isa" in metafunc.fixturenames:
+        isas = getattr(metafunc.module, "ISAS", native.available_isas())
+        metafunc.parametrize("isa", isas, indirect=True)
+
+
+@pytest.fixture
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test on each instruction set in turn; its name."""
+    """Run the test on an instruction set; its name."""
     before = native.isa()
     native.set_isa(request.param)
     yield request.param

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from quire.core.env import CPU_ISAS
 from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.native import native
 
 
-def test_every_instruction_set_has_words(isa: str) -> None:
-    names = kernel_names(native.isa())
-    assert len(names) == 4
-    assert ("vpdpbusd" in str(names)) == (isa in ("avx512vnni", "avx512bf16"))
-    assert ("vdpbf16ps" in str(names)) == (isa == "avx512bf16")
-    assert ("128 bits" in str(names)) == isa.startswith("neon")
+def test_every_instruction_set_has_words() -> None:
+    for isa in (*CPU_ISAS, *native.available_isas()):
+        names = kernel_names(isa)
+        assert len(names) == 4
+        assert ("vpdpbusd" in str(names)) == (isa.startswith("amx") or isa[6:] in ("vnni", "bf16"))
+        assert ("vdpbf16ps" in str(names)) == (isa == "avx512bf16")
+        assert ("tiles" in str(names)) == isa.startswith("amx")
+        assert ("128 bits" in str(names)) == isa.startswith("neon")
 
 
 def test_the_reason_stands_with_bfloat16() -> None:

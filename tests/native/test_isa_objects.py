@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ISAS = ("avx2", "avx512", "avx512vnni", "avx512bf16")
+ISAS = ("avx2", "avx512", "avx512vnni", "avx512bf16", "amx", "amx_emulated")
 
 
 @pytest.mark.parametrize("isa", ISAS)

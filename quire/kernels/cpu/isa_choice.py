@@ -48,7 +48,7 @@ def choose_isa(native: Any) -> IsaChoice:
     """
     wanted, available = env.cpu_isa(), native.available_isas()
     if wanted is not None:
-        if wanted not in available:
+        if wanted not in (*available, *native.emulated_isas()):
             raise ConfigError(
                 f"[env] QUIRE_CPU_ISA must be one this machine has ({', '.join(available)}); "
                 f"got {wanted}."

@@ -1,7 +1,8 @@
 """Names of the instructions that multiply weights of each kind; nothing decides by them.
 
 The instructions are chosen when the native module is compiled: native/simd/dot.h for codes of 2 to
-8 bits, native/cpu/linear_tile.h for floats.
+8 bits, native/cpu/linear_tile.h and
+linear_matrix_tile.h for floats.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ _INTEGERS = {
     "avx512": "vpmaddubsw, 512 bits",
     "avx512vnni": "vpdpbusd, 512 bits",
     "avx512bf16": "vpdpbusd, 512 bits",
+    "amx": "tdpbssd tiles, vpdpbusd for few rows",
+    "amx_emulated": "tiles emulated, vpdpbusd for few rows",
     "neon": "smull and smlal, 128 bits",
     "neon_dotprod": "sdot, 128 bits",
     "neon_i8mm": "usdot, 128 bits",
@@ -22,9 +25,17 @@ _FLOATS = {
     "avx512": "fma, 512 bits",
     "avx512vnni": "fma, 512 bits",
     "avx512bf16": "fma, 512 bits",
+    "amx": "fma, 512 bits",
+    "amx_emulated": "fma, 512 bits",
     "neon": "fmla, 128 bits",
     "neon_dotprod": "fmla, 128 bits",
     "neon_i8mm": "fmla, 128 bits",
+}
+_BRAINS = {
+    **_FLOATS,
+    "avx512bf16": "vdpbf16ps, 512 bits",
+    "amx": "tdpbf16ps tiles, fma for few rows",
+    "amx_emulated": "tiles emulated, fma for few rows",
 }
 
 
@@ -36,7 +47,7 @@ def kernel_names(isa: str, reason: str = "") -> dict[str, str]:
         reason: Why it was chosen, where that was for bfloat16's sake.
     """
     floats = _FLOATS[isa]
-    brain = "vdpbf16ps, 512 bits" if isa == "avx512bf16" else floats
+    brain = _BRAINS[isa]
     return {
         "quantized weights, int8 activations": _INTEGERS[isa],
         "quantized weights, --activations fp32": f"dequantized, {floats}",

@@ -76,7 +76,8 @@ def test_what_was_kept_decides_in_every_process(folder):
         isa_choice.remember(speed)
         expected = choose_by_speed(speed).isa if best == "avx512bf16" else best
         assert chosen(folder) == expected
-    assert chosen(folder, QUIRE_CPU_ISA="scalar") == "scalar"
+    for isa in ("scalar", *native.emulated_isas()):
+        assert chosen(folder, QUIRE_CPU_ISA=isa) == isa
 
 
 def test_a_folder_that_cannot_be_made_stops_nothing(folder):
@@ -87,6 +88,6 @@ def test_a_folder_that_cannot_be_made_stops_nothing(folder):
 def test_both_rates_are_measured(isa):
     float32, bfloat16 = native.brief_flops(isa)
     assert 1e8 < float32 < 1e13
-    assert (bfloat16 > 0) == (isa == "avx512bf16")
+    assert (bfloat16 > 0) == (isa in ("avx512bf16", "amx"))
     with pytest.raises(ValueError, match="this machine must have it; got sse9"):
         native.brief_flops("sse9")

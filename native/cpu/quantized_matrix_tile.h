@@ -1,0 +1,193 @@
+// Quantized linears by matrix tiles: the sums of quantized_tile.h, bit for bit.
+//
+// The dot products of up to 16 rows with 16 outputs over one group come from a tile, those of the
+// next groups while vectors turn this one's into floats:
+//
+//   tiles    | group 0 | group 1 | group 2 | group 3 |
+//   vectors                      | group 0 | group 1 |   sums of 16 outputs stay in registers
+//
+// Codes are signed bytes here, zero subtracted: a tile then needs no sums of activations to correct
+// its own.
+#pragma once
+
+#include "cpu/linear_rows.h"
+#include "cpu/quantized_block.h"
+#include "cpu/quantized_tile.h"
+#include "simd/matrix_tiles.h"
+
+namespace quire::QUIRE_ISA {
+
+#if defined(QUIRE_MATRIX_TILES)
+
+// Activations as vectors have them, for tiles of more rows.
+struct QuantizedMatrixFormat : QuantizedFormat {
+  static constexpr int tile_rows = quire::QUIRE_ISA::tile_rows;
+};
+
+// Whether all codes are signed bytes once their zero is subtracted.
+inline bool fits_signed_bytes(const QuantizedWeights& weights) {
+  return weights.has_book || weights.bits < 8 || weights.zero == 128;
+}
+
+// Dot products on their way from tiles to memory. A part is a group, or a half of one where groups
+// of weights are 16 inputs.
+constexpr int tiles_in_flight = 4;
+
+template <int halves>
+struct PartialDots {
+  static constexpr int64_t line = QuantizedWeights::panel_width * 4;  // bytes of codes
+  alignas(64) int32_t dots[tiles_in_flight][tile_rows][F32::lanes];
+
+  template <int slot>
+  void start_in(const QuantizedTile& tile, int64_t rows, int64_t part, int first) {
+    constexpr int left = 4 + slot % 2, right = 6 + slot % 2;
+    const int64_t group = part / halves, half = part % halves;
+    zero_tile<slot>();
+    load_tile<left>(tile.activations[group * rows].codes + 16 * half, sizeof(ActivationGroup));
+    load_tile<right>(tile.codes + group * record_codes + half * 4 * line + 4 * first, line);
+    multiply_bytes<slot, left, right>();
+    store_tile<slot>(dots[slot], tile_row_bytes);
+  }
+
+  // Multiply a part of `rows` rows by 16 outputs from `first` on, and store to dots[part % 4].
+  void start(const QuantizedTile& tile, int64_t rows, int64_t part, int first) {
+    switch (part % tiles_in_flight) {
+      case 0:
+        return start_in<0>(tile, rows, part, first);
+      case 1:
+        return start_in<1>(tile, rows, part, first);
+      case 2:
+        return start_in<2>(tile, rows, part, first);
+      default:
+        return start_in<3>(tile, rows, part, first);
+    }
+  }
+};
+
+// Add a part's dot products to the sums of 16 outputs from `first` on.
+template <int halves, int rows>
+inline void add_part(const QuantizedTile& tile, const int32_t (&dots)[tile_rows][F32::lanes],
+                     int64_t part, int first, F32 (&sums)[rows]) {
+  const int64_t half = part % halves, line = part * QuantizedWeights::panel_width + first;
+  const ActivationGroup* a = tile.activations + part / halves * rows;
+  const F32 scale = load(tile.scales + line);
+#pragma GCC unroll 16
+  for (int m = 0; m < rows; ++m) {
+    const I32 dot{load_bytes(reinterpret_cast<const uint8_t*>(dots[m]))};
+    sums[m] = fma(to_float(dot), scale * set1(a[m].scale), sums[m]);
+  }
+  if (!tile.offsets) return;
+  const F32 offset = load(tile.offsets + line);
+#pragma GCC unroll 16
+  for (int m = 0; m < rows; ++m) sums[m] = fma(offset, set1(a[m].sum[half]), sums[m]);
+}
+
+template <int halves, int rows>
+void run_quantized_matrix_tile(const QuantizedTile& tile) {
+  constexpr int panel = QuantizedWeights::panel_width, ahead_of_vectors = 2;
+  const int64_t parts = tile.groups * halves;
+  PartialDots<halves> partial;
+  for (int first = 0; first < panel; first += F32::lanes) {
+    F32 sums[rows];
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; ++m)
+      sums[m] = tile.first ? zero() : load(tile.out + m * panel + first);
+    const char* ahead = first ? nullptr : tile.ahead;
+    for (int64_t part = 0; part < smaller<int64_t>(parts, ahead_of_vectors); ++part)
+      partial.start(tile, rows, part, first);
+    for (int64_t part = 0; part < parts; ++part) {
+      if (ahead && part % halves == 0) {
+        for (int64_t i = 0; i < tile.ahead_bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
+        ahead += tile.ahead_bytes;
+      }
+      if (part + ahead_of_vectors < parts)
+        partial.start(tile, rows, part + ahead_of_vectors, first);
+      add_part<halves, rows>(tile, partial.dots[part % tiles_in_flight], part, first, sums);
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; ++m) store(tile.out + m * panel + first, sums[m]);
+  }
+}
+
+template <int halves, int rows = 1>
+RunQuantizedTile matrix_tile_of(int64_t wanted) {
+  if constexpr (rows < tile_rows)
+    if (wanted != rows) return matrix_tile_of<halves, rows + 1>(wanted);
+  return run_quantized_matrix_tile<halves, rows>;
+}
+
+// Multiplies a block of one panel at a time, in integers, by tiles. See linear_quantized.cpp.
+class MatrixBlocks {
+ public:
+  using Format = QuantizedMatrixFormat;
+
+  explicit MatrixBlocks(const QuantizedWeights& weights)
+      : weights_(weights), halves_(format(weights).halves), state_(halves_ ? 16 : 32) {
+    constexpr int64_t records = block_groups<Format>;
+    constexpr int64_t lines = 2 * records * QuantizedWeights::panel_width;
+    scales_ = static_cast<float*>(
+        scratch(Slot::weights, records * record_codes + 2 * lines * sizeof(float)));
+    offsets_ = scales_ + lines;
+    codes_ = reinterpret_cast<uint8_t*>(offsets_ + lines);
+  }
+
+  static Format format(const QuantizedWeights& weights) {
+    return {{0, weights.group_size < QuantizedWeights::record_inputs}};
+  }
+
+  // Add block `index` of a panel to sums [row][32 outputs].
+  void multiply(const Activations<Format>& activations, const BlockPlace& place, float* sums) {
+    const Tiles& tiles = activations.tiles();
+    const RecordSpan span{place.panel, place.index * block_groups<Format>,
+                          activations.groups_of(place.index)};
+    read_signed_codes(span);
+    QuantizedTile tile{};
+    tile.codes = codes_;
+    tile.groups = span.records;
+    tile.first = place.index == 0;
+    const float step = weights_.has_book ? weights_.book_step : 1.0f;
+    read_scales(weights_, span, weights_.scales_begin(), step, scales_);
+    tile.scales = scales_;
+    if (weights_.has_offsets) {
+      read_scales(weights_, span, weights_.offsets_begin(), 1.0f, offsets_);
+      tile.offsets = offsets_;
+    }
+    const int64_t next_record = place.next_index * block_groups<Format>;
+    const char* next = place.next + next_record * weights_.record_bytes();
+    const char* const next_end = next + span.records * weights_.record_bytes();
+    tile.ahead_bytes = ceil_div(weights_.record_bytes() / 64, tiles.count) * 64;
+    for (int64_t i = 0; i < tiles.count; ++i) {
+      const int64_t begin = tiles.start(i), rows = tiles.start(i + 1) - begin;
+      tile.activations = reinterpret_cast<const ActivationGroup*>(activations.at(place.index, i));
+      tile.out = sums + begin * QuantizedWeights::panel_width;
+      tile.ahead = next < next_end ? next : nullptr;
+      (halves_ ? matrix_tile_of<2>(rows) : matrix_tile_of<1>(rows))(tile);
+      next += span.records * tile.ahead_bytes;
+    }
+  }
+
+ private:
+  void read_signed_codes(const RecordSpan& span) {
+    read_codes(weights_, span, codes_);
+    if (weights_.has_book) {
+      for (int64_t i = 0; i < span.records; ++i)
+        look_up_codes(reinterpret_cast<const uint8_t*>(weights_.book_codes),
+                      codes_ + i * record_codes);
+    } else if (weights_.zero != 0) {
+      const auto zero = static_cast<uint8_t>(weights_.zero);
+      uint8_t* const codes = codes_;
+      for (int64_t i = 0; i < span.records * record_codes; ++i)
+        codes[i] = static_cast<uint8_t>(codes[i] - zero);
+    }
+  }
+
+  const QuantizedWeights& weights_;
+  const bool halves_;
+  const TileConfiguration state_;
+  uint8_t* codes_;
+  float *scales_, *offsets_;
+};
+
+#endif
+
+}  // namespace quire::QUIRE_ISA
