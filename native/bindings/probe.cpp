@@ -38,7 +38,7 @@ double flops(double (*probe)(int64_t, float*)) {
   constexpr int64_t rounds = 1 << 15;
   float unused = 0;
   const double work =
-      probe(1, &unused) * rounds * static_cast<double>(num_threads() * chunks_per_thread);
+      probe(rounds, &unused) * static_cast<double>(num_threads() * chunks_per_thread);
   return work / best_seconds(60, [=](int, int64_t) {
            float sink = 0;
            probe(rounds, &sink);

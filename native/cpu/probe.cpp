@@ -1,6 +1,7 @@
 // What this machine can do at best: loops of nothing but multiply-adds, or of nothing but loads.
 #include "include/kernels.h"
 #include "simd/dot.h"
+#include "simd/matrix_tiles.h"
 #include "simd/vec.h"
 
 namespace quire::QUIRE_ISA {
@@ -14,6 +15,20 @@ float fold(const F32 (&sums)[chains]) {
   for (const F32& x : sums) total = total + x;
   return sum(total);
 }
+
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__)
+// The products of all four tiles of sums, every eighth round: one takes as long as many of vectors.
+template <class Multiply>
+double probe_tiles(int64_t rounds, double operations, const Multiply& multiply) {
+  const TileConfiguration configuration(tile_row_bytes);
+  double done = 0;
+  for (int64_t round = 0; round < rounds; round += 8) {
+    multiply();
+    done += 4 * operations;
+  }
+  return done;
+}
+#endif
 
 }  // namespace
 
@@ -30,7 +45,13 @@ double probe_fma(int64_t rounds, float* sink) {
 }
 
 double probe_dot(int64_t rounds, float* sink) {
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+  (void)sink;
+  return probe_tiles(rounds, 2.0 * 16 * 16 * 32, [] {
+    multiply_brains<0, 4, 6>(), multiply_brains<1, 4, 7>();
+    multiply_brains<2, 5, 6>(), multiply_brains<3, 5, 7>();
+  });
+#elif defined(__AVX512BF16__)
   F32 sums[chains];
   for (int i = 0; i < chains; ++i) sums[i] = set1(static_cast<float>(i));
   const auto a = reinterpret_cast<__m512bh>(set1(*sink).v);
@@ -47,7 +68,13 @@ double probe_dot(int64_t rounds, float* sink) {
 }
 
 double probe_int8(int64_t rounds, float* sink) {
-#if defined(__AVX2__)
+#if defined(__AMX_INT8__)
+  (void)sink;
+  return probe_tiles(rounds, 2.0 * 16 * 16 * 64, [] {
+    multiply_bytes<0, 4, 6>(), multiply_bytes<1, 4, 7>();
+    multiply_bytes<2, 5, 6>(), multiply_bytes<3, 5, 7>();
+  });
+#elif defined(__AVX2__)
   I32 sums[chains];
   for (int i = 0; i < chains; ++i) sums[i] = set1(i);
   const I32 a = set1(static_cast<int32_t>(*sink) + 0x01010101);

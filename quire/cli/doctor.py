@@ -100,16 +100,16 @@ def _huge_pages() -> str:
 
 def _native(measure: bool) -> dict[str, Any]:
     try:
-        from quire.kernels.cpu.kernel_names import kernel_names
-        from quire.kernels.cpu.native import isa_choice, native
+        from quire.kernels.cpu.backend import CpuBackend
+        from quire.kernels.cpu.native import native
     except QuireError as error:
         return {"error": str(error)}
-    native.set_num_threads(read_machine().num_cores)
+    backend = CpuBackend(read_machine().num_cores)
     found = {
         "instruction set": native.isa(),
         "available": native.available_isas(),
         "threads": native.num_threads(),
-        **kernel_names(native.isa(), isa_choice.reason),
+        **backend.kernel_names(),
     }
     if measure:
         speed = machine_speed.measure()

@@ -20,3 +20,9 @@ def test_every_instruction_set_has_words() -> None:
 def test_the_reason_stands_with_bfloat16() -> None:
     names = kernel_names("avx512vnni", "fma measured faster")
     assert [kind for kind, name in names.items() if "measured" in name] == ["bfloat16 weights"]
+
+
+def test_the_rows_for_tiles_are_told() -> None:
+    names = kernel_names("amx", matrix_rows=(16, 4))
+    assert names["quantized weights, int8 activations"].startswith("tdpbssd tiles from 16 rows on")
+    assert names["bfloat16 weights"].startswith("tdpbf16ps tiles from 4 rows on")

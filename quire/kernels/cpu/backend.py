@@ -17,6 +17,7 @@ from quire.kernels.backend import Arrays, SamplingBatch
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.linear import CpuLinear
+from quire.kernels.cpu.matrix_rows import choose_matrix_rows
 from quire.kernels.cpu.moe import CpuExperts
 from quire.kernels.cpu.native import isa_choice, native
 from quire.kernels.host_tensor import HostTensor
@@ -43,9 +44,10 @@ class CpuBackend:
 
     def __init__(self, threads: int) -> None:
         native.set_num_threads(threads)
+        choose_matrix_rows()
 
     def kernel_names(self) -> dict[str, str]:
-        return kernel_names(native.isa(), isa_choice.reason)
+        return kernel_names(native.isa(), isa_choice.reason, native.matrix_rows())
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Any:
         return np.empty(tuple(shape), dtype)

@@ -7,18 +7,14 @@ the choice must not change from start to start: it is kept in ``QUIRE_CACHE`` fo
 
 from __future__ import annotations
 
-import json
-import os
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from quire.core import env
 from quire.core.errors import ConfigError
-from quire.core.processor import read_processor
+from quire.kernels.cpu import measured_once
 
-FILE = "bfloat16_speed.json"
+NAME, KEYS = "bfloat16", ("float32", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +66,13 @@ def choose_by_speed(speed: BrainSpeed) -> IsaChoice:
 
 def remembered() -> BrainSpeed | None:
     """Return what was measured on this processor; None when nothing was."""
-    try:
-        found = _read()[read_processor()]
-        speed = BrainSpeed(float(found["float32"]), float(found["bfloat16"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return speed if speed.float32 > 0 and speed.bfloat16 > 0 else None
+    found = measured_once.remembered(NAME, KEYS)
+    return BrainSpeed(*found) if found else None
 
 
 def remember(speed: BrainSpeed) -> None:
     """Keep ``speed`` for this processor; where the folder cannot be written, do nothing."""
-    found = {}
-    with suppress(OSError, ValueError, TypeError):
-        found = dict(_read())
-    found[read_processor()] = {"float32": speed.float32, "bfloat16": speed.bfloat16}
-    path = _path()
-    whole = path.with_name(f"{path.name}.{os.getpid()}")
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        whole.write_text(json.dumps(found))
-        whole.replace(path)  # readers see all of it or what was there before
+    measured_once.remember(NAME, dict(zip(KEYS, (speed.float32, speed.bfloat16), strict=True)))
 
 
 def _measure(native: Any) -> BrainSpeed:
@@ -97,12 +80,3 @@ def _measure(native: Any) -> BrainSpeed:
     remember(speed)
     # What another process kept in the meantime counts for both.
     return remembered() or speed
-
-
-def _read() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_path().read_text())
-    return found
-
-
-def _path() -> Path:
-    return env.cache_folder() / FILE

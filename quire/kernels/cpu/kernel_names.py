@@ -13,8 +13,8 @@ _INTEGERS = {
     "avx512": "vpmaddubsw, 512 bits",
     "avx512vnni": "vpdpbusd, 512 bits",
     "avx512bf16": "vpdpbusd, 512 bits",
-    "amx": "tdpbssd tiles, vpdpbusd for few rows",
-    "amx_emulated": "tiles emulated, vpdpbusd for few rows",
+    "amx": "tdpbssd tiles from {} rows on, vpdpbusd below",
+    "amx_emulated": "emulated tiles from {} rows on, vpdpbusd below",
     "neon": "smull and smlal, 128 bits",
     "neon_dotprod": "sdot, 128 bits",
     "neon_i8mm": "usdot, 128 bits",
@@ -34,22 +34,25 @@ _FLOATS = {
 _BRAINS = {
     **_FLOATS,
     "avx512bf16": "vdpbf16ps, 512 bits",
-    "amx": "tdpbf16ps tiles, fma for few rows",
-    "amx_emulated": "tiles emulated, fma for few rows",
+    "amx": "tdpbf16ps tiles from {} rows on, fma below",
+    "amx_emulated": "emulated tiles from {} rows on, fma below",
 }
 
 
-def kernel_names(isa: str, reason: str = "") -> dict[str, str]:
+def kernel_names(
+    isa: str, reason: str = "", matrix_rows: tuple[int, int] = (1, 1)
+) -> dict[str, str]:
     """Return kind of weights to the instructions that multiply it on ``isa``.
 
     Args:
         isa: The instruction set.
         reason: Why it was chosen, where that was for bfloat16's sake.
+        matrix_rows: From how many rows on quantized and bfloat16 weights take matrix tiles.
     """
     floats = _FLOATS[isa]
-    brain = _BRAINS[isa]
+    brain = _BRAINS[isa].format(matrix_rows[1])
     return {
-        "quantized weights, int8 activations": _INTEGERS[isa],
+        "quantized weights, int8 activations": _INTEGERS[isa].format(matrix_rows[0]),
         "quantized weights, --activations fp32": f"dequantized, {floats}",
         "bfloat16 weights": f"{brain} ({reason})" if reason else brain,
         "float32 and float16 weights": floats,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 
 import pytest
 
-from quire.core.processor import read_processor
 from quire.kernels.cpu import isa_choice
 from quire.kernels.cpu.isa_choice import BrainSpeed, choose_by_speed
 from quire.kernels.cpu.native import native
@@ -33,39 +31,10 @@ def chosen(folder, **environment):
     return done.stdout.strip()
 
 
-def keep(folder, text):
-    folder.mkdir()
-    (folder / isa_choice.FILE).write_text(text)
-
-
 def test_the_faster_one_is_chosen():
     assert choose_by_speed(FAST).isa == "avx512bf16"
     assert choose_by_speed(SLOW).isa == "avx512vnni"
     assert "90 against 180 GFLOP/s" in choose_by_speed(SLOW).reason
-
-
-def test_a_speed_is_remembered_for_this_processor(folder):
-    assert isa_choice.remembered() is None
-    keep(folder, json.dumps({"another": {"float32": 1, "bfloat16": 2}}))
-    assert isa_choice.remembered() is None
-    isa_choice.remember(SLOW)
-    assert isa_choice.remembered() == SLOW
-    assert set(json.loads((folder / isa_choice.FILE).read_text())) == {"another", read_processor()}
-    assert len(list(folder.iterdir())) == 1
-
-
-@pytest.mark.parametrize("entry", ["", "[]", "null", "1", "{}", '{"float32": "x"}'])
-def test_a_broken_file_is_none_and_mended(folder, entry):
-    keep(folder, entry)
-    assert isa_choice.remembered() is None
-    isa_choice.remember(FAST)
-    assert isa_choice.remembered() == FAST
-
-
-@pytest.mark.parametrize("value", [None, [], {"float32": 0, "bfloat16": 1}, {"float32": 1}])
-def test_a_broken_entry_is_none(folder, value):
-    keep(folder, json.dumps({read_processor(): value}))
-    assert isa_choice.remembered() is None
 
 
 def test_what_was_kept_decides_in_every_process(folder):
