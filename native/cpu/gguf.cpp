@@ -31,23 +31,39 @@ class PanelPacker {
 
  private:
   void pack_span(int64_t input) {
-    alignas(64) uint32_t words[span_words * panel_width];
+    alignas(64) uint32_t rows[panel_width][span_words], words[span_words * panel_width];
     const int64_t inputs = smaller(span_inputs, weights_.in_features - input);
     const int64_t records = inputs / record_inputs;
     auto* packed =
         reinterpret_cast<uint8_t*>(panel_ + input / record_inputs * weights_.record_bytes());
-    if (end_ - begin_ < panel_width)
+    const bool whole = end_ - begin_ == panel_width;
+    if (!whole)
       for (int64_t i = 0; i < records; ++i)
         unpack_record(weights_.bits, packed + i * weights_.record_bytes(), record(words, i));
     const uint8_t* block = blocks_ + input / layout_.block_inputs * layout_.block_bytes;
-    for (int64_t row = begin_; row < end_; ++row, block += row_bytes_) {
-      uint32_t codes[span_words];
-      read_row(block, input, inputs, row % panel_width, reinterpret_cast<uint8_t*>(codes));
-      for (int64_t word = 0; word < inputs / 4; ++word)
-        words[word * panel_width + row % panel_width] = codes[word];
-    }
+    for (int64_t row = begin_; row < end_; ++row, block += row_bytes_)
+      read_row(block, input, inputs, row % panel_width,
+               reinterpret_cast<uint8_t*>(rows[row % panel_width]));
+    // Of whole bytes the words are the records.
+    uint32_t* to = whole && weights_.bits == 8 ? reinterpret_cast<uint32_t*>(packed) : words;
+    place_words(rows, inputs / 4, to);
+    if (to != words) return;
     for (int64_t i = 0; i < records; ++i)
       pack_record(weights_.bits, record(words, i), packed + i * weights_.record_bytes());
+  }
+
+  // words[word][output] = rows[output][word], by squares where all outputs are there.
+  void place_words(const uint32_t (&rows)[panel_width][span_words], int64_t count,
+                   uint32_t* words) const {
+    if (end_ - begin_ == panel_width && count % F32::lanes == 0) {
+      for (int64_t word = 0; word < count; word += F32::lanes)
+        for (int64_t row = 0; row < panel_width; row += F32::lanes)
+          transpose(&rows[row][word], span_words, words + word * panel_width + row, panel_width);
+      return;
+    }
+    for (int64_t row = begin_; row < end_; ++row)
+      for (int64_t word = 0; word < count; ++word)
+        words[word * panel_width + row % panel_width] = rows[row % panel_width][word];
   }
 
   static uint8_t* record(uint32_t* words, int64_t i) {
