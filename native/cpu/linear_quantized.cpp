@@ -39,14 +39,16 @@ RunQuantizedTile tile_of_bytes(const QuantizedWeights& weights, int64_t rows) {
 template <int halves>
 RunQuantizedTile tile_of_packed(const QuantizedWeights& weights, int64_t rows) {
 #if defined(QUIRE_VECTORS)
-  if (weights.has_book) return tile_of_rows<BookCodes, halves>(rows);
-  if (weights.bits == 2) return tile_of_rows<PackedCodes<2>, halves>(rows);
-  if (weights.bits == 3) return tile_of_rows<PackedCodes<3>, halves>(rows);
-  if (weights.bits == 4) return tile_of_rows<PackedCodes<4>, halves>(rows);
-  if (weights.bits == 5) return tile_of_rows<PackedCodes<5>, halves>(rows);
-  if (weights.bits == 6) return tile_of_rows<PackedCodes<6>, halves>(rows);
-#endif
+  if (weights.has_book) return tile_of_rows<AskingCodes<BookCodes>, halves>(rows);
+  if (weights.bits == 2) return tile_of_rows<AskingCodes<PackedCodes<2>>, halves>(rows);
+  if (weights.bits == 3) return tile_of_rows<AskingCodes<PackedCodes<3>>, halves>(rows);
+  if (weights.bits == 4) return tile_of_rows<AskingCodes<PackedCodes<4>>, halves>(rows);
+  if (weights.bits == 5) return tile_of_rows<AskingCodes<PackedCodes<5>>, halves>(rows);
+  if (weights.bits == 6) return tile_of_rows<AskingCodes<PackedCodes<6>>, halves>(rows);
+  return tile_of_rows<AskingCodes<ByteCodes<Range::byte>>, halves>(rows);
+#else
   return tile_of_bytes<halves>(weights, rows);
+#endif
 }
 
 RunQuantizedTile quantized_tile_of(const QuantizedWeights& weights, bool packed, int64_t rows) {
@@ -60,18 +62,86 @@ constexpr int64_t max_packed_tiles = F32::lanes >= 8 ? 2 : 0;
 
 static_assert(block_groups<QuantizedFormat> <= max_tile_groups, "a tile takes a block");
 
+// The lines of scales and offsets of a block, to ask memory for. What stands for more inputs than a
+// block has comes too rarely to be asked for.
+class ScaleLines {
+ public:
+  explicit ScaleLines(const QuantizedWeights& weights) {
+    const bool direct = weights.scale_form == ScaleForm::direct;
+    const auto add_both = [&](int64_t begin, bool of_groups) {
+      if (of_groups) {
+        add(begin, direct ? weights.scale_line_bytes() : panel_width, weights.group_size);
+        begin += weights.group_lines_bytes();
+      }
+      if (!direct) add(begin, weights.scale_line_bytes(), QuantizedWeights::super_inputs);
+    };
+    add_both(weights.scales_begin(), true);
+    if (weights.has_offsets)
+      add_both(weights.offsets_begin(), weights.scale_form != ScaleForm::nibbles);
+  }
+
+  // Those of block `index` of a panel.
+  void find(const char* panel, int64_t index) {
+    count_ = 0;
+    for (int kind = 0; kind < num_kinds_; ++kind) {
+      const char* lines = panel + begin_[kind] + index * block_bytes_[kind];
+      for (int64_t i = 0; i < block_bytes_[kind]; i += 64) lines_[count_++] = lines + i;
+    }
+  }
+
+  const char* const* begin() const { return lines_; }
+  // How many each of a block's groups asks for; the last line is asked for again and again.
+  int64_t per_group() {
+    constexpr int64_t groups = block_groups<QuantizedFormat>;
+    const int64_t each = ceil_div(count_, groups);
+    for (; count_ < each * groups; ++count_) lines_[count_] = lines_[count_ - 1];
+    return each;
+  }
+
+ private:
+  // Lines that stand for `inputs` each.
+  void add(int64_t begin, int64_t line_bytes, int64_t inputs) {
+    constexpr int64_t block_inputs = block_groups<QuantizedFormat> * record_inputs;
+    if (inputs > block_inputs) return;
+    begin_[num_kinds_] = begin;
+    block_bytes_[num_kinds_++] = block_inputs / inputs * line_bytes;
+  }
+
+  // float32 scales of 16 inputs each, and as many offsets.
+  static constexpr int64_t most =
+      2 * block_groups<QuantizedFormat> * 2 * panel_width * sizeof(float) / 64;
+  const char* lines_[most + block_groups<QuantizedFormat>];
+  int64_t begin_[4], block_bytes_[4], count_ = 0;
+  int num_kinds_ = 0;
+};
+
 // Multiplies a block of one panel at a time, in integers.
 class IntegerBlocks {
  public:
   using Format = QuantizedFormat;
 
-  explicit IntegerBlocks(const QuantizedWeights& weights) : weights_(weights) {
+  IntegerBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
+      : weights_(weights),
+        activations_(activations),
+        record_bytes_(weights.record_bytes()),
+        scales_begin_(weights.scales_begin()),
+        offsets_begin_(weights.offsets_begin()),
+        packed_(activations.tiles().count <= max_packed_tiles),
+        // A line for each group or half of a record, to be taken as it is.
+        in_place_(packed_ && !weights.has_book && weights.scale_form == ScaleForm::direct &&
+                  weights.scale_dtype == DType::float16 && weights.group_size <= record_inputs &&
+                  weights.in_features % record_inputs == 0),
+        lines_(weights) {
     constexpr int64_t lines = 2 * block_groups<Format> * panel_width;
     scales_ = static_cast<float*>(
         scratch(Slot::weights, block_groups<Format> * record_codes + 2 * lines * sizeof(float)));
     offsets_ = scales_ + lines;
     codes_ = reinterpret_cast<uint8_t*>(offsets_ + lines);
     for (int i = 0; i < 16; ++i) book_[i] = static_cast<uint8_t>(weights.book_codes[i] + 128);
+    const Tiles& tiles = activations.tiles();
+    least_rows_ = tiles.num_rows / tiles.count;
+    for (int more = 0; more < 2; ++more)
+      run_[more] = quantized_tile_of(weights, packed_, least_rows_ + more);
   }
 
   static Format format(const QuantizedWeights& weights) {
@@ -80,67 +150,56 @@ class IntegerBlocks {
   }
 
   // Add block `index` of a panel to sums [row][32 outputs]; `next` is the panel of the next call.
-  void multiply(const Activations<Format>& activations, const BlockPlace& place, float* sums) {
-    const Tiles& tiles = activations.tiles();
+  void multiply(const BlockPlace& place, float* sums) {
+    const Tiles& tiles = activations_.tiles();
     const RecordSpan span{place.panel, place.index * block_groups<Format>,
-                          activations.groups_of(place.index)};
-    const bool packed = tiles.count <= max_packed_tiles;
+                          activations_.groups_of(place.index)};
     QuantizedTile tile{};
-    tile.codes = packed ? packed_codes(span) : unpacked_codes(span);
+    tile.codes = packed_ ? packed_codes(span) : unpacked_codes(span);
     tile.book = book_;
     tile.groups = span.records;
     tile.first = place.index == 0;
-    const float step = weights_.has_book ? weights_.book_step : 1.0f;
-    read_scales(weights_, span, weights_.scales_begin(), step, scales_);
-    tile.scales = scales_;
-    if (weights_.has_offsets) {
-      read_scales(weights_, span, weights_.offsets_begin(), 1.0f, offsets_);
-      tile.offsets = offsets_;
-    }
+    take_scales(span, tile);
     // Each tile asks for a share of the block that comes next: memory is then busy all the time.
     const int64_t next_record = place.next_index * block_groups<Format>;
-    ask_for_scales(place.next, next_record);
-    const char* next = place.next + next_record * weights_.record_bytes();
-    const char* const next_end = next + span.records * weights_.record_bytes();
-    tile.ahead_bytes = ceil_div(weights_.record_bytes() / 64, tiles.count) * 64;
+    lines_.find(place.next, place.next_index);
+    tile.ahead_lines = lines_.begin();
+    tile.lines_per_group = lines_.per_group();
+    const char* next = place.next + next_record * record_bytes_;
+    const char* const next_end = next + span.records * record_bytes_;
+    tile.ahead_bytes = ceil_div(record_bytes_ / 64, tiles.count) * 64;
     for (int64_t i = 0; i < tiles.count; ++i) {
       const int64_t begin = tiles.start(i), rows = tiles.start(i + 1) - begin;
-      tile.activations = reinterpret_cast<const ActivationGroup*>(activations.at(place.index, i));
+      tile.activations = reinterpret_cast<const ActivationGroup*>(activations_.at(place.index, i));
       tile.out = sums + begin * panel_width;
       tile.ahead = next < next_end ? next : nullptr;
-      quantized_tile_of(weights_, packed, rows)(tile);
+      run_[rows - least_rows_](tile);
       next += span.records * tile.ahead_bytes;
+      tile.lines_per_group = 0;
     }
   }
 
  private:
-  // The scales and offsets of the block at `record`.
-  void ask_for_scales(const char* panel, int64_t record) const {
-    ask_for_lines(panel + weights_.scales_begin(), true, record);
-    if (weights_.has_offsets)
-      ask_for_lines(panel + weights_.offsets_begin(), weights_.scale_form != ScaleForm::nibbles,
-                    record);
-  }
-
-  // One of the two: what groups have, if they have any of their own, and what super groups have.
-  void ask_for_lines(const char* lines, bool of_groups, int64_t record) const {
-    const bool direct = weights_.scale_form == ScaleForm::direct;
-    if (of_groups) {
-      ask(lines, direct ? weights_.scale_line_bytes() : panel_width, weights_.group_size, record);
-      lines += weights_.group_lines_bytes();
+  void take_scales(const RecordSpan& span, QuantizedTile& tile) {
+    if (in_place_) {
+      const auto lines = [&](int64_t begin) {
+        const int64_t line = span.first * (has_halves(weights_) ? 2 : 1);
+        return reinterpret_cast<const F16*>(span.panel + begin) + line * panel_width;
+      };
+      tile.stored_scales = lines(scales_begin_);
+      if (weights_.has_offsets) tile.stored_offsets = lines(offsets_begin_);
+      return;
     }
-    if (!direct) ask(lines, weights_.scale_line_bytes(), QuantizedWeights::super_inputs, record);
-  }
-
-  // Lines that stand for `inputs` each.
-  static void ask(const char* lines, int64_t line_bytes, int64_t inputs, int64_t record) {
-    lines += record * record_inputs / inputs * line_bytes;
-    const int64_t count = ceil_div(block_groups<Format> * record_inputs, inputs);
-    for (int64_t i = 0; i < count * line_bytes; i += 64) __builtin_prefetch(lines + i, 0, 2);
+    const float step = weights_.has_book ? weights_.book_step : 1.0f;
+    read_scales(weights_, span, scales_begin_, step, scales_);
+    tile.scales = scales_;
+    if (!weights_.has_offsets) return;
+    read_scales(weights_, span, offsets_begin_, 1.0f, offsets_);
+    tile.offsets = offsets_;
   }
 
   const uint8_t* packed_codes(const RecordSpan& span) const {
-    return reinterpret_cast<const uint8_t*>(span.panel + span.first * weights_.record_bytes());
+    return reinterpret_cast<const uint8_t*>(span.panel + span.first * record_bytes_);
   }
 
   const uint8_t* unpacked_codes(const RecordSpan& span) {
@@ -152,6 +211,13 @@ class IntegerBlocks {
   }
 
   const QuantizedWeights& weights_;
+  const Activations<Format>& activations_;
+  // What takes divisions to work out, once: a block of few rows takes no longer than some of them.
+  const int64_t record_bytes_, scales_begin_, offsets_begin_;
+  const bool packed_, in_place_;
+  ScaleLines lines_;
+  int64_t least_rows_;
+  RunQuantizedTile run_[2];  // tiles of that many rows, and of one more
   uint8_t* codes_;
   float *scales_, *offsets_;
   uint8_t book_[16];
@@ -172,7 +238,8 @@ class FloatBlocks {
  public:
   using Format = FloatFormat<float>;
 
-  explicit FloatBlocks(const QuantizedWeights& weights) : weights_(weights) {
+  FloatBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
+      : weights_(weights), activations_(activations) {
     constexpr int64_t lines = 4 * block_records * panel_width;
     values_ = static_cast<float*>(scratch(
         Slot::weights, block_records * record_codes * (1 + sizeof(float)) + lines * sizeof(float)));
@@ -182,15 +249,15 @@ class FloatBlocks {
 
   static Format format(const QuantizedWeights&) { return {}; }
 
-  void multiply(const Activations<Format>& activations, const BlockPlace& place, float* sums) {
+  void multiply(const BlockPlace& place, float* sums) {
     const auto [panel, index, next, next_index] = place;
-    const Tiles& tiles = activations.tiles();
-    const int64_t groups = activations.groups_of(index);
+    const Tiles& tiles = activations_.tiles();
+    const int64_t groups = activations_.groups_of(index);
     dequantize(weights_, {panel, index * block_records, groups * group_words / record_inputs},
                codes_, scales_, values_);
     for (int64_t i = 0; i < tiles.count; ++i) {
       Tile<Format> tile{};
-      tile.activations = activations.at(index, i);
+      tile.activations = activations_.at(index, i);
       tile.weights = values_;
       tile.groups = groups;
       tile.first = index == 0;
@@ -204,6 +271,7 @@ class FloatBlocks {
   static constexpr int64_t block_records = block_groups<Format> * group_words / record_inputs;
 
   const QuantizedWeights& weights_;
+  const Activations<Format>& activations_;
   float *values_, *scales_;
   uint8_t* codes_;
 };
@@ -218,8 +286,23 @@ int64_t panels_of_chunk(const QuantizedWeights& weights, int64_t rows) {
   return larger<int64_t>(rows > 32 ? 4 : 1, bytes / weights.panel_bytes());
 }
 
-struct Place {
-  int64_t panel, block;
+// Goes through the blocks of some panels. Few rows read weights in the order of memory; many find
+// each block of theirs in the cache for several panels.
+class BlockWalk {
+ public:
+  BlockWalk(int64_t num_panels, int64_t num_blocks, bool few)
+      : num_panels_(num_panels), num_blocks_(num_blocks), few_(few) {}
+
+  int64_t panel = 0, block = 0;
+  bool done() const { return panel == num_panels_ || block == num_blocks_; }
+  void step() {
+    if (few_ ? ++block < num_blocks_ : ++panel < num_panels_) return;
+    few_ ? (block = 0, ++panel) : (panel = 0, ++block);
+  }
+
+ private:
+  int64_t num_panels_, num_blocks_;
+  bool few_;
 };
 
 template <class Blocks>
@@ -230,26 +313,19 @@ void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows,
   const int64_t panels = panels_of_chunk(weights, num_rows);
   parallel_for(ceil_div(weights.num_panels(), panels), [&](int64_t chunk) {
     const int64_t begin = chunk * panels, end = smaller(begin + panels, weights.num_panels());
-    const int64_t panel_sums = num_rows * panel_width;
+    const int64_t panel_sums = num_rows * panel_width, panel_bytes = weights.panel_bytes();
     auto* sums = static_cast<float*>(
         scratch(Slot::partial, static_cast<size_t>((end - begin) * panel_sums) * sizeof(float)));
-    Blocks blocks(weights);
-    // Few rows read weights in the order of memory; many find each block of theirs in the cache
-    // for several panels.
-    const int64_t num_blocks = activations.num_blocks(), num_panels = end - begin;
-    const bool few = num_rows <= 32;
-    const auto place = [&](int64_t i) {
-      return Place{few ? i / num_blocks : i % num_panels, few ? i % num_blocks : i / num_panels};
-    };
+    const char* const data = weights.data + begin * panel_bytes;
     // The threads take chunks in turn: after this one, most likely, the next but the others' ones.
     const int64_t coming = panels * num_threads();
-    const Place last{begin + coming < weights.num_panels() ? coming : num_panels - 1, 0};
-    for (int64_t i = 0; i < num_blocks * num_panels; ++i) {
-      const Place here = place(i), next = i + 1 < num_blocks * num_panels ? place(i + 1) : last;
-      const auto data = [&](const Place& at) {
-        return weights.data + (begin + at.panel) * weights.panel_bytes();
-      };
-      blocks.multiply(activations, {data(here), here.block, data(next), next.block},
+    const int64_t last = begin + coming < weights.num_panels() ? coming : end - begin - 1;
+    Blocks blocks(weights, activations);
+    BlockWalk here(end - begin, activations.num_blocks(), num_rows <= 32), next = here;
+    for (next.step(); !here.done(); here = next, next.step()) {
+      const bool more = !next.done();
+      blocks.multiply({data + here.panel * panel_bytes, here.block,
+                       data + (more ? next.panel : last) * panel_bytes, more ? next.block : 0},
                       sums + here.panel * panel_sums);
     }
     write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);

@@ -17,7 +17,10 @@ struct Tiles {
   int64_t num_rows, count;
 
   Tiles(int64_t rows, int64_t tile_rows) : num_rows(rows), count(ceil_div(rows, tile_rows)) {}
-  int64_t start(int64_t tile) const { return tile * num_rows / count; }
+  int64_t start(int64_t tile) const {
+    if (tile == 0) return 0;  // few rows are one tile, which a division would hold up
+    return tile == count ? num_rows : tile * num_rows / count;
+  }
 };
 
 template <class Format>

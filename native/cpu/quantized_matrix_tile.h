@@ -121,8 +121,11 @@ class MatrixBlocks {
  public:
   using Format = QuantizedMatrixFormat;
 
-  explicit MatrixBlocks(const QuantizedWeights& weights)
-      : weights_(weights), halves_(format(weights).halves), state_(halves_ ? 16 : 32) {
+  MatrixBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
+      : weights_(weights),
+        activations_(activations),
+        halves_(format(weights).halves),
+        state_(halves_ ? 16 : 32) {
     constexpr int64_t records = block_groups<Format>;
     constexpr int64_t lines = 2 * records * QuantizedWeights::panel_width;
     scales_ = static_cast<float*>(
@@ -136,10 +139,10 @@ class MatrixBlocks {
   }
 
   // Add block `index` of a panel to sums [row][32 outputs].
-  void multiply(const Activations<Format>& activations, const BlockPlace& place, float* sums) {
-    const Tiles& tiles = activations.tiles();
+  void multiply(const BlockPlace& place, float* sums) {
+    const Tiles& tiles = activations_.tiles();
     const RecordSpan span{place.panel, place.index * block_groups<Format>,
-                          activations.groups_of(place.index)};
+                          activations_.groups_of(place.index)};
     read_signed_codes(span);
     QuantizedTile tile{};
     tile.codes = codes_;
@@ -158,7 +161,7 @@ class MatrixBlocks {
     tile.ahead_bytes = ceil_div(weights_.record_bytes() / 64, tiles.count) * 64;
     for (int64_t i = 0; i < tiles.count; ++i) {
       const int64_t begin = tiles.start(i), rows = tiles.start(i + 1) - begin;
-      tile.activations = reinterpret_cast<const ActivationGroup*>(activations.at(place.index, i));
+      tile.activations = reinterpret_cast<const ActivationGroup*>(activations_.at(place.index, i));
       tile.out = sums + begin * QuantizedWeights::panel_width;
       tile.ahead = next < next_end ? next : nullptr;
       (halves_ ? matrix_tile_of<2>(rows) : matrix_tile_of<1>(rows))(tile);
@@ -182,6 +185,7 @@ class MatrixBlocks {
   }
 
   const QuantizedWeights& weights_;
+  const Activations<Format>& activations_;
   const bool halves_;
   const TileConfiguration state_;
   uint8_t* codes_;

@@ -75,8 +75,10 @@ struct QuantizedTile {
   const ActivationGroup* activations;  // [group][row]
   const uint8_t* codes;                // [group] records, as the tile's Codes take them
   const uint8_t* book;                 // what BookCodes look up, or null
-  const float* scales;                 // [group][half][32 outputs]
+  const float* scales;                 // [group][half][32 outputs], or null
   const float* offsets;                // the same, or null
+  const F16* stored_scales;            // instead of them, as they lie in the panel
+  const F16* stored_offsets;
   int64_t groups;
   bool first;  // whether this is the first block: `out` is written, else added to
   float* out;  // [row][32 outputs]
@@ -84,6 +86,9 @@ struct QuantizedTile {
   // null.
   const char* ahead;
   int64_t ahead_bytes;
+  // Lines of scales and offsets that a later tile will want, some with each group.
+  const char* const* ahead_lines;
+  int64_t lines_per_group;
 };
 
 using RunQuantizedTile = void (*)(const QuantizedTile&);
@@ -99,6 +104,47 @@ inline BookCodes codes_of<BookCodes>(const QuantizedTile& tile) {
 }
 #endif
 
+// Codes taken as Codes takes them, while memory is asked for what a later tile will want: a part
+// with each word, because processors drop requests that come many at once.
+template <class Codes>
+struct AskingCodes {
+  static constexpr Range range = Codes::range;
+  static constexpr int64_t record_bytes = Codes::record_bytes;
+  Codes codes;
+  const char* ahead;
+  int64_t bytes_a_word;
+
+  Bytes load(const uint8_t* record, int word, int vector) const {
+    constexpr int vectors = word_bytes / register_bytes;
+    if (vector % (vectors / 2) == 0)
+      __builtin_prefetch(ahead + word * bytes_a_word + vector * bytes_a_word / vectors, 0, 2);
+    return codes.load(record, word, vector);
+  }
+};
+
+// How a tile takes its codes and asks for those ahead: all of a group's at once, or word by word.
+template <class Codes>
+struct CodeReader {
+  Codes codes;
+  const char* ahead;
+  CodeReader(const QuantizedTile& tile, bool asks)
+      : codes(codes_of<Codes>(tile)), ahead(asks ? tile.ahead : nullptr) {}
+  void begin_group(const QuantizedTile& tile) {
+    if (!ahead) return;
+    for (int64_t i = 0; i < tile.ahead_bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
+    ahead += tile.ahead_bytes;
+  }
+  void end_group(const QuantizedTile&) {}
+};
+template <class Codes>
+struct CodeReader<AskingCodes<Codes>> {
+  AskingCodes<Codes> codes;
+  CodeReader(const QuantizedTile& tile, bool)
+      : codes{codes_of<Codes>(tile), tile.ahead, tile.ahead_bytes / 8} {}
+  void begin_group(const QuantizedTile&) {}
+  void end_group(const QuantizedTile& tile) { codes.ahead += tile.ahead_bytes; }
+};
+
 // Registers of outputs that are held together: as many as there are registers for.
 template <int rows>
 constexpr int quantized_vectors = F32::lanes == 16  ? 2
@@ -110,7 +156,6 @@ template <class Codes, int halves, int rows>
 void run_quantized_tile(const QuantizedTile& tile) {
   constexpr int vectors = quantized_vectors<rows>, width = vectors * F32::lanes;
   constexpr int words = 8 / halves, panel = QuantizedWeights::panel_width;
-  const Codes codes = codes_of<Codes>(tile);
   alignas(64)
       int8_t wide[widens<Codes::range> ? max_tile_groups * rows * sizeof(ActivationGroup) : 1];
   if constexpr (widens<Codes::range>)
@@ -127,13 +172,11 @@ void run_quantized_tile(const QuantizedTile& tile) {
     const int8_t* inputs = widens<Codes::range> ? wide : a->codes;
     const uint8_t* record = tile.codes;
     int64_t line = part;
-    const char* ahead = part ? nullptr : tile.ahead;
+    CodeReader<Codes> reader(tile, part == 0);
+    const char* const* lines = tile.ahead_lines;
     for (int64_t group = 0; group < tile.groups; ++group) {
-      if (ahead) {
-        // Into L2: L1 has too few requests in flight to keep memory busy.
-        for (int64_t i = 0; i < tile.ahead_bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
-        ahead += tile.ahead_bytes;
-      }
+      reader.begin_group(tile);
+      for (int64_t i = 0; i < tile.lines_per_group; ++i) __builtin_prefetch(*lines++, 0, 2);
 #pragma GCC unroll 2
       for (int half = 0; half < halves; ++half, line += panel) {
         I32 dots[rows][vectors];
@@ -141,16 +184,19 @@ void run_quantized_tile(const QuantizedTile& tile) {
         for (int m = 0; m < rows; ++m)
 #pragma GCC unroll 4
           for (int v = 0; v < vectors; ++v) dots[m][v] = set1(a[m].start[half]);
-        dot_words<Codes, rows, vectors, words>(codes, record, half * words, part / F32::lanes,
-                                               inputs + half * 16, sizeof(*a), dots);
+        dot_words<Codes, rows, vectors, words>(reader.codes, record, half * words,
+                                               part / F32::lanes, inputs + half * 16, sizeof(*a),
+                                               dots);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v) {
-          const F32 scale = load(tile.scales + line + v * F32::lanes);
+          const int64_t at = line + v * F32::lanes;
+          const F32 scale = tile.scales ? load(tile.scales + at) : load(tile.stored_scales + at);
 #pragma GCC unroll 16
           for (int m = 0; m < rows; ++m)
             sums[m][v] = fma(to_float(dots[m][v]), scale * set1(a[m].scale), sums[m][v]);
-          if (!tile.offsets) continue;
-          const F32 offset = load(tile.offsets + line + v * F32::lanes);
+          if (!tile.offsets && !tile.stored_offsets) continue;
+          const F32 offset =
+              tile.offsets ? load(tile.offsets + at) : load(tile.stored_offsets + at);
 #pragma GCC unroll 16
           for (int m = 0; m < rows; ++m) sums[m][v] = fma(offset, set1(a[m].sum[half]), sums[m][v]);
         }
@@ -158,6 +204,7 @@ void run_quantized_tile(const QuantizedTile& tile) {
       a += rows;
       inputs += rows * sizeof(*a);
       record += Codes::record_bytes;
+      reader.end_group(tile);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < rows; ++m)
