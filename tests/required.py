@@ -19,6 +19,7 @@ MAY_SKIP = {
     "needs the packages and the server of scripts/test_clients": "the same",
     "the real vocabularies are not at ": "they lie next to the checkout, not in it",
     "no recorded trace next to the checkout": "the same",
+    "pictures need matplotlib": "pip install --group plots",
     "needs to make control groups": "a right that not every container gives",
     "the system refuses memory policies": "the same",
     "smollm2 is not on this machine": "98 MB that no test needs to fetch: quire pull smollm2",

@@ -56,6 +56,22 @@ def phases(quick: bool) -> list[Phase]:
     return found
 
 
+def limits(work: Work, costs: Costs, dtype: str, phase: Phase) -> dict[str, tuple[float, str]]:
+    """Return the least seconds of a step's linears and attention, and what binds each."""
+    own, floats = peak_of(dtype, costs.speed), peak_of("float32", costs.speed)
+    if phase.tokens:
+        matrices = 2 * (work.matrix_params * phase.tokens + work.head_params)
+        kv, pairs = work.kv_bytes * phase.tokens, phase.tokens * (phase.tokens + 1) / 2
+    else:
+        matrices = 2 * (work.matrix_params + work.head_params) * phase.batch
+        depth = phase.depth + STEPS // 2
+        kv, pairs = work.kv_bytes * depth * phase.batch, float(depth * phase.batch)
+    return {
+        "linears": costs.limit(work.file_bytes, matrices, own),
+        "attention": costs.limit(kv, work.attention_ops * pairs, floats),
+    }
+
+
 def totals(work: Work, phase: Phase) -> dict[str, float]:
     """Return bytes and operations of a step, and operations per byte at 2 bytes a weight."""
     tokens = phase.tokens or phase.batch
@@ -115,22 +131,6 @@ class Phases:
             "left": {name: round(max(part, 0.0) / taken, 3) for name, part in parts.items()},
         }
 
-    def limits(self, phase: Phase) -> dict[str, tuple[float, str]]:
-        """Return the least seconds of the linears and of the attention of a step."""
-        work, speed = self.work, self.costs.speed
-        own, floats = peak_of(self.dtype, speed), peak_of("float32", speed)
-        if phase.tokens:
-            matrices = 2 * (work.matrix_params * phase.tokens + work.head_params)
-            kv, pairs = work.kv_bytes * phase.tokens, phase.tokens * (phase.tokens + 1) / 2
-        else:
-            matrices = 2 * (work.matrix_params + work.head_params) * phase.batch
-            depth = phase.depth + STEPS // 2
-            kv, pairs = work.kv_bytes * depth * phase.batch, float(depth * phase.batch)
-        return {
-            "linears": self.costs.limit(work.file_bytes, matrices, own),
-            "attention": self.costs.limit(kv, work.attention_ops * pairs, floats),
-        }
-
     def run(self, phase: Phase) -> tuple[float, dict[str, float], int]:
         """Return seconds of a step, seconds by kind of work, and jobs of the thread pool."""
         steps = 1 if phase.tokens else STEPS
@@ -157,13 +157,16 @@ class Phases:
         runs = [self.run(phase) for _ in range(rounds)]
         seconds = [taken for taken, _, _ in runs]
         taken, jobs = median(seconds), runs[0][2]
-        limits, moved = self.limits(phase), totals(self.work, phase)
-        limit = sum(least for least, _ in limits.values())
+        found = limits(self.work, self.costs, self.dtype, phase)
+        moved = totals(self.work, phase)
+        limit = sum(least for least, _ in found.values())
         parts = {
             name: median(run[1].get(name, 0.0) for run in runs)
-            for name in dict.fromkeys(key for _, found, _ in runs for key in found)
+            for name in dict.fromkeys(key for _, kinds, _ in runs for key in kinds)
         }
-        left = {f"{name} above limit": parts.pop(name) - limits[name][0] for name in limits}
+        left = {
+            f"{name} above limit": parts.pop(name) - least for name, (least, _) in found.items()
+        }
         speed = self.costs.speed
         return {
             "phase": phase.name,
@@ -171,7 +174,7 @@ class Phases:
             "tokens_per_second": round((phase.tokens or phase.batch) / taken, 2),
             "limit_seconds": limit,
             "of_limit": round(limit / taken, 3),
-            "bound": max(limits.values())[1],
+            "bound": max(found.values())[1],
             "bandwidth_utilization": round(moved["bytes"] / taken / speed.read_bytes_per_second, 3),
             "flop_utilization": round(moved["operations"] / taken / peak_of(self.dtype, speed), 4),
             **moved,

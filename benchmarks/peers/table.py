@@ -25,7 +25,9 @@ def _place(name: str) -> tuple[int, int, str]:
 def _figure(entry: dict[str, Any], engine: str) -> str:
     shown, divisor = UNITS[entry["unit"]]
     value = entry[engine]["median"] / divisor
-    return f"{value:,.{0 if value >= 1000 else 1 if value >= 10 else 2}f} {shown}"
+    figure = f"{value:,.{0 if value >= 1000 else 1 if value >= 10 else 2}f} {shown}"
+    # Starts differ more than steps do: their quartiles lie this far apart.
+    return f"{figure} ({entry[engine]['spread']:.0%})" if entry["unit"] == "s" else figure
 
 
 def _fractions(entry: dict[str, Any], engine: str) -> str:
@@ -64,4 +66,4 @@ def print_tables(path: Path, types: list[str]) -> None:
     console.print(
         "read / compute: fraction of this machine's measured bandwidth and arithmetic rate"
     )
-    console.print("*: not every round was quiet")
+    console.print("*: not every round was quiet; (%): spread, between the quartiles by the median")
