@@ -14,11 +14,11 @@ from typing import Any
 import click
 
 import quire
-from quire.cli import machine_speed
 from quire.cli.version import commit
-from quire.core import env
+from quire.core import env, machine_speed
 from quire.core.errors import QuireError
 from quire.core.machine import read_machine
+from quire.core.machine_speed import MachineSpeed
 
 #: What more packages would give: extra -> (module it needs, what for).
 EXTRAS = {
@@ -112,13 +112,27 @@ def _native(measure: bool) -> dict[str, Any]:
         **backend.kernel_names(),
     }
     if measure:
-        speed = machine_speed.measure()
+        speed = MachineSpeed(
+            native.measure_read(), native.measure_fma(), native.measure_dot(), native.measure_int8()
+        )
         machine_speed.remember(speed)
-        found["memory read, GB/s"] = round(speed.read / 1e9, 1)
-        found["float32, GFLOP/s"] = round(speed.float32 / 1e9, 1)
-        found["bfloat16, GFLOP/s"] = round(speed.bfloat16 / 1e9, 1) or "no instruction"
-        found["int8, GOP/s"] = round(speed.int8 / 1e9, 1) or "no instruction"
+        found |= _speed(speed)
     return found
+
+
+def _speed(speed: MachineSpeed) -> dict[str, Any]:
+    """Return rates, and where memory stops to bind: in operations a byte and in rows of a step."""
+    kinds = {"float32": speed.float32, "bfloat16": speed.bfloat16, "int8": speed.int8}
+    ridges = [f"{name} {speed.ridge(peak):.0f}" for name, peak in kinds.items() if peak]
+    rows = [f"{speed.rows_at_ridge(bits):.0f} ({bits} bits)" for bits in (16, 8, 4)]
+    return {
+        "memory read, GB/s": round(speed.read / 1e9, 1),
+        "float32, GFLOP/s": round(speed.float32 / 1e9, 1),
+        "bfloat16, GFLOP/s": round(speed.bfloat16 / 1e9, 1) or "no instruction",
+        "int8, GOP/s": round(speed.int8 / 1e9, 1) or "no instruction",
+        "ridge, operations a byte": ridges,
+        "memory binds steps below, rows": rows,
+    }
 
 
 def _model() -> dict[str, Any]:

@@ -90,6 +90,12 @@ METRICS: dict[str, Metric] = {
     "process_memory_bytes": _gauge("Resident memory, by process: engine, server."),
     "process_heap_bytes": _gauge("The C library's heap, by process and state: used, free."),
     "host_cpu_usage_perc": _gauge("Part of the machine's cores that were busy lately, 0 to 1."),
+    "model_flops_utilization_perc": _gauge(
+        "Operations a second of the last step by the machine's fastest (quire doctor), 0 to 1."
+    ),
+    "model_bandwidth_utilization_perc": _gauge(
+        "Bytes read a second in the last step by what the machine reads (quire doctor), 0 to 1."
+    ),
     "server_load": _gauge("Generation requests being answered, as GET /load shows."),
     "model_load_progress_perc": _gauge("Part of the model's weights that is loaded, 0 to 1."),
     "cache_config_info": _gauge("The KV cache's settings, as labels; always 1."),

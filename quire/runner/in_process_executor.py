@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire.core import machine_speed
 from quire.core.config import EngineConfig
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
@@ -55,7 +57,9 @@ class InProcessExecutor:
         self.memory = memory
         self.kv_cache_spec = model.demand.spec
         self.num_blocks = memory.budget.num_blocks
-        self._estimate = StepEstimate(model.config, model.demand.weight_bytes, model.demand.spec)
+        self._estimate = StepEstimate(
+            model.config, model.demand.weight_bytes, model.demand.spec, machine_speed.remembered()
+        )
         self._canary = runner.canary
         self._runner: ModelRunner | None = runner
 
@@ -63,8 +67,10 @@ class InProcessExecutor:
         """Compute one step; see the protocol."""
         try:
             assert self._runner is not None, "submit after shutdown"
-            self._estimate.add(plan)
-            return FinishedStep(self._runner.execute(plan, someone_came))
+            begin = time.perf_counter()
+            output = self._runner.execute(plan, someone_came)
+            self._estimate.add(plan, time.perf_counter() - begin)
+            return FinishedStep(output)
         except BaseException as error:  # Rust libraries raise panics as such
             return FinishedStep(StepOutput(), error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.machine_speed import MachineSpeed
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.step import SchedulerOutput
@@ -18,12 +19,21 @@ class StepEstimate:
         config: The decoder's shape.
         weight_bytes: Weights as they lie in memory.
         spec: The KV cache's blocks.
+        speed: What the machine reaches at most; None where nobody has measured it.
 
     Attributes:
         flops, read_bytes, write_bytes: So far.
+        flop_utilization: Of the last step: its operations a second over the machine's fastest.
+        bandwidth_utilization: Of the last step: bytes read a second over what it reads at most.
     """
 
-    def __init__(self, config: ModelConfig, weight_bytes: int, spec: KVCacheSpec) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weight_bytes: int,
+        spec: KVCacheSpec,
+        speed: MachineSpeed | None = None,
+    ) -> None:
         width, heads = config.hidden_size, config.num_heads * config.head_dim
         attention = width * (2 * heads + 2 * config.num_kv_heads * config.head_dim)
         factor = 3 if config.gated_mlp else 2
@@ -39,9 +49,18 @@ class StepEstimate:
         self.flops = 0
         self.read_bytes = 0
         self.write_bytes = 0
+        self._speed = speed
+        self.flop_utilization = self.bandwidth_utilization = 0.0
 
-    def add(self, plan: SchedulerOutput) -> None:
-        """Count one step."""
+    def add(self, plan: SchedulerOutput, seconds: float) -> None:
+        """Count one step that took ``seconds``."""
+        flops, read_bytes = self.flops, self.read_bytes
+        self._count(plan)
+        if self._speed is not None and seconds > 0:
+            self.flop_utilization = (self.flops - flops) / seconds / self._speed.compute
+            self.bandwidth_utilization = (self.read_bytes - read_bytes) / seconds / self._speed.read
+
+    def _count(self, plan: SchedulerOutput) -> None:
         tokens = pairs = context = samples = 0
         for row in plan.scheduled:
             new, before = row.num_scheduled_tokens, row.num_computed_tokens
@@ -55,9 +74,13 @@ class StepEstimate:
         self.write_bytes += self._kv_token_bytes * tokens
 
     def samples(self) -> Samples:
-        """Return the counters by metric stem."""
-        return {
+        """Return the counters, and the last step's utilization if known, by metric stem."""
+        values: Samples = {
             "estimated_flops_per_gpu": self.flops,
             "estimated_read_bytes_per_gpu": self.read_bytes,
             "estimated_write_bytes_per_gpu": self.write_bytes,
         }
+        if self._speed is not None:
+            values["model_flops_utilization_perc"] = self.flop_utilization
+            values["model_bandwidth_utilization_perc"] = self.bandwidth_utilization
+        return values

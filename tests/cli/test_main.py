@@ -12,7 +12,9 @@ import pytest
 
 from quire.cli.engine_flags import config_fields
 from quire.cli.main import COMMANDS
+from quire.core import machine_speed
 from quire.server.options import ServerOptions
+from tests.cli.conftest import ENVIRONMENT
 
 
 def test_help_lists_every_command(quire):
@@ -110,3 +112,16 @@ def test_doctor_reports_what_it_found(quire):
     assert report["model"]["quire-tiny"] in shown
     assert all(name in shown for name in report["native"])
     assert report["native"]["instruction set"] in shown
+
+
+def test_doctor_measures_and_remembers(tmp_path, quire, monkeypatch):
+    """The ridge is the division of two lines above it."""
+    monkeypatch.setenv("QUIRE_CACHE", str(tmp_path))
+    monkeypatch.setitem(ENVIRONMENT, "QUIRE_CACHE", str(tmp_path))
+    printed = quire("doctor", "--json")
+    assert printed.returncode == 0, printed.stderr
+    speed, native = machine_speed.remembered(), json.loads(printed.stdout)["native"]
+    assert speed is not None and native["memory read, GB/s"] == round(speed.read / 1e9, 1)
+    ridge = native["ridge, operations a byte"][0]
+    assert ridge == f"float32 {speed.float32 / speed.read:.0f}"
+    assert len(native["memory binds steps below, rows"]) == 3

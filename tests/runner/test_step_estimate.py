@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.machine_speed import MachineSpeed
 from quire.core.model_config import ModelConfig, MoEConfig
 from quire.core.step import ScheduledRequest, SchedulerOutput
 from quire.runner.step_estimate import StepEstimate
@@ -21,7 +22,7 @@ def test_a_step(moe):
     spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=2, block_size=4, dtype="float16")
     estimate = StepEstimate(config, 1000, spec)
     rows = [ScheduledRequest("a", 5, 1, [], True), ScheduledRequest("b", 2, 3, [], False)]
-    estimate.add(SchedulerOutput(scheduled=rows))
+    estimate.add(SchedulerOutput(scheduled=rows), 0.1)
     linears = {"q": (8, 8), "k": (4, 8), "v": (4, 8), "o": (8, 8)}
     if moe is None:
         linears |= {"gate": (16, 8), "up": (16, 8), "down": (8, 16)}
@@ -38,3 +39,26 @@ def test_a_step(moe):
     assert set(estimate.samples().values()) == {
         estimate.flops, estimate.read_bytes, estimate.write_bytes
     }  # fmt: skip
+
+
+def test_utilization_is_work_by_time_and_by_the_machine():
+    speed = MachineSpeed(read=1e6, float32=1e5, bfloat16=4e5, int8=2e5)
+    spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=2, block_size=4, dtype="float16")
+    estimate = StepEstimate(ModelConfig(**SHAPE), 1000, spec, speed)
+    rows = [ScheduledRequest("a", 1, 3, [], True)]
+    # Only the last step counts, whatever came before it.
+    estimate.add(SchedulerOutput(scheduled=rows * 3), 1.0)
+    before = estimate.flops, estimate.read_bytes
+    estimate.add(SchedulerOutput(scheduled=rows), 0.05)
+    samples = estimate.samples()
+    flops = (estimate.flops - before[0]) / (4e5 * 0.05)
+    assert samples["model_flops_utilization_perc"] == pytest.approx(flops)
+    read = (1000 + 4 * spec.token_bytes) / (1e6 * 0.05)
+    assert samples["model_bandwidth_utilization_perc"] == pytest.approx(read)
+
+
+def test_without_a_measured_machine_there_is_no_utilization():
+    spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=2, block_size=4, dtype="float16")
+    estimate = StepEstimate(ModelConfig(**SHAPE), 1000, spec)
+    estimate.add(SchedulerOutput(scheduled=[ScheduledRequest("a", 1, 3, [], True)]), 0.05)
+    assert not any("utilization" in name for name in estimate.samples())

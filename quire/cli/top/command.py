@@ -10,12 +10,12 @@ from queue import Empty, SimpleQueue
 
 import click
 
-from quire.cli import machine_speed
 from quire.cli.server_connection import base_url_option
 from quire.cli.top.reading import Reading
 from quire.cli.top.server_reader import ServerReader, take_reading
 from quire.cli.top.terminal import Terminated, keys_at_once, signals_raise
 from quire.cli.top.watched import Watched
+from quire.core import machine_speed
 from quire.core.errors import QuireError
 
 #: Readings sooner after one another would be load on the server for what nobody can read.

@@ -11,9 +11,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from quire.cli.machine_speed import MachineSpeed
 from quire.cli.top.alarms import KV_FULL, Alarm
 from quire.cli.top.figures import Figures, Percentiles
+from quire.core.machine_speed import MachineSpeed
 
 NAME_WIDTH = 11
 BAR_WIDTH = 16

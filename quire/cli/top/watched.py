@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from quire.cli.machine_speed import MachineSpeed
 from quire.cli.server_connection import LOOPBACK
 from quire.cli.top.alarms import ALARM_SECONDS, Alarm, alarms
 from quire.cli.top.figures import Figures, figures
 from quire.cli.top.reading import History, Reading
 from quire.cli.top.view import ModelLine, Shown
 from quire.core.errors import QuireError
+from quire.core.machine_speed import MachineSpeed
 
 PROCESSES = ("server", "engine")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quire.cli import machine_speed
-from quire.cli.machine_speed import MachineSpeed
+from quire.core import machine_speed
+from quire.core.machine_speed import MachineSpeed
 
 SPEED = MachineSpeed(read=2e10, float32=3e11, bfloat16=0.0, int8=1e12)
 
@@ -35,11 +35,16 @@ def test_a_folder_that_cannot_be_made_stops_nothing(folder):
     assert machine_speed.remembered() is None
 
 
-def test_doctor_measures_and_remembers(folder, quire, monkeypatch):
-    from tests.cli.conftest import ENVIRONMENT
+def test_another_processors_speed_is_none(folder, monkeypatch):
+    """A home folder may be that of several machines."""
+    machine_speed.remember(SPEED)
+    monkeypatch.setattr(machine_speed, "read_processor", lambda: "another")
+    assert machine_speed.remembered() is None
 
-    monkeypatch.setitem(ENVIRONMENT, "QUIRE_CACHE", str(folder))
-    printed = quire("doctor")
-    assert printed.returncode == 0, printed.stderr
-    speed = machine_speed.remembered()
-    assert speed is not None and f"{speed.read / 1e9:.1f}" in printed.stdout
+
+def test_where_memory_stops_to_bind():
+    assert SPEED.ridge(SPEED.int8) == 50
+    # Two operations for each weight and row, and 16, 8 or 4 bits to read.
+    assert SPEED.rows_at_ridge(8) == 25 and SPEED.rows_at_ridge(4) == 12.5
+    # Weights of 16 bits are multiplied in float32 without an instruction for them.
+    assert SPEED.rows_at_ridge(16) == 15

@@ -1,4 +1,4 @@
-"""How fast this machine reads and computes, measured, and remembered for ``quire top``."""
+"""How fast this machine reads and computes: what was measured, and kept for later processes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from quire.core import env
+from quire.core.processor import read_processor
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +30,37 @@ class MachineSpeed:
         """Operations a second of the fastest type of number."""
         return max(self.float32, self.bfloat16, self.int8)
 
+    def ridge(self, peak: float) -> float:
+        """Return the operations for each byte read above which ``peak`` binds, not memory."""
+        return peak / self.read
 
-def measure() -> MachineSpeed:
-    """Measure for about three seconds, on the threads that the kernels have been given."""
-    from quire.kernels.cpu.native import native
+    def rows_at_ridge(self, bits: int) -> float:
+        """Return how many rows a step must have for arithmetic to bind linears of such weights.
 
-    return MachineSpeed(
-        native.measure_read(), native.measure_fma(), native.measure_dot(), native.measure_int8()
-    )
+        Each weight is read once and takes two operations a row: int8's for weights of at most 8
+        bits, bfloat16's for 16, float32's where the machine does not have those.
+        """
+        peak = self.bfloat16 if bits > 8 else self.int8
+        return self.ridge(max(peak, self.float32)) * bits / 8 / 2
 
 
 def remember(speed: MachineSpeed) -> None:
-    """Keep ``speed``; where the folder cannot be written, do nothing."""
+    """Keep ``speed`` as this processor's; where the folder cannot be written, do nothing."""
     path = _path()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(speed)))
+        path.write_text(json.dumps(asdict(speed) | {"processor": read_processor()}))
 
 
 def remembered() -> MachineSpeed | None:
-    """Return what was measured last; None when nothing was."""
+    """Return what was measured last on a processor like this; None when nothing was."""
     try:
         found = json.loads(_path().read_text())
         speed = MachineSpeed(
             **{field.name: float(found[field.name]) for field in fields(MachineSpeed)}
         )
+        if found["processor"] != read_processor():
+            return None
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return speed if speed.read > 0 and speed.compute > 0 else None
