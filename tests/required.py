@@ -22,6 +22,7 @@ MAY_SKIP = {
     "pictures need matplotlib": "pip install --group plots",
     "needs to make control groups": "a right that not every container gives",
     "the system refuses memory policies": "the same",
+    "emulated tiles need AVX512-VNNI": "an instruction set that not every machine has",
     "smollm2 is not on this machine": "98 MB that no test needs to fetch: quire pull smollm2",
 }
 

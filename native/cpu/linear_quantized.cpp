@@ -14,7 +14,7 @@ constexpr int64_t panel_width = QuantizedWeights::panel_width;
 constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
 
 // Rows multiplied together: their activations of one block stay in L2 (a KiB each).
-constexpr int64_t max_rows_at_once = 252;
+constexpr int64_t max_rows_at_once = 256;
 
 // The instance for a tile of 1 .. tile_rows rows.
 template <class Codes, int halves, int rows = 1>
