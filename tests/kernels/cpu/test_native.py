@@ -48,8 +48,8 @@ def test_bfloat16_rounds_to_nearest_even(isa: str, n: int) -> None:
 
 
 def test_float16_converts_like_numpy(isa: str) -> None:
-    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
-    halves = halves[~np.isnan(halves)]
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = halves[~np.isnan(halves)].astype(np.float32)
     between = np.nextafter(halves, np.float32(np.inf))
     x = np.concatenate([halves, between, np.float32([65519.9, 65520, 1e-8, -3e-8, np.inf])])
     out = np.empty_like(x)
