@@ -82,7 +82,7 @@ void value_tile(const float* e, Span span, const Piece<T>& piece, int64_t head, 
       for (int c = 0; c < C; ++c) values[c] = load(v + c * lanes);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const F32 weight = set1(e[r * piece_positions + j]);
+        const float weight = e[r * piece_positions + j];
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) x[r][c] = fma(weight, values[c], x[r][c]);
       }
@@ -102,7 +102,7 @@ void value_tail(const float* e, Span span, const Piece<T>& piece, int64_t head, 
   F32 x = load_partial(sums + column, n);
   for (int64_t j = span.begin; j < span.end; ++j) {
     const T* v = piece.v[j / lanes] + head * piece.head_size + j % lanes * piece.head_dim + column;
-    x = fma(set1(e[j]), load_partial(v, n), x);
+    x = fma(e[j], load_partial(v, n), x);
   }
   store_partial(sums + column, x, n);
 }

@@ -68,7 +68,7 @@ void value_panel(const float* e, Span span, const float* v, float* sums, int64_t
     for (int c = 0; c < panel_columns; ++c) values[c] = load(v + j * panel_width + c * lanes);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const F32 weight = set1(e[r * piece_positions + j]);
+      const float weight = e[r * piece_positions + j];
 #pragma GCC unroll 8
       for (int c = 0; c < panel_columns; ++c) x[r][c] = fma(weight, values[c], x[r][c]);
     }

@@ -59,7 +59,7 @@ void score_tile(const float* q, int64_t head_dim, const T* const* k, int64_t str
     for (int c = 0; c < C; ++c) keys[c] = load(k[c] + i * stride);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const F32 query = set1(q[r * head_dim + i]);
+      const float query = q[r * head_dim + i];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) sums[r][c] = fma(query, keys[c], sums[r][c]);
     }

@@ -28,7 +28,7 @@ template <int rows>
 inline void multiply_add(Sums<rows>& sums, const float* a, F32 w0, F32 w1) {
 #pragma GCC unroll 16
   for (int m = 0; m < rows; ++m) {
-    const F32 x = set1(a[m * group_words]);
+    const float x = a[m * group_words];
     sums[m][0] = fma(x, w0, sums[m][0]);
     sums[m][1] = fma(x, w1, sums[m][1]);
   }

@@ -69,7 +69,9 @@ template <int bits, int shift>
 inline Bytes load_plane(const uint8_t* plane, int word, int vector) {
   constexpr int words = bits;  // of one part of the plane: a byte holds 8 / bits parts
   const Bytes bytes = load_bytes(plane + word % words * word_bytes + vector * register_bytes);
-  return shift_right(bytes, word / words * bits - shift) & set1_byte(((1 << bits) - 1) << shift);
+  const int low = word / words * bits;
+  const bool alone = shifts_bytes && shift == 0 && low == 8 - bits;  // nothing to clear
+  return shift_right(bytes, low - shift) & set1_byte(alone ? 255 : ((1 << bits) - 1) << shift);
 }
 
 // Planes as they are packed, taken apart in registers.

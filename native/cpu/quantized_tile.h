@@ -29,7 +29,7 @@ static_assert(sizeof(ActivationGroup) == 64, "a line of Activations");
 struct QuantizedFormat {
   using Word = uint32_t;
   static constexpr int word_inputs = 2;
-  static constexpr int tile_rows = F32::lanes == 16 ? 6 : F32::lanes == 8 ? 4 : 2;
+  static constexpr int tile_rows = dot_rows;
   static constexpr int64_t lines_worth_a_thread = 512;  // to pack
 
   int32_t zero = 0;
@@ -145,16 +145,9 @@ struct CodeReader<AskingCodes<Codes>> {
   void end_group(const QuantizedTile& tile) { codes.ahead += tile.ahead_bytes; }
 };
 
-// Registers of outputs that are held together: as many as there are registers for.
-template <int rows>
-constexpr int quantized_vectors = F32::lanes == 16  ? 2
-                                  : F32::lanes == 4 ? 1
-                                  : rows == 1       ? 4
-                                                    : 2;
-
 template <class Codes, int halves, int rows>
 void run_quantized_tile(const QuantizedTile& tile) {
-  constexpr int vectors = quantized_vectors<rows>, width = vectors * F32::lanes;
+  constexpr int vectors = dot_vectors<rows>, width = vectors * F32::lanes;
   constexpr int words = 8 / halves, panel = QuantizedWeights::panel_width;
   alignas(64)
       int8_t wide[widens<Codes::range> ? max_tile_groups * rows * sizeof(ActivationGroup) : 1];

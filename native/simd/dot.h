@@ -94,6 +94,16 @@ inline I32 byte_of(Bytes x, int i) { return {{x.v[i], x.v[4 + i], x.v[8 + i], x.
 #endif
 constexpr int register_bytes = sizeof(Bytes);
 
+// Rows of a tile at most, and registers of outputs that a tile of `rows` rows holds together: as
+// many as there are registers for.
+constexpr int dot_rows = F32::lanes == 16 ? 6 : F32::lanes == 8 ? 4 : 2;
+template <int rows>
+constexpr int dot_vectors = F32::lanes == 16  ? 2
+                            : F32::lanes == 4 ? 1
+                            : rows == 1       ? 4
+                                              : 2;
+constexpr bool shifts_bytes = false;  // shift_right has lanes of 16 bits
+
 // What dot_words takes from weights of Range::byte before it multiplies.
 constexpr int byte_zero = 0;
 

@@ -100,6 +100,13 @@ inline F32 operator/(F32 a, F32 b) { return {vdivq_f32(a.low, b.low), vdivq_f32(
 inline F32 fma(F32 a, F32 b, F32 c) {
   return {vfmaq_f32(c.low, a.low, b.low), vfmaq_f32(c.high, a.high, b.high)};
 }
+// In assembly: the compiler would copy a to all elements of a register first, which takes a turn of
+// what multiplies.
+inline F32 fma(float a, F32 b, F32 c) {
+  __asm__("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(c.low) : "w"(b.low), "w"(a));
+  __asm__("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(c.high) : "w"(b.high), "w"(a));
+  return c;
+}
 inline Mask less(F32 a, F32 b) { return {vcltq_f32(a.low, b.low), vcltq_f32(a.high, b.high)}; }
 inline F32 select(Mask m, F32 a, F32 b) {
   return {vbslq_f32(m.low, a.low, b.low), vbslq_f32(m.high, a.high, b.high)};

@@ -15,6 +15,18 @@ struct Bytes {
   uint8x16_t low, high;
 };
 constexpr int register_bytes = sizeof(Bytes);
+
+// A sum and a product in float and integer for each row and register of outputs, the weights, and a
+// register of each row's activations; without dot products, four of products in 16 bits.
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr int dot_rows = 6;
+#else
+constexpr int dot_rows = 4;
+#endif
+template <int rows>
+constexpr int dot_vectors = rows == 1 ? 2 : 1;
+constexpr bool shifts_bytes = true;
+
 inline I32 set1(int32_t x) { return {vdupq_n_s32(x), vdupq_n_s32(x)}; }
 inline F32 to_float(I32 x) { return {vcvtq_f32_s32(x.low), vcvtq_f32_s32(x.high)}; }
 inline Bytes load_bytes(const uint8_t* p) { return {vld1q_u8(p), vld1q_u8(p + 16)}; }

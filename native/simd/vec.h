@@ -6,7 +6,7 @@
 //   load_even(p), load_odd(p) of 2 lanes BF16;
 //   load/store and *_partial of E4M3 (read as value / e4m3_unit; written to nearest even, NaN as
 //   0x7f, saturating at 448) and of int8_t (to nearest even, saturating);
-//   + - * /, fma(a, b, c) = a * b + c, min, max, abs, sqrt, round;
+//   + - * /, fma(a, b, c) = a * b + c where a may be a float, min, max, abs, sqrt, round;
 //   less(a, b) -> Mask, any(mask), bits(mask) from lane 0 up, select(mask, a, b);
 //   store_where(p, mask, x) -> n: the lanes of the mask, in order, to p[0 .. n); room for all
 //   lanes; sum(), max(): across lanes, halves folded in a fixed order;
@@ -43,6 +43,10 @@
 #endif
 
 namespace quire::QUIRE_ISA {
+
+#if !defined(QUIRE_NEON)
+inline F32 fma(float a, F32 b, F32 c) { return fma(set1(a), b, c); }
+#endif
 
 template <class T>
 constexpr T smaller(T a, T b) {
