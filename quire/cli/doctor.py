@@ -19,6 +19,7 @@ from quire.core import env, machine_speed
 from quire.core.errors import QuireError
 from quire.core.machine import read_machine
 from quire.core.machine_speed import MachineSpeed
+from quire.core.processor import name_processor
 
 #: What more packages would give: extra -> (module it needs, what for).
 EXTRAS = {
@@ -72,22 +73,13 @@ def _software() -> dict[str, Any]:
 def _machine() -> dict[str, Any]:
     machine = read_machine()
     return {
-        "cpu": _cpu_name(),
+        "cpu": name_processor(),
         "cores in the machine": os.cpu_count(),
         "cores for Quire": machine.num_cores,
         "memory, GiB": round(machine.total_bytes / 2**30, 1),
         "available, GiB": round(machine.free_bytes / 2**30, 1),
         "huge pages": _huge_pages(),
     }
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or "unknown")
 
 
 def _huge_pages() -> str:

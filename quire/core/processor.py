@@ -8,15 +8,46 @@ from pathlib import Path
 CPUINFO = Path("/proc/cpuinfo")
 #: What tells processors apart that share a name, as /proc/cpuinfo calls it.
 NUMBERS = ("cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU revision")
+#: What ARM's processors are called, which /proc/cpuinfo does not tell: (implementer, part).
+#: Source: arch/arm64/include/asm/cputype.h of Linux.
+ARM_NAMES = {
+    (0x41, 0xD03): "Cortex-A53",
+    (0x41, 0xD05): "Cortex-A55",
+    (0x41, 0xD07): "Cortex-A57",
+    (0x41, 0xD08): "Cortex-A72",
+    (0x41, 0xD0B): "Cortex-A76",
+    (0x41, 0xD0C): "Neoverse-N1",
+    (0x41, 0xD40): "Neoverse-V1",
+    (0x41, 0xD41): "Cortex-A78",
+    (0x41, 0xD49): "Neoverse-N2",
+    (0x41, 0xD4F): "Neoverse-V2",
+    (0xC0, 0xAC3): "Ampere-1",
+}
 
 
 def read_processor(cpuinfo: Path = CPUINFO) -> str:
     """Return name and numbers of the first processor in ``cpuinfo``, or what Python calls it."""
+    found = _fields(cpuinfo)
+    if not found:
+        return platform.processor() or platform.machine()
+    name = found.get("model name", platform.machine())
+    return ", ".join([name, *(f"{key} {found[key]}" for key in NUMBERS if key in found)])
+
+
+def name_processor(cpuinfo: Path = CPUINFO) -> str:
+    """Return what people call the first processor in ``cpuinfo``, as far as that is known."""
+    found = _fields(cpuinfo)
+    try:
+        part = (int(found["CPU implementer"], 16), int(found["CPU part"], 16))
+    except (KeyError, ValueError):
+        return found.get("model name", platform.processor() or platform.machine())
+    return ARM_NAMES.get(part, f"{platform.machine()}, part {part[1]:#x} of {part[0]:#x}")
+
+
+def _fields(cpuinfo: Path) -> dict[str, str]:
     try:
         first = cpuinfo.read_text().split("\n\n", 1)[0]
     except OSError:
-        return platform.processor() or platform.machine()
+        return {}
     pairs = (line.partition(":") for line in first.splitlines())
-    found = {key.strip(): value.strip() for key, _, value in pairs}
-    name = found.get("model name", platform.machine())
-    return ", ".join([name, *(f"{key} {found[key]}" for key in NUMBERS if key in found)])
+    return {key.strip(): value.strip() for key, _, value in pairs}
