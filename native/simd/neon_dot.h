@@ -82,13 +82,16 @@ inline Bytes load_factors(const Codes& codes, const uint8_t* w, int word, int ve
 
 #if defined(__ARM_FEATURE_DOTPROD)
 
+// In assembly so that they stay in order: given intrinsics, GCC keeps more weights and activations
+// of a tile alive than there are registers.
 template <int word>
 inline int32x4_t add_dots(int32x4_t sum, uint8x16_t w, int8x16_t x) {
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-  return vusdotq_laneq_s32(sum, w, x, word);
+  __asm__ volatile("usdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(sum) : "w"(w), "w"(x), "i"(word));
 #else
-  return vdotq_laneq_s32(sum, vreinterpretq_s8_u8(w), x, word);
+  __asm__ volatile("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(sum) : "w"(w), "w"(x), "i"(word));
 #endif
+  return sum;
 }
 
 // `rounds` times `chains` registers' products, independent of each other.

@@ -119,7 +119,8 @@ def _aligned(size: int) -> np.ndarray:
     return room[begin : begin + size]
 
 
-def _tests(folder: Path) -> Iterator[RecordedTest]:
+def read_tests(folder: Path) -> Iterator[RecordedTest]:
+    """Return the tests of all files of a folder."""
     for path in sorted(folder.glob("*.calls")):
         with path.open("rb") as file:
             while file.peek(1):
@@ -133,7 +134,7 @@ def main(isa: str, folder: Path) -> int:
         return 1
     tests = calls = 0
     differing = []
-    for test in _tests(folder):
+    for test in read_tests(folder):
         tests += 1
         try:
             calls += Replay().run(test)
