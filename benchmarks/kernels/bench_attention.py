@@ -36,6 +36,8 @@ STEPS = {
     "chunk 256 after 1792": (256, 2048, 1),
 }
 COLD_BYTES = 256 << 20
+#: A cache has at least two blocks, however little a case reads of it.
+MAX_CACHES = 256
 
 
 def work_of(name: str, case: Case, queries: int, context: int, requests: int) -> roofline.Call:
@@ -47,7 +49,7 @@ def work_of(name: str, case: Case, queries: int, context: int, requests: int) ->
     read_bytes = requests * context * token_bytes
     rng = np.random.default_rng(0)
     caches = []
-    for _ in range(max(1, COLD_BYTES // read_bytes) if queries == 1 else 1):
+    for _ in range(min(MAX_CACHES, max(1, COLD_BYTES // read_bytes)) if queries == 1 else 1):
         cache = CpuKVCache(case.cache_spec, tables.num_blocks)
         # Numbers around 1 in each of the formats, so that no score overflows.
         memory = cache.native.memory.view(np.uint16)

@@ -17,6 +17,7 @@ from benchmarks.kernels import roofline
 from benchmarks.kernels.bench_attention import SHAPES as ATTENTION_SHAPES
 from benchmarks.kernels.bench_attention import work_of
 from benchmarks.kernels.bench_linear import FLOATS, SHAPES, cases_of, random_layer, random_weights
+from benchmarks.kernels.bench_moe import Layer as ExpertLayer
 from benchmarks.kernels.bench_sampling import SETTINGS, peaked
 from benchmarks.limits.accounts import Costs, account, jobs_of
 from quire.kernels.cpu.attention import CpuKVCache
@@ -150,6 +151,32 @@ def attentions(names: Sequence[str]) -> Iterator[Kernel]:
         )  # fmt: skip
 
 
+def rotations(all_rows: Sequence[int]) -> Iterator[Kernel]:
+    """Yield the rotation of queries and keys with the writing of K and V: first tokens, alone."""
+    case = ATTENTION_SHAPES["1b"]
+    tiny = work_of("", case, 1, 1, 1)
+    for rows in all_rows:
+        work = work_of("", case, 1, 1, rows)
+        moved = work.read_bytes + 4 * rows * (2 * case.width + WIDTH)
+        yield Kernel("rope", "rope, KV written", rows, [work.call] * 8, tiny.call, moved, 0)
+
+
+def experts(backend: CpuBackend, dtype: str, all_rows: Sequence[int]) -> Iterator[Kernel]:
+    """Yield a layer of a mixture of experts, all of them in one call."""
+    layer, name = ExpertLayer(backend, "32 of 768, top 8", dtype), "32 of 768, top 8"
+    tiny = random_layer(256, 32, dtype)
+    for rows in all_rows:
+        x, ids, weights = layer.routes(rows)
+        # Other experts every time: a few of them stay in a last cache.
+        shifted = [(ids + i * layer.top_k) % layer.num_experts for i in range(4)]
+        calls = [partial(layer.at_once, x, i.astype(np.int32), weights) for i in shifted]
+        yield Kernel(
+            "experts", f"{dtype} {name}", rows, calls * 2,
+            _multiply(tiny, 1), layer.used_bytes(ids) + 2 * x.nbytes,
+            6 * rows * layer.top_k * layer.width * layer.middle, dtype,
+        )  # fmt: skip
+
+
 def elementwise(backend: CpuBackend, rows: int) -> Iterator[Kernel]:
     """Yield norms, the activation and row picking on rows that lie in memory."""
 
@@ -205,6 +232,7 @@ def copies(dtypes: Sequence[str]) -> Iterator[Kernel]:
             partial(CpuLinear, tiny, [], held), stored + packed, 0, dtype,
         )  # fmt: skip
     cache = CpuKVCache(ATTENTION_SHAPES["1b"].cache_spec, 4096)
+    cache.native.memory[:] = 1  # untouched pages would all be one page of zeros
     pairs = [(i, i + 2048) for i in range(1, 2048)]
     nbytes = 2 * len(pairs) * cache.nbytes // 4096
     yield Kernel(
@@ -224,6 +252,10 @@ def all_kernels(backend: CpuBackend, dtypes: Sequence[str], quick: bool) -> Iter
     yield from linears(dtypes, all_rows, quick)
     names = list(ATTENTION)
     yield from attentions([n for n in names if "32768" not in n] if quick else names)
+    yield from rotations((1, 32) if quick else all_rows)
+    if not quick:
+        for dtype in ("bfloat16", "Q4_K"):
+            yield from experts(backend, dtype, all_rows)
     for rows in (1, 32) if quick else all_rows:
         yield from elementwise(backend, rows)
     for rows in (1, 8) if quick else (1, 8, 32):

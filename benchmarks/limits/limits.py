@@ -29,7 +29,10 @@ from quire.core.machine import read_machine
 from quire.kernels.cpu.native import native
 
 PARTS = ("kernels", "phases")
-DTYPES = ("bfloat16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
+DTYPES = (
+    "bfloat16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q5_K", "Q3_K", "Q2_K", "IQ4_XS", "float16",
+    "float32",
+)  # fmt: skip
 #: The type in the name of a comparison's file -> the type whose arithmetic its limit is.
 FILE_TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
@@ -117,7 +120,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", type=Path, metavar="MODEL", help="GGUF files")
     parser.add_argument("--threads", type=int, default=read_machine().num_cores)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--dtype", action="append", help=f"of linears; default: {' '.join(DTYPES)}")
+    parser.add_argument("--dtype", action="append", help="of linears; default: all")
     parser.add_argument("--part", action="append", choices=PARTS, help="default: both")
     parser.add_argument("--quick", action="store_true", help="less of everything; writes no file")
     parser.add_argument("--show", action="store_true", help="measure nothing, print the file")
