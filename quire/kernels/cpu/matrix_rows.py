@@ -39,20 +39,31 @@ def choose_matrix_rows() -> None:
 def measure(inputs: int = 1024, outputs: int = 2048) -> tuple[int, int]:
     """Return the rows from which tiles are faster for quantized and for bfloat16 weights.
 
-    Takes a fraction of a second on the threads the kernels have, with weights of some MiB.
+    Takes a fraction of a second on the threads the kernels have, with weights of some MiB. Should
+    this processor's tiles have other bits than its vectors, then quantized weights never go in
+    tiles, and bfloat16 ones always: a row's bits must not depend on the rows next to it.
     """
     before = native.matrix_rows()
-    codes = np.ones((outputs, inputs), np.uint8)
-    scales = np.ones((outputs, inputs // 32), np.float16)
-    layers = (
-        CpuLinear([QuantizedTensor("w", bits=4, group_size=32, codes=codes, scales=scales)]),
-        CpuLinear([HostTensor("w", "bfloat16", np.full((outputs, inputs), 0x3F80, np.uint16))]),
+    random = np.random.default_rng(0)
+    codes = random.integers(0, 16, (outputs, inputs), np.uint8)
+    scales = random.uniform(0.5, 2, (outputs, inputs // 32)).astype(np.float16)
+    brains = (random.standard_normal((outputs, inputs), np.float32).view(np.uint32) >> 16).astype(
+        np.uint16
     )
+    quantized = CpuLinear([QuantizedTensor("w", bits=4, group_size=32, codes=codes, scales=scales)])
+    bfloat16 = CpuLinear([HostTensor("w", "bfloat16", brains)])
     try:
-        quantized, bfloat16 = (least_rows(partial(_time, layer)) for layer in layers)
+        return (
+            least_rows(partial(_time, quantized)) if agree(partial(_product, quantized)) else NEVER,
+            least_rows(partial(_time, bfloat16)) if agree(partial(_product, bfloat16)) else 1,
+        )
     finally:
         native.set_matrix_rows(*before)
-    return quantized, bfloat16
+
+
+def agree(product: Callable[[bool], np.ndarray]) -> bool:
+    """Return whether the product, told to take tiles or not, has the same bits."""
+    return product(True).tobytes() == product(False).tobytes()
 
 
 def least_rows(seconds: Callable[[int, bool], float]) -> int:
@@ -69,8 +80,20 @@ def least_rows(seconds: Callable[[int, bool], float]) -> int:
     return least
 
 
+def _use_tiles(tiles: bool) -> None:
+    least = 1 if tiles else NEVER
+    native.set_matrix_rows(least, least)
+
+
+def _product(layer: CpuLinear, tiles: bool) -> np.ndarray:
+    """Multiply rows from large to so small that their products are denormal or nothing."""
+    _use_tiles(tiles)
+    x = np.random.default_rng(1).standard_normal((ROWS[-1], layer.in_features), np.float32)
+    return layer(x * np.logspace(3, -42, len(x), dtype=np.float32)[:, None])
+
+
 def _time(layer: CpuLinear, rows: int, tiles: bool) -> float:
-    native.set_matrix_rows(*(2 * (1 if tiles else NEVER,)))
+    _use_tiles(tiles)
     x = np.ones((rows, layer.in_features), np.float32)
     out = np.empty((rows, layer.out_features), np.float32)
     taken = []
