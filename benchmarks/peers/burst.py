@@ -7,7 +7,7 @@
 The same 32 requests (token ids, lognormal prompts of mean 200 and outputs of mean 100 tokens, fixed
 seed) are sent at once by ``quire bench serve`` to each server alone on the machine. Both generate
 exactly the tokens asked for. Compared is llama-server's best slot count by output throughput; every
-count stays in ``benchmarks/results/compare_<shape>.json``.
+count stays in ``benchmarks/results/compare_<shape>_<processor>.json``.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def run(arguments: argparse.Namespace, type_name: str) -> None:
         arguments.slots = slots
         found = measure(engine, peers, path, arguments) | {"slots": slots}
         found["commit"] = results.commit()
-        name = f"compare_{arguments.shape}"
+        name = results.per_processor(f"compare_{arguments.shape}")
         key = engine if engine == QUIRE else f"{engine} {slots}"
         group = f"{type_name} burst"
         common = {"threads": arguments.threads, "load": " ".join(LOAD)}
@@ -213,7 +213,8 @@ def main() -> None:
     types = arguments.type or ["q8_0"]
     for type_name in types:
         run(arguments, type_name)
-    print_tables(results.RESULTS / f"compare_{arguments.shape}.json", types)
+    name = results.per_processor(f"compare_{arguments.shape}")
+    print_tables(results.RESULTS / f"{name}.json", types)
 
 
 if __name__ == "__main__":

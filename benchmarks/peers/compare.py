@@ -7,7 +7,8 @@
 What is missing (llama.cpp, the model) is made first; see ``benchmarks/peers/setup.py``. Every round
 runs each case once on both engines, back to back, in alternating order, while the other one sleeps.
 A case during which others took part of the machine is run again, up to ``--retries`` times. Figures
-are medians over the rounds; they are merged into ``benchmarks/results/compare_<shape>.json``.
+are medians over the rounds; they are merged into a file of ``benchmarks/results`` for each kind of
+processor, ``compare_<shape>_<processor>.json``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 from rich.progress import track
 
-from benchmarks import results
+from benchmarks import processor, results
 from benchmarks.peers.cases import BATCH_DEPTH, CASES, DEEP, GROUPS, Case, Work, rates
 from benchmarks.peers.protocol import ROOT, Setup, Worker
 from benchmarks.peers.quiet import Watch
@@ -228,7 +229,8 @@ def compare(arguments: argparse.Namespace, type_name: str) -> dict[str, Any]:
                 worker.close()
         found |= describe(comparison, cases, Work.of(path), type_name, limit)
     run = {"threads": arguments.threads, "rounds": arguments.rounds, "limits": limit}
-    results.merge(f"compare_{arguments.shape}", {type_name: found}, shape=arguments.shape, run=run)
+    name = results.per_processor(f"compare_{arguments.shape}")
+    results.merge(name, {type_name: found}, shape=arguments.shape, run=run)
     return found
 
 
@@ -238,12 +240,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--retries", type=int, default=1, help="of a case that was not quiet")
     parser.add_argument("--show", action="store_true", help="measure nothing, print the file")
+    parser.add_argument("--processor", default=processor.kind(), help="of --show: this one's")
     arguments = parser.parse_args()
     types = arguments.type or list(TYPES)
     if not arguments.show:
         for type_name in types:
             compare(arguments, type_name)
-    path = results.RESULTS / f"compare_{arguments.shape}.json"
+    path = results.RESULTS / f"compare_{arguments.shape}_{arguments.processor}.json"
     print_tables(path, types)
     print(f"from {path.relative_to(ROOT)}")
 
