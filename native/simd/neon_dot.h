@@ -80,10 +80,10 @@ inline Bytes load_factors(const Codes& codes, const uint8_t* w, int word, int ve
   return bytes;
 }
 
+// Products are in assembly so that they stay in order: given intrinsics, GCC keeps more weights and
+// products of a tile alive than there are registers.
 #if defined(__ARM_FEATURE_DOTPROD)
 
-// In assembly so that they stay in order: given intrinsics, GCC keeps more weights and activations
-// of a tile alive than there are registers.
 template <int word>
 inline int32x4_t add_dots(int32x4_t sum, uint8x16_t w, int8x16_t x) {
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -154,23 +154,34 @@ struct Products {
   int16x8_t of[4];
 };
 inline Products multiply(Bytes weights, int8x16_t x) {
-  const int8x16_t low = vreinterpretq_s8_u8(weights.low), high = vreinterpretq_s8_u8(weights.high);
-  return {{vmull_s8(vget_low_s8(low), vget_low_s8(x)), vmull_high_s8(low, x),
-           vmull_s8(vget_low_s8(high), vget_low_s8(x)), vmull_high_s8(high, x)}};
+  Products products;
+  __asm__ volatile(
+      "smull %0.8h, %4.8b, %6.8b\n\tsmull2 %1.8h, %4.16b, %6.16b\n\t"
+      "smull %2.8h, %5.8b, %6.8b\n\tsmull2 %3.8h, %5.16b, %6.16b"
+      : "=&w"(products.of[0]), "=&w"(products.of[1]), "=&w"(products.of[2]), "=&w"(products.of[3])
+      : "w"(weights.low), "w"(weights.high), "w"(x));
+  return products;
 }
 inline void add_products(Products& sums, Bytes weights, int8x16_t x) {
-  const int8x16_t low = vreinterpretq_s8_u8(weights.low), high = vreinterpretq_s8_u8(weights.high);
-  sums.of[0] = vmlal_s8(sums.of[0], vget_low_s8(low), vget_low_s8(x));
-  sums.of[1] = vmlal_high_s8(sums.of[1], low, x);
-  sums.of[2] = vmlal_s8(sums.of[2], vget_low_s8(high), vget_low_s8(x));
-  sums.of[3] = vmlal_high_s8(sums.of[3], high, x);
+  __asm__ volatile(
+      "smlal %0.8h, %4.8b, %6.8b\n\tsmlal2 %1.8h, %4.16b, %6.16b\n\t"
+      "smlal %2.8h, %5.8b, %6.8b\n\tsmlal2 %3.8h, %5.16b, %6.16b"
+      : "+w"(sums.of[0]), "+w"(sums.of[1]), "+w"(sums.of[2]), "+w"(sums.of[3])
+      : "w"(weights.low), "w"(weights.high), "w"(x));
 }
 // Four products of an output, in 32 bits.
+inline int32x4_t add_wide(int32x4_t sum, int16x8_t first, int16x8_t second) {
+  int32x4_t low, high;
+  __asm__ volatile(
+      "saddlp %1.4s, %3.8h\n\tsaddlp %2.4s, %4.8h\n\t"
+      "addp %1.4s, %1.4s, %2.4s\n\tadd %0.4s, %0.4s, %1.4s"
+      : "+w"(sum), "=&w"(low), "=&w"(high)
+      : "w"(first), "w"(second));
+  return sum;
+}
 inline I32 add_wide(I32 sums, const Products& products) {
-  const auto wide = [&](int i) {
-    return vpaddq_s32(vpaddlq_s16(products.of[i]), vpaddlq_s16(products.of[i + 1]));
-  };
-  return {vaddq_s32(sums.low, wide(0)), vaddq_s32(sums.high, wide(2))};
+  return {add_wide(sums.low, products.of[0], products.of[1]),
+          add_wide(sums.high, products.of[2], products.of[3])};
 }
 
 // `rounds` times `chains` registers' products; a third of them independent of each other.
