@@ -55,11 +55,11 @@ class Tile:
 def tiles(isa: str) -> list[Tile]:
     """Return those worth a look: one row, and as many as there are registers for."""
     most = 4 if isa == "neon" else 6
-    quantized, floats = "linear_quantized", ("fmla",)
+    quantized, floats, few = "linear_quantized", ("fmla",), "tile<AskingCodes"
     return [
-        Tile("4 bits, 1 row", quantized, "tile<PackedCodes<4>, 1, 1>", 1, 4),
-        Tile("6 bits in groups of 16, 1 row", quantized, "tile<PackedCodes<6>, 2, 1>", 1, 6),
-        Tile("8 bits, 1 row", quantized, "tile<ByteCodes<2>, 1, 1>", 1, 8),
+        Tile("4 bits, 1 row", quantized, f"{few}<PackedCodes<4>>, 1, 1>", 1, 4),
+        Tile("6 bits in groups of 16, 1 row", quantized, f"{few}<PackedCodes<6>>, 2, 1>", 1, 6),
+        Tile("8 bits, 1 row", quantized, f"{few}<ByteCodes<2>>, 1, 1>", 1, 8),
         Tile(f"4 bits, {most} rows", quantized, f"tile<ByteCodes<0>, 1, {most}>", most, 4),
         Tile(f"8 bits, {most} rows", quantized, f"tile<ByteCodes<2>, 1, {most}>", most, 8),
         Tile("bfloat16, 1 row", "linear", "tile<PairFormat, 1>", 1, 16, floats),
@@ -93,7 +93,7 @@ def disassemble(path: Path) -> dict[str, list[Instruction]]:
     for line in text.splitlines():
         if head := re.match(r"[0-9a-f]{16} <(.*)>:$", line):
             name = re.sub(r"quire::neon\w*::|\(quire::\w+::\w+\)|\(\w+\)(?=\d)", "", head[1])
-            lines = functions.setdefault(name, [])
+            lines = functions.setdefault(name.replace(" >", ">"), [])
         elif found := re.match(r"\s*([0-9a-f]+):\t(\S+)\s*(.*)$", line):
             lines.append(Instruction(int(found[1], 16), found[2], found[3].split("//")[0].strip()))
     return functions
