@@ -57,6 +57,14 @@ class LiveRequest:
     error: str | None = None
     embedding: bytes | None = None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether all its sequences have."""
+        sequences = self.sequences
+        if len(sequences) == 1:
+            return sequences[0].finished
+        return all(sequence.finished for sequence in sequences)
+
 
 @dataclass(slots=True)
 class ProcessedStep:
@@ -115,7 +123,7 @@ class OutputProcessor:
                 _end(request, "error", f"its text failed: {type(error).__name__}: {error}")
                 step.failed.append(item.request_id)
         for request in changed.values():
-            finished = all(sequence.finished for sequence in request.sequences)
+            finished = request.has_ended
             if finished:
                 del self._live[request.source.request_id]
             if finished or request.source.params.output_kind is not RequestOutputKind.FINAL_ONLY:
@@ -223,6 +231,9 @@ class OutputProcessor:
         # As in vLLM: what the first min_tokens tokens complete does not end it.
         early = max(0, params.min_tokens - sequence.num_tokens + len(item.result.token_ids))
         detokenizer = sequence.detokenizer
+        if item.finish_reason is None and stop_strings is None:  # nearly always
+            output.text += detokenizer.add(shown)
+            return None
         texts = [(detokenizer.add(shown[:early]), False)] if early else []
         texts.append((detokenizer.add(shown[early:]), True))
         if item.finish_reason is not None:
@@ -287,7 +298,7 @@ def _output(request: LiveRequest, finished: bool) -> RequestOutput:
         outputs=outputs,
         finished=finished,
         num_cached_tokens=request.num_cached_tokens,
-        metrics=_metrics([s.metrics for s in request.sequences if s.metrics is not None]),
+        metrics=_metrics(request.sequences),
         error=request.error,
         embedding=request.embedding,
     )
@@ -313,14 +324,16 @@ def _copy(output: CompletionOutput) -> CompletionOutput:
     return replace(output, token_ids=list(output.token_ids), logprobs=logprobs)
 
 
-def _metrics(parts: list[RequestMetrics]) -> RequestMetrics:
+def _metrics(sequences: list[LiveSequence]) -> RequestMetrics:
     """Join the times of a request's sequences: first events of any, last event of all."""
-    if len(parts) == 1:
-        return replace(parts[0])
+    parts = [sequence.metrics for sequence in sequences if sequence.metrics is not None]
     if not parts:
         return RequestMetrics()
+    first = parts[0]
+    if len(parts) == 1:
+        return first.copy()
     return RequestMetrics(
-        arrival_time=parts[0].arrival_time,
+        arrival_time=first.arrival_time,
         first_scheduled_time=min(part.first_scheduled_time for part in parts),
         first_token_time=min(part.first_token_time for part in parts),
         last_token_time=max(part.last_token_time for part in parts),

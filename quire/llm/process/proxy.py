@@ -144,7 +144,10 @@ class EngineProxy:
         try:
             self._submit(await self._complete(request))
             while not ended:
-                output = await self._get(request.deadline, stream, request_id)
+                if request.deadline is None:
+                    output = await stream.get()
+                else:
+                    output = await self._get(request.deadline, stream, request_id)
                 ended = output.finished
                 yield output
         except QuireError:
@@ -222,12 +225,8 @@ class EngineProxy:
             self._supervisor.send(Add(replace(request, prompt=None)))  # text stays here
             self._outputs.add(request)
 
-    async def _get(
-        self, deadline: float | None, stream: OutputStream, request_id: str
-    ) -> RequestOutput:
+    async def _get(self, deadline: float, stream: OutputStream, request_id: str) -> RequestOutput:
         """Return the next output; one that ends with ``timeout`` when the engine is too late."""
-        if deadline is None:
-            return await stream.get()
         # Also of a request that came too late: the engine is to say and count so.
         patience = max(0.0, deadline - time.monotonic()) + DEADLINE_GRACE_SECONDS
         try:

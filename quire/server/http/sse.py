@@ -22,6 +22,8 @@ HEARTBEAT = b": keep-alive\n\n"
 #: The HTML standard's advice for comments against proxies that drop silent connections.
 KEEP_ALIVE_SECONDS = 15.0
 _encode = msgspec.json.encode
+#: After the content of most chunks.
+_NOTHING_ELSE = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,7 @@ class ChunkWriter:
     def __init__(self, identity: dict[str, Any], content_key: str) -> None:
         self._head = b"data: " + _encode(identity)[:-1] + b',"choices":['
         self._key = f',"{content_key}":'.encode()
+        self._heads: dict[int, bytes] = {}  # up to the content, by choice
 
     def chunk(
         self,
@@ -182,11 +185,14 @@ class ChunkWriter:
             extra: More fields of the choice.
             top_level: More fields of the chunk.
         """
+        head = self._heads.get(index)
+        if head is None:
+            head = self._heads[index] = self._head + b'{"index":%d' % index + self._key
+        if logprobs is finish_reason is None and not extra and not top_level:
+            return head + content + _NOTHING_ELSE
         return b"".join(
             (
-                self._head,
-                b'{"index":%d' % index,
-                self._key,
+                head,
                 content,
                 b',"logprobs":',
                 b"null" if logprobs is None else _encode(logprobs),

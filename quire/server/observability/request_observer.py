@@ -25,21 +25,21 @@ class RequestObserver:
 
         Times are the engine's: a delta may carry several tokens when it was fetched late.
         """
-        metrics, times = self._metrics, output.metrics
-        num_before = self._generation.num_output_tokens
+        metrics, times, num_new = self._metrics, output.metrics, 0
         if not self._last_time and times.first_token_time:
             self._last_time = times.first_token_time
             metrics.time_to_first_token.observe(times.first_token_time - times.arrival_time)
             metrics.computed.add(len(output.prompt_token_ids) - output.num_cached_tokens)
         for completion in output.outputs:
             # The first token has no gap before it.
+            num_new += len(completion.token_ids)
             is_first = not self._generation.num_tokens[completion.index]
             gaps = len(completion.token_ids) - is_first
             if gaps > 0:
                 gap = (times.last_token_time - self._last_time) / gaps
                 metrics.inter_token_latency.observe(gap, gaps)
         self._generation.add(output)
-        metrics.generated.add(self._generation.num_output_tokens - num_before)
+        metrics.generated.add(num_new)
         self._last_time = max(self._last_time, times.last_token_time)
         if output.finished:
             self._observe_end(output)

@@ -64,6 +64,9 @@ class ChatAnswer:
         self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
         self._identity = service.identity(request.response_id, kind, request.model)
         self._tally = Tally(reading)
+        self._is_text_alone = not (
+            body.logprobs or body.return_token_ids or self._usage.on_every_chunk
+        )
 
     def whole(self, outputs: list[RequestOutput]) -> ChatCompletion:
         """Return the whole answer."""
@@ -135,6 +138,8 @@ class ChatAnswer:
     ) -> list[bytes]:
         finished, token_ids = completion.finish_reason is not None, completion.token_ids
         contents = choice.deltas(completion.text, finished)
+        if self._is_text_alone and not finished:  # nearly always
+            return [writer.chunk(completion.index, content) for content in contents]
         wanted = token_ids and (self._body.logprobs or self._body.return_token_ids)
         if not (contents or wanted or finished):
             return []
