@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
+    parser.add_argument("--name", default="overhead", help="of the result file")
     parser.add_argument("--no-result", action="store_true", help="write no result file")
     arguments = parser.parse_args()
     watch = Stopwatch()
@@ -99,7 +100,7 @@ def main() -> None:
     Console().print(table)
     if not arguments.no_result:
         name = arguments.checkpoint.rstrip("/").rpartition("/")[2]
-        print(f"written: {results.write('overhead', rows, model=name).name}")
+        print(f"written: {results.write(arguments.name, rows, model=name).name}")
 
 
 if __name__ == "__main__":

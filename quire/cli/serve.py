@@ -73,6 +73,7 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
     listener.listen(BACKLOG)
     # It imports the engine on another core. The kernel ends it with this thread, the main one.
     process = start_engine_process() if options.preload or not options.load_on_demand else None
+    from quire.core.collector import collect_seldom
     from quire.core.loading import Loading
     from quire.core.log import set_format
     from quire.models.hub import served_name
@@ -114,6 +115,7 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
         return models, create_app(models)
 
     def announce(models: ManagedModels) -> None:
+        collect_seldom()
         seconds = time.perf_counter() - started
         served = ", ".join(model.names[0] for model in models.known())
         _say(options, f"ready: {url} serves {served} after {seconds:.1f} s")

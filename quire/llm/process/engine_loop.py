@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.background_stream import use_background_stderr, wait_until_logged
+from quire.core.collector import collect_seldom
 from quire.core.errors import QuireError, RequestError
 from quire.core.heap import HeapTrimmer
 from quire.core.log import get_logger, set_format
@@ -108,6 +109,7 @@ def _load(link: MessageSocket) -> EngineLoop | None:
     loop = EngineLoop(engine, link, grammars[0])
     link.send(Loaded(executor.model_config, length, loop.stats()))
     grammars[0].start()
+    collect_seldom()
     return loop
 
 

@@ -1,0 +1,37 @@
+"""The collector of a process that serves still finds cycles, but not in what is there for good."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from quire.core.collector import YOUNG_OBJECTS, collect_seldom
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Put the collector's settings back."""
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+
+
+class Node:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.mark.usefixtures("collector")
+def test_cycles_are_freed_and_what_stays_is_left_alone() -> None:
+    kept = Node()
+    collect_seldom()
+    assert gc.get_freeze_count() > 1000
+    assert all(kept is not found for found in gc.get_objects())
+    nodes = [weakref.ref(Node()) for _ in range(2 * YOUNG_OBJECTS)]
+    assert sum(node() is None for node in nodes) >= YOUNG_OBJECTS // 2
