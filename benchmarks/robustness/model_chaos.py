@@ -42,6 +42,7 @@ from benchmarks.robustness.model_operations import (
     create_body,
     judge,
 )
+from quire.kernels.cpu.measured_once import FILE
 from quire.llm.memory_needs import PROCESS_BYTES
 from quire.server.generation.pulls import MAX_PULLS
 from quire.server.registry.model_table import HOLDING
@@ -315,12 +316,15 @@ def _problems(
 
 
 def left_in_store(folder: Path) -> list[str]:
-    """Return the files of caches whose models were all removed, but for the library's own marks."""
+    """Return the files of caches whose models were all removed.
+
+    But for the library's own marks and what was measured of the processor.
+    """
     found = []
     for path in [*(folder / "hub").rglob("*"), *(folder / "cache").rglob("*")]:
         mine = path.relative_to(folder)
         marks = {".locks", "refs", "trees"}.intersection(mine.parts)
-        if not path.is_dir() and not marks and path.name != "CACHEDIR.TAG":
+        if not path.is_dir() and not marks and path.name not in ("CACHEDIR.TAG", FILE):
             found.append(f"left in the store: {mine}")
     return found
 

@@ -46,8 +46,8 @@ class MachineSpeed:
 
 def remember(speed: MachineSpeed) -> None:
     """Keep ``speed`` as this processor's; where the folder cannot be written, do nothing."""
-    path = _path()
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):  # the latter: the user has no home folder
+        path = _path()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(speed) | {"processor": read_processor()}))
 
@@ -61,7 +61,7 @@ def remembered() -> MachineSpeed | None:
         )
         if found["processor"] != read_processor():
             return None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError):
         return None
     return speed if speed.read > 0 and speed.compute > 0 else None
 

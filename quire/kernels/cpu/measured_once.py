@@ -12,6 +12,8 @@ from quire.core import env
 from quire.core.processor import read_processor
 
 FILE = "measured_kernels.json"
+#: RuntimeError: the user has no home folder.
+NO_FILE = (OSError, RuntimeError)
 
 
 def remembered(name: str, keys: tuple[str, ...]) -> tuple[float, ...] | None:
@@ -19,7 +21,7 @@ def remembered(name: str, keys: tuple[str, ...]) -> tuple[float, ...] | None:
     try:
         found = _read()[read_processor()][name]
         values = tuple(float(found[key]) for key in keys)
-    except (OSError, ValueError, TypeError, KeyError, OverflowError):
+    except (*NO_FILE, ValueError, TypeError, KeyError, OverflowError):
         return None
     return values if all(math.isfinite(value) and value > 0 for value in values) else None
 
@@ -27,13 +29,13 @@ def remembered(name: str, keys: tuple[str, ...]) -> tuple[float, ...] | None:
 def remember(name: str, values: dict[str, float]) -> None:
     """Keep ``values`` as ``name``; where the folder cannot be written, do nothing."""
     found: dict[str, Any] = {}
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(*NO_FILE, ValueError, TypeError):
         found = dict(_read())
     own = found.get(read_processor())
     found[read_processor()] = {**(own if isinstance(own, dict) else {}), name: values}
-    path = env.cache_folder() / FILE
-    whole = path.with_name(f"{path.name}.{os.getpid()}")
-    with suppress(OSError):
+    with suppress(*NO_FILE):
+        path = env.cache_folder() / FILE
+        whole = path.with_name(f"{path.name}.{os.getpid()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         whole.write_text(json.dumps(found))
         whole.replace(path)  # readers see all of it or what was there before

@@ -60,3 +60,13 @@ def test_a_folder_that_cannot_be_made_stops_nothing(folder):
     folder.write_text("a file")
     remember("speed", {"a": 1, "b": 2})
     assert remembered("speed", KEYS) is None
+
+
+def test_a_user_without_a_home_stops_nothing(monkeypatch):
+    def fail(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("QUIRE_CACHE", raising=False)
+    monkeypatch.setattr("pathlib.Path.expanduser", fail)
+    remember("speed", {"a": 1, "b": 2})
+    assert remembered("speed", KEYS) is None
