@@ -1,14 +1,14 @@
 """Names the kind of processor, so that results of different machines stand side by side.
 
-Owns the reading of /proc/cpuinfo; knows nothing of results.
+Owns the names of microarchitectures; knows nothing of results.
 """
 
 from __future__ import annotations
 
 import platform
-from pathlib import Path
 
-CPUINFO = Path("/proc/cpuinfo")
+from quire.core.processor import ARM_NAMES, CPUINFO, arm_part, cpu_fields
+
 #: Flags that decide which kernels run, as /proc/cpuinfo calls them.
 INSTRUCTIONS = (
     "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "amx_bf16",
@@ -24,23 +24,11 @@ INTEL = {
     0xAD: "granite-rapids", 0xAE: "granite-rapids", 0xAF: "sierra-forest",
     0x97: "alder-lake", 0x9A: "alder-lake", 0xB7: "raptor-lake", 0xBA: "raptor-lake",
 }  # fmt: skip
-#: (implementer, part). Source: arch/arm64/include/asm/cputype.h of Linux.
-ARM = {
-    (0x41, 0xD0C): "neoverse-n1", (0x41, 0xD40): "neoverse-v1", (0x41, 0xD49): "neoverse-n2",
-    (0x41, 0xD4F): "neoverse-v2", (0x41, 0xD08): "cortex-a72", (0x41, 0xD0B): "cortex-a76",
-}  # fmt: skip
-
-
-def fields(cpuinfo: str) -> dict[str, str]:
-    """Return the first processor's fields of a text like /proc/cpuinfo."""
-    first = cpuinfo.split("\n\n", 1)[0]
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def instructions(cpuinfo: str) -> list[str]:
     """Return those of :data:`INSTRUCTIONS` that the processor has."""
-    found = fields(cpuinfo)
+    found = cpu_fields(cpuinfo)
     flags = found.get("flags", found.get("Features", "")).split()
     return [name for name in INSTRUCTIONS if name in flags]
 
@@ -50,7 +38,7 @@ def name_kind(cpuinfo: str) -> str:
 
     One that is in no table here is called after its newest instructions, then after the machine.
     """
-    found = fields(cpuinfo)
+    found = cpu_fields(cpuinfo)
     family, model = int(found.get("cpu family", 0)), int(found.get("model", 0) or 0)
     if found.get("vendor_id") == "AuthenticAMD":
         name = _amd(family, model)
@@ -59,8 +47,8 @@ def name_kind(cpuinfo: str) -> str:
         if name == "skylake-server" and "avx512_vnni" in instructions(cpuinfo):
             name = "cascade-lake"
     else:
-        part = (int(found.get("CPU implementer", "0"), 0), int(found.get("CPU part", "0"), 0))
-        name = ARM.get(part)
+        part = arm_part(found)
+        name = ARM_NAMES[part].lower() if part in ARM_NAMES else None
     newest = [flag.replace("_", "") for flag in instructions(cpuinfo)[-1:]]
     return name or (newest or [platform.machine()])[0]
 
@@ -76,4 +64,9 @@ def _amd(family: int, model: int) -> str | None:
 
 def kind() -> str:
     """Return the name of this machine's kind of processor."""
-    return name_kind(CPUINFO.read_text() if CPUINFO.exists() else "")
+    return name_kind(read_cpuinfo())
+
+
+def read_cpuinfo() -> str:
+    """Return what Linux says of the processors; nothing elsewhere."""
+    return CPUINFO.read_text() if CPUINFO.exists() else ""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import processor
+from quire.core.processor import name_processor
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -64,9 +65,9 @@ def interleave(
 
 def machine() -> dict[str, Any]:
     """Return what the result was measured on."""
-    cpuinfo = processor.CPUINFO.read_text() if processor.CPUINFO.exists() else ""
+    cpuinfo = processor.read_cpuinfo()
     return {
-        "cpu": processor.fields(cpuinfo).get("model name", platform.processor()),
+        "cpu": name_processor(),
         "kind": processor.name_kind(cpuinfo),
         "isa": processor.instructions(cpuinfo),
         "cores": len(os.sched_getaffinity(0)),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from benchmarks import results
@@ -111,7 +112,7 @@ class Engine:
         seconds: dict[tuple[str, int], list[float]] = {key: [] for key in points}
         # Contexts come last in a round, each after those that it begins with: only what it adds is
         # computed.
-        for _ in range(rounds):
+        for _ in track(range(rounds), "rounds"):
             for key, (_, _, measure) in points.items():
                 seconds[key].append(measure())
         found: dict[str, list[dict[str, Any]]] = {"batch": [], "context": [], "prompt": []}

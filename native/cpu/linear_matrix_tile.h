@@ -44,13 +44,13 @@ void run_matrix_tile(const Tile<MatrixFormat>& tile) {
     for (int step = 0; step < group_words; ++step) prefetch_step(ahead, tile.prefetch_stride, step);
     load_tile<4>(a, row_bytes);
     load_tile<6>(w, line);
-    multiply_brains<0, 4, 6>();
+    multiply_bfloat16<0, 4, 6>();
     load_tile<7>(w + tile_row_bytes, line);
-    multiply_brains<1, 4, 7>();
+    multiply_bfloat16<1, 4, 7>();
     if constexpr (row_tiles == 2) {
       load_tile<5>(a + 16 * row_bytes, row_bytes);
-      multiply_brains<2, 5, 6>();
-      multiply_brains<3, 5, 7>();
+      multiply_bfloat16<2, 5, 6>();
+      multiply_bfloat16<3, 5, 7>();
     }
     a += tile.rows * row_bytes;
     w += group_words * line;

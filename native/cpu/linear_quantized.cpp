@@ -3,7 +3,8 @@
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_matrix_tile.h"
-#include "cpu/quantized_tile.h"
+#include "cpu/quantized_rows.h"
+#include "cpu/scale_lines.h"
 #include "include/kernels.h"
 #include "runtime/matrix_rows.h"
 
@@ -62,59 +63,6 @@ constexpr int64_t max_packed_tiles = F32::lanes >= 8 ? 2 : 0;
 
 static_assert(block_groups<QuantizedFormat> <= max_tile_groups, "a tile takes a block");
 
-// The lines of scales and offsets of a block, to ask memory for. What stands for more inputs than a
-// block has comes too rarely to be asked for.
-class ScaleLines {
- public:
-  explicit ScaleLines(const QuantizedWeights& weights) {
-    const bool direct = weights.scale_form == ScaleForm::direct;
-    const auto add_both = [&](int64_t begin, bool of_groups) {
-      if (of_groups) {
-        add(begin, direct ? weights.scale_line_bytes() : panel_width, weights.group_size);
-        begin += weights.group_lines_bytes();
-      }
-      if (!direct) add(begin, weights.scale_line_bytes(), QuantizedWeights::super_inputs);
-    };
-    add_both(weights.scales_begin(), true);
-    if (weights.has_offsets)
-      add_both(weights.offsets_begin(), weights.scale_form != ScaleForm::nibbles);
-  }
-
-  // Those of block `index` of a panel.
-  void find(const char* panel, int64_t index) {
-    count_ = 0;
-    for (int kind = 0; kind < num_kinds_; ++kind) {
-      const char* lines = panel + begin_[kind] + index * block_bytes_[kind];
-      for (int64_t i = 0; i < block_bytes_[kind]; i += 64) lines_[count_++] = lines + i;
-    }
-  }
-
-  const char* const* begin() const { return lines_; }
-  // How many each of a block's groups asks for; the last line is asked for again and again.
-  int64_t per_group() {
-    constexpr int64_t groups = block_groups<QuantizedFormat>;
-    const int64_t each = ceil_div(count_, groups);
-    for (; count_ < each * groups; ++count_) lines_[count_] = lines_[count_ - 1];
-    return each;
-  }
-
- private:
-  // Lines that stand for `inputs` each.
-  void add(int64_t begin, int64_t line_bytes, int64_t inputs) {
-    constexpr int64_t block_inputs = block_groups<QuantizedFormat> * record_inputs;
-    if (inputs > block_inputs) return;
-    begin_[num_kinds_] = begin;
-    block_bytes_[num_kinds_++] = block_inputs / inputs * line_bytes;
-  }
-
-  // float32 scales of 16 inputs each, and as many offsets.
-  static constexpr int64_t most =
-      2 * block_groups<QuantizedFormat> * 2 * panel_width * sizeof(float) / 64;
-  const char* lines_[most + block_groups<QuantizedFormat>];
-  int64_t begin_[4], block_bytes_[4], count_ = 0;
-  int num_kinds_ = 0;
-};
-
 // Multiplies a block of one panel at a time, in integers.
 class IntegerBlocks {
  public:
@@ -132,11 +80,6 @@ class IntegerBlocks {
                   weights.scale_dtype == DType::float16 && weights.group_size <= record_inputs &&
                   weights.in_features % record_inputs == 0),
         lines_(weights) {
-    constexpr int64_t lines = 2 * block_groups<Format> * panel_width;
-    scales_ = static_cast<float*>(
-        scratch(Slot::weights, block_groups<Format> * record_codes + 2 * lines * sizeof(float)));
-    offsets_ = scales_ + lines;
-    codes_ = reinterpret_cast<uint8_t*>(offsets_ + lines);
     for (int i = 0; i < 16; ++i) book_[i] = static_cast<uint8_t>(weights.book_codes[i] + 128);
     const Tiles& tiles = activations.tiles();
     least_rows_ = tiles.num_rows / tiles.count;
@@ -151,32 +94,18 @@ class IntegerBlocks {
 
   // Add block `index` of a panel to sums [row][32 outputs]; `next` is the panel of the next call.
   void multiply(const BlockPlace& place, float* sums) {
-    const Tiles& tiles = activations_.tiles();
-    const RecordSpan span{place.panel, place.index * block_groups<Format>,
-                          activations_.groups_of(place.index)};
+    const RecordSpan span = span_of(place, activations_);
     QuantizedTile tile{};
     tile.codes = packed_ ? packed_codes(span) : unpacked_codes(span);
     tile.book = book_;
     tile.groups = span.records;
     tile.first = place.index == 0;
     take_scales(span, tile);
-    // Each tile asks for a share of the block that comes next: memory is then busy all the time.
-    const int64_t next_record = place.next_index * block_groups<Format>;
     lines_.find(place.next, place.next_index);
     tile.ahead_lines = lines_.begin();
     tile.lines_per_group = lines_.per_group();
-    const char* next = place.next + next_record * record_bytes_;
-    const char* const next_end = next + span.records * record_bytes_;
-    tile.ahead_bytes = ceil_div(record_bytes_ / 64, tiles.count) * 64;
-    for (int64_t i = 0; i < tiles.count; ++i) {
-      const int64_t begin = tiles.start(i), rows = tiles.start(i + 1) - begin;
-      tile.activations = reinterpret_cast<const ActivationGroup*>(activations_.at(place.index, i));
-      tile.out = sums + begin * panel_width;
-      tile.ahead = next < next_end ? next : nullptr;
-      run_[rows - least_rows_](tile);
-      next += span.records * tile.ahead_bytes;
-      tile.lines_per_group = 0;
-    }
+    run_tiles(tile, activations_, place, record_bytes_, sums,
+              [&](int64_t rows) { return run_[rows - least_rows_]; });
   }
 
  private:
@@ -190,12 +119,7 @@ class IntegerBlocks {
       if (weights_.has_offsets) tile.stored_offsets = lines(offsets_begin_);
       return;
     }
-    const float step = weights_.has_book ? weights_.book_step : 1.0f;
-    read_scales(weights_, span, scales_begin_, step, scales_);
-    tile.scales = scales_;
-    if (!weights_.has_offsets) return;
-    read_scales(weights_, span, offsets_begin_, 1.0f, offsets_);
-    tile.offsets = offsets_;
+    unpacked_.read_all_scales(weights_, span, tile);
   }
 
   const uint8_t* packed_codes(const RecordSpan& span) const {
@@ -204,22 +128,22 @@ class IntegerBlocks {
 
   const uint8_t* unpacked_codes(const RecordSpan& span) {
     if (weights_.bits == 8) return packed_codes(span);
-    read_codes(weights_, span, codes_);
+    uint8_t* const codes = unpacked_.codes;
+    read_codes(weights_, span, codes);
     if (weights_.has_book)
-      for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes_ + i * record_codes);
-    return codes_;
+      for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes + i * record_codes);
+    return codes;
   }
 
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
+  const UnpackedBlock unpacked_;
   // What takes divisions to work out, once: a block of few rows takes no longer than some of them.
   const int64_t record_bytes_, scales_begin_, offsets_begin_;
   const bool packed_, in_place_;
   ScaleLines lines_;
   int64_t least_rows_;
   RunQuantizedTile run_[2];  // tiles of that many rows, and of one more
-  uint8_t* codes_;
-  float *scales_, *offsets_;
   uint8_t book_[16];
 };
 

@@ -48,8 +48,8 @@ double probe_dot(int64_t rounds, float* sink) {
 #if defined(__AMX_BF16__)
   (void)sink;
   return probe_tiles(rounds, 2.0 * 16 * 16 * 32, [] {
-    multiply_brains<0, 4, 6>(), multiply_brains<1, 4, 7>();
-    multiply_brains<2, 5, 6>(), multiply_brains<3, 5, 7>();
+    multiply_bfloat16<0, 4, 6>(), multiply_bfloat16<1, 4, 7>();
+    multiply_bfloat16<2, 5, 6>(), multiply_bfloat16<3, 5, 7>();
   });
 #elif defined(__AVX512BF16__)
   F32 sums[chains];

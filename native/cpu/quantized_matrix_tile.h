@@ -10,9 +10,7 @@
 // its own.
 #pragma once
 
-#include "cpu/linear_rows.h"
-#include "cpu/quantized_block.h"
-#include "cpu/quantized_tile.h"
+#include "cpu/quantized_rows.h"
 #include "simd/matrix_tiles.h"
 
 namespace quire::QUIRE_ISA {
@@ -125,14 +123,7 @@ class MatrixBlocks {
       : weights_(weights),
         activations_(activations),
         halves_(format(weights).halves),
-        state_(halves_ ? 16 : 32) {
-    constexpr int64_t records = block_groups<Format>;
-    constexpr int64_t lines = 2 * records * QuantizedWeights::panel_width;
-    scales_ = static_cast<float*>(
-        scratch(Slot::weights, records * record_codes + 2 * lines * sizeof(float)));
-    offsets_ = scales_ + lines;
-    codes_ = reinterpret_cast<uint8_t*>(offsets_ + lines);
-  }
+        state_(halves_ ? 16 : 32) {}
 
   static Format format(const QuantizedWeights& weights) {
     return {{0, weights.group_size < QuantizedWeights::record_inputs}};
@@ -140,45 +131,28 @@ class MatrixBlocks {
 
   // Add block `index` of a panel to sums [row][32 outputs].
   void multiply(const BlockPlace& place, float* sums) {
-    const Tiles& tiles = activations_.tiles();
-    const RecordSpan span{place.panel, place.index * block_groups<Format>,
-                          activations_.groups_of(place.index)};
+    const RecordSpan span = span_of(place, activations_);
     read_signed_codes(span);
     QuantizedTile tile{};
-    tile.codes = codes_;
+    tile.codes = unpacked_.codes;
     tile.groups = span.records;
     tile.first = place.index == 0;
-    const float step = weights_.has_book ? weights_.book_step : 1.0f;
-    read_scales(weights_, span, weights_.scales_begin(), step, scales_);
-    tile.scales = scales_;
-    if (weights_.has_offsets) {
-      read_scales(weights_, span, weights_.offsets_begin(), 1.0f, offsets_);
-      tile.offsets = offsets_;
-    }
-    const int64_t next_record = place.next_index * block_groups<Format>;
-    const char* next = place.next + next_record * weights_.record_bytes();
-    const char* const next_end = next + span.records * weights_.record_bytes();
-    tile.ahead_bytes = ceil_div(weights_.record_bytes() / 64, tiles.count) * 64;
-    for (int64_t i = 0; i < tiles.count; ++i) {
-      const int64_t begin = tiles.start(i), rows = tiles.start(i + 1) - begin;
-      tile.activations = reinterpret_cast<const ActivationGroup*>(activations_.at(place.index, i));
-      tile.out = sums + begin * QuantizedWeights::panel_width;
-      tile.ahead = next < next_end ? next : nullptr;
-      (halves_ ? matrix_tile_of<2>(rows) : matrix_tile_of<1>(rows))(tile);
-      next += span.records * tile.ahead_bytes;
-    }
+    unpacked_.read_all_scales(weights_, span, tile);
+    run_tiles(tile, activations_, place, weights_.record_bytes(), sums, [&](int64_t rows) {
+      return halves_ ? matrix_tile_of<2>(rows) : matrix_tile_of<1>(rows);
+    });
   }
 
  private:
   void read_signed_codes(const RecordSpan& span) {
-    read_codes(weights_, span, codes_);
+    uint8_t* const codes = unpacked_.codes;
+    read_codes(weights_, span, codes);
     if (weights_.has_book) {
       for (int64_t i = 0; i < span.records; ++i)
         look_up_codes(reinterpret_cast<const uint8_t*>(weights_.book_codes),
-                      codes_ + i * record_codes);
+                      codes + i * record_codes);
     } else if (weights_.zero != 0) {
       const auto zero = static_cast<uint8_t>(weights_.zero);
-      uint8_t* const codes = codes_;
       for (int64_t i = 0; i < span.records * record_codes; ++i)
         codes[i] = static_cast<uint8_t>(codes[i] - zero);
     }
@@ -188,8 +162,7 @@ class MatrixBlocks {
   const Activations<Format>& activations_;
   const bool halves_;
   const TileConfiguration state_;
-  uint8_t* codes_;
-  float *scales_, *offsets_;
+  const UnpackedBlock unpacked_;
 };
 
 #endif

@@ -12,9 +12,9 @@
 //   zero_tile<t>(), load_tile<t>(p, stride), store_tile<t>(p, stride)
 //   multiply_bytes<sum, left, right>(): sum[m][n] += left[m][k] * right[k / 4][4 n + k % 4], signed
 //   bytes over all k, exact.
-//   multiply_brains<sum, left, right>(): bfloat16, float sums. Source: Intel's Software Developer's
-//   Manual, volume 2, TDPBF16PS: of each output the even inputs and the odd ones are added up from
-//   0 in ascending order by fused multiply-adds; the odd sum is added to the even one, that to
+//   multiply_bfloat16<sum, left, right>(): float sums. Source: Intel's Software Developer's Manual,
+//   volume 2, TDPBF16PS: of each output the even inputs and the odd ones are added up from 0 in
+//   ascending order by fused multiply-adds; the odd sum is added to the even one, that to
 //   sum[m][n]. Each operation rounds to nearest even, takes denormals as 0 and leaves none.
 #pragma once
 
@@ -67,7 +67,7 @@ inline void multiply_bytes() {
   __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sum), "i"(left), "i"(right));
 }
 template <int sum, int left, int right>
-inline void multiply_brains() {
+inline void multiply_bfloat16() {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sum), "i"(left), "i"(right));
 }
 
@@ -128,7 +128,7 @@ inline void multiply_bytes() {
   }
 }
 template <int sum, int left, int right>
-inline void multiply_brains() {
+inline void multiply_bfloat16() {
   const FlushDenormals flush;
   const EmulatedTile &a = emulated_tiles[left], &b = emulated_tiles[right];
   for (int m = 0; m < tile_rows; ++m)

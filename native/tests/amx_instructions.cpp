@@ -116,7 +116,7 @@ float brain_at(const uint8_t* p) {
   return x;
 }
 
-void multiply_brains(Tile& sum, const Tile& a, const Tile& b) {
+void multiply_bfloat16(Tile& sum, const Tile& a, const Tile& b) {
   _mm_setcsr(0x9fc0);  // to nearest even, denormals are zero and flushed; the handler's own copy
   for (int m = 0; m < sum.rows; ++m)
     for (int n = 0; n < sum.row_bytes / 4; ++n) {
@@ -143,7 +143,7 @@ void multiply(const Instruction& found) {
   if (sum.rows != a.rows || sum.row_bytes != b.row_bytes || a.row_bytes != 4 * b.rows)
     fail("shapes that do not multiply");
   if (found.opcode == 0x5e && found.prefix == 3) return multiply_bytes(sum, a, b);
-  if (found.opcode == 0x5c && found.prefix == 2) return multiply_brains(sum, a, b);
+  if (found.opcode == 0x5c && found.prefix == 2) return multiply_bfloat16(sum, a, b);
   fail("an unknown product");
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 
 #: Objects made and not freed between two looks at the youngest. At Python's 700 the collector looks
-#: at all streams' objects again and again: a third of a server's time with 1,024 of them, in pauses
-#: of up to half a second. Cycles are few here, so what waits for it is small.
+#: at the objects of a thousand streams again and again, in pauses that all of them see. Cycles are
+#: few here, so what waits for it is small.
 YOUNG_OBJECTS = 10_000
 
 

@@ -27,7 +27,7 @@ ARM_NAMES = {
 
 def read_processor(cpuinfo: Path = CPUINFO) -> str:
     """Return name and numbers of the first processor in ``cpuinfo``, or what Python calls it."""
-    found = _fields(cpuinfo)
+    found = cpu_fields(_read(cpuinfo))
     if not found:
         return platform.processor() or platform.machine()
     name = found.get("model name", platform.machine())
@@ -36,18 +36,29 @@ def read_processor(cpuinfo: Path = CPUINFO) -> str:
 
 def name_processor(cpuinfo: Path = CPUINFO) -> str:
     """Return what people call the first processor in ``cpuinfo``, as far as that is known."""
-    found = _fields(cpuinfo)
-    try:
-        part = (int(found["CPU implementer"], 16), int(found["CPU part"], 16))
-    except (KeyError, ValueError):
+    found = cpu_fields(_read(cpuinfo))
+    part = arm_part(found)
+    if part is None:
         return found.get("model name", platform.processor() or platform.machine())
     return ARM_NAMES.get(part, f"{platform.machine()}, part {part[1]:#x} of {part[0]:#x}")
 
 
-def _fields(cpuinfo: Path) -> dict[str, str]:
+def cpu_fields(cpuinfo: str) -> dict[str, str]:
+    """Return the first processor's fields of a text like /proc/cpuinfo."""
+    pairs = (line.partition(":") for line in cpuinfo.split("\n\n", 1)[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
+
+
+def arm_part(fields: dict[str, str]) -> tuple[int, int] | None:
+    """Return implementer and part of an ARM processor, a key of :data:`ARM_NAMES`; else None."""
     try:
-        first = cpuinfo.read_text().split("\n\n", 1)[0]
+        return int(fields["CPU implementer"], 16), int(fields["CPU part"], 16)
+    except (KeyError, ValueError):
+        return None
+
+
+def _read(cpuinfo: Path) -> str:
+    try:
+        return cpuinfo.read_text()
     except OSError:
-        return {}
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
+        return ""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
+
+#: Entries that are never too many.
+LEAST_ROOM = 64
 
 
 class LeastFirst:
@@ -12,6 +15,8 @@ class LeastFirst:
 
     A key may grow without notice: a name that comes to the front with an old key goes back to where
     the new one puts it. One that has become less, or a name that has joined, must be pushed.
+
+    Entries that count no more go when they come to the front, or when half of all may be such.
 
     Args:
         key: Returns a name's key, which can be compared with others; None for one that is gone.
@@ -21,6 +26,7 @@ class LeastFirst:
         self._key = key
         self._heap: list[tuple[Any, str]] = []
         self._entries: dict[str, tuple[Any, str]] = {}  # the one of a name's entries that counts
+        self._room = LEAST_ROOM  # entries until a look at all of them
 
     def push(self, name: str) -> None:
         """Put a name where its key says; nowhere when it is gone."""
@@ -29,6 +35,8 @@ class LeastFirst:
         if key is not None and self._entries.get(name) != entry:
             self._entries[name] = entry
             heappush(self._heap, entry)
+            if len(self._heap) > self._room:
+                self._clean()
 
     def first(self) -> str | None:
         """Return the name with the least key, or None when all are gone."""
@@ -48,3 +56,14 @@ class LeastFirst:
                 self._entries[name] = entry = (key, name)
                 heapreplace(self._heap, entry)
         return None
+
+    def __len__(self) -> int:
+        """Return the number of entries, those included that count no more."""
+        return len(self._heap)
+
+    def _clean(self) -> None:
+        keys = {name: self._key(name) for name in self._entries}
+        self._entries = {name: (key, name) for name, key in keys.items() if key is not None}
+        self._heap = list(self._entries.values())
+        heapify(self._heap)
+        self._room = 2 * len(self._heap) + LEAST_ROOM

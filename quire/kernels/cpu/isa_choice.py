@@ -1,8 +1,8 @@
 """Which instruction set the kernels use: the one asked for, or the best, which is measured once.
 
-avx512bf16 multiplies bfloat16 weights with vdpbf16ps, avx512vnni with float32 multiply-adds. Some
-processors have the former at a quarter of the speed it needs to win. The two round differently, so
-the choice must not change from start to start: it is kept in ``QUIRE_CACHE`` for each processor.
+avx512bf16 multiplies bfloat16 weights with vdpbf16ps, avx512vnni with float32 multiply-adds, which
+are the faster ones on some processors. The two round differently, so the choice must not change
+from start to start: it is kept in ``QUIRE_CACHE`` for each processor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class IsaChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class BrainSpeed:
+class CoreSpeed:
     """Operations a second of one core: float32 multiply-adds, bfloat16 dot products."""
 
     float32: float
@@ -56,7 +56,7 @@ def choose_isa(native: Any) -> IsaChoice:
     return choose_by_speed(remembered() or _measure(native))
 
 
-def choose_by_speed(speed: BrainSpeed) -> IsaChoice:
+def choose_by_speed(speed: CoreSpeed) -> IsaChoice:
     """Return avx512bf16 where its dot products are the faster ones, else avx512vnni."""
     rates = f"{speed.bfloat16 / 1e9:.0f} against {speed.float32 / 1e9:.0f} GFLOP/s a core"
     if speed.bfloat16 > speed.float32:
@@ -64,19 +64,19 @@ def choose_by_speed(speed: BrainSpeed) -> IsaChoice:
     return IsaChoice("avx512vnni", f"fma measured faster than vdpbf16ps, {rates}")
 
 
-def remembered() -> BrainSpeed | None:
+def remembered() -> CoreSpeed | None:
     """Return what was measured on this processor; None when nothing was."""
     found = measured_once.remembered(NAME, KEYS)
-    return BrainSpeed(*found) if found else None
+    return CoreSpeed(*found) if found else None
 
 
-def remember(speed: BrainSpeed) -> None:
+def remember(speed: CoreSpeed) -> None:
     """Keep ``speed`` for this processor; where the folder cannot be written, do nothing."""
     measured_once.remember(NAME, dict(zip(KEYS, (speed.float32, speed.bfloat16), strict=True)))
 
 
-def _measure(native: Any) -> BrainSpeed:
-    speed = BrainSpeed(*native.brief_flops("avx512bf16"))
+def _measure(native: Any) -> CoreSpeed:
+    speed = CoreSpeed(*native.brief_flops("avx512bf16"))
     remember(speed)
     # What another process kept in the meantime counts for both.
     return remembered() or speed

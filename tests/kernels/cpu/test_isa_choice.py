@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from quire.kernels.cpu import isa_choice
-from quire.kernels.cpu.isa_choice import BrainSpeed, choose_by_speed
+from quire.kernels.cpu.isa_choice import CoreSpeed, choose_by_speed
 from quire.kernels.cpu.native import native
 
-FAST, SLOW = BrainSpeed(2.4e11, 4.5e11), BrainSpeed(1.8e11, 0.9e11)
+FAST, SLOW = CoreSpeed(2.4e11, 4.5e11), CoreSpeed(1.8e11, 0.9e11)
 
 
 @pytest.fixture
