@@ -45,7 +45,7 @@ from benchmarks.robustness.model_operations import (
 from quire.kernels.cpu.measured_once import FILE
 from quire.llm.memory_needs import PROCESS_BYTES
 from quire.server.generation.pulls import MAX_PULLS
-from quire.server.registry.model_table import HOLDING
+from quire.server.registry.model_table import HOLDING, RETRY_SECONDS
 from tests.models.hub_stand_in import HubStandIn, serving
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
@@ -185,6 +185,7 @@ def run(
                 _act(actors, count, lambda: progress.advance(task))
                 report.wrong += wait_until_idle(client, server)
                 looks.append(look_at(place, part + 1))
+        time.sleep(RETRY_SECONDS)  # for as long, a model is refused whose load was killed
         ask_each(place, client, report)
         remove_all(client, report)
         report.wrong += wait_until_idle(client, server)
