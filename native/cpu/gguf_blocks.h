@@ -17,23 +17,65 @@ struct BlockScales {
   uint16_t offset;
 };
 
+constexpr uint64_t each_byte = 0x0101010101010101;
+
 inline uint16_t half_at(const uint8_t* block, int64_t at) {
   uint16_t bits;
   std::memcpy(&bits, block + at, sizeof(bits));
   return bits;
 }
 
-// 16 bytes of 4-bit codes: the low halves of all, then the high ones.
-inline void read_nibbles(const uint8_t* from, int n, uint8_t* codes) {
-  for (int i = 0; i < n; ++i) codes[i] = from[i] & 15;
-  for (int i = 0; i < n; ++i) codes[n + i] = from[i] >> 4;
+// Bytes that are shifted at a time: 16 or 32 in registers of words.
+template <int count>
+struct Words {
+  static constexpr int size = count < 32 ? 16 : 32;
+  typedef uint64_t Vector __attribute__((vector_size(size)));
+  static Vector load(const uint8_t* from) {
+    Vector words;
+    std::memcpy(&words, from, size);
+    return words;
+  }
+};
+
+// to[i] = from[i] >> shift & mask for `count` bytes; the mask drops what comes from the neighbour.
+template <int count>
+inline void shift_bytes(const uint8_t* from, int shift, uint64_t mask, uint8_t* to) {
+  using W = Words<count>;
+  for (int i = 0; i < count; i += W::size) {
+    const typename W::Vector codes = W::load(from + i) >> shift & mask * each_byte;
+    std::memcpy(to + i, &codes, W::size);
+  }
+}
+
+// to[i] |= (from[i] >> shift & mask) << up.
+template <int count>
+inline void add_bits(const uint8_t* from, int shift, uint64_t mask, int up, uint8_t* to) {
+  using W = Words<count>;
+  for (int i = 0; i < count; i += W::size) {
+    const typename W::Vector codes =
+        W::load(to + i) | (W::load(from + i) >> shift & mask * each_byte) << up;
+    std::memcpy(to + i, &codes, W::size);
+  }
+}
+
+// n bytes of 4-bit codes: the low halves of all, then the high ones.
+template <int n>
+inline void read_nibbles(const uint8_t* from, uint8_t* codes) {
+  shift_bytes<n>(from, 0, 15, codes);
+  shift_bytes<n>(from, 4, 15, codes + n);
 }
 
 // Fifth bits of 32 codes, as a little-endian number.
 inline void add_fifth_bits(const uint8_t* from, uint8_t* codes) {
-  uint32_t bits;
-  std::memcpy(&bits, from, sizeof(bits));
-  for (int i = 0; i < 32; ++i) codes[i] |= static_cast<uint8_t>((bits >> i & 1) << 4);
+  for (int i = 0; i < 4; ++i) {
+    // Bit j in byte j; adding 127 carries it to the top.
+    const uint64_t bits = from[i] * each_byte & 0x8040201008040201;
+    const uint64_t fifth = ((bits + 127 * each_byte) & 128 * each_byte) >> 3;
+    uint64_t word;
+    std::memcpy(&word, codes + 8 * i, sizeof(word));
+    word |= fifth;
+    std::memcpy(codes + 8 * i, &word, sizeof(word));
+  }
 }
 
 // The eight 6-bit scales and minima of Q4_K and Q5_K from their 12 bytes:
@@ -57,12 +99,8 @@ inline void read_supers(const uint8_t* block, int64_t at, BlockScales& scales) {
 }
 
 inline void read_q2_k(const uint8_t* block, uint8_t* codes, BlockScales& scales) {
-  for (int i = 0; i < 128; ++i) {
-    const int half = i / 64 * 128, shift = i % 64 / 32 * 2;
-    const uint8_t byte = block[16 + i / 64 * 32 + i % 32];
-    codes[half + i % 64] = byte >> shift & 3;
-    codes[half + 64 + i % 64] = byte >> (4 + shift) & 3;
-  }
+  for (int part = 0; part < 8; ++part)
+    shift_bytes<32>(block + 16 + part / 4 * 32, part % 4 * 2, 3, codes + part * 32);
   for (int i = 0; i < 16; ++i) {
     scales.groups[i] = block[i] & 15;
     scales.group_offsets[i] = static_cast<int8_t>(block[i] >> 4);
@@ -72,11 +110,8 @@ inline void read_q2_k(const uint8_t* block, uint8_t* codes, BlockScales& scales)
 
 inline void read_q3_k(const uint8_t* block, uint8_t* codes, BlockScales& scales) {
   for (int part = 0; part < 8; ++part) {
-    const uint8_t* low = block + 32 + part / 4 * 32;
-    const int shift = part % 4 * 2;
-    for (int i = 0; i < 32; ++i)
-      codes[part * 32 + i] =
-          static_cast<uint8_t>((low[i] >> shift & 3) | (block[i] >> part & 1) << 2);
+    shift_bytes<32>(block + 32 + part / 4 * 32, part % 4 * 2, 3, codes + part * 32);
+    add_bits<32>(block, part, 1, 2, codes + part * 32);
   }
   const uint8_t* packed = block + 96;
   for (int i = 0; i < 16; ++i) {
@@ -87,27 +122,23 @@ inline void read_q3_k(const uint8_t* block, uint8_t* codes, BlockScales& scales)
 }
 
 inline void read_q4_k(const uint8_t* block, uint8_t* codes, BlockScales& scales) {
-  for (int part = 0; part < 4; ++part) read_nibbles(block + 16 + part * 32, 32, codes + part * 64);
+  for (int part = 0; part < 4; ++part) read_nibbles<32>(block + 16 + part * 32, codes + part * 64);
   read_scales_and_minima(block + 4, scales);
   read_supers(block, 0, scales);
 }
 
 inline void read_q5_k(const uint8_t* block, uint8_t* codes, BlockScales& scales) {
-  for (int part = 0; part < 4; ++part) read_nibbles(block + 48 + part * 32, 32, codes + part * 64);
-  for (int part = 0; part < 8; ++part)
-    for (int i = 0; i < 32; ++i)
-      codes[part * 32 + i] |= static_cast<uint8_t>((block[16 + i] >> part & 1) << 4);
+  for (int part = 0; part < 4; ++part) read_nibbles<32>(block + 48 + part * 32, codes + part * 64);
+  for (int part = 0; part < 8; ++part) add_bits<32>(block + 16, part, 1, 4, codes + part * 32);
   read_scales_and_minima(block + 4, scales);
   read_supers(block, 0, scales);
 }
 
 inline void read_q6_k(const uint8_t* block, uint8_t* codes, BlockScales& scales) {
   for (int half = 0; half < 2; ++half) {
-    read_nibbles(block + half * 64, 64, codes + half * 128);
+    read_nibbles<64>(block + half * 64, codes + half * 128);
     for (int part = 0; part < 4; ++part)
-      for (int i = 0; i < 32; ++i)
-        codes[half * 128 + part * 32 + i] |=
-            static_cast<uint8_t>((block[128 + half * 32 + i] >> part * 2 & 3) << 4);
+      add_bits<32>(block + 128 + half * 32, part * 2, 3, 4, codes + half * 128 + part * 32);
   }
   std::memcpy(scales.groups, block + 192, 16);
   scales.scale = half_at(block, 208);
@@ -116,7 +147,7 @@ inline void read_q6_k(const uint8_t* block, uint8_t* codes, BlockScales& scales)
 inline void read_iq4_xs(const uint8_t* block, uint8_t* codes, BlockScales& scales) {
   const int high = half_at(block, 2);
   for (int i = 0; i < 8; ++i) {
-    read_nibbles(block + 8 + i * 16, 16, codes + i * 32);
+    read_nibbles<16>(block + 8 + i * 16, codes + i * 32);
     const int low = block[4 + i / 2] >> i % 2 * 4 & 15;
     scales.groups[i] = static_cast<int8_t>((low | (high >> 2 * i & 3) << 4) - 32);
   }
@@ -129,16 +160,16 @@ inline void read_block(GgufType type, const uint8_t* block, uint8_t* codes, Bloc
   switch (type) {
     case GgufType::q4_0:
     case GgufType::iq4_nl:
-      return read_nibbles(block + 2, 16, codes);
+      return read_nibbles<16>(block + 2, codes);
     case GgufType::q4_1:
       scales.offset = half_at(block, 2);
-      return read_nibbles(block + 4, 16, codes);
+      return read_nibbles<16>(block + 4, codes);
     case GgufType::q5_0:
-      read_nibbles(block + 6, 16, codes);
+      read_nibbles<16>(block + 6, codes);
       return add_fifth_bits(block + 2, codes);
     case GgufType::q5_1:
       scales.offset = half_at(block, 2);
-      read_nibbles(block + 8, 16, codes);
+      read_nibbles<16>(block + 8, codes);
       return add_fifth_bits(block + 4, codes);
     case GgufType::q8_0:
       for (int i = 0; i < 32; ++i) codes[i] = block[2 + i] ^ 128;

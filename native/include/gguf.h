@@ -48,6 +48,12 @@ constexpr GgufLayout gguf_layouts[] = {
     {GgufType::iq4_xs, 256, 136, 4, 32, ScaleForm::bytes, false},
 };
 
+constexpr GgufLayout gguf_layout(GgufType type) {
+  for (const GgufLayout& layout : gguf_layouts)
+    if (layout.type == type) return layout;
+  return {};
+}
+
 // The layout of a type's number; null when it is none of them.
 inline const GgufLayout* find_gguf_layout(int32_t type) {
   for (const GgufLayout& layout : gguf_layouts)
