@@ -34,6 +34,7 @@ STEPS = {
     "decode 1 x 8192": (1, 8192, 1),
     "prefill 2048": (2048, 2048, 1),
     "chunk 256 after 1792": (256, 2048, 1),
+    "chunk 256 after 7936": (256, 8192, 1),
 }
 COLD_BYTES = 256 << 20
 #: A cache has at least two blocks, however little a case reads of it.
@@ -70,7 +71,8 @@ def work_of(name: str, case: Case, queries: int, context: int, requests: int) ->
 
 def figures(shape: str, work: roofline.Call, speeds: list[MachineSpeed]) -> dict[str, Any]:
     """Return times, rates and the fraction of the limits that was reached."""
-    peaks = [roofline.peak_of("float32", speed) for speed in speeds]
+    arithmetic = "bfloat16" if shape.endswith("bfloat16") else "float32"
+    peaks = [roofline.peak_of(arithmetic, speed) for speed in speeds]
     rates = roofline.rates(work.seconds, work.read_bytes, work.flops, speeds, peaks)
     return {"shape": shape, "step": work.name, **rates}
 

@@ -58,7 +58,9 @@ def phases(quick: bool) -> list[Phase]:
 
 def limits(work: Work, costs: Costs, dtype: str, phase: Phase) -> dict[str, tuple[float, str]]:
     """Return the least seconds of a step's linears and attention, and what binds each."""
-    own, floats = peak_of(dtype, costs.speed), peak_of("float32", costs.speed)
+    own = peak_of(dtype, costs.speed)
+    # The cache has the type of the weights; attention multiplies bfloat16 or else floats.
+    attention = own if dtype == "bfloat16" else peak_of("float32", costs.speed)
     if phase.tokens:
         matrices = 2 * (work.matrix_params * phase.tokens + work.head_params)
         kv, pairs = work.kv_bytes * phase.tokens, phase.tokens * (phase.tokens + 1) / 2
@@ -68,7 +70,7 @@ def limits(work: Work, costs: Costs, dtype: str, phase: Phase) -> dict[str, tupl
         kv, pairs = work.kv_bytes * depth * phase.batch, float(depth * phase.batch)
     return {
         "linears": costs.limit(work.file_bytes, matrices, own),
-        "attention": costs.limit(kv, work.attention_ops * pairs, floats),
+        "attention": costs.limit(kv, work.attention_ops * pairs, attention),
     }
 
 

@@ -11,8 +11,7 @@
 // memory and are read in place (attention_decode.h). Where units are few, pieces run side by side;
 // their parts are kept and merged in the same order with the same arithmetic, so the result is the
 // same, bit for bit.
-#include "cpu/attention_decode.h"
-#include "cpu/attention_panel.h"
+#include "cpu/attention_products.h"
 #include "include/kernels.h"
 #include "runtime/memory.h"
 #include "runtime/thread_pool.h"
@@ -104,6 +103,7 @@ void each_group(const Step& step, const Unit& unit, Function f) {
       f(row, token + query, (unit.kv_head + head) * step.group * step.layer.head_dim);
 }
 
+template <class T>
 void load_queries(const Step& step, const Unit& unit, float* q) {
   const int64_t dim = step.layer.head_dim, floats = step.group * dim;
   const int64_t width = (step.layer.num_heads + 2 * step.layer.num_kv_heads) * dim;
@@ -114,6 +114,7 @@ void load_queries(const Step& step, const Unit& unit, float* q) {
     for (int64_t i = 0; i < floats; i += lanes)
       store_tail(to + i, load_tail(from + i, floats - i) * scale, floats - i);
   });
+  Products<T>::prepare_queries(q, step.rows(unit), dim);
 }
 
 void write_rows(const Step& step, const Unit& unit, Part state) {
@@ -194,7 +195,7 @@ Piece<T> locate(const Step& step, const Unit& unit, int64_t start, Span span) {
 }
 
 // Unpack positions [begin, end) of the piece that starts at `start`.
-template <class T>
+template <class T, class Panel>
 void unpack(const Step& step, const Unit& unit, int64_t start, Span span, Panel panel) {
   const int64_t size = step.blocks.block_size, dim = step.layer.head_dim;
   const bool whole_vectors = size % lanes == 0;
@@ -223,14 +224,15 @@ void attend_piece(const Step& step, const Unit& unit, int64_t index, const Works
   const Span whole{span_of(0).begin, span_of(unit.num_queries - 1).end};
   const Scales scales = load_scales(step, unit, start, whole, work);
   if (unit.in_place)
-    return attend_query(step.group, work.q, whole, locate<T>(step, unit, start, whole), scales,
-                        work.scores, part);
-  unpack<T>(step, unit, start, whole, work.panel);
+    return Products<T>::attend_query(step.group, work.q, whole, locate<T>(step, unit, start, whole),
+                                     scales, work.scores, part);
+  const typename Products<T>::UnpackedPanel panel(work.panel);
+  unpack<T>(step, unit, start, whole, panel);
   const int64_t rows = step.rows(unit);
   auto* spans =
       static_cast<Span*>(scratch(Slot::weights, static_cast<size_t>(rows) * sizeof(Span)));
   for (int64_t row = 0; row < rows; ++row) spans[row] = span_of(row / step.group);
-  attend_panel({work.q, spans, work.scores, part}, rows, whole, work.panel, scales);
+  attend_panel({work.q, spans, work.scores, part}, rows, whole, panel, scales);
 }
 
 Part fresh_state(const Step& step, const Workspace& work, int64_t rows) {
@@ -244,7 +246,7 @@ template <class T>
 void attend_unit(const Step& step, const Unit& unit) {
   const Workspace work(step);
   const int64_t rows = step.rows(unit);
-  load_queries(step, unit, work.q);
+  load_queries<T>(step, unit, work.q);
   const Part part = step.part_at(work.part, rows), state = fresh_state(step, work, rows);
   for (int64_t index = unit.first_piece; index < unit.end_piece; ++index) {
     attend_piece<T>(step, unit, index, work, part);
@@ -272,7 +274,7 @@ void attend_split(const Step& step, const Unit* units) {
     const int64_t piece = chunk / step.num_units;
     if (unit.first_piece + piece >= unit.end_piece) return;
     const Workspace work(step);
-    load_queries(step, unit, work.q);
+    load_queries<T>(step, unit, work.q);
     attend_piece<T>(step, unit, unit.first_piece + piece, work,
                     part_of(chunk % step.num_units, piece));
   });

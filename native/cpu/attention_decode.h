@@ -32,22 +32,30 @@ constexpr int columns_for(int rows) {
   return room >= 4 ? 4 : room >= 2 ? 2 : 1;
 }
 
+// C vectors of positions of a head's K, and what comes after them in memory's order.
+template <class T, int C>
+struct Strip {
+  const T *k[C], *next[C];
+
+  // Vectors `first` on of the piece, `end` of which are seen.
+  Strip(const Piece<T>& piece, int64_t head, int64_t first, int64_t end) {
+    const bool last = head + 1 == piece.heads, none = first + 2 * C > end;
+    for (int c = 0; c < C; ++c) {
+      k[c] = piece.k[first + c] + head * piece.head_size;
+      // After the last strip of K comes V, whose first strip begins where K's did.
+      next[c] = !last ? k[c] + piece.head_size : none ? piece.v[first + c] : piece.k[first + C + c];
+    }
+  }
+};
+
 // Scores of vectors [first, end) of the piece, R rows for each head.
 template <int R, int C, class T>
 void score(const float* q, const Piece<T>& piece, int64_t first, int64_t end, float* s) {
   for (; end - first >= C; first += C)
     for (int64_t head = 0; head < piece.heads; ++head) {
-      const bool last = head + 1 == piece.heads, none = first + 2 * C > end;
-      const T *k[C], *next[C];
-      for (int c = 0; c < C; ++c) {
-        k[c] = piece.k[first + c] + head * piece.head_size;
-        // After the last strip of K comes V, whose first strip begins where K's did.
-        next[c] = !last  ? k[c] + piece.head_size
-                  : none ? piece.v[first + c]
-                         : piece.k[first + C + c];
-      }
-      score_tile<R, C, true>(q + head * R * piece.head_dim, piece.head_dim, k, piece.k_stride, next,
-                             s + head * R * piece_positions + first * lanes);
+      const Strip<T, C> strip(piece, head, first, end);
+      score_tile<R, C, true>(q + head * R * piece.head_dim, piece.head_dim, strip.k, piece.k_stride,
+                             strip.next, s + head * R * piece_positions + first * lanes);
     }
   if constexpr (C > 1)
     if (first < end) score<R, C / 2>(q, piece, first, end, s);
@@ -146,26 +154,31 @@ void attend_heads(const float* q, Span span, const Piece<T>& piece, Scales scale
   }
 }
 
-template <class T>
-void attend_query(int64_t rows_per_head, const float* q, Span span, const Piece<T>& piece,
-                  Scales scales, float* s, Part part) {
-  switch (rows_per_head) {
+template <int R>
+struct Rows {
+  static constexpr int value = R;
+};
+
+// f(Rows<number of rows>), of at most max_rows.
+template <class Function>
+void with_rows(int64_t rows, const Function& f) {
+  switch (rows) {
     case 1:
-      return attend_heads<1>(q, span, piece, scales, s, part);
+      return f(Rows<1>{});
     case 2:
-      return attend_heads<2>(q, span, piece, scales, s, part);
+      return f(Rows<2>{});
     case 3:
-      return attend_heads<3>(q, span, piece, scales, s, part);
+      return f(Rows<3>{});
     case 4:
-      return attend_heads<4>(q, span, piece, scales, s, part);
+      return f(Rows<4>{});
     case 5:
-      return attend_heads<5>(q, span, piece, scales, s, part);
+      return f(Rows<5>{});
     case 6:
-      return attend_heads<6>(q, span, piece, scales, s, part);
+      return f(Rows<6>{});
     case 7:
-      return attend_heads<7>(q, span, piece, scales, s, part);
+      return f(Rows<7>{});
     default:
-      return attend_heads<8>(q, span, piece, scales, s, part);
+      return f(Rows<8>{});
   }
 }
 

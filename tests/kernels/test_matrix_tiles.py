@@ -10,6 +10,7 @@ import pytest
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
+from tests.kernels.bfloat16 import brain, flushed, fused
 from tests.kernels.conftest import LINEAR_ISAS
 from tests.kernels.quantized_cases import random_quantized
 
@@ -91,20 +92,9 @@ def fields(weight: object) -> dict[str, object]:
     return {name: getattr(weight, name) for name in names}
 
 
-def brain(values: np.ndarray) -> np.ndarray:
-    """Round float32 to bfloat16, to nearest even, as float32."""
-    bits = values.view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
-
-
 def brain_layer(weight: np.ndarray) -> CpuLinear:
     raw = (brain(weight).view(np.uint32) >> 16).astype(np.uint16)
     return CpuLinear([HostTensor("w", "bfloat16", raw)], [], "bfloat16")
-
-
-def flushed(values: np.ndarray) -> np.ndarray:
-    """Take denormals as zero of the same sign."""
-    return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.float32(0) * values, values)
 
 
 def simulate(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -113,18 +103,14 @@ def simulate(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     x = flushed(np.pad(brain(x), ((0, 0), (0, inputs - x.shape[1]))))
     weight = flushed(np.pad(brain(weight), ((0, 0), (0, inputs - weight.shape[1]))))
 
-    def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        # The product is exact in float64; the sum is but for ties of chance 2 ** -29.
-        return flushed((a.astype(np.float64)[:, None] * b[None] + c).astype(np.float32))
-
     total = np.zeros((len(x), len(weight)), np.float32)
     for block in range(0, inputs, 512):
         sums = np.zeros_like(total)
         for first in range(block, min(block + 512, inputs), 32):
             even, odd = np.zeros_like(total), np.zeros_like(total)
             for k in range(first, first + 32, 2):
-                even = fused(x[:, k], weight[:, k], even)
-                odd = fused(x[:, k + 1], weight[:, k + 1], odd)
+                even = fused(x[:, k, None], weight[:, k], even)
+                odd = fused(x[:, k + 1, None], weight[:, k + 1], odd)
             sums = flushed(sums + flushed(even + odd))
         total = sums if block == 0 else flushed(total + sums)
     return total
