@@ -20,6 +20,9 @@ class KVCacheSpec:
         head_dim: Elements per head.
         block_size: Tokens per block.
         dtype: ``float32``, ``float16``, ``bfloat16``, ``fp8_e4m3`` or ``int8``.
+        window: Tokens that a position sees at most in every layer, itself included; None when
+            some layer sees all, or all are kept. Blocks that no position will see are given back.
+        step_tokens: Most tokens of one request in a step; matters only with a window.
     """
 
     num_layers: int
@@ -27,6 +30,8 @@ class KVCacheSpec:
     head_dim: int
     block_size: int
     dtype: str
+    window: int | None = None
+    step_tokens: int = 1
 
     @property
     def token_bytes(self) -> int:
@@ -55,5 +60,24 @@ class KVCacheSpec:
         return self.block_bytes + self.block_scale_bytes
 
     def num_blocks(self, num_tokens: int) -> int:
-        """Blocks that ``num_tokens`` tokens of one request take."""
-        return -(-num_tokens // self.block_size)
+        """Most blocks that a request of ``num_tokens`` tokens holds at once."""
+        num_all = -(-num_tokens // self.block_size)
+        if self.window is None:
+            return num_all
+        # What a step's first token sees, and the step; they may begin and end inside a block.
+        return min(num_all, 1 - (1 - self.window - self.step_tokens) // self.block_size)
+
+    def tokens_held(self, num_blocks: int, longest: int) -> int:
+        """Return how long a request can be that ``num_blocks`` blocks hold, if that is bounded.
+
+        Returns:
+            Tokens; at least ``longest`` if a request of that length fits.
+        """
+        num_tokens = num_blocks * self.block_size
+        return max(num_tokens, longest) if self.num_blocks(longest) <= num_blocks else num_tokens
+
+    def first_seen_block(self, position: int) -> int:
+        """Return the first block that tokens from ``position`` on see."""
+        if self.window is None:
+            return 0
+        return max(position - self.window + 1, 0) // self.block_size

@@ -104,7 +104,8 @@ class MemoryDemand:
     def longest_fitting(self, budget_bytes: int) -> int:
         """Return the most tokens of a request that runs in ``budget_bytes``; 0 or less if none."""
         available = budget_bytes - self.fixed_bytes
-        return (available // self.allocated_block_bytes - 1) * self.spec.block_size
+        num_blocks = available // self.allocated_block_bytes - 1
+        return self.spec.tokens_held(num_blocks, self.max_model_len)
 
 
 @dataclass(frozen=True, slots=True)

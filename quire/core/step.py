@@ -93,7 +93,7 @@ class SchedulerOutput:
         block_loads: ``(block_id, block_hash)``: blocks filled from the store, after that.
         block_copies: ``(source, destination)`` block ids, copied then, before anything is computed.
         replaced_blocks: ``(request_id, index, block_id)``: the entry of a block table that changes
-            because a shared block was copied on write.
+            because a shared block was copied on write, or was given back (then the null block).
         sealed_blocks: Blocks that this step fills and that others may then find by their content;
             listed, as ``reused_blocks``, only for a KV canary.
         reused_blocks: ``(request_id, block_ids)`` found by content and not computed again.

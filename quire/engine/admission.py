@@ -142,7 +142,7 @@ class Admission:
             self.lengths.observe(request.num_output_tokens, reason == "stop")
 
     def _one(self, request: Request, num_extra: float) -> Growth:
-        block_size = self._kv.block_size
+        num_blocks = self._kv.spec.num_blocks
         num_tokens = len(request.token_ids)
         limit = max(request.max_total_tokens - num_tokens, 1)
         # Sequences end one after another: each stands for another part of them, evenly spread.
@@ -151,8 +151,8 @@ class Admission:
         rest = self.lengths.rest(num_tokens - request.num_prompt_tokens, limit, part)
         # The last token's KV is never written.
         reserved = self._kv.layout.num_reserved
-        now = max(-(-num_tokens // block_size), reserved)
-        last = max(-(-(num_tokens + rest - 1) // block_size), reserved)
+        now = max(num_blocks(num_tokens), reserved)
+        last = max(num_blocks(num_tokens + rest - 1), reserved)
         width = 1 + len(request.pending_children)
         return rest, now + num_extra + width - 1, width * (last - now) / rest
 

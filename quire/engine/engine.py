@@ -88,12 +88,12 @@ class Engine:
         self._lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
         self._canary_feed = CanaryFeed() if cache.kv_canary != "off" else None
         observers = (self._lifetimes, self._canary_feed)
-        block_size = executor.kv_cache_spec.block_size
+        spec, num_blocks = executor.kv_cache_spec, executor.num_blocks
         kv = KVCacheManager(
-            BlockPool(executor.num_blocks, [o for o in observers if o is not None]),
-            block_size,
+            BlockPool(num_blocks, [o for o in observers if o is not None]),
+            spec,
             cache.enable_prefix_caching and cache.use_cache,
-            create_layout(cache.kv_layout, self.max_model_len, block_size, executor.num_blocks),
+            create_layout(cache.kv_layout, self.max_model_len, spec.block_size, num_blocks),
         )
         eos_token_ids = frozenset(model_config.eos_token_ids)
         self.scheduler = Scheduler(options, kv, eos_token_ids, cache.use_cache, clock, takes_more)
@@ -102,7 +102,7 @@ class Engine:
     def max_cached_tokens(self) -> int:
         """Tokens of one request that fit in the whole pool."""
         kv = self.scheduler.kv
-        return (kv.pool.num_blocks - 1) * kv.block_size
+        return kv.spec.tokens_held(kv.pool.num_blocks - 1, self.max_model_len)
 
     @property
     def max_total_tokens(self) -> int:

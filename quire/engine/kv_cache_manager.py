@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from quire.core.kv_cache_spec import KVCacheSpec
 from quire.engine.block_hash import ROOT_HASH, hash_block
 from quire.engine.block_pool import NULL_BLOCK, BlockPool
 from quire.engine.kv_layout import KVLayout
@@ -20,7 +21,9 @@ class BlockTable:
     """One request's blocks.
 
     Attributes:
-        block_ids: In token order; several tables may hold the same block.
+        block_ids: In token order; several tables may hold the same block. The null block stands
+            for those that were given back.
+        num_unseen: Leading blocks that were given back, since no token to come sees them.
         num_slots_used: Leading slots that hold tokens, or will after the step being planned.
         num_hashed: Leading blocks that were offered to the prefix cache.
     """
@@ -28,6 +31,12 @@ class BlockTable:
     block_ids: list[int] = field(default_factory=list)
     num_slots_used: int = 0
     num_hashed: int = 0
+    num_unseen: int = 0
+
+    @property
+    def held(self) -> list[int]:
+        """The blocks that it holds, in token order."""
+        return self.block_ids[self.num_unseen :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +54,13 @@ class Allocation:
 
     Attributes:
         new_block_ids: Appended to the request's table, cache hits first.
+        unseen: Entries of the table before them that were given back: the null block now.
         copy: The block to copy before the step writes, or None.
     """
 
     new_block_ids: list[int]
     copy: BlockCopy | None = None
+    unseen: range = range(0)
 
 
 class KVCacheManager:
@@ -60,9 +71,13 @@ class KVCacheManager:
     a step a layer writes the KV of all rows before any row reads, and a planned request is not
     preempted until its step has run.
 
+    Where no layer sees further back than a window, a request's blocks are given back as it
+    leaves them. They can be found until they are given out again, and to go on from there only what
+    the window covers has to be found.
+
     Args:
         pool: The blocks.
-        block_size: Tokens per block.
+        spec: Their size, and how far back tokens see.
         enable_prefix_caching: Whether blocks are found by content.
         layout: Which blocks a request gets, and when.
     """
@@ -70,12 +85,13 @@ class KVCacheManager:
     def __init__(
         self,
         pool: BlockPool,
-        block_size: int,
+        spec: KVCacheSpec,
         enable_prefix_caching: bool,
         layout: KVLayout = PAGED,
     ) -> None:
         self.pool = pool
-        self.block_size = block_size
+        self.spec = spec
+        self.block_size = spec.block_size
         self.enable_prefix_caching = enable_prefix_caching and layout.shares_blocks
         self.layout = layout
         self._tables: dict[str, BlockTable] = {}
@@ -88,14 +104,15 @@ class KVCacheManager:
     @property
     def num_references(self) -> int:
         """Entries of the block tables; a block that n tables share counts n times."""
-        return sum(len(table.block_ids) for table in self._copy_of_tables())
+        return sum(len(t.block_ids) - t.num_unseen for t in self._copy_of_tables())
 
     @property
     def fragmentation(self) -> float:
         """Part of the tables' slots that holds no token, 0 to 1; shared blocks count each time."""
         tables = self._copy_of_tables()
-        reserved = sum(len(table.block_ids) for table in tables) * self.block_size
-        used = sum(table.num_slots_used for table in tables)
+        given_back = sum(table.num_unseen for table in tables) * self.block_size
+        reserved = sum(len(table.block_ids) for table in tables) * self.block_size - given_back
+        used = sum(table.num_slots_used for table in tables) - given_back
         return SlotUse(reserved, used).fragmentation
 
     def _copy_of_tables(self) -> list[BlockTable]:
@@ -110,13 +127,15 @@ class KVCacheManager:
     def num_blocks(self, request: Request) -> int:
         """Return how many blocks the request's table holds."""
         table = self._tables.get(request.request_id)
-        return len(table.block_ids) if table else 0
+        return len(table.block_ids) - table.num_unseen if table else 0
 
-    def get_computed_blocks(self, request: Request) -> list[int]:
+    def get_computed_blocks(self, request: Request, num_left: int = 1) -> list[int]:
         """Return cached blocks that continue the request's computed tokens; nothing changes.
 
-        Only full blocks hit, and never the request's last token, whose logits are wanted. Asked
-        again while a prompt is computed in chunks, it finds what other requests computed meanwhile.
+        The null block stands for those that no token after the last of them sees.
+        Only full blocks hit, and never the request's last ``num_left`` tokens: the logits of the
+        last one are wanted. Asked again while a prompt is computed in chunks, it finds what other
+        requests computed meanwhile.
         """
         if not self.enable_prefix_caching or request.needs_whole_prompt:
             return []
@@ -125,13 +144,29 @@ class KVCacheManager:
         if offset or (table and len(table.block_ids) > start):
             return []
         self._extend_hashes(request)
+        stop = (request.num_tokens - num_left) // self.block_size
+        if self.spec.window is not None:
+            return self._find_windows(request.block_hashes, start, stop)
         found = []
-        for block_hash in request.block_hashes[start : (request.num_tokens - 1) // self.block_size]:
+        for block_hash in request.block_hashes[start:stop]:
             block_id = self.pool.cached.get(block_hash)
             if block_id is None:
                 break
             found.append(block_id)
         return found
+
+    def _find_windows(self, block_hashes: Sequence[bytes], start: int, stop: int) -> list[int]:
+        """Return cached blocks from ``start`` on up to the last one from which to go on."""
+        found = [self.pool.cached.get(key, NULL_BLOCK) for key in block_hashes[start:stop]]
+        run = start  # from here on none is missing
+        num_found = num_unseen = 0
+        for index, block_id in enumerate(found, start):
+            if block_id == NULL_BLOCK:
+                run = index + 1
+            first_seen = max(self.spec.first_seen_block((index + 1) * self.block_size), start)
+            if run <= first_seen:
+                num_found, num_unseen = index + 1 - start, first_seen - start
+        return [NULL_BLOCK] * num_unseen + found[num_unseen:num_found]
 
     def allocate_slots(
         self,
@@ -162,34 +197,40 @@ class KVCacheManager:
         num_total = num_computed + num_new_tokens + num_lookahead_tokens
         num_held = len(table.block_ids) + len(computed_block_ids)
         num_missing = max(-(-num_total // block_size), self.layout.num_reserved) - num_held
+        first_seen = self.spec.first_seen_block(num_computed)
         index, offset = divmod(num_computed, block_size)
         copies = offset > 0 and pool.ref_cnt[table.block_ids[index]] > 1
         if num_missing > 0 or copies or computed_block_ids:
-            num_in_all = max(num_missing, -(-num_reserve_tokens // block_size) - num_held)
-            num_needed = max(num_in_all, 0) + copies
-            num_idle_hits = sum(pool.ref_cnt[block_id] == 0 for block_id in computed_block_ids)
-            if num_needed > pool.num_free - num_idle_hits:
+            unseen = table.block_ids[table.num_unseen : first_seen]
+            hits = [block_id for block_id in computed_block_ids if block_id != NULL_BLOCK]
+            num_to_come = self.spec.num_blocks(num_reserve_tokens) - len(table.held) - len(hits)
+            num_needed = max(num_missing, num_to_come, 0) + copies
+            num_idle_hits = sum(pool.ref_cnt[block_id] == 0 for block_id in hits)
+            num_given_back = sum(pool.ref_cnt[block_id] == 1 for block_id in unseen)
+            if num_needed > pool.num_free - num_idle_hits + num_given_back:
                 return None
         run = pool.find_run(num_missing) if self.layout.in_one_run and num_missing > 0 else ()
         if run is None:
             return None
+        given_back = self._give_back_unseen(table, first_seen)
         copy = self._copy_on_write(table, index) if copies else None
         new_block_ids: list[int] = []
         if num_missing > 0 or computed_block_ids:
             if computed_block_ids:
-                pool.hold(computed_block_ids)
+                pool.hold(hits)
                 for observer in pool.observers:
-                    observer.hit(request.request_id, computed_block_ids)
+                    observer.hit(request.request_id, hits)
             own = pool.take(run) if run else pool.allocate(max(num_missing, 0))
             new_block_ids = [*computed_block_ids, *own]
             table.block_ids += new_block_ids
             self._tables[request.request_id] = table
+            table.num_unseen = max(table.num_unseen, first_seen)  # among the hits, too
         table.num_slots_used = num_total
         if self.enable_prefix_caching and num_total // block_size > table.num_hashed:
             # Proposed tokens may not be the request's: their blocks have no content to be found by.
             num_known = min(num_computed + num_new_tokens, len(request.token_ids))
             self._remember_full_blocks(request, table, num_known // block_size)
-        return Allocation(new_block_ids, copy)
+        return Allocation(new_block_ids, copy, given_back)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Give ``child`` the parent's blocks by reference; who writes a shared one first copies."""
@@ -197,10 +238,8 @@ class KVCacheManager:
         assert child.request_id not in self._tables, f"{child.request_id} already has a block table"
         needed = -(-parent.num_computed_tokens // self.block_size)
         assert len(table.block_ids) == needed, f"{len(table.block_ids)} blocks, {needed} needed"
-        self.pool.hold(table.block_ids)
-        self._tables[child.request_id] = BlockTable(
-            list(table.block_ids), table.num_slots_used, table.num_hashed
-        )
+        self.pool.hold(table.held)
+        self._tables[child.request_id] = replace(table, block_ids=list(table.block_ids))
         child.block_hashes = list(parent.block_hashes)
 
     def free(self, request: Request, *, forget: bool = False) -> None:
@@ -216,9 +255,9 @@ class KVCacheManager:
         if table is None:
             return
         if forget:
-            for block_id in table.block_ids:
+            for block_id in table.held:
                 self.pool.forget(block_id)
-        self.pool.release(reversed(table.block_ids))
+        self.pool.release(reversed(table.held))
 
     def take_back(self, request: Request) -> None:
         """Undo what was planned and not computed: its blocks stay, and nobody finds them."""
@@ -253,7 +292,7 @@ class KVCacheManager:
         """Return how many slots of the held blocks hold tokens; a shared block counts once."""
         filled: dict[int, int] = {}
         for table in self._tables.values():
-            for position, block_id in enumerate(table.block_ids):
+            for position, block_id in enumerate(table.held, table.num_unseen):
                 in_block = min(table.num_slots_used - position * self.block_size, self.block_size)
                 filled[block_id] = max(filled.get(block_id, 0), in_block)
         return SlotUse(len(filled) * self.block_size, sum(filled.values()))
@@ -268,7 +307,7 @@ class KVCacheManager:
         ]
         for request_id, table in self._tables.items():
             entries = []
-            for position, block_id in enumerate(table.block_ids):
+            for position, block_id in enumerate(table.held, table.num_unseen):
                 first = position * self.block_size
                 last = min(first + self.block_size, table.num_slots_used) - 1
                 shared = pool.ref_cnt[block_id]
@@ -286,7 +325,7 @@ class KVCacheManager:
         twice.
         """
         pool = self.pool
-        held = Counter(b for table in self._tables.values() for b in table.block_ids)
+        held = Counter(b for table in self._tables.values() for b in table.held)
         for block_id, count in enumerate(pool.ref_cnt):
             assert count == held[block_id], f"block {block_id}: {count=}, {held[block_id]} tables"
         free = pool.free_block_ids()
@@ -301,8 +340,20 @@ class KVCacheManager:
         for request_id, table in self._tables.items():
             needed = -(-table.num_slots_used // self.block_size)
             assert needed <= len(table.block_ids), (request_id, needed, len(table.block_ids))
-            distinct = len(set(table.block_ids))
-            assert distinct == len(table.block_ids), (request_id, table.block_ids)
+            distinct = len(set(table.held))
+            assert distinct == len(table.held), (request_id, table.block_ids)
+            unseen = table.block_ids[: table.num_unseen]
+            assert unseen == [NULL_BLOCK] * table.num_unseen, (request_id, table.block_ids)
+
+    def _give_back_unseen(self, table: BlockTable, first_seen: int) -> range:
+        """Give back the blocks before ``first_seen``; return their entries."""
+        entries = range(table.num_unseen, min(first_seen, len(table.block_ids)))
+        if entries:
+            # Those that a later request needs first, to go on from a later token, are kept longest.
+            self.pool.release(table.block_ids[entries.start : entries.stop])
+            table.block_ids[entries.start : entries.stop] = [NULL_BLOCK] * len(entries)
+            table.num_unseen = entries.stop
+        return entries
 
     def _copy_on_write(self, table: BlockTable, index: int) -> BlockCopy:
         source = table.block_ids[index]
@@ -321,6 +372,6 @@ class KVCacheManager:
 
     def _remember_full_blocks(self, request: Request, table: BlockTable, num_full: int) -> None:
         self._extend_hashes(request)
-        for index in range(table.num_hashed, num_full):
+        for index in range(max(table.num_hashed, table.num_unseen), num_full):
             self.pool.remember(table.block_ids[index], request.block_hashes[index])
         table.num_hashed = max(num_full, table.num_hashed)

@@ -17,6 +17,7 @@ from quire.core.step import (
     StepOutput,
 )
 from quire.engine.admission import Admission, Growth, Outlook
+from quire.engine.block_pool import NULL_BLOCK
 from quire.engine.droppable_parts import DroppableParts
 from quire.engine.engine_output import EngineOutput
 from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
@@ -315,8 +316,8 @@ class Scheduler:
             if request.num_output_tokens and request.params.structured_outputs:
                 # Its grammar has all of the output to follow: no token can be drawn in this step.
                 if num_missing == 1:
-                    hits, num_missing = hits[:-1], 1 + self.kv.block_size
-                num_missing -= 1
+                    hits = self.kv.get_computed_blocks(request, num_left=2)
+                num_missing = self._num_missing(request, hits) - 1
             longest = min(room, division.whole)
             num_new_tokens = self.prefill.chunk(num_missing, longest, division.first_part)
             if num_new_tokens == 0:
@@ -407,6 +408,8 @@ class Scheduler:
             copy = allocation.copy
             plan.block_copies.append((copy.source, copy.destination))
             plan.replaced_blocks.append((request_id, copy.index, copy.destination))
+        for index in allocation.unseen:
+            plan.replaced_blocks.append((request_id, index, NULL_BLOCK))
         if samples:
             for child in request.pending_children:
                 plan.forks.append(Fork(request_id, child.request_id, child.params, child.seed))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from quire.core.config import CacheOptions
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.memory_budget import (
@@ -73,6 +74,8 @@ def model_demand(
         head_dim=config.head_dim,
         block_size=resolved.config.cache.block_size,
         dtype=resolved.kv_cache_dtype,
+        window=_window(config, resolved.config.cache),
+        step_tokens=options.max_num_batched_tokens,
     )
     # Besides the step's logits there are copies of a chunk for sampling and for log-probabilities.
     rows = logits_rows(resolved) + 2 * LOGITS_CHUNK_ROWS
@@ -86,6 +89,13 @@ def model_demand(
         spec=spec,
         max_model_len=resolved.max_model_len,
     )
+
+
+def _window(config: ModelConfig, cache: CacheOptions) -> int | None:
+    """Return the tokens after which KV is given back, if the model and the layout allow it."""
+    every_layer = all(config.layer_windows)
+    paged = cache.kv_layout == "paged" and cache.use_cache
+    return config.sliding_window if every_layer and paged else None
 
 
 def logits_rows(resolved: ResolvedConfig) -> int:
@@ -119,9 +129,9 @@ def plan_memory(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: in
         room = demand.longest_fitting(demand.fixed_bytes + free_bytes)
         if cache.kv_cache_memory_bytes is not None:
             blocks = cache.kv_cache_memory_bytes // demand.block_bytes - 1
-            room = min(room, blocks * spec.block_size)
+            room = min(room, spec.tokens_held(blocks, max_model_len))
         if most_blocks is not None:
-            room = min(room, (most_blocks - 1) * spec.block_size)
+            room = min(room, spec.tokens_held(most_blocks - 1, max_model_len))
         if spec.block_size <= room < max_model_len:
             max_model_len = room
             choices.append(f"max_model_len = {room}: what fits of the model's")
@@ -148,12 +158,12 @@ def plan_memory(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: in
 def _most_blocks(resolved: ResolvedConfig, spec: KVCacheSpec) -> int | None:
     """Return the blocks, the null block included, that hold the most tokens asked for."""
     most_tokens = resolved.config.cache.max_tokens_in_paged_kv_cache
-    return None if most_tokens is None else spec.num_blocks(most_tokens) + 1
+    return None if most_tokens is None else -(-most_tokens // spec.block_size) + 1
 
 
 def _table_bytes(max_num_seqs: int, max_model_len: int, spec: KVCacheSpec) -> int:
     """Bytes of the token ids and block tables of ``max_num_seqs`` requests of full length."""
-    return 4 * max_num_seqs * (max_model_len + spec.num_blocks(max_model_len))
+    return 4 * max_num_seqs * (max_model_len + -(-max_model_len // spec.block_size))
 
 
 def _fixed_blocks(

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from quire.core.client import SHARED, Client
+from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.outputs import RequestMetrics
 from quire.core.request import EngineRequest, RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.engine.fair_queue import FairQueue
 from quire.engine.request import Request
 from quire.engine.request_queue import RequestQueue, arrival_order
+
+
+def spec(block_size: int, **window: Any) -> KVCacheSpec:
+    """Return the smallest KV cache of blocks of that size."""
+    return KVCacheSpec(1, 1, 1, block_size, "float32", **window)
 
 
 def take_next(queue: FairQueue | RequestQueue) -> Request:

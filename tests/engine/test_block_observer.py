@@ -6,7 +6,7 @@ import random
 
 from quire.engine.block_pool import BlockPool
 from quire.engine.kv_cache_manager import KVCacheManager
-from tests.engine.requests import request
+from tests.engine.requests import request, spec
 
 
 class Diary:
@@ -36,7 +36,7 @@ class Diary:
 def test_an_observer_knows_what_the_pool_knows():
     rng = random.Random(3)
     diaries = Diary(), Diary()
-    kv = KVCacheManager(BlockPool(12, diaries), 4, True)
+    kv = KVCacheManager(BlockPool(12, diaries), spec(block_size=4), True)
     live = []
     for number in range(400):
         if live and rng.random() < 0.5:

@@ -16,17 +16,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.request import RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.engine.block_pool import BlockPool
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
 from quire.engine.kv_report import SlotUse
 from quire.engine.request import Request
-from tests.engine.requests import request
+from tests.engine.requests import request, spec
 
 
-def manager(num_blocks: int = 20, block_size: int = 16, caching: bool = True) -> KVCacheManager:
-    return KVCacheManager(BlockPool(num_blocks), block_size, caching)
+def manager(
+    num_blocks: int = 20, block_size: int = 16, caching: bool = True, **window: int | None
+) -> KVCacheManager:
+    return KVCacheManager(BlockPool(num_blocks), spec(block_size, **window), caching)
 
 
 def compute(kv: KVCacheManager, one: Request, num_tokens: int | None = None) -> Allocation | None:
@@ -63,7 +66,7 @@ def test_counters_are_read_while_requests_come_and_go():
     class Ending:
         """A table that is looked at in the moment in which another request ends."""
 
-        block_ids = (1, 2)
+        block_ids, num_unseen = (1, 2), 0
 
         @property
         def num_slots_used(self):
@@ -235,9 +238,11 @@ class CacheMachine(RuleBasedStateMachine):
     so a stale hit, a missing copy or two writers of one block show up whoever caused them.
     """
 
+    window: int | None = None
+
     def __init__(self) -> None:
         super().__init__()
-        self.kv = manager(num_blocks=14, block_size=4)
+        self.kv = manager(num_blocks=14, block_size=4, window=self.window, step_tokens=22)
         self.slots: dict[int, tuple[int, ...]] = {}
         self.live: dict[str, Request] = {}
         self.waiting: dict[str, Request] = {}
@@ -319,6 +324,7 @@ class CacheMachine(RuleBasedStateMachine):
             for offset in range(size):
                 source = self.slots.get(allocation.copy.source * size + offset)
                 self.slots[allocation.copy.destination * size + offset] = source or ()
+        self.check(one, computed)
         table = kv.block_ids(one)
         for position in range(computed, computed + count):
             block_id = table[position // size]
@@ -334,15 +340,24 @@ class CacheMachine(RuleBasedStateMachine):
         pool = self.kv.pool
         return self.kv.describe(), list(pool.ref_cnt), pool.free_block_ids(), dict(pool.cached)
 
+    def check(self, one: Request, num_computed: int) -> None:
+        """Check what the token after the computed ones sees."""
+        table, size = self.kv.block_ids(one), self.kv.block_size
+        first = 0 if self.window is None else max(num_computed - self.window + 1, 0)
+        for position in range(first, num_computed):
+            slot = table[position // size] * size + position % size
+            assert self.slots.get(slot) == self.content(one, position)
+
     @invariant()
     def every_request_reads_its_own_prefix(self) -> None:
         self.kv.check_integrity()
-        size = self.kv.block_size
         for one in self.live.values():
-            table = self.kv.block_ids(one)
-            for position in range(one.num_computed_tokens):
-                slot = table[position // size] * size + position % size
-                assert self.slots[slot] == self.content(one, position)
+            self.check(one, one.num_computed_tokens)
+            assert self.kv.num_blocks(one) <= self.kv.spec.num_blocks(one.num_tokens)
+
+
+class WindowMachine(CacheMachine):
+    window = 6
 
 
 # 160 x 70 = 11,200 steps.
@@ -351,20 +366,45 @@ BOUNDS = settings(
 )
 
 
-def test_random_work_keeps_every_slot_right():
-    run_state_machine_as_test(CacheMachine, settings=BOUNDS)
+@pytest.mark.parametrize("machine", [CacheMachine, WindowMachine])
+def test_random_work_keeps_every_slot_right(machine):
+    run_state_machine_as_test(machine, settings=BOUNDS)
 
 
-@pytest.mark.parametrize("mistake", ["no copy", "hash without parent and keys"])
+def test_blocks_that_the_window_has_left_are_given_back_and_found_again():
+    kv = manager(num_blocks=10, block_size=4, window=6, step_tokens=8)
+    tokens = list(range(40))
+    one = request("one", tokens)
+    for _ in range(5):
+        compute(kv, one, 8)
+        assert kv.num_blocks(one) <= kv.spec.num_blocks(40) == 5
+    # The token after them sees positions from 35 on, those of the last step from 27 on.
+    assert kv.block_ids(one)[:6] == [0] * 6 and 0 not in kv.block_ids(one)[6:]
+    # The first blocks were given out again; what the window covers is there.
+    longer = request("two", [*tokens, 1, 2])
+    hits = kv.get_computed_blocks(longer)
+    assert hits == [0] * 8 + kv.block_ids(one)[8:]
+    assert kv.get_computed_blocks(request("three", tokens[:5])) == []
+    compute(kv, longer)
+    kv.free(one)
+    kv.free(longer)
+    assert kv.pool.num_used == 0
+    kv.check_integrity()
+
+
+@pytest.mark.parametrize("mistake", ["no copy", "hash without parent and keys", "too early"])
 def test_the_state_machine_notices_mistakes(monkeypatch, mistake):
     """A check that cannot fail is none: with a known bug the machine must stop."""
-    if mistake == "no copy":
+    machine = WindowMachine if mistake == "too early" else CacheMachine
+    if mistake == "too early":
+        monkeypatch.setattr(KVCacheSpec, "first_seen_block", lambda own, p: max(p - 4, 0) // 4)
+    elif mistake == "no copy":
         monkeypatch.setattr(KVCacheManager, "_copy_on_write", lambda *_: None)
     else:
         monkeypatch.setattr("quire.engine.kv_cache_manager.hash_block", lambda _, t, *k: bytes(t))
     bounds = settings(BOUNDS, phases=[Phase.generate], report_multiple_bugs=False)
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(CacheMachine, settings=bounds)
+        run_state_machine_as_test(machine, settings=bounds)
 
 
 def test_keys_of_a_range_separate_the_blocks_that_overlap_it_and_those_after():
