@@ -31,6 +31,8 @@ constexpr float unit_of = 1.0f;
 template <>
 constexpr float unit_of<E4M3> = e4m3_unit;
 
+int64_t stored_rows(int64_t rows) { return ceil_div(rows, row_step) * row_step; }
+
 struct Unit {
   int64_t request, first_query, num_queries;
   int64_t kv_head, num_kv_heads;
@@ -54,8 +56,9 @@ struct Step {
   int64_t rows(const Unit& unit) const { return unit.num_queries * unit.num_kv_heads * group; }
   int64_t stride() const { return Panel::columns(layer.head_dim); }
   // Floats that the parts of `count` rows take: sums, highest, total.
-  int64_t part_floats(int64_t count) const { return count * (stride() + 2); }
+  int64_t part_floats(int64_t count) const { return stored_rows(count) * (stride() + 2); }
   Part part_at(float* floats, int64_t count) const {
+    count = stored_rows(count);
     return {floats, floats + count * stride(), floats + count * (stride() + 1), stride()};
   }
 };
@@ -72,8 +75,9 @@ struct Workspace {
     const int64_t part_floats = aligned(step.part_floats(step.max_rows));
     const int64_t scale_floats = step.blocks.scales ? step.max_heads * piece_positions : 0;
     const int64_t panel_floats = step.unpacks ? Panel::floats(dim) : 0;
-    const int64_t sizes[] = {aligned(step.max_rows * dim),
-                             step.max_rows * piece_positions,
+    const int64_t rows = stored_rows(step.max_rows);
+    const int64_t sizes[] = {aligned(rows * larger<int64_t>(dim, lanes)),
+                             rows * piece_positions,
                              part_floats,
                              part_floats,
                              scale_floats,
@@ -88,7 +92,7 @@ struct Workspace {
       *members[i] = at;
       at += sizes[i];
     }
-    panel.v = panel.k + piece_positions * dim;
+    panel.v = panel.k + piece_positions * Panel::columns(dim);
     panel.head_dim = dim;
   }
 };
@@ -114,7 +118,7 @@ void load_queries(const Step& step, const Unit& unit, float* q) {
     for (int64_t i = 0; i < floats; i += lanes)
       store_tail(to + i, load_tail(from + i, floats - i) * scale, floats - i);
   });
-  Products<T>::prepare_queries(q, step.rows(unit), dim);
+  Products<T>::prepare_queries(q, step.rows(unit), dim, unit.in_place);
 }
 
 void write_rows(const Step& step, const Unit& unit, Part state) {

@@ -61,6 +61,19 @@ void score(const float* q, const Piece<T>& piece, int64_t first, int64_t end, fl
     if (first < end) score<R, C / 2>(q, piece, first, end, s);
 }
 
+// Ask for a row's share of its head's V, in the strip that `position` lies in: memory would be idle
+// while weights are computed. Into the second cache, for all heads' strips may not fit in the
+// first.
+template <int R, class T>
+void fetch_values(const Piece<T>& piece, int64_t position, int64_t row) {
+  constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t vector = row % R; vector < strip_vectors; vector += R) {
+    const T* v = piece.v[position / strip_positions * strip_vectors + vector];
+    v += row / R * piece.head_size;
+    for (int64_t i = 0; i < lanes * piece.head_dim; i += line) __builtin_prefetch(v + i, 0, 2);
+  }
+}
+
 // sums[r, column..] += sum_j e[r, j] v[j, column..] over a strip, positions rising. What lies
 // `ahead` elements after each vector is fetched.
 template <int R, int C, class T>

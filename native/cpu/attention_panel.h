@@ -21,9 +21,7 @@ struct Panel {
   float *k, *v;
   int64_t head_dim;
   static int64_t columns(int64_t head_dim) { return ceil_div(head_dim, panel_width) * panel_width; }
-  static int64_t floats(int64_t head_dim) {
-    return piece_positions * (head_dim + columns(head_dim));
-  }
+  static int64_t floats(int64_t head_dim) { return 2 * piece_positions * columns(head_dim); }
 };
 
 // Unpack position j: K's element i is k[i * k_stride].

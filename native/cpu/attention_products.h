@@ -1,23 +1,32 @@
 // What attention multiplies a cache of each element type with.
 //
-//   Products<T>::prepare_queries(q, rows, head_dim)   queries times the scale, in place
-//   Products<T>::UnpackedPanel                        what `attend_panel` takes
-//   Products<T>::attend_query(...)                    a decode's piece
+//   Products<T>::prepare_queries(q, rows, head_dim, in_place)  queries times the scale, where they
+//   lie Products<T>::UnpackedPanel                                 what `attend_panel` takes
+//   Products<T>::attend_query(...)                             a decode's piece
 #pragma once
 
 #include "cpu/attention_decode.h"
-#include "cpu/attention_decode_pairs.h"
-#include "cpu/attention_pairs.h"
+#include "cpu/attention_decode_dots.h"
+#include "cpu/attention_decode_even_odd.h"
+#include "cpu/attention_dots.h"
+#include "cpu/attention_in_tiles.h"
 #include "cpu/attention_panel.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
 
+// What rows of a unit are stored in whole numbers of.
+#if defined(QUIRE_MATRIX_TILES)
+constexpr int64_t row_step = tile_rows;
+#else
+constexpr int64_t row_step = 1;
+#endif
+
 // Every element is widened to a float.
 template <class T>
 struct Products {
   using UnpackedPanel = Panel;
-  static void prepare_queries(float*, int64_t, int64_t) {}
+  static void prepare_queries(float*, int64_t, int64_t, bool) {}
   static void attend_query(int64_t rows_per_head, const float* q, Span span, const Piece<T>& piece,
                            Scales scales, float* s, Part part) {
     with_rows(rows_per_head, [&](auto rows) {
@@ -26,11 +35,11 @@ struct Products {
   }
 };
 
-#if defined(QUIRE_PAIRS)
+#if defined(QUIRE_DOTS)
 template <>
 struct Products<BF16> {
   using UnpackedPanel = PairPanel;
-  static void prepare_queries(float* q, int64_t rows, int64_t head_dim) {
+  static void prepare_queries(float* q, int64_t rows, int64_t head_dim, bool) {
     round_queries(q, rows, head_dim);
   }
   static void attend_query(int64_t rows_per_head, const float* q, Span span,
@@ -38,6 +47,23 @@ struct Products<BF16> {
     const auto* pairs = reinterpret_cast<const uint32_t*>(q);
     with_rows(rows_per_head, [&](auto rows) {
       attend_heads_in_pairs<decltype(rows)::value>(pairs, span, piece, s, part);
+    });
+  }
+};
+#elif defined(QUIRE_MATRIX_TILES)
+template <>
+struct Products<BF16> {
+  using UnpackedPanel = PairPanel;
+  static void prepare_queries(float* q, int64_t rows, int64_t head_dim, bool in_place) {
+    if (!in_place) return round_queries(q, rows, head_dim);
+    const int64_t floats = rows * head_dim;
+    for (int64_t i = 0; i < floats; i += lanes)
+      store_tail(q + i, rounded(load_tail(q + i, floats - i)), floats - i);
+  }
+  static void attend_query(int64_t rows_per_head, const float* q, Span span,
+                           const Piece<BF16>& piece, Scales, float* s, Part part) {
+    with_rows(rows_per_head, [&](auto rows) {
+      attend_heads_even_odd<decltype(rows)::value>(q, span, piece, s, part);
     });
   }
 };

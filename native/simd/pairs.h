@@ -1,21 +1,27 @@
 // Pairs: one register of pairs of bfloat16, a word of 32 bits each, for dot products of two.
 //
-// QUIRE_PAIRS is defined where this instruction set has them; there are as many pairs as lanes.
+// QUIRE_PAIRS is defined where this instruction set multiplies them, in vectors or in matrix tiles,
+// QUIRE_DOTS where in vectors. There are as many pairs as lanes.
 //   load_pairs(p), store_pairs(p, x), set1_pair(word), keep(x, mask): x and the mask, in each word;
 //   interleave(low, high): pairs (low[i], high[i]); *_partial(.., n): of the first n, the others 0;
 //   only_low(p), only_low_partial(p, n): pairs (p[i], 0);
 //   with_high(x, y): the low halves of x, and those of y as high ones;
-//   round_pairs(x, y): x and y to bfloat16, those of x first, denormals as 0;
+//   round_pairs(x, y): x and y to bfloat16, those of x first; denormals may become 0;
+//   rounded(x): floats to bfloat16 and back;
 //   widen_even(x), widen_odd(x): the low and the high half of each pair as floats;
-//   dot(a, b, c): c plus each pair's two products. Denormals are taken and left as 0. The order of
-//   the two additions is the processor's, the same for every element.
+//   dot(a, b, c), where QUIRE_DOTS: c plus each pair's two products. Denormals are taken and left
+//   as 0. The order of the two additions is the processor's, the same for every element.
 #pragma once
 
+#include "simd/matrix_tiles.h"
 #include "simd/vec.h"
 
 namespace quire::QUIRE_ISA {
 
 #if defined(__AVX512BF16__)
+#define QUIRE_DOTS
+#endif
+#if defined(QUIRE_DOTS) || defined(QUIRE_MATRIX_TILES)
 #define QUIRE_PAIRS
 
 struct Pairs {
@@ -54,15 +60,21 @@ inline Pairs with_high(Pairs x, Pairs high) {
   return {_mm512_or_si512(keep(x, 0xffff).v, _mm512_slli_epi32(high.v, 16))};
 }
 
+#if defined(QUIRE_DOTS)
 inline Pairs round_pairs(F32 x, F32 y) {
   return {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y.v, x.v))};
 }
-inline F32 widen_even(Pairs x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(x.v, 16))}; }
-inline F32 widen_odd(Pairs x) { return {_mm512_castsi512_ps(keep(x, 0xffff0000).v)}; }
-
 inline F32 dot(Pairs a, Pairs b, F32 c) {
   return {_mm512_dpbf16_ps(c.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v))};
 }
+#else
+inline Pairs round_pairs(F32 x, F32 y) {
+  return {_mm512_inserti64x4(_mm512_castsi256_si512(to_bf16(x)), to_bf16(y), 1)};
+}
+#endif
+inline F32 rounded(F32 x) { return from_bf16(to_bf16(x)); }
+inline F32 widen_even(Pairs x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(x.v, 16))}; }
+inline F32 widen_odd(Pairs x) { return {_mm512_castsi512_ps(keep(x, 0xffff0000).v)}; }
 
 #endif
 

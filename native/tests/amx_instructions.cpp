@@ -13,6 +13,7 @@
 
 #include <vector>
 
+#include "include/attention.h"
 #include "include/linear.h"
 #include "include/quantized.h"
 #include "runtime/matrix_rows.h"
@@ -23,6 +24,8 @@ namespace quire {
   namespace isa {                                                                         \
   void linear(const LinearWeights&, const float*, int64_t, float*, int64_t);              \
   void linear_quantized(const QuantizedWeights&, const float*, int64_t, float*, int64_t); \
+  void paged_attention(const AttentionLayer&, const KVBlocks&, const AttentionBatch&,     \
+                       const float*, float*);                                             \
   }
 QUIRE_TABLE(amx)
 QUIRE_TABLE(amx_emulated)
@@ -201,13 +204,46 @@ void compare(const char* name, const Weights& weights, Linear amx, Linear emulat
   printf("%s: equal, %ld instructions emulated\n", name, trapped - before);
 }
 
-void compare_brains(int64_t inputs, int64_t outputs) {
-  LinearWeights weights{inputs, outputs, quire::DType::bfloat16, nullptr, nullptr};
-  std::vector<uint16_t> data(static_cast<size_t>(weights.bytes() / 2));
+// bfloat16 of floats in [-1, 1).
+void fill_brains(std::vector<uint16_t>& data) {
   for (uint16_t& value : data) {
     const float x = random_float();
     memcpy(&value, reinterpret_cast<const char*>(&x) + 2, 2);
   }
+}
+
+// The last `queries` of `context` tokens of one request, 5 query heads on a KV head.
+void compare_attention(int64_t head_dim, int32_t queries, int32_t context) {
+  constexpr int64_t group = 5, kv_heads = 2, heads = group * kv_heads, size = 16;
+  const int64_t num_blocks = (context + size - 1) / size;
+  std::vector<uint16_t> data(static_cast<size_t>(num_blocks * 2 * kv_heads * head_dim * size));
+  fill_brains(data);
+  std::vector<int32_t> table(static_cast<size_t>(num_blocks));
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(table.size() - 1 - i);
+  std::vector<float> qkv(static_cast<size_t>(queries * (heads + 2 * kv_heads) * head_dim));
+  for (float& value : qkv) value = random_float();
+  quire::AttentionLayer layer{};
+  layer.num_heads = heads, layer.num_kv_heads = kv_heads, layer.head_dim = head_dim;
+  layer.scale = 0.3f, layer.window = 300;
+  const quire::KVBlocks blocks{data.data(), nullptr, quire::KVType::bfloat16, size, 2 * kv_heads};
+  const int32_t starts[] = {0, queries};
+  quire::AttentionBatch batch{};
+  batch.num_tokens = queries, batch.num_requests = 1, batch.max_blocks = num_blocks;
+  batch.block_tables = table.data(), batch.query_start_loc = starts, batch.seq_lens = &context;
+  std::vector<float> got(static_cast<size_t>(queries * heads * head_dim)), want(got.size());
+  const long before = trapped;
+  quire::amx::paged_attention(layer, blocks, batch, qkv.data(), got.data());
+  quire::amx_emulated::paged_attention(layer, blocks, batch, qkv.data(), want.data());
+  if (memcmp(got.data(), want.data(), got.size() * sizeof(float))) fail("attention");
+  if (queries > 1 && trapped == before) fail("attention without tiles");
+  if (!isfinite(want[0]) || want[0] == 0.0f) fail("attention to nothing");
+  printf("attention: equal, %ld instructions emulated\n", trapped - before);
+}
+
+void compare_brains(int64_t inputs, int64_t outputs) {
+  LinearWeights weights{inputs, outputs, quire::DType::bfloat16, nullptr, nullptr};
+  std::vector<uint16_t> data(static_cast<size_t>(weights.bytes() / 2));
+  fill_brains(data);
   weights.data = reinterpret_cast<char*>(data.data());
   compare("bfloat16", weights, quire::amx::linear, quire::amx_emulated::linear);
 }
@@ -243,5 +279,8 @@ int main() {
   compare_bytes(8, 32, 600, 70);
   compare_bytes(4, 16, 600, 70);
   compare_bytes(4, 128, 600, 70);
+  compare_attention(64, 40, 333);
+  compare_attention(40, 3, 17);
+  compare_attention(64, 1, 400);
   puts("amx_instructions: all good");
 }

@@ -8,8 +8,8 @@ import pytest
 
 from quire.kernels.cpu.native import native
 
-#: What tests of linears run on: the emulated instruction sets have other linears, and nothing else.
-LINEAR_ISAS = [*native.available_isas(), *native.emulated_isas()]
+#: What tests of linears and attention run on: emulated instruction sets have their own.
+ALL_ISAS = [*native.available_isas(), *native.emulated_isas()]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

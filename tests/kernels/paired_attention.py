@@ -1,8 +1,8 @@
 """Attention over a bfloat16 cache by dot products of pairs, operation by operation in numpy.
 
-The order of native/cpu/attention_pairs.h: queries and softmax weights are rounded to bfloat16,
-products are added pair by pair of elements and of absolute positions, 256 positions at a time.
-Pieces are put together in float64, where the kernel has float32.
+The order of native/cpu/attention_dots.h and attention_in_tiles.h: queries and softmax weights are
+rounded to bfloat16, products are added pair by pair of elements and of absolute positions, 256
+positions at a time. Pieces are put together in float64, where the kernel has float32.
 """
 
 from __future__ import annotations
@@ -16,24 +16,32 @@ PIECE = 256
 #: Coefficients of 2 ** f, that of f ** 4 first.
 POWERS = np.float32([9.61812911e-3, 5.55041087e-2, 2.40226507e-1, 6.93147181e-1, 1.0])
 #: Instruction sets whose attention over bfloat16 does this.
-PAIR_ISAS = ("avx512bf16",)
+PAIR_ISAS = ("avx512bf16", "amx", "amx_emulated")
 
 
-def add_products(sums: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Add (R, K) times (K, C) to (R, C) as VDPBF16PS does; K is even.
+def multiply(a: np.ndarray, b: np.ndarray, isa: str) -> np.ndarray:
+    """Return (R, K) times (K, C) in the instruction set's order of sums.
 
-    Source: Intel's Software Developer's Manual, volume 2: of each pair the odd product is added
-    first, each by a fused multiply-add.
+    Source: Intel's Software Developer's Manual, volume 2. VDPBF16PS adds of each pair the odd
+    product first, then the even one, each by a fused multiply-add. TDPBF16PS adds up the even and
+    the odd products of 32 apart, from 0 on, then the odd sum to the even one, that to the sum.
     """
-    for i in range(0, a.shape[1], 2):
-        for k in (i + 1, i):
-            sums = fused(a[:, k, None], b[k], sums)
+    step = 2 if isa == "avx512bf16" else 32
+    inputs = -(-a.shape[1] // step) * step
+    a = np.pad(a, ((0, 0), (0, inputs - a.shape[1])))
+    b = np.pad(b, ((0, inputs - b.shape[0]), (0, 0)))
+    sums = np.zeros((len(a), b.shape[1]), np.float32)
+    for first in range(0, inputs, step):
+        if step == 2:
+            for k in (first + 1, first):
+                sums = fused(a[:, k, None], b[k], sums)
+            continue
+        even, odd = np.zeros_like(sums), np.zeros_like(sums)
+        for k in range(first, first + step, 2):
+            even = fused(a[:, k, None], b[k], even)
+            odd = fused(a[:, k + 1, None], b[k + 1], odd)
+        sums = flushed(sums + flushed(even + odd))
     return sums
-
-
-def paired(x: np.ndarray, axis: int) -> np.ndarray:
-    """Append zeros to an odd axis."""
-    return np.pad(x, [(0, x.shape[axis] % 2 if i == axis else 0) for i in range(x.ndim)])
 
 
 def weight_of(x: np.ndarray) -> np.ndarray:
@@ -48,31 +56,27 @@ def weight_of(x: np.ndarray) -> np.ndarray:
 
 
 def attend_head(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, scale: float
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, isa: str
 ) -> np.ndarray:
     """Attend to one KV head.
 
     Args:
-        q: (R, H) rows.
+        q: (R, H) rows, times the scale.
         k, v: (S, H), rounded to bfloat16.
         seen: (R, S) booleans.
-        scale: Of the scores.
+        isa: Of ``PAIR_ISAS``.
 
     Returns:
         (R, H) float64.
     """
-    q = flushed(brain(q * np.float32(scale)))
-    k, v = flushed(k), flushed(v)
-    zeros = np.zeros((len(q), len(k)), np.float32)
-    scores = add_products(zeros, paired(q, 1), paired(k.T, 0))
-    scores = np.where(seen, scores, np.float32(-np.inf))
+    q, k, v = flushed(brain(q)), flushed(k), flushed(v)
+    scores = np.where(seen, multiply(q, k.T, isa), np.float32(-np.inf))
     parts = []
     for first in range(0, len(k), PIECE):
         piece = scores[:, first : first + PIECE]
         highest = piece.max(1, keepdims=True)
         weights = weight_of(piece - np.where(np.isinf(highest), np.float32(0), highest))
-        sums = np.zeros_like(q)
-        sums = add_products(sums, paired(weights, 1), paired(v[first : first + PIECE], 0))
+        sums = multiply(weights, v[first : first + PIECE], isa)
         parts.append((highest.astype(np.float64), weights.sum(1, np.float64, keepdims=True), sums))
     top = np.max([highest for highest, _, _ in parts], axis=0)
     factors = [np.exp(highest - top) for highest, _, _ in parts]
@@ -81,12 +85,13 @@ def attend_head(
     return np.asarray(sums / total)
 
 
-def simulate(case: Case, rows: np.ndarray) -> np.ndarray:
+def simulate(case: Case, rows: np.ndarray, isa: str) -> np.ndarray:
     """Attend from every token of one request to itself and those before it.
 
     Args:
         case: Without rotation.
         rows: (T, width) float32.
+        isa: Of ``PAIR_ISAS``.
 
     Returns:
         (T, N H) float64.
@@ -99,5 +104,6 @@ def simulate(case: Case, rows: np.ndarray) -> np.ndarray:
     out = np.empty(q.shape)
     for head in range(case.num_heads):
         keys, values = brain(k[:, head // group]), brain(v[:, head // group])
-        out[:, head] = attend_head(q[:, head], keys, values, seen, case.spec.scale)
+        scaled = q[:, head] * np.float32(case.spec.scale)
+        out[:, head] = attend_head(scaled, keys, values, seen, isa)
     return out.reshape(len(rows), -1)

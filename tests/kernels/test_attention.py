@@ -22,11 +22,13 @@ from tests.kernels.attention_runs import (
     run_cpu,
     run_reference,
 )
+from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.paired_attention import PAIR_ISAS
 from tests.kernels.torch_copies import tensors
 
 torch.set_num_threads(1)
 
+ISAS = ALL_ISAS
 LENS = [1, 17, 256, 300]
 
 

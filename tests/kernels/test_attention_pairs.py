@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quire.kernels.cpu.native import native
 from tests.kernels.attention_cases import SHAPES, Case, Tables
 from tests.kernels.attention_runs import random_qkv, run_cpu
+from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.paired_attention import PAIR_ISAS, simulate
 
-ISAS = [isa for isa in native.available_isas() if isa in PAIR_ISAS]
+ISAS = [isa for isa in ALL_ISAS if isa in PAIR_ISAS]
 if not ISAS:
     pytest.skip("no dot products of bfloat16", allow_module_level=True)
 UNROTATED = [name for name, case in SHAPES.items() if not case.rotary_dim]
@@ -46,7 +46,7 @@ def test_rows_are_what_the_definition_gives(isa: str, shape: str, block_size: in
     long = [(row, length) for row, length in enumerate(LENS) if length > 3]
     steps += [[(row, n - left, n - left + 1) for row, n in long] for left in (3, 2, 1)]
     for got, rows in zip(run_cpu(case, tables, qkv, steps), qkv, strict=True):
-        np.testing.assert_allclose(got, simulate(case, rows), atol=2e-6, rtol=0)
+        np.testing.assert_allclose(got, simulate(case, rows, isa), atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("case", WIDE, ids=lambda case: f"{case.num_heads} of {case.head_dim}")

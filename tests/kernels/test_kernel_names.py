@@ -10,7 +10,7 @@ from quire.kernels.cpu.native import native
 def test_every_instruction_set_has_words() -> None:
     for isa in (*CPU_ISAS, *native.available_isas()):
         names = kernel_names(isa)
-        assert len(names) == 4
+        assert len(names) == 5
         assert ("vpdpbusd" in str(names)) == (isa.startswith("amx") or isa[6:] in ("vnni", "bf16"))
         assert ("vdpbf16ps" in str(names)) == (isa == "avx512bf16")
         assert ("tiles" in str(names)) == isa.startswith("amx")
@@ -26,3 +26,4 @@ def test_the_rows_for_tiles_are_told() -> None:
     names = kernel_names("amx", matrix_rows=(16, 4))
     assert names["quantized weights, int8 activations"].startswith("tdpbssd tiles from 16 rows on")
     assert names["bfloat16 weights"].startswith("tdpbf16ps tiles from 4 rows on")
+    assert names["bfloat16 KV cache"].startswith("tdpbf16ps tiles for prompts")

@@ -10,9 +10,9 @@ from quire.core.errors import UnsupportedInputError
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
-from tests.kernels.conftest import LINEAR_ISAS
+from tests.kernels.conftest import ALL_ISAS
 
-ISAS = LINEAR_ISAS
+ISAS = ALL_ISAS
 TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 #: (in_features, out_features): units, tails of every vector, pair and panel, block borders.

@@ -13,11 +13,11 @@ from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.kernels.reference.linear import ReferenceLinear
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import QUANTIZED, dequantize, unpack_rows
-from tests.kernels.conftest import LINEAR_ISAS
+from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import simulate
 from tests.quantization.gguf_cases import random_matrix
 
-ISAS = LINEAR_ISAS
+ISAS = ALL_ISAS
 #: (blocks of 256 inputs, outputs): part panels, and more than one.
 SHAPES = [(1, 1), (2, 33), (3, 70)]
 

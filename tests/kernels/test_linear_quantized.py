@@ -12,10 +12,10 @@ from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book
 from quire.kernels.reference.linear import ReferenceLinear
-from tests.kernels.conftest import LINEAR_ISAS
+from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import FORMATS, random_quantized, simulate
 
-ISAS = LINEAR_ISAS
+ISAS = ALL_ISAS
 #: (in_features, out_features): less than a group, tails of groups, records, panels and blocks.
 SHAPES = [(7, 1), (32, 31), (40, 33), (530, 70)]
 

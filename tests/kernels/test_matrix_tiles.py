@@ -11,10 +11,10 @@ from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
 from tests.kernels.bfloat16 import brain, flushed, fused
-from tests.kernels.conftest import LINEAR_ISAS
+from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import random_quantized
 
-ISAS = [isa for isa in LINEAR_ISAS if isa.startswith("amx")]
+ISAS = [isa for isa in ALL_ISAS if isa.startswith("amx")]
 if not ISAS:
     pytest.skip("emulated tiles need AVX512-VNNI", allow_module_level=True)
 TILES, VECTORS = 1, 1 << 40

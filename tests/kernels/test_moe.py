@@ -14,10 +14,10 @@ from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.reference.backend import ReferenceBackend
 from quire.kernels.reference.moe import ReferenceExperts
-from tests.kernels.conftest import LINEAR_ISAS
+from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import random_quantized
 
-ISAS = LINEAR_ISAS
+ISAS = ALL_ISAS
 torch.set_num_threads(1)
 CPU, REFERENCE = CpuBackend(threads=1), ReferenceBackend()
 WIDTH, MIDDLE = 24, 40

@@ -1,8 +1,8 @@
 """Which instruction set the kernels use: the one asked for, or the best, which is measured once.
 
-avx512bf16 multiplies bfloat16 weights with vdpbf16ps, avx512vnni with float32 multiply-adds, which
-are the faster ones on some processors. The two round differently, so the choice must not change
-from start to start: it is kept in ``QUIRE_CACHE`` for each processor.
+avx512bf16 multiplies bfloat16 weights and KV caches with vdpbf16ps, avx512vnni with float32
+multiply-adds, which are the faster ones on some processors. The two round differently, so the
+choice must not change from start to start: it is kept in ``QUIRE_CACHE`` for each processor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Names of the instructions that multiply weights of each kind; nothing decides by them.
+"""Names of the instructions that multiply weights and caches by kind; nothing decides by them.
 
 The instructions are chosen when the native module is compiled: native/simd/dot.h for codes of 2 to
 8 bits, native/cpu/linear_tile.h and
-linear_matrix_tile.h for floats.
+linear_matrix_tile.h for floats, attention_products.h for caches.
 """
 
 from __future__ import annotations
@@ -37,12 +37,18 @@ _BRAINS = {
     "amx": "tdpbf16ps tiles from {} rows on, fma below",
     "amx_emulated": "emulated tiles from {} rows on, fma below",
 }
+_CACHES = {
+    **_FLOATS,
+    "avx512bf16": "vdpbf16ps, 512 bits",
+    "amx": "tdpbf16ps tiles for prompts, fma to decode",
+    "amx_emulated": "emulated tiles for prompts, fma to decode",
+}
 
 
 def kernel_names(
     isa: str, reason: str = "", matrix_rows: tuple[int, int] = (1, 1)
 ) -> dict[str, str]:
-    """Return kind of weights to the instructions that multiply it on ``isa``.
+    """Return kind of weights or cache to the instructions that multiply it on ``isa``.
 
     Args:
         isa: The instruction set.
@@ -56,4 +62,5 @@ def kernel_names(
         "quantized weights, --activations fp32": f"dequantized, {floats}",
         "bfloat16 weights": f"{brain} ({reason})" if reason else brain,
         "float32 and float16 weights": floats,
+        "bfloat16 KV cache": _CACHES[isa],
     }

@@ -13,10 +13,10 @@ from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.matrix_rows import NEVER, ROWS, agree, least_rows
 from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
-from tests.kernels.conftest import LINEAR_ISAS
+from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import random_quantized
 
-ISAS = LINEAR_ISAS
+ISAS = ALL_ISAS
 BRAINS = HostTensor("w", "bfloat16", np.arange(0x3F00, 0x42C0, dtype=np.uint16).reshape(30, 32))
 
 

@@ -1,15 +1,15 @@
-// As attention_decode.h, over a bfloat16 cache by dot products of pairs (attention_pairs.h), which
+// As attention_decode.h, over a bfloat16 cache by dot products of pairs (attention_dots.h), which
 // are put together in registers: two rows of K or V become one register of pairs by one
 // permutation.
 #pragma once
 
 #include "cpu/attention_decode.h"
-#include "cpu/attention_pairs.h"
+#include "cpu/attention_dots.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
 
-#if defined(QUIRE_PAIRS)
+#if defined(QUIRE_DOTS)
 
 // s[r, c] = q[r, :] . k[:, c] for C vectors of positions; `next` is fetched to the same extent.
 template <int R, int C>
@@ -122,18 +122,6 @@ void add_columns_in_pairs(const uint32_t* e, Span span, const Piece<BF16>& piece
     value_pair_tile<R, 1, true>(e, span, piece, head, column, part);
 }
 
-// Ask for a row's share of its head's V, in the strip that `position` lies in: memory would be idle
-// while weights are computed. Into the second cache, for all heads' strips may not fit in the
-// first.
-template <int R>
-void fetch_values(const Piece<BF16>& piece, int64_t position, int64_t row) {
-  for (int64_t vector = row % R; vector < strip_vectors; vector += R) {
-    const BF16* v = piece.v[position / strip_positions * strip_vectors + vector];
-    v += row / R * piece.head_size;
-    for (int64_t i = 0; i < lanes * piece.head_dim; i += 32) __builtin_prefetch(v + i, 0, 2);
-  }
-}
-
 // R rows for each head. `s` is (heads * R, 256) of scratch.
 template <int R>
 void attend_heads_in_pairs(const uint32_t* q, Span span, const Piece<BF16>& piece, float* s,
@@ -141,7 +129,7 @@ void attend_heads_in_pairs(const uint32_t* q, Span span, const Piece<BF16>& piec
   score_in_pairs<R, columns_for(R)>(q, piece, span.begin / lanes, ceil_div(span.end, lanes), s);
   for (int64_t row = 0; row < piece.heads * R; ++row) {
     fetch_values<R>(piece, span.begin, row);
-    part.total[row] = pair_weights(s + row * piece_positions, span, part.highest + row);
+    part.total[row] = dot_weights(s + row * piece_positions, span, part.highest + row);
     memset(part.sums + row * part.stride, 0, static_cast<size_t>(part.stride) * sizeof(float));
   }
   const auto* e = reinterpret_cast<const uint32_t*>(s);
