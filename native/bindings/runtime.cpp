@@ -50,10 +50,13 @@ void count_chunks(nb::handle counters, int64_t n, int64_t inner) {
                [=](int64_t chunk) { parallel_for(inner, [=](int64_t) { counts[chunk] += 1; }); });
 }
 
-uint64_t checksum_of(nb::handle data) {
+std::vector<uint64_t> checksums_of(nb::handle data, const std::vector<Part>& parts) {
   const Buffer buffer(data, 0, false);
+  for (const auto& [begin, bytes] : parts)
+    if (begin > buffer.bytes() || bytes > buffer.bytes() - begin)
+      throw std::invalid_argument("[checksums] parts must lie inside the buffer.");
   nb::gil_scoped_release release;
-  return checksum_pieces(buffer.data(), buffer.bytes());
+  return checksum_parts(buffer.data(), parts);
 }
 
 // The policy of /proc/self/numa_maps for memory spread over the nodes; empty where refused.
@@ -91,7 +94,8 @@ void bind_runtime(nb::module_& m) {
   m.def("set_num_threads", set_num_threads, nb::call_guard<nb::gil_scoped_release>(),
         "Use this many compute threads in the whole process.");
   m.attr("packed_weights_version") = packed_weights_version;
-  m.def("checksum", checksum_of, "64 bits that tell damage of a buffer.");
+  m.def("checksums", checksums_of,
+        "64 bits each that tell damage of parts of a buffer, (begin, bytes).");
   m.def("count_chunks", count_chunks);
   m.def("num_memory_nodes", num_memory_nodes, "Memory nodes that this process may use.");
   m.def("policy_of_spread_memory", policy_of_spread_memory);

@@ -1,21 +1,30 @@
 #include "runtime/checksum_pieces.h"
 
-#include <vector>
-
 #include "runtime/checksum.h"
 #include "runtime/thread_pool.h"
 
 namespace quire {
 
-uint64_t checksum_pieces(const void* data, size_t bytes) {
+std::vector<uint64_t> checksum_parts(const void* data, const std::vector<Part>& parts) {
   constexpr size_t piece = size_t{1} << 20;
-  std::vector<uint64_t> sums((bytes + piece - 1) / piece);
+  std::vector<Part> pieces;
+  for (const auto& [begin, bytes] : parts)
+    for (size_t at = 0; at < bytes; at += piece)
+      pieces.emplace_back(begin + at, bytes - at < piece ? bytes - at : piece);
+  std::vector<uint64_t> sums(pieces.size());
+  // One job for all: a barrier after each part would wait for whoever computes next to this.
   parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t i) {
-    const size_t begin = static_cast<size_t>(i) * piece;
-    const size_t n = bytes - begin < piece ? bytes - begin : piece;
-    sums[static_cast<size_t>(i)] = xxh64(static_cast<const char*>(data) + begin, n, 0);
+    const auto& [begin, bytes] = pieces[static_cast<size_t>(i)];
+    sums[static_cast<size_t>(i)] = xxh64(static_cast<const char*>(data) + begin, bytes, 0);
   });
-  return xxh64(sums.data(), sums.size() * sizeof(uint64_t), bytes);
+  std::vector<uint64_t> found;
+  const uint64_t* first = sums.data();
+  for (const auto& [begin, bytes] : parts) {
+    const size_t count = (bytes + piece - 1) / piece;
+    found.push_back(xxh64(first, count * sizeof(uint64_t), bytes));
+    first += count;
+  }
+  return found;
 }
 
 }  // namespace quire

@@ -217,8 +217,11 @@ class Backend(Protocol):
         """Return ``array`` as numpy (the same object on cpu)."""
         ...
 
-    def checksum(self, data: Any) -> int:
-        """Return 64 bits that tell a buffer's bytes, such as those of packed weights."""
+    def checksums(self, data: Any, parts: Sequence[tuple[int, int]]) -> list[int]:
+        """Return 64 bits that tell the bytes of each part (begin, bytes) of a buffer.
+
+        Other Python threads go on meanwhile.
+        """
         ...
 
     def parameter(self, tensor: HostTensor) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ class RequestReader:
 
     Attributes:
         folder: The checkpoint.
-        tokenizer, tokenizer_folder: Of the model.
+        tokenizer_folder: Where the model's tokenizer is.
         default_sampling_params: The model's own defaults, as keywords.
         eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
         vocab_size: Of the model's output, once it is loaded.
@@ -50,21 +51,33 @@ class RequestReader:
         if options.tokenizer is not None:
             of_text = resolve_model(options.tokenizer, weights=False)
         self.tokenizer_folder = of_text
-        self.tokenizer: Tokenizer = load_tokenizer(of_text, options.chat_template, preset.template)
+        self._options, self._preset = options, preset
         self._has_preset_template = preset.template is not None and options.chat_template is None
-        self.tokenizer.keeps_text = not options.allow_special_tokens_in_content
         generation = read_generation_config(
             self.folder,
             options.generation_config,
             options.json_object("override_generation_config"),
         )
         self._file_sampling = generation.sampling
-        self._set_defaults(options, preset)
+        self._set_sampling(options, preset)
         self.eos_token_ids = generation.eos_token_ids
         self.vocab_size = 0
         self.grammars: GrammarCompiler | None = None
         self._max_logprobs = options.max_logprobs
         self._compact_json = options.disable_any_whitespace
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Of the model, read at the first use.
+
+        Raises:
+            ModelLoadError: It cannot be read.
+        """
+        options, preset = self._options, self._preset
+        tokenizer = load_tokenizer(self.tokenizer_folder, options.chat_template, preset.template)
+        tokenizer.keeps_text = not options.allow_special_tokens_in_content
+        _set_template_defaults(tokenizer, options, preset)
+        return tokenizer
 
     def view(self, options: ModelOptions) -> RequestReader:
         """Return the reader of a model with the same files and settings, and a preset of its own.
@@ -84,16 +97,15 @@ class RequestReader:
             )
         elif tokenizer.chat_template is not None:
             tokenizer.chat_template = copy(tokenizer.chat_template)
-        made._set_defaults(options, preset)
+        _set_template_defaults(tokenizer, options, preset)
+        made._set_sampling(options, preset)
         return made
 
-    def _set_defaults(self, options: ModelOptions, preset: Preset) -> None:
-        template, mode = self.tokenizer.chat_template, options.generation_config
-        if template is not None:
-            template.default_kwargs = options.json_object("default_chat_template_kwargs")
-            template.default_system = preset.system
-            template.default_messages = preset.messages
-        override = options.json_object("override_generation_config")
+    def _set_sampling(self, options: ModelOptions, preset: Preset) -> None:
+        mode, override = (
+            options.generation_config,
+            options.json_object("override_generation_config"),
+        )
         self.default_sampling_params: dict[str, Any] = add_recommended(
             self._file_sampling, mode, override, preset.sampling
         )
@@ -149,3 +161,11 @@ class RequestReader:
             constraint = replace(constraint, disable_any_whitespace=True)
             completed = replace(completed, structured_outputs=constraint)
         return replace(request, params=completed)
+
+
+def _set_template_defaults(tokenizer: Tokenizer, options: ModelOptions, preset: Preset) -> None:
+    template = tokenizer.chat_template
+    if template is not None:
+        template.default_kwargs = options.json_object("default_chat_template_kwargs")
+        template.default_system = preset.system
+        template.default_messages = preset.messages

@@ -56,7 +56,6 @@ class TextEngine:
         takes_more: bool = True,
     ) -> None:
         self._reader = reader = RequestReader(config.model)
-        self.tokenizer: Tokenizer = reader.tokenizer
         self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
         self.executor = load_executor(
             reader.folder,
@@ -64,7 +63,9 @@ class TextEngine:
             eos_token_ids=reader.eos_token_ids,
             on_progress=on_progress,
             create_grammars=reader.loaded,
+            meanwhile=lambda: reader.tokenizer,
         )
+        self.tokenizer: Tokenizer = reader.tokenizer
         self.max_model_len = self.executor.memory.max_model_len
         self.config = replace(config, model=replace(config.model, max_model_len=self.max_model_len))
         self.model_config: ModelConfig = self.executor.model_config

@@ -49,6 +49,7 @@ def load_model(
     max_model_len: int | None = None,
     packed_weights_cache: str | None = None,
     on_progress: Progress | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Decoder:
     """Load a checkpoint.
 
@@ -61,6 +62,7 @@ def load_model(
         max_model_len: Longest context served, in tokens; None for the model's.
         packed_weights_cache: Folder that keeps packed weights for later starts, or None.
         on_progress: Called with bytes done and bytes in all.
+        meanwhile: Called once before weights are read, while those packed earlier are checked.
 
     Raises:
         ModelLoadError: The folder, its configuration or a file is missing or damaged.
@@ -84,6 +86,9 @@ def load_model(
     # Floats of several types are held as they are stored, unless a type was asked for.
     keeps_types = checkpoint.mixes_types and config.dtype == stored.dtype
     held = None if keeps_types else config.dtype
+    meanwhile()
+    if cache is not None:
+        cache.wait()
     builder = _Builder(backend, checkpoint, weights, plan, cache, on_progress, held)
     with cache or nullcontext():
         parts = builder.decoder_parts(max_model_len)

@@ -19,7 +19,9 @@ import logging
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 MAGIC = b"QUIREPK2"
 HEAD = struct.Struct("<8sQQQ")
 ALIGNMENT = 4096
+Checksums = Callable[[Any, Sequence[tuple[int, int]]], list[int]]
 #: Bytes of a checkpoint's file that its name is made from, besides size and time: the first, where
 #: headers are, and samples of the rest, since copies of other weights may have the same time.
 HASHED_BYTES = 1 << 20
@@ -86,7 +89,7 @@ def open_packed_weights_cache(
     if not folder:
         raise ConfigError("[load] --packed-weights-cache must be a folder; got ''.")
     digest = checkpoint_digest(path, f"{version} {settings}")
-    return PackedWeightsCache(Path(folder), digest, backend.checksum)
+    return PackedWeightsCache(Path(folder), digest, backend.checksums)
 
 
 class PackedWeightsCache:
@@ -95,18 +98,19 @@ class PackedWeightsCache:
     Args:
         folder: Where such files are; made when it is not there.
         digest: Of what the weights are made of, :func:`checkpoint_digest`.
-        checksum: Of a buffer, 64 bits.
+        checksums: Of parts (begin, bytes) of a buffer, 64 bits each.
 
     Attributes:
-        is_complete: A file was found and is whole: :meth:`find` returns every part.
+        is_complete: A file was found and is whole: :meth:`find` returns every part. Certain after
+            :meth:`wait`: until then all its parts are being read, in a thread.
 
     Raises:
         ConfigError: The folder cannot be made.
     """
 
-    def __init__(self, folder: Path, digest: str, checksum: Callable[[Any], int]) -> None:
+    def __init__(self, folder: Path, digest: str, checksums: Checksums) -> None:
         self._digest = digest
-        self._checksum = checksum
+        self._checksums = checksums
         self._table: dict[str, list[dict[str, Any]]] = {}
         self._out: BinaryIO | None = None
         try:
@@ -119,9 +123,23 @@ class PackedWeightsCache:
             ) from None
         self._path = folder / f"{digest}.packed"
         self._map: mmap.mmap | None = None
+        self._check: Future[None] | None = None
         self.is_complete = self._open()
         if not self.is_complete:
             self._create()
+
+    def wait(self) -> None:
+        """Wait until the file that was found is checked; a damaged one is made again."""
+        if self._check is None:
+            return
+        try:
+            self._check.result()
+        except ValueError as error:
+            self._tell_damage(error)
+            self.is_complete = False
+            self._create()
+        else:
+            log.info("packed weights are mapped from %s", self._path)
 
     def find(self, name: str) -> list[PackedWeights]:
         """Return the weights of linear ``name``, views of the mapped file."""
@@ -190,7 +208,7 @@ class PackedWeightsCache:
         return self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
 
     def _open(self) -> bool:
-        """Map the file and check all of it."""
+        """Map the file, check its table and begin to check its parts."""
         try:
             with self._path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -202,11 +220,17 @@ class PackedWeightsCache:
         try:
             self._table = self._checked_table(memoryview(self._map))
         except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-            log.warning("%s is damaged (%s): weights are packed again", self._path, error)
-            self._map = None
+            self._tell_damage(error)
             return False
-        log.info("packed weights are mapped from %s", self._path)
+        self._check = Future()
+        arguments = memoryview(self._map), self._table, self._check
+        threading.Thread(target=self._check_parts, args=arguments, name="quire-checksums").start()
         return True
+
+    def _tell_damage(self, error: Exception) -> None:
+        log.warning("%s is damaged (%s): weights are packed again", self._path, error)
+        self._map = None
+        self._table = {}
 
     def _checked_table(self, view: memoryview) -> dict[str, list[dict[str, Any]]]:
         magic, begin, size, checksum = HEAD.unpack(view[: HEAD.size])
@@ -219,14 +243,28 @@ class PackedWeightsCache:
         if found["name"] != self._digest:
             raise ValueError("it is of another checkpoint or other settings")
         table: dict[str, list[dict[str, Any]]] = found["linears"]
-        for name, entries in table.items():
-            for entry in entries:
-                end = entry["begin"] + entry["nbytes"]
-                if entry["begin"] < ALIGNMENT or end > begin or entry["begin"] % ALIGNMENT:
-                    raise ValueError(f"{name} lies outside")
-                if self._checksum(view[entry["begin"] : end]) != entry["checksum"]:
-                    raise ValueError(f"{name} has another checksum")
+        for name, entry in _parts(table):
+            end = entry["begin"] + entry["nbytes"]
+            if entry["begin"] < ALIGNMENT or end > begin or entry["begin"] % ALIGNMENT:
+                raise ValueError(f"{name} lies outside")
         return table
+
+    def _check_parts(
+        self, view: memoryview, table: dict[str, list[dict[str, Any]]], check: Future[None]
+    ) -> None:
+        try:
+            # In one call, without the interpreter's lock: whoever reads the tokenizer meanwhile
+            # keeps it for long.
+            found = self._checksums(view, [(e["begin"], e["nbytes"]) for _, e in _parts(table)])
+            for (name, entry), checksum in zip(_parts(table), found, strict=True):
+                if checksum != entry["checksum"]:
+                    raise ValueError(f"{name} has another checksum")
+            check.set_result(None)
+        except BaseException as error:
+            check.set_exception(error)
+
+    def _checksum(self, data: Any) -> int:
+        return self._checksums(data, [(0, memoryview(data).nbytes)])[0]
 
     def _create(self) -> None:
         try:
@@ -252,6 +290,10 @@ class PackedWeightsCache:
     def _give_up(self, error: Exception) -> None:
         log.warning("%s cannot be written (%s): weights are not kept", self._path, error)
         self.discard()
+
+
+def _parts(table: dict[str, list[dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, entry) for name, entries in table.items() for entry in entries]
 
 
 def _form(fields: dict[str, Any] | None) -> QuantizedForm | None:

@@ -111,6 +111,7 @@ def load_executor(
     machine: Machine | None = None,
     on_progress: Progress | None = None,
     create_grammars: Callable[[ModelConfig], GrammarSource] | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> InProcessExecutor:
     """Load a model and allocate its KV cache.
 
@@ -121,6 +122,7 @@ def load_executor(
         machine: What may be used; measured when None.
         on_progress: Called while weights load, with bytes done and bytes in all.
         create_grammars: Given the model's shape, makes the source of structured outputs' grammars.
+        meanwhile: As of :func:`~quire.models.loader.load_model`.
 
     Raises:
         ConfigError: The settings do not fit the machine or the model.
@@ -135,7 +137,14 @@ def load_executor(
     # Weights that cannot fit are refused before they fill the memory.
     expected = expected_demand(folder, backend, model_config, resolved)
     plan_memory(resolved, expected, device_bytes)
-    model = load(folder, backend, resolved, eos_token_ids=eos_token_ids, on_progress=on_progress)
+    model = load(
+        folder,
+        backend,
+        resolved,
+        eos_token_ids=eos_token_ids,
+        on_progress=on_progress,
+        meanwhile=meanwhile,
+    )
     memory = plan_memory(resolved, model.demand, device_bytes)
     for line in (*resolved.choices, *memory.choices, *memory.lines()):
         log.info("%s", line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,6 +56,7 @@ def load(
     *,
     eos_token_ids: Sequence[int] = (),
     on_progress: Progress | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> LoadedModel:
     """Load a checkpoint.
 
@@ -65,6 +66,7 @@ def load(
         resolved: The settings.
         eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
         on_progress: Called while weights load, with bytes done and bytes in all.
+        meanwhile: As of :func:`~quire.models.loader.load_model`.
 
     Raises:
         ModelLoadError: The checkpoint cannot be used.
@@ -78,6 +80,7 @@ def load(
         max_model_len=resolved.max_model_len,
         packed_weights_cache=options.packed_weights_cache,
         on_progress=on_progress,
+        meanwhile=meanwhile,
     )
     config = decoder.config
     eos = _possible((*config.eos_token_ids, *eos_token_ids), config.vocab_size)

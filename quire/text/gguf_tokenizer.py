@@ -78,7 +78,7 @@ def _build(file: GgufFile, tokens: list[str]) -> tuple[Tokenizer, dict[str, int]
     if model not in ("llama", "gpt2"):
         raise ValueError(f"a vocabulary of kind {model!r:.80}; llama and gpt2 are supported")
     with library_errors("a vocabulary"):
-        types = [int(kind) for kind in file.numbers(f"{PREFIX}token_type")]
+        types = list(map(int, file.numbers(f"{PREFIX}token_type")))
         types = types or [NORMAL] * len(tokens)
         if len(types) != len(tokens):
             raise ValueError(f"{len(types)} token types for {len(tokens)} tokens")
@@ -89,10 +89,9 @@ def _build(file: GgufFile, tokens: list[str]) -> tuple[Tokenizer, dict[str, int]
 
 
 def _read_tokens(file: GgufFile) -> list[str]:
-    # The library has no empty tokens, and the id must stay taken.
-    tokens = [
-        token or f"[EMPTY_{index}]" for index, token in enumerate(file.texts(f"{PREFIX}tokens"))
-    ]
+    tokens = file.texts(f"{PREFIX}tokens")
+    if "" in tokens:  # the library has no empty tokens, and the id must stay taken
+        tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
     if not tokens:
         raise ValueError("no tokens")
     if len(set(tokens)) < len(tokens):
@@ -131,7 +130,7 @@ def _byte_level(
         if cut < 0:
             raise ValueError(f"a merge that is no pair: {merge!r:.80}")
         merges.append((merge[:cut], merge[cut + 1 :]))
-    vocabulary = {token: index for index, token in enumerate(tokens)}
+    vocabulary = dict(zip(tokens, range(len(tokens)), strict=True))
     try:
         model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre.ignore_merges)
     except Exception:

@@ -188,18 +188,33 @@ def test_the_reference_packs_nothing(tmp_path, folder):
         load_model(folder, reference, packed_weights_cache=str(tmp_path))
 
 
+def checksum(data: bytes | bytearray) -> int:
+    (found,) = native.checksums(data, [(0, len(data))])
+    return found
+
+
+def test_checksums_are_those_of_the_parts(backend):
+    data = np.random.default_rng(0).bytes((2 << 20) + 5)
+    parts = [(0, 7), (4096, 1 << 20), ((2 << 20) + 5, 0), (3, (2 << 20) + 2)]
+    wanted = [checksum(data[begin : begin + nbytes]) for begin, nbytes in parts]
+    assert native.checksums(data, parts) == wanted
+    for part in ((0, len(data) + 1), (len(data) + 1, 0), (len(data), 1)):
+        with pytest.raises(ValueError, match="inside the buffer"):
+            native.checksums(data, [part])
+
+
 def test_checksums_tell_every_bit(backend):
     data = bytearray(np.random.default_rng(0).bytes((1 << 20) + 77))
-    want = native.checksum(data)
+    want = checksum(data)
     for at in (0, 7, 64, 1000, (1 << 20) - 1, 1 << 20, (1 << 20) + 76):
         data[at] ^= 0x10
-        assert native.checksum(data) != want
+        assert checksum(data) != want
         data[at] ^= 0x10
     native.set_num_threads(2)
-    assert native.checksum(data) == want
+    assert checksum(data) == want
     native.set_num_threads(1)
-    assert native.checksum(data[:-1]) != want
-    assert native.checksum(b"") != native.checksum(b"\x00")
+    assert checksum(data[:-1]) != want
+    assert checksum(b"") != checksum(b"\x00")
 
 
 def test_mapped_weights_are_not_written(backend):

@@ -61,8 +61,9 @@ class CpuBackend:
     def to_numpy(self, array: Any) -> Any:
         return array
 
-    def checksum(self, data: Any) -> int:
-        return int(native.checksum(data))
+    def checksums(self, data: Any, parts: Sequence[tuple[int, int]]) -> list[int]:
+        found: list[int] = native.checksums(data, parts)
+        return found
 
     def parameter(self, tensor: HostTensor) -> Floats:
         return np.ascontiguousarray(tensor.float32())

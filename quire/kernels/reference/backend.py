@@ -55,8 +55,9 @@ class ReferenceBackend:
     def to_numpy(self, array: Tensor) -> Any:
         return array.numpy()
 
-    def checksum(self, data: Any) -> int:
-        return zlib.crc32(data)
+    def checksums(self, data: Any, parts: Sequence[tuple[int, int]]) -> list[int]:
+        view = memoryview(data)
+        return [zlib.crc32(view[begin : begin + nbytes]) for begin, nbytes in parts]
 
     def parameter(self, tensor: HostTensor) -> Tensor:
         return torch.from_numpy(tensor.float32().copy())
