@@ -123,6 +123,13 @@ class Comparison:
                     step(case, round_index)
 
 
+def peer_paths(peers: Peers, setup: Setup) -> str:
+    """Return what the peer says of the instructions it was built for."""
+    worker = start_worker(PEER, peers, setup)
+    worker.close()
+    return worker.paths
+
+
 def measure_memory(peers: Peers, setup: Setup, rounds: int) -> dict[str, Any]:
     """Start each engine ``rounds`` times alone; return resident bytes and seconds.
 
@@ -228,7 +235,12 @@ def compare(arguments: argparse.Namespace, type_name: str) -> dict[str, Any]:
             for worker in workers.values():
                 worker.close()
         found |= describe(comparison, cases, Work.of(path), type_name, limit)
-    run = {"threads": arguments.threads, "rounds": arguments.rounds, "limits": limit}
+    run = {
+        "threads": arguments.threads,
+        "rounds": arguments.rounds,
+        "limits": limit,
+        "peer_paths": peer_paths(peers, Setup(str(path), arguments.threads, 512)),
+    }
     name = results.per_processor(f"compare_{arguments.shape}")
     results.merge(name, {type_name: found}, shape=arguments.shape, run=run)
     return found

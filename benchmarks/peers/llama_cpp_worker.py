@@ -113,7 +113,8 @@ def main() -> None:
     peer.prefill(1)
     ready = time.perf_counter() - start
     found = {"load_seconds": load, "ready_seconds": ready, "rss_bytes": rss_bytes()}
-    print(json.dumps(found), file=answers, flush=True)
+    paths = {"paths": ll.llama_print_system_info().decode()}
+    print(json.dumps(found | paths), file=answers, flush=True)
     for line in sys.stdin:
         command: dict[str, Any] = json.loads(line)
         value = getattr(peer, command.pop("kind"))(**command)

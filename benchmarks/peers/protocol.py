@@ -3,6 +3,7 @@
 The worker gets its set-up as a JSON argument, a :class:`Setup`, and answers with a JSON object:
 ``load_seconds`` (the file opened until the engine takes requests) and ``rss_bytes`` and
 ``ready_seconds`` (the same until the first token is there; then all weights have been touched).
+llama.cpp's says also ``paths``: the instructions that it was built for.
 Then, per line:
 
 - ``{"kind": "prefill", "tokens": 512}`` -> seconds of one prompt, from nothing to its first logits.
@@ -46,7 +47,8 @@ class Worker:
     """An engine in a process of its own; only one of them works at a time.
 
     Attributes:
-        ready: The worker's first answer.
+        ready: The worker's first answer, but for:
+        paths: What the engine says of the instructions it uses; Quire nothing.
     """
 
     def __init__(self, python: str, script: list[str], setup: Setup) -> None:
@@ -58,6 +60,7 @@ class Worker:
             cwd=ROOT,
         )
         self.ready: dict[str, float] = self._read()
+        self.paths = str(self.ready.pop("paths", ""))
 
     def ask(self, **command: Any) -> Any:
         """Send one command and return its answer."""

@@ -5,6 +5,9 @@
 
 llama.cpp comes from the ``llama-cpp-python`` source package, built for this machine's processor;
 its server, which the package leaves out, from the same sources. What is there already is kept.
+
+One line is added to these sources: GCC 12 takes ``_tile_loadconfig`` for a reader of one byte and
+drops the stores of rows and columns before it, so that AMX's first tile instruction crashes.
 """
 
 from __future__ import annotations
@@ -29,6 +32,10 @@ SERVER_OPTIONS = (
     "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_SERVER=ON",
     "-DLLAMA_OPENSSL=OFF", "-DLLAMA_CURL=OFF",
 )  # fmt: skip
+#: Where the shapes of AMX's tiles are loaded, and what keeps the stores to them before that.
+TILES = "ggml/src/ggml-cpu/amx/mmq.cpp"
+TILES_LOAD = "    _tile_loadconfig(&tc);\n"
+TILES_BARRIER = '    __asm__ volatile("" : : "r"(&tc) : "memory");\n'
 QUANTIZE = """
 import ctypes, sys
 from llama_cpp import llama_cpp as ll
@@ -94,21 +101,12 @@ def _run(*command: str | Path, **keywords: object) -> None:
     subprocess.run([str(word) for word in command], check=True, **keywords)  # type: ignore[call-overload]
 
 
-def install(peers: Peers) -> None:
-    """Install llama-cpp-python from source, built for this processor."""
-    if peers.python.exists():
-        return
-    venv.create(peers.home / "venv", with_pip=True)
-    _run(
-        peers.python, "-m", "pip", "install", "--no-binary", "llama-cpp-python", PACKAGE,
-        env={**os.environ, "CMAKE_ARGS": "-DGGML_NATIVE=ON"},
-    )  # fmt: skip
+def unpack_source(peers: Peers) -> Path:
+    """Return the folder of the source package, fetched if need be, with :func:`keep_tile_shapes`.
 
-
-def build_server(peers: Peers) -> None:
-    """Build llama-server from the sources inside the same source package."""
-    if peers.server.exists():
-        return
+    Raises:
+        SystemExit: The sources are not those this was written for.
+    """
     folder = peers.home / "source"
     folder.mkdir(parents=True, exist_ok=True)
     if not list(folder.glob("*.tar.gz")):
@@ -120,6 +118,42 @@ def build_server(peers: Peers) -> None:
     with tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
     (source,) = folder.glob("*/vendor/llama.cpp")
+    keep_tile_shapes(source / TILES)
+    return source.parent.parent
+
+
+def keep_tile_shapes(path: Path) -> None:
+    """Put a barrier of the compiler before the line that loads the shapes of AMX's tiles.
+
+    Raises:
+        SystemExit: There is not one such line.
+    """
+    text = path.read_text()
+    if text.count(TILES_LOAD) != 1:
+        raise SystemExit(
+            f"[setup] {path.name} must load the shapes of AMX's tiles in one line; got "
+            f"{text.count(TILES_LOAD)}. Look whether {PACKAGE} still needs the barrier."
+        )
+    if TILES_BARRIER not in text:
+        path.write_text(text.replace(TILES_LOAD, TILES_BARRIER + TILES_LOAD))
+
+
+def install(peers: Peers) -> None:
+    """Install llama-cpp-python from source, built for this processor."""
+    if peers.python.exists():
+        return
+    venv.create(peers.home / "venv", with_pip=True)
+    _run(
+        peers.python, "-m", "pip", "install", unpack_source(peers),
+        env={**os.environ, "CMAKE_ARGS": "-DGGML_NATIVE=ON"},
+    )  # fmt: skip
+
+
+def build_server(peers: Peers) -> None:
+    """Build llama-server from the sources inside the same source package."""
+    if peers.server.exists():
+        return
+    source = unpack_source(peers) / "vendor/llama.cpp"
     installed = Path(sys.executable).parent / "cmake"
     cmake = str(installed) if installed.exists() else shutil.which("cmake") or "cmake"
     build = peers.home / "server"
