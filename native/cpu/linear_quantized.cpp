@@ -18,44 +18,56 @@ constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
 constexpr int64_t max_rows_at_once = 256;
 
 // The instance for a tile of 1 .. tile_rows rows.
-template <class Codes, int halves, int rows = 1>
+template <class Codes, Grouping grouping, int rows = 1>
 RunQuantizedTile tile_of_rows(int64_t wanted) {
   if constexpr (rows < QuantizedFormat::tile_rows)
-    if (wanted != rows) return tile_of_rows<Codes, halves, rows + 1>(wanted);
-  return run_quantized_tile<Codes, halves, rows>;
+    if (wanted != rows) return tile_of_rows<Codes, grouping, rows + 1>(wanted);
+  return run_quantized_tile<Codes, grouping, rows>;
 }
 
 bool uses_bytes(const QuantizedWeights& weights) { return weights.bits == 8 || weights.has_book; }
-bool has_halves(const QuantizedWeights& weights) { return weights.group_size < record_inputs; }
 
-// Tiles of codes that were unpacked to bytes.
-template <int halves>
+// Tiles of codes that were unpacked to bytes. Codes of more than four bits are never joined.
+template <Grouping grouping>
 RunQuantizedTile tile_of_bytes(const QuantizedWeights& weights, int64_t rows) {
-  if (uses_bytes(weights)) return tile_of_rows<ByteCodes<Range::byte>, halves>(rows);
-  if (weights.bits > 4) return tile_of_rows<ByteCodes<Range::below_64>, halves>(rows);
-  return tile_of_rows<ByteCodes<Range::below_16>, halves>(rows);
+  if (uses_bytes(weights)) return tile_of_rows<ByteCodes<Range::byte>, grouping>(rows);
+  if constexpr (grouping != Grouping::joined)
+    if (weights.bits > 4) return tile_of_rows<ByteCodes<Range::below_64>, grouping>(rows);
+  return tile_of_rows<ByteCodes<Range::below_16>, grouping>(rows);
 }
 
 // Tiles that unpack codes themselves.
-template <int halves>
+template <Grouping grouping>
 RunQuantizedTile tile_of_packed(const QuantizedWeights& weights, int64_t rows) {
 #if defined(QUIRE_VECTORS)
-  if (weights.has_book) return tile_of_rows<AskingCodes<BookCodes>, halves>(rows);
-  if (weights.bits == 2) return tile_of_rows<AskingCodes<PackedCodes<2>>, halves>(rows);
-  if (weights.bits == 3) return tile_of_rows<AskingCodes<PackedCodes<3>>, halves>(rows);
-  if (weights.bits == 4) return tile_of_rows<AskingCodes<PackedCodes<4>>, halves>(rows);
-  if (weights.bits == 5) return tile_of_rows<AskingCodes<PackedCodes<5>>, halves>(rows);
-  if (weights.bits == 6) return tile_of_rows<AskingCodes<PackedCodes<6>>, halves>(rows);
-  return tile_of_rows<AskingCodes<ByteCodes<Range::byte>>, halves>(rows);
+  if (weights.has_book) return tile_of_rows<AskingCodes<BookCodes>, grouping>(rows);
+  if (weights.bits == 2) return tile_of_rows<AskingCodes<PackedCodes<2>>, grouping>(rows);
+  if (weights.bits == 3) return tile_of_rows<AskingCodes<PackedCodes<3>>, grouping>(rows);
+  if constexpr (grouping != Grouping::joined) {
+    if (weights.bits == 5) return tile_of_rows<AskingCodes<PackedCodes<5>>, grouping>(rows);
+    if (weights.bits == 6) return tile_of_rows<AskingCodes<PackedCodes<6>>, grouping>(rows);
+    if (weights.bits == 8) return tile_of_rows<AskingCodes<ByteCodes<Range::byte>>, grouping>(rows);
+  }
+  return tile_of_rows<AskingCodes<PackedCodes<4>>, grouping>(rows);
 #else
-  return tile_of_bytes<halves>(weights, rows);
+  return tile_of_bytes<grouping>(weights, rows);
 #endif
 }
 
+template <Grouping grouping>
+RunQuantizedTile tile_of_codes(const QuantizedWeights& weights, bool packed, int64_t rows) {
+  return packed ? tile_of_packed<grouping>(weights, rows) : tile_of_bytes<grouping>(weights, rows);
+}
+
 RunQuantizedTile quantized_tile_of(const QuantizedWeights& weights, bool packed, int64_t rows) {
-  if (has_halves(weights))
-    return packed ? tile_of_packed<2>(weights, rows) : tile_of_bytes<2>(weights, rows);
-  return packed ? tile_of_packed<1>(weights, rows) : tile_of_bytes<1>(weights, rows);
+  switch (grouping_of(weights)) {
+    case Grouping::halves:
+      return tile_of_codes<Grouping::halves>(weights, packed, rows);
+    case Grouping::joined:
+      return tile_of_codes<Grouping::joined>(weights, packed, rows);
+    default:
+      return tile_of_codes<Grouping::records>(weights, packed, rows);
+  }
 }
 
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
@@ -89,7 +101,7 @@ class IntegerBlocks {
 
   static Format format(const QuantizedWeights& weights) {
     const int32_t zero = weights.has_book ? 128 : weights.zero;
-    return {zero - (uses_bytes(weights) ? byte_zero : 0), has_halves(weights)};
+    return {weights, zero - (uses_bytes(weights) ? byte_zero : 0)};
   }
 
   // Add block `index` of a panel to sums [row][32 outputs]; `next` is the panel of the next call.
@@ -99,6 +111,7 @@ class IntegerBlocks {
     tile.codes = packed_ ? packed_codes(span) : unpacked_codes(span);
     tile.book = book_;
     tile.groups = span.records;
+    tile.joined = activations_.format().groups_together;
     tile.first = place.index == 0;
     take_scales(span, tile);
     lines_.find(place.next, place.next_index);
@@ -112,7 +125,7 @@ class IntegerBlocks {
   void take_scales(const RecordSpan& span, QuantizedTile& tile) {
     if (in_place_) {
       const auto lines = [&](int64_t begin) {
-        const int64_t line = span.first * (has_halves(weights_) ? 2 : 1);
+        const int64_t line = span.first * (weights_.group_size < record_inputs ? 2 : 1);
         return reinterpret_cast<const F16*>(span.panel + begin) + line * panel_width;
       };
       tile.stored_scales = lines(scales_begin_);

@@ -56,6 +56,7 @@ class Activations {
     });
   }
 
+  const Format& format() const { return format_; }
   const Tiles& tiles() const { return tiles_; }
   int64_t num_blocks() const { return ceil_div(num_groups_, block_groups<Format>); }
   int64_t groups_of(int64_t block) const {
@@ -75,9 +76,12 @@ class Activations {
     for (int64_t block = 0; block < num_blocks(); ++block) {
       for (int64_t row = 0; row < rows; ++row) {
         Word* line = words_ + offset(block, tile) + row * group_words;
-        for (int64_t group = 0; group < groups_of(block); ++group, line += rows * group_words) {
+        const int64_t stride = rows * group_words, together = format_.groups_together;
+        for (int64_t group = 0; group < groups_of(block); group += together) {
           const int64_t input = (block * block_groups<Format> + group) * group_inputs<Format>;
-          format_.fill(x + (begin + row) * in_features_ + input, in_features_ - input, line);
+          format_.fill(
+              x + (begin + row) * in_features_ + input, in_features_ - input,
+              {line + group * stride, stride, smaller(together, groups_of(block) - group)});
         }
       }
     }

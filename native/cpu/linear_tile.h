@@ -20,6 +20,13 @@ constexpr int tile_width = tile_vectors * F32::lanes;
 static_assert(LinearWeights::panel_width % tile_width == 0, "a panel is whole tiles");
 constexpr int max_tile_rows = F32::lanes == 16 ? 12 : F32::lanes == 8 ? 6 : 4;
 
+// Lines of a row's groups, `stride` words apart.
+template <class Word>
+struct Lines {
+  Word* first;
+  int64_t stride, count;
+};
+
 template <int rows>
 using Sums = F32[rows][tile_vectors];
 
@@ -35,6 +42,9 @@ inline void multiply_add(Sums<rows>& sums, const float* a, F32 w0, F32 w1) {
 }
 
 // Weights float or F16, activations float: a step is one input.
+//
+// A format's fill(x, n, lines) packs a row's next groups, of which n inputs are left in the row; it
+// takes them groups_together at a time.
 template <class T>
 struct FloatFormat {
   using Weight = T;
@@ -43,15 +53,16 @@ struct FloatFormat {
   static constexpr int64_t lines_worth_a_thread = 4096;  // to pack
   static constexpr int word_inputs = 1;
   static constexpr int step_words = 1;
+  static constexpr int64_t groups_together = 1;
 
   template <int rows>
   static inline void step(Sums<rows>& sums, const Word* a, const T* w) {
     multiply_add<rows>(sums, a, load(w), load(w + F32::lanes));
   }
 
-  static void fill(const float* x, int64_t n, Word* line) {
+  static void fill(const float* x, int64_t n, const Lines<Word>& lines) {
     for (int i = 0; i < group_words; i += F32::lanes)
-      store(line + i, n > i ? load_tail(x + i, n - i) : zero());
+      store(lines.first + i, n > i ? load_tail(x + i, n - i) : zero());
   }
 };
 
@@ -63,6 +74,7 @@ struct PairFormat {
   static constexpr int64_t lines_worth_a_thread = 4096;  // to pack
   static constexpr int word_inputs = 1;
   static constexpr int step_words = 2;
+  static constexpr int64_t groups_together = 1;
 
   template <int rows>
   static inline void step(Sums<rows>& sums, const Word* a, const BF16* w) {
@@ -72,7 +84,9 @@ struct PairFormat {
     multiply_add<rows>(sums, a + 1, load_odd(w), load_odd(w + 2 * F32::lanes));
   }
 
-  static void fill(const float* x, int64_t n, Word* line) { FloatFormat<float>::fill(x, n, line); }
+  static void fill(const float* x, int64_t n, const Lines<Word>& lines) {
+    FloatFormat<float>::fill(x, n, lines);
+  }
 };
 
 #if defined(__AVX512F__)
@@ -83,9 +97,10 @@ struct BrainWords {
   static constexpr int64_t lines_worth_a_thread = 4096;  // to pack
   static constexpr int word_inputs = 2;
   static constexpr int step_words = 1;
+  static constexpr int64_t groups_together = 1;
 
-  static void fill(const float* x, int64_t n, Word* line) {
-    auto* inputs = reinterpret_cast<BF16*>(line);
+  static void fill(const float* x, int64_t n, const Lines<Word>& lines) {
+    auto* inputs = reinterpret_cast<BF16*>(lines.first);
     store(inputs, n > 0 ? load_tail(x, n) : zero());
     store(inputs + 16, n > 16 ? load_tail(x + 16, n - 16) : zero());
   }

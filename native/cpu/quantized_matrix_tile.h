@@ -19,6 +19,7 @@ namespace quire::QUIRE_ISA {
 
 // Activations as vectors have them, for tiles of more rows.
 struct QuantizedMatrixFormat : QuantizedFormat {
+  using QuantizedFormat::QuantizedFormat;
   static constexpr int tile_rows = quire::QUIRE_ISA::tile_rows;
 };
 
@@ -27,8 +28,7 @@ inline bool fits_signed_bytes(const QuantizedWeights& weights) {
   return weights.has_book || weights.bits < 8 || weights.zero == 128;
 }
 
-// Dot products on their way from tiles to memory. A part is a group, or a half of one where groups
-// of weights are 16 inputs.
+// Dot products on their way from tiles to memory. A part is a group of quantized_tile.h.
 constexpr int tiles_in_flight = 4;
 
 template <int halves>
@@ -39,11 +39,13 @@ struct PartialDots {
   template <int slot>
   void start_in(const QuantizedTile& tile, int64_t rows, int64_t part, int first) {
     constexpr int left = 4 + slot % 2, right = 6 + slot % 2;
-    const int64_t group = part / halves, half = part % halves;
+    const int64_t begin = part / halves * tile.joined, half = part % halves;
     zero_tile<slot>();
-    load_tile<left>(tile.activations[group * rows].codes + 16 * half, sizeof(ActivationGroup));
-    load_tile<right>(tile.codes + group * record_codes + half * 4 * line + 4 * first, line);
-    multiply_bytes<slot, left, right>();
+    for (int64_t i = begin; i < smaller(begin + tile.joined, tile.groups); ++i) {
+      load_tile<left>(tile.activations[i * rows].codes + 16 * half, sizeof(ActivationGroup));
+      load_tile<right>(tile.codes + i * record_codes + half * 4 * line + 4 * first, line);
+      multiply_bytes<slot, left, right>();
+    }
     store_tile<slot>(dots[slot], tile_row_bytes);
   }
 
@@ -66,8 +68,9 @@ struct PartialDots {
 template <int halves, int rows>
 inline void add_part(const QuantizedTile& tile, const int32_t (&dots)[tile_rows][F32::lanes],
                      int64_t part, int first, F32 (&sums)[rows]) {
-  const int64_t half = part % halves, line = part * QuantizedWeights::panel_width + first;
-  const ActivationGroup* a = tile.activations + part / halves * rows;
+  constexpr int panel = QuantizedWeights::panel_width;
+  const int64_t half = part % halves, line = part * tile.joined * panel + first;
+  const ActivationGroup* a = tile.activations + part / halves * tile.joined * rows;
   const F32 scale = load(tile.scales + line);
 #pragma GCC unroll 16
   for (int m = 0; m < rows; ++m) {
@@ -83,7 +86,7 @@ inline void add_part(const QuantizedTile& tile, const int32_t (&dots)[tile_rows]
 template <int halves, int rows>
 void run_quantized_matrix_tile(const QuantizedTile& tile) {
   constexpr int panel = QuantizedWeights::panel_width, ahead_of_vectors = 2;
-  const int64_t parts = tile.groups * halves;
+  const int64_t parts = ceil_div(tile.groups, tile.joined) * halves;
   PartialDots<halves> partial;
   for (int first = 0; first < panel; first += F32::lanes) {
     F32 sums[rows];
@@ -95,8 +98,9 @@ void run_quantized_matrix_tile(const QuantizedTile& tile) {
       partial.start(tile, rows, part, first);
     for (int64_t part = 0; part < parts; ++part) {
       if (ahead && part % halves == 0) {
-        for (int64_t i = 0; i < tile.ahead_bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
-        ahead += tile.ahead_bytes;
+        const int64_t bytes = tile.joined * tile.ahead_bytes;
+        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
+        ahead += bytes;
       }
       if (part + ahead_of_vectors < parts)
         partial.start(tile, rows, part + ahead_of_vectors, first);
@@ -125,9 +129,7 @@ class MatrixBlocks {
         halves_(format(weights).halves),
         state_(halves_ ? 16 : 32) {}
 
-  static Format format(const QuantizedWeights& weights) {
-    return {{0, weights.group_size < QuantizedWeights::record_inputs}};
-  }
+  static Format format(const QuantizedWeights& weights) { return {weights, 0}; }
 
   // Add block `index` of a panel to sums [row][32 outputs].
   void multiply(const BlockPlace& place, float* sums) {
@@ -136,6 +138,7 @@ class MatrixBlocks {
     QuantizedTile tile{};
     tile.codes = unpacked_.codes;
     tile.groups = span.records;
+    tile.joined = activations_.format().groups_together;
     tile.first = place.index == 0;
     unpacked_.read_all_scales(weights_, span, tile);
     run_tiles(tile, activations_, place, weights_.record_bytes(), sums, [&](int64_t rows) {

@@ -6,6 +6,9 @@
 //   sum += offset * (scale of activations * sum of their codes)            - where there are
 //   offsets
 //
+// A group is what has one scale of weights and one of activations: half a record of 32 inputs, a
+// record, or several that are joined (activation_inputs() in include/quantized.h).
+//
 // So an output's bits depend on its own row alone, whatever the rows next to it, the instance that
 // computed it, or the thread.
 #pragma once
@@ -15,7 +18,7 @@
 namespace quire::QUIRE_ISA {
 
 // 32 activations of one row in 8 bits. A half is 16 inputs; where groups are 32 or more the first
-// half's fields stand for all.
+// half's fields stand for all; of records that are joined, those of the first.
 struct ActivationGroup {
   int8_t codes[32];
   float scale;
@@ -25,6 +28,14 @@ struct ActivationGroup {
 };
 static_assert(sizeof(ActivationGroup) == 64, "a line of Activations");
 
+enum class Grouping { halves, records, joined };
+
+inline Grouping grouping_of(const QuantizedWeights& weights) {
+  if (weights.group_size < QuantizedWeights::record_inputs) return Grouping::halves;
+  return weights.activation_inputs() > QuantizedWeights::record_inputs ? Grouping::joined
+                                                                       : Grouping::records;
+}
+
 // What Activations packs for quantized weights.
 struct QuantizedFormat {
   using Word = uint32_t;
@@ -32,38 +43,54 @@ struct QuantizedFormat {
   static constexpr int tile_rows = dot_rows;
   static constexpr int64_t lines_worth_a_thread = 512;  // to pack
 
-  int32_t zero = 0;
-  bool halves = false;
+  int32_t zero;
+  bool halves;
+  int64_t groups_together;  // records that are joined
 
-  void fill(const float* x, int64_t n, Word* line) const {
-    constexpr int vectors = 32 / F32::lanes;
+  QuantizedFormat(const QuantizedWeights& weights, int32_t zero)
+      : zero(zero),
+        halves(grouping_of(weights) == Grouping::halves),
+        groups_together(weights.activation_inputs() / QuantizedWeights::record_inputs) {}
+
+  void fill(const float* x, int64_t n, const Lines<Word>& lines) const {
+    alignas(64) float values[QuantizedWeights::max_activation_inputs];
     const F32 nothing = quire::QUIRE_ISA::zero(), infinity = set1(__builtin_inff());
-    F32 values[vectors], highest = nothing, bad = nothing;
-    for (int v = 0; v < vectors; ++v) {
-      const int i = v * F32::lanes;
+    F32 highest = nothing, bad = nothing;
+    for (int64_t i = 0; i < 32 * lines.count; i += F32::lanes) {
       const F32 part = n > i ? load_tail(x + i, n - i) : nothing;
       bad = bad + part * nothing;  // NaN where x is infinite or NaN
-      values[v] = select(less(abs(part), infinity), part, nothing);
-      highest = max(abs(values[v]), highest);
+      const F32 finite = select(less(abs(part), infinity), part, nothing);
+      highest = max(abs(finite), highest);
+      store(values + i, finite);
     }
     const float most = max(highest);
     const bool silent = most < 1e-30f;  // 127 / most would be infinite
     const F32 inverse = set1(silent ? 0.0f : 127.0f / most);
-    F32 half_sums[2] = {nothing, nothing};
     ActivationGroup group{};
-    for (int v = 0; v < vectors; ++v) {
-      const F32 rounded = round(values[v] * inverse);
-      half_sums[2 * v / vectors] = half_sums[2 * v / vectors] + rounded;
-      store(group.codes + v * F32::lanes, rounded);
-    }
-    float sums[2] = {sum(half_sums[0]), sum(half_sums[1])};  // whole numbers
-    if (!halves) sums[0] += sums[1];
     group.scale = (silent ? 0.0f : most / 127.0f) + sum(bad);
-    for (int half = 0; half < 2; ++half) {
-      group.start[half] = -zero * static_cast<int32_t>(sums[half]);
-      group.sum[half] = group.scale * sums[half];
+    float sums[2] = {};
+    for (int64_t i = lines.count - 1; i >= 0; --i) {  // the first has the sums of all in the end
+      add_codes(values + 32 * i, inverse, group.codes, sums);
+      for (int half = 0; half < 2; ++half) {
+        group.start[half] = -zero * static_cast<int32_t>(sums[half]);
+        group.sum[half] = group.scale * sums[half];
+      }
+      std::memcpy(lines.first + i * lines.stride, &group, sizeof(group));
     }
-    std::memcpy(line, &group, sizeof(group));
+  }
+
+ private:
+  // 32 codes. Their sum, a whole number, is added to sums[0]; those of halves to each.
+  void add_codes(const float* values, F32 inverse, int8_t* codes, float* sums) const {
+    constexpr int vectors = 32 / F32::lanes;
+    F32 half_sums[2] = {quire::QUIRE_ISA::zero(), quire::QUIRE_ISA::zero()};
+    for (int v = 0; v < vectors; ++v) {
+      const F32 rounded = round(load(values + v * F32::lanes) * inverse);
+      half_sums[2 * v / vectors] = half_sums[2 * v / vectors] + rounded;
+      store(codes + v * F32::lanes, rounded);
+    }
+    sums[0] += sum(half_sums[0]);
+    sums[halves ? 1 : 0] += sum(half_sums[1]);
   }
 };
 
@@ -79,9 +106,10 @@ struct QuantizedTile {
   const float* offsets;                // the same, or null
   const F16* stored_scales;            // instead of them, as they lie in the panel
   const F16* stored_offsets;
-  int64_t groups;
-  bool first;  // whether this is the first block: `out` is written, else added to
-  float* out;  // [row][32 outputs]
+  int64_t groups;  // records
+  int64_t joined;  // that are one group; 1 where none are
+  bool first;      // whether this is the first block: `out` is written, else added to
+  float* out;      // [row][32 outputs]
   // Packed codes that a later tile will want, to ask memory for a record's share per group; or
   // null.
   const char* ahead;
@@ -145,8 +173,10 @@ struct CodeReader<AskingCodes<Codes>> {
   void end_group(const QuantizedTile& tile) { codes.ahead += tile.ahead_bytes; }
 };
 
-template <class Codes, int halves, int rows>
+template <class Codes, Grouping grouping, int rows>
 void run_quantized_tile(const QuantizedTile& tile) {
+  constexpr bool joins = grouping == Grouping::joined;
+  constexpr int halves = grouping == Grouping::halves ? 2 : 1;
   constexpr int vectors = dot_vectors<rows>, width = vectors * F32::lanes;
   constexpr int words = 8 / halves, panel = QuantizedWeights::panel_width;
   alignas(64)
@@ -167,9 +197,19 @@ void run_quantized_tile(const QuantizedTile& tile) {
     int64_t line = part;
     CodeReader<Codes> reader(tile, part == 0);
     const char* const* lines = tile.ahead_lines;
-    for (int64_t group = 0; group < tile.groups; ++group) {
+    const auto ask_ahead = [&] {
       reader.begin_group(tile);
       for (int64_t i = 0; i < tile.lines_per_group; ++i) __builtin_prefetch(*lines++, 0, 2);
+    };
+    const auto end_record = [&] {
+      inputs += rows * sizeof(*a);
+      record += Codes::record_bytes;
+      reader.end_group(tile);
+    };
+    int64_t records = 1;
+    for (int64_t group = 0; group < tile.groups; group += records) {
+      ask_ahead();
+      if constexpr (joins) records = smaller(tile.joined, tile.groups - group);
 #pragma GCC unroll 2
       for (int half = 0; half < halves; ++half, line += panel) {
         I32 dots[rows][vectors];
@@ -180,6 +220,12 @@ void run_quantized_tile(const QuantizedTile& tile) {
         dot_words<Codes, rows, vectors, words>(reader.codes, record, half * words,
                                                part / F32::lanes, inputs + half * 16, sizeof(*a),
                                                dots);
+        for (int64_t i = 1; joins && i < records; ++i) {
+          end_record();
+          ask_ahead();
+          dot_words<Codes, rows, vectors, words>(reader.codes, record, 0, part / F32::lanes, inputs,
+                                                 sizeof(*a), dots);
+        }
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v) {
           const int64_t at = line + v * F32::lanes;
@@ -194,10 +240,9 @@ void run_quantized_tile(const QuantizedTile& tile) {
           for (int m = 0; m < rows; ++m) sums[m][v] = fma(offset, set1(a[m].sum[half]), sums[m][v]);
         }
       }
-      a += rows;
-      inputs += rows * sizeof(*a);
-      record += Codes::record_bytes;
-      reader.end_group(tile);
+      end_record();
+      a += rows * records;
+      line += (records - 1) * panel;
     }
 #pragma GCC unroll 16
     for (int m = 0; m < rows; ++m)

@@ -28,6 +28,7 @@ struct QuantizedWeights {
   static constexpr int64_t panel_width = 32;
   static constexpr int64_t record_inputs = 32;
   static constexpr int64_t super_inputs = 256;
+  static constexpr int64_t max_activation_inputs = 128;
   static constexpr int64_t record_codes = panel_width * record_inputs;
 
   int64_t in_features;
@@ -46,6 +47,15 @@ struct QuantizedWeights {
   char* data;
   const float* bias;  // (out_features,) or null
 
+  // Inputs whose activations share a scale when they are rounded to 8 bits: 32, or as many as
+  // weights of few bits do. Those are so coarse that rounding more activations together costs next
+  // to nothing.
+  int64_t activation_inputs() const {
+    if (bits > 4 || scale_form != ScaleForm::direct) return record_inputs;
+    int64_t inputs = max_activation_inputs;
+    while (inputs > record_inputs && group_size % inputs != 0) inputs /= 2;
+    return inputs;
+  }
   int64_t num_records() const { return (in_features + record_inputs - 1) / record_inputs; }
   int64_t padded_inputs() const { return num_records() * record_inputs; }
   int64_t num_groups() const { return (in_features + group_size - 1) / group_size; }

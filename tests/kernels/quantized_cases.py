@@ -22,7 +22,9 @@ FORMATS = [
     (5, 32, True, False),
     (3, 16, False, False),
     (2, 16, True, False),
+    (4, 64, False, True),
     (4, 128, False, False),
+    (3, 192, True, False),
 ]
 
 
@@ -49,12 +51,22 @@ def random_quantized(
     )
 
 
-def quantize_activations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes (T, G, 32) int32 and scales (T, G) float32 of finite x (T, K)."""
-    padded = np.pad(x, ((0, 0), (0, -x.shape[1] % 32))).reshape(len(x), -1, 32)
-    most = np.abs(padded).max(axis=-1)
+def activation_inputs(weight: QuantizedTensor) -> int:
+    """Return how many inputs of a row share a scale once they are rounded."""
+    if weight.bits > 4 or weight.super_scales is not None:
+        return 32
+    return next((size for size in (128, 64) if weight.group_size % size == 0), 32)
+
+
+def quantize_activations(x: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes (T, padded K) int32 and scales (T, groups of ``size``) float32 of x (T, K).
+
+    Finite ones only; K is padded to a multiple of ``size``.
+    """
+    groups = np.pad(x, ((0, 0), (0, -x.shape[1] % size))).reshape(len(x), -1, size)
+    most = np.abs(groups).max(axis=-1)
     inverse = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most >= 1e-30)
-    codes = np.rint(padded * inverse[..., None]).astype(np.int32)
+    codes = np.rint(groups * inverse[..., None]).astype(np.int32).reshape(len(x), -1)
     return codes, np.where(most < 1e-30, np.float32(0), most / np.float32(127))
 
 
@@ -67,8 +79,9 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
         fused: Whether ``a * b + c`` is rounded once.
     """
     rows, columns = weight.shape
-    size = min(weight.group_size, 32)
-    weights = np.zeros((rows, -(-columns // 32) * 32), np.int32)
+    together = activation_inputs(weight)
+    size = min(weight.group_size, together)
+    weights = np.zeros((rows, -(-columns // together) * together), np.int32)
     factor = np.float32(1)
     if weight.code_book is None:
         weights[:, :columns] = weight.codes.astype(np.int32) - weight.zero
@@ -76,8 +89,7 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
         book, step = integer_code_book(weight.code_book)
         factor = np.float32(step)
         weights[:, :columns] = book[weight.codes]
-    codes, scales = quantize_activations(x)
-    codes = codes.reshape(len(x), -1)
+    codes, scales = quantize_activations(x, together)
 
     def add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         # Exact in float64, so one rounding to float32 is left (but for ties of chance 2 ** -29).
@@ -91,7 +103,7 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
         group = min(first // weight.group_size, weight.scales.shape[1] - 1)
         super_group = first // 256
         dots = (codes[:, part] @ weights[:, part].T).astype(np.float32)
-        activation_scale = scales[:, first // 32, None]
+        activation_scale = scales[:, first // together, None]
         weight_scale = weight.scales[:, group].astype(np.float32) * factor
         if weight.super_scales is not None:
             weight_scale *= weight.super_scales[:, super_group].astype(np.float32)

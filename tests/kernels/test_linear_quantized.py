@@ -40,9 +40,11 @@ def test_the_integer_path_equals_its_simulation(
     np.testing.assert_array_equal(layer(x), simulate(weight, x, fused=isa != "scalar"))
 
 
-@pytest.mark.parametrize("bits", [8, 6, 5, 4, 2])
-def test_the_largest_products_do_not_overflow(isa: str, bits: int) -> None:
-    weight = random_quantized(2, 1024, bits, 32, False, False)
+@pytest.mark.parametrize(
+    ("bits", "group"), [(8, 32), (6, 32), (5, 32), (4, 32), (2, 32), (4, 128), (4, 1024), (2, 64)]
+)
+def test_the_largest_products_do_not_overflow(isa: str, bits: int, group: int) -> None:
+    weight = random_quantized(2, 1024, bits, group, False, False)
     layer = CpuLinear([weight], [], "float32")
     x = np.float32([[1.0], [-1.0]]) * np.ones((1, 1024), np.float32)
     np.testing.assert_array_equal(layer(x), simulate(weight, x, fused=isa != "scalar"))
@@ -70,7 +72,7 @@ def test_lookup_returns_the_values(isa: str, kind: tuple[int, int, bool, bool]) 
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("kind", [FORMATS[0], FORMATS[2], FORMATS[5]], ids=str)
+@pytest.mark.parametrize("kind", [FORMATS[0], FORMATS[2], FORMATS[5], FORMATS[-1]], ids=str)
 def test_a_rows_bits_depend_on_that_row_alone(
     isa: str, kind: tuple[int, int, bool, bool], exact: bool
 ) -> None:
