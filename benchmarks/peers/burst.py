@@ -3,11 +3,13 @@
     scripts/bench burst qwen3-0.6b --type q8_0                   # Quire, then 4 8 16 32 slots
     scripts/bench burst qwen3-0.6b --type q8_0 --server quire
     scripts/bench burst qwen3-0.6b --type q8_0 --server llama-server --slots 16
+    scripts/bench burst qwen3-0.6b --type q8_0 --request-rate 0.5
 
 The same 32 requests (token ids, lognormal prompts of mean 200 and outputs of mean 100 tokens, fixed
-seed) are sent at once by ``quire bench serve`` to each server alone on the machine. Both generate
-exactly the tokens asked for. Compared is llama-server's best slot count by output throughput; every
-count stays in ``benchmarks/results/compare_<shape>_<processor>.json``.
+seed) are sent at once, or at random times (Poisson) of a rate, by ``quire bench serve`` to each
+server alone on the machine. Both generate exactly the tokens asked for. Compared is llama-server's
+best slot count by output throughput; every count stays in
+``benchmarks/results/compare_<shape>_<processor>.json``.
 """
 
 from __future__ import annotations
@@ -49,15 +51,15 @@ LOAD = (
 )  # fmt: skip
 #: Tokens that a slot of llama-server must hold: the longest prompt and its longest output.
 SLOT_TOKENS = 1280
-#: Key of the result -> (line of the table, unit).
+#: Key of the result -> (line of the table after the kind of load, unit).
 LINES = {
-    "output_throughput": ("burst, output", "tokens/s"),
-    "mean_ttft_ms": ("burst, TTFT mean", "ms"),
-    "p99_ttft_ms": ("burst, TTFT p99", "ms"),
-    "median_itl_ms": ("burst, ITL median", "ms"),
-    "p99_itl_ms": ("burst, ITL p99", "ms"),
-    "rss_bytes": ("burst, resident", "bytes"),
-    "ready_seconds": ("burst, server ready", "s"),
+    "output_throughput": ("output", "tokens/s"),
+    "mean_ttft_ms": ("TTFT mean", "ms"),
+    "p99_ttft_ms": ("TTFT p99", "ms"),
+    "median_itl_ms": ("ITL median", "ms"),
+    "p99_itl_ms": ("ITL p99", "ms"),
+    "rss_bytes": ("resident", "bytes"),
+    "ready_seconds": ("server ready", "s"),
 }
 
 
@@ -118,8 +120,20 @@ def _is_healthy(port: int) -> bool:
         return False
 
 
-def send(port: int, engine: str) -> dict[str, Any]:
-    """Send the burst and return its result, an error where not every token came.
+def kind_of(arguments: Any) -> str:
+    """Return how the load is called in result files."""
+    rate = arguments.request_rate
+    return "burst" if rate is None else f"{rate:g} requests/s"
+
+
+def load_of(arguments: Any) -> list[str]:
+    """Return the options of ``quire bench serve``."""
+    rate = arguments.request_rate
+    return [*LOAD, *([] if rate is None else ["--request-rate", str(rate)])]
+
+
+def send(port: int, engine: str, load: list[str]) -> dict[str, Any]:
+    """Send the load and return its result, an error where not every token came.
 
     Raises:
         SystemExit: A request failed, or an answer has another length than asked for.
@@ -130,7 +144,7 @@ def send(port: int, engine: str) -> dict[str, Any]:
         subprocess.run(
             [
                 sys.executable, "-m", "quire.cli.main", "bench", "serve", "--port", str(port),
-                *LOAD, "--extra-body", json.dumps(extra), "--save-result", "--result-dir", folder,
+                *load, "--extra-body", json.dumps(extra), "--save-result", "--result-dir", folder,
                 "--result-filename", "burst.json",
             ],
             check=True,
@@ -154,7 +168,7 @@ def measure(engine: str, peers: Peers, path: Path, arguments: Any) -> dict[str, 
     with running(command(engine, peers, path, port, arguments), port) as (process, seconds):
         watch = Watch([item.pid for item in tree(process)])
         watch.begin()
-        found = send(port, engine)
+        found = send(port, engine, load_of(arguments))
         verdict = watch.end()
         found["rss_bytes"] = sum(item.memory_info().rss for item in tree(process))
     found |= {"ready_seconds": seconds, "foreign": verdict.foreign, "canary": verdict.canary}
@@ -162,7 +176,7 @@ def measure(engine: str, peers: Peers, path: Path, arguments: Any) -> dict[str, 
     return found
 
 
-def entries(stored: dict[str, Any]) -> dict[str, Any]:
+def entries(stored: dict[str, Any], kind: str) -> dict[str, Any]:
     """Return the table's lines once both engines were measured: Quire and the best slot count."""
     peer = [value for key, value in stored.items() if key.startswith(PEER)]
     if QUIRE not in stored or not peer:
@@ -171,7 +185,7 @@ def entries(stored: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, (name, unit) in LINES.items():
         ours, theirs = stored[QUIRE][key], best[key]
-        found[name] = {
+        found[f"{kind}, {name}"] = {
             "unit": unit,
             "quire": results.summary([ours]),
             "llama.cpp": results.summary([theirs]) | {"slots": best["slots"]},
@@ -197,17 +211,19 @@ def run(arguments: argparse.Namespace, type_name: str) -> None:
         found["commit"] = results.commit()
         name = results.per_processor(f"compare_{arguments.shape}")
         key = engine if engine == QUIRE else f"{engine} {slots}"
-        group = f"{type_name} burst"
-        common = {"threads": arguments.threads, "load": " ".join(LOAD)}
+        kind = kind_of(arguments)
+        group = f"{type_name} {kind}"
+        common = {"threads": arguments.threads, "load": " ".join(load_of(arguments))}
         results.merge(name, {group: {key: found}}, shape=arguments.shape, run=common)
         stored = json.loads((results.RESULTS / f"{name}.json").read_text())["results"][group]
-        results.merge(name, {type_name: entries(stored)}, shape=arguments.shape, run=common)
+        results.merge(name, {type_name: entries(stored, kind)}, shape=arguments.shape, run=common)
 
 
 def main() -> None:
     parser = create_parser(__doc__, "q8_0")
     parser.add_argument("--server", choices=(QUIRE, PEER), help="default: both")
     parser.add_argument("--slots", dest="slot_counts", type=int, action="append")
+    parser.add_argument("--request-rate", type=float, help="requests/s; default: all at once")
     parser.add_argument("--quire-flag", action="append", default=[], help="for quire serve")
     arguments = parser.parse_args()
     types = arguments.type or ["q8_0"]
