@@ -1,8 +1,8 @@
 // What attention multiplies a cache of each element type with.
 //
-//   Products<T>::prepare_queries(q, rows, head_dim, in_place)  queries times the scale, where they
-//   lie Products<T>::UnpackedPanel                                 what `attend_panel` takes
-//   Products<T>::attend_query(...)                             a decode's piece
+//   Products<T>::prepare_queries(...)  queries, times the scale, made ready where they lie
+//   Products<T>::UnpackedPanel         what `attend_panel` takes
+//   Products<T>::attend_query(...)     a decode's piece
 #pragma once
 
 #include "cpu/attention_decode.h"
