@@ -94,12 +94,12 @@ class EngineProxy:
         self._supervisor = supervisor = Supervisor(self, watchdog_timeout, loading, process)
         try:
             self._reader = reader = RequestReader(config.model)
+            self.tokenizer: Tokenizer = reader.tokenizer
         except BaseException:
             supervisor.close()
             raise
         self.model_config: ModelConfig
         self.max_model_len = 0
-        self.tokenizer: Tokenizer = reader.tokenizer
         self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
         self._views = EngineViews(self)
         self._streams = OutputStreams()
