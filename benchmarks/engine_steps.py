@@ -27,12 +27,15 @@ def prefill_seconds(llm: LLM, num_tokens: int) -> float:
 
 def start_decoding(llm: LLM, batch: int, depth: int, steps: int) -> None:
     """Bring ``batch`` sequences of ``depth`` tokens to the point where each step decodes all."""
-    params = SamplingParams(temperature=0, max_tokens=steps + 2, ignore_eos=True, detokenize=False)
+    # Those that start first go on until the last has started: prompts take turns.
+    tokens = steps + 2 + (batch - 1) * depth // 64
+    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
     for sequence in range(batch):
         name = f"decode-{next(_names)}"
         llm.engine.add_request(name, prompt(depth, sequence), params)
     decoding = 0
     while decoding < batch:
+        assert llm.engine.has_unfinished_requests(), f"no step decoded all {batch} sequences"
         decoding = sum(bool(output.outputs[0].token_ids) for output in llm.engine.step())
 
 
@@ -44,6 +47,13 @@ def decode_seconds(llm: LLM, batch: int, steps: int) -> list[float]:
         outputs = llm.engine.step()
         seconds.append(time.perf_counter() - start)
         assert len(outputs) == batch, f"{len(outputs)} sequences moved, wanted {batch}"
+    stop_decoding(llm)
+    return seconds
+
+
+def stop_decoding(llm: LLM) -> None:
+    """End all that runs."""
+    for name in list(llm.engine.engine.scheduler.requests):
+        llm.engine.abort_request(name)
     while llm.engine.has_unfinished_requests():
         llm.engine.step()
-    return seconds

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import results
-from benchmarks.engine_steps import start_decoding
+from benchmarks.engine_steps import start_decoding, stop_decoding
 from benchmarks.stopwatch import Stopwatch
 from quire import LLM
 from quire.llm.process.messages import Step
@@ -53,8 +53,7 @@ def measure(llm: LLM, watch: Stopwatch, batch: int, steps: int) -> dict[str, Any
     parts = {name: (stages[name] - before[name]) / steps for name in ("schedule", "update")}
     parts["run"] = statistics.mean(outside) - sum(parts.values())
     parts["encode"] = statistics.mean(encoding)
-    while engine.has_unfinished_requests():
-        engine.step()
+    stop_decoding(llm)
     return {
         "batch": batch,
         "step_seconds": results.summary(totals),

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import results
-from benchmarks.engine_steps import prefill_seconds, start_decoding
+from benchmarks.engine_steps import prefill_seconds, start_decoding, stop_decoding
 from benchmarks.kernels.roofline import peak_of
 from benchmarks.limits.accounts import Costs
 from benchmarks.peers.cases import Work
@@ -150,8 +150,7 @@ class Phases:
             parts[KINDS.get(name, "other kernels")] += seconds / steps
         parts["Python between kernels"] = taken - parts.total()
         jobs = native.num_jobs() - jobs
-        while self.llm.engine.has_unfinished_requests():
-            self.llm.engine.step()
+        stop_decoding(self.llm)
         return taken, dict(parts), jobs // steps
 
     def measure(self, phase: Phase, rounds: int) -> dict[str, Any]:
