@@ -157,16 +157,17 @@ class KVCacheManager:
 
     def _find_windows(self, block_hashes: Sequence[bytes], start: int, stop: int) -> list[int]:
         """Return cached blocks from ``start`` on up to the last one from which to go on."""
-        found = [self.pool.cached.get(key, NULL_BLOCK) for key in block_hashes[start:stop]]
-        run = start  # from here on none is missing
-        num_found = num_unseen = 0
-        for index, block_id in enumerate(found, start):
-            if block_id == NULL_BLOCK:
-                run = index + 1
-            first_seen = max(self.spec.first_seen_block((index + 1) * self.block_size), start)
-            if run <= first_seen:
-                num_found, num_unseen = index + 1 - start, first_seen - start
-        return [NULL_BLOCK] * num_unseen + found[num_unseen:num_found]
+        # From the end: what is found there saves most, and a look ends with its window.
+        cached, end = self.pool.cached, stop
+        for index in range(stop - 1, start - 1, -1):
+            if block_hashes[index] not in cached:
+                end = index
+                continue
+            first_seen = max(self.spec.first_seen_block(end * self.block_size), start)
+            if index <= first_seen:
+                found = [cached[key] for key in block_hashes[first_seen:end]]
+                return [NULL_BLOCK] * (first_seen - start) + found
+        return []
 
     def allocate_slots(
         self,
