@@ -65,6 +65,8 @@ PAUSE = 0.0004
 SAMPLE_SECONDS = 0.1
 IDLE_SECONDS = 60.0
 NUM_PARTS = 5
+#: Operations of a run at most, so that no two seeds share one.
+SEED_STEP = 1_000_000
 #: Pools of threads that grow as they are needed: asyncio's, and that of pulls.
 POOL_THREADS = min(32, (os.cpu_count() or 1) + 4) + MAX_PULLS
 #: Of the server in a part of 100 operations; what each operation leaves shows in every part.
@@ -177,12 +179,9 @@ def run(
         task = progress.add_task("operations", total=num_operations)
         with watching(place, reserved) as watch:
             for part in range(num_parts):
-                actors = [
-                    Actor(place, 1000 * seed + 100 * part + number, report)
-                    for number in range(num_actors)
-                ]
-                count = num_operations // num_parts + (part < num_operations % num_parts)
-                _act(actors, count, lambda: progress.advance(task))
+                actors = [Actor(place, report) for _ in range(num_actors)]
+                seeds = range(seed * SEED_STEP + part, seed * SEED_STEP + num_operations, num_parts)
+                _act(actors, seeds, lambda: progress.advance(task))
                 report.wrong += wait_until_idle(client, server)
                 looks.append(look_at(place, part + 1))
         time.sleep(RETRY_SECONDS)  # for as long, a model is refused whose load was killed
@@ -213,16 +212,17 @@ def run(
     }
 
 
-def _act(actors: list[Actor], count: int, advance: Callable[[], None]) -> None:
-    """Have the actors do ``count`` things together."""
-    numbers, lock = iter(range(count)), threading.Lock()
+def _act(actors: list[Actor], seeds: range, advance: Callable[[], None]) -> None:
+    """Have the actors do a thing for each seed, together; which of them does it is chance."""
+    left, lock = iter(seeds), threading.Lock()
 
     def work(actor: Actor) -> None:
         while True:
             with lock:
-                if next(numbers, None) is None:
-                    break
-            actor.act()
+                seed = next(left, None)
+            if seed is None:
+                break
+            actor.act(seed)
             advance()
         actor.close()
 

@@ -84,13 +84,12 @@ class Actor:
 
     Args:
         site: With which.
-        seed: Of what it does.
         report: Told of each outcome.
     """
 
-    def __init__(self, site: Site, seed: int, report: Report) -> None:
+    def __init__(self, site: Site, report: Report) -> None:
         self._site = site
-        self._rng = random.Random(seed)
+        self._rng = random.Random()
         self._report = report
         address = site.server.address
         self._client = httpx2.Client(base_url=address, timeout=TIMEOUT)
@@ -114,8 +113,9 @@ class Actor:
         """Leave."""
         self._client.close()
 
-    def act(self) -> None:
-        """Do one thing and judge what came of it."""
+    def act(self, seed: int) -> None:
+        """Do one thing, which the seed alone decides, and judge what came of it."""
+        self._rng.seed(seed)
         choices, weights = zip(*self._operations.items(), strict=True)
         (operation,) = self._rng.choices(choices, weights)
         model = self._rng.choice(self._site.names)
