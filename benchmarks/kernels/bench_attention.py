@@ -32,9 +32,12 @@ STEPS = {
     "decode 1 x 2048": (1, 2048, 1),
     "decode 16 x 2048": (1, 2048, 16),
     "decode 1 x 8192": (1, 8192, 1),
+    "decode 1 x 32768": (1, 32768, 1),
+    "decode 1 x 131072": (1, 131072, 1),
     "prefill 2048": (2048, 2048, 1),
     "chunk 256 after 1792": (256, 2048, 1),
     "chunk 256 after 7936": (256, 8192, 1),
+    "chunk 256 after 130816": (256, 131072, 1),
 }
 COLD_BYTES = 256 << 20
 #: A cache has at least two blocks, however little a case reads of it.
