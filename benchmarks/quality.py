@@ -87,8 +87,7 @@ def quire_logits(path: Path, windows: np.ndarray, settings: dict[str, Any]) -> n
         path, backend, dtype=dtype, plan=create_plan(options), max_model_len=length + BLOCK
     )
     config = model.config
-    kv_dtype = "float16" if config.dtype != "float32" else "float32"
-    spec = KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, BLOCK, kv_dtype)
+    spec = KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, BLOCK, config.dtype)
     blocks = -(-length // BLOCK)
     cache = backend.kv_cache(spec, blocks + 1)
     logits = np.empty((count, length, config.vocab_size), np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -137,17 +137,18 @@ def _multiply(layer: CpuLinear, rows: int) -> Callable[[], object]:
 
 def attentions(names: Sequence[str]) -> Iterator[Kernel]:
     """Yield attention with rotation and the writing of K and V."""
-    case = ATTENTION_SHAPES["1b"]
-    tiny = work_of("", case, 1, 1, 1)
-    for name in names:
+    for dtype, name in itertools.product(("float32", "bfloat16"), names):
+        case = replace(ATTENTION_SHAPES["1b"], dtype=dtype)
+        tiny = work_of("", case, 1, 1, 1)
         queries, context, requests = ATTENTION[name]
         work = work_of(name, case, queries, context, requests)
         few = work_of("", case, queries, 256, 1) if queries == 1 else None
         moved = work.read_bytes + 4 * requests * queries * (case.width + WIDTH)
         times = context * requests / 256
         yield Kernel(
-            f"attention, {name.split()[0]}", name, requests * queries, [work.call] * 8, tiny.call,
-            moved, work.flops, "float32", (few.call, times) if few else None,
+            f"attention, {name.split()[0]}", f"{dtype} {name}", requests * queries,
+            [work.call] * 8, tiny.call, moved, work.flops, dtype,
+            (few.call, times) if few else None,
         )  # fmt: skip
 
 
