@@ -228,8 +228,8 @@ void attend_piece(const Step& step, const Unit& unit, int64_t index, const Works
   const Span whole{span_of(0).begin, span_of(unit.num_queries - 1).end};
   const Scales scales = load_scales(step, unit, start, whole, work);
   if (unit.in_place)
-    return Products<T>::attend_query(step.group, work.q, whole, locate<T>(step, unit, start, whole),
-                                     scales, work.scores, part);
+    return attend_query<typename Products<T>::DecodeTiles>(
+        step.group, work.q, whole, locate<T>(step, unit, start, whole), scales, work.scores, part);
   const typename Products<T>::UnpackedPanel panel(work.panel);
   unpack<T>(step, unit, start, whole, panel);
   const int64_t rows = step.rows(unit);

@@ -96,23 +96,13 @@ void add_values_alone(const uint32_t* e, Span span, PairPanel panel, float* sums
   }
 }
 
-// The positions of a piece that some of the rows see.
-Span seen_by(const PanelRows& rows, int64_t row, int64_t count) {
-  Span seen{piece_positions, 0};
-  for (int64_t r = row; r < row + count; ++r) {
-    const Span span = rows.spans[r];
-    if (span.begin < span.end) seen = {smaller(seen.begin, span.begin), larger(seen.end, span.end)};
-  }
-  return seen;
-}
-
 // f(one tile of rows or two, first row, rows, the steps that they see)
 template <class Function>
 void each_row_tile(const PanelRows& rows, int64_t count, const Function& f) {
   for (int64_t row = 0; row < count; row += 2 * tile_rows) {
     const int64_t left = smaller<int64_t>(2 * tile_rows, count - row);
-    const Span seen = seen_by(rows, row, left);
-    if (seen.begin >= seen.end) continue;
+    const Span seen = rows.seen(row, left);
+    if (seen.empty()) continue;
     const Span steps{seen.begin / step_positions, ceil_div(seen.end, step_positions)};
     if (left > tile_rows)
       f(Tile<2>{}, row, steps);
@@ -136,13 +126,9 @@ void attend_panel(const PanelRows& rows, int64_t count, Span whole, PairPanel pa
                                            rows.s + row * piece_positions + column, weights_line);
     }
   });
-  for (int64_t row = 0; row < count; ++row) {
-    const Span span = rows.spans[row];
-    rows.part.total[row] = 0.0f;
-    if (span.begin >= span.end) continue;
-    rows.part.total[row] =
-        tile_weights(rows.s + row * piece_positions, span, region, rows.part.highest + row);
-  }
+  weigh_rows(rows, count, [&](int64_t row, Span span) {
+    return tile_weights(rows.s + row * piece_positions, span, region, rows.part.highest + row);
+  });
   const auto* e = reinterpret_cast<const uint32_t*>(rows.s);
   if (!clear_values(panel, whole, region)) {
     for (int64_t row = 0; row < count; ++row)

@@ -142,7 +142,7 @@ float pair_weights(float* s, Span span, Span region, float* highest, const Put& 
 // f(first pair, end pair, halves) over the pairs of a span: the halves outside it are left out.
 template <class Function>
 void each_pair_run(Span span, const Function& f) {
-  if (span.begin >= span.end) return;
+  if (span.empty()) return;
   int64_t first = span.begin / 2;
   if (span.begin % 2) f(first, first + 1, high_half), ++first;
   if (first < span.end / 2) f(first, span.end / 2, both_halves);

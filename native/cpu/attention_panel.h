@@ -1,4 +1,4 @@
-// Many query rows of one KV head against one piece of the context, unpacked to floats first.
+// Many query rows of one KV head against one piece of the context, unpacked first: here to floats.
 //
 //   K  (256 / width, H, width)      V  (ceil(H / width), 256, width)      width: a tile's columns
 //
@@ -17,11 +17,32 @@ constexpr int panel_rows = lanes == 16 ? 8 : 4;
 // Positions of V whose columns, with the weights of a tile of rows, stay in a small first cache.
 constexpr int64_t value_positions = 128;
 
+// Words that K and V of a piece become: here floats, one for each element of K and each position of
+// V.
+//
+// What `attend_panel` asks of a panel: load_words(p, share) loads a vector of words, of which
+// `share` is wanted; each_run(span, f) calls f(first word, end word, share) over the positions.
 struct Panel {
+  using Word = float;
+  using Vector = F32;
+  struct Whole {};
+  static constexpr int64_t word_positions = 1;
+  static constexpr Whole all{};
+
   float *k, *v;
   int64_t head_dim;
   static int64_t columns(int64_t head_dim) { return ceil_div(head_dim, panel_width) * panel_width; }
   static int64_t floats(int64_t head_dim) { return 2 * piece_positions * columns(head_dim); }
+
+  int64_t words() const { return head_dim; }  // of K that a position has
+  static F32 load_words(const float* p, Whole) { return load(p); }
+  template <class Function>
+  static void each_run(Span span, const Function& f) {
+    if (!span.empty()) f(span.begin, span.end, all);
+  }
+  static float weights(float* s, Span span, Scales scales, float* highest) {
+    return exponentials(s, span, scales, highest);
+  }
 };
 
 // Unpack position j: K's element i is k[i * k_stride].
@@ -52,75 +73,81 @@ void unpack_values(const T* v, int64_t j, Panel panel) {
   }
 }
 
-// sums[r] += sum_j e[r, j] v[j] over positions [begin, end) for one tile of columns.
-template <int R>
-void value_panel(const float* e, Span span, const float* v, float* sums, int64_t stride) {
-  F32 x[R][panel_columns];
+// C vectors of words of a panel's row.
+template <class AnyPanel, int C, class Share>
+[[gnu::always_inline]] inline void load_row(typename AnyPanel::Vector (&x)[C],
+                                            const typename AnyPanel::Word* row, Share share) {
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int c = 0; c < panel_columns; ++c) x[r][c] = load(sums + r * stride + c * lanes);
-  for (int64_t j = span.begin; j < span.end; ++j) {
-    F32 values[panel_columns];
-#pragma GCC unroll 8
-    for (int c = 0; c < panel_columns; ++c) values[c] = load(v + j * panel_width + c * lanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const float weight = e[r * piece_positions + j];
-#pragma GCC unroll 8
-      for (int c = 0; c < panel_columns; ++c) x[r][c] = fma(weight, values[c], x[r][c]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int c = 0; c < panel_columns; ++c) store(sums + r * stride + c * lanes, x[r][c]);
+  for (int c = 0; c < C; ++c) x[c] = AnyPanel::load_words(row + c * lanes, share);
 }
 
-// Rows of a unit: their queries (rows, H), spans, scores (rows, 256) and parts.
+// Rows of a unit, queries rising: their queries (rows, words), spans, scores (rows, 256) and parts.
 struct PanelRows {
   const float* q;
   const Span* spans;
   float* s;
   Part part;
+
+  // The positions that some of `count` rows see, and those that all see: spans rise with queries.
+  Span seen(int64_t row, int64_t count) const {
+    return {spans[row].begin, spans[row + count - 1].end};
+  }
+  Span shared(int64_t row, int64_t count) const {
+    return {spans[row + count - 1].begin, spans[row].end};
+  }
 };
 
-// Scores of R rows for one tile of positions, unless no row sees any of it.
-template <int R>
-void score_rows(const PanelRows& rows, int64_t row, int64_t column, const float* k, int64_t dim) {
-  bool seen = false;
-  for (int r = 0; r < R; ++r) {
-    const Span span = rows.spans[row + r];
-    seen |= span.begin < span.end && span.begin < column + panel_width && span.end > column;
+// Scores of R rows for one tile of positions.
+template <class AnyPanel, int R>
+void score_tile(const typename AnyPanel::Word* q, int64_t words, const typename AnyPanel::Word* k,
+                float* s) {
+  F32 sums[R][panel_columns] = {};
+  for (int64_t i = 0; i < words; ++i) {
+    typename AnyPanel::Vector keys[panel_columns];
+    load_row<AnyPanel>(keys, k + i * panel_width, AnyPanel::all);
+    add_products(sums, q + i, words, keys);
   }
-  if (!seen) return;
-  const float* vectors[panel_columns];
-  for (int c = 0; c < panel_columns; ++c) vectors[c] = k + c * lanes;
-  score_tile<R, panel_columns, false, float>(rows.q + row * dim, dim, vectors, panel_width, nullptr,
-                                             rows.s + row * piece_positions + column);
+  store_sums(sums, s, piece_positions);
 }
 
-// The values of `span` for R rows: where all rows see a position they share its V, before and
-// after that each row goes alone.
-template <int R>
-void value_rows(const PanelRows& rows, int64_t row, Span span, int64_t column, const float* v) {
+// sums[r] += sum_j e[r, j] v[j] over words [first, end) for one tile of columns.
+template <class AnyPanel, int R, class Share>
+void value_tile(const typename AnyPanel::Word* e, int64_t first, int64_t end, Share share,
+                const typename AnyPanel::Word* v, float* sums, int64_t stride) {
+  F32 x[R][panel_columns];
+  load_sums(x, sums, stride);
+  for (int64_t j = first; j < end; ++j) {
+    typename AnyPanel::Vector values[panel_columns];
+    load_row<AnyPanel>(values, v + j * panel_width, share);
+    add_products(x, e + j, piece_positions, values);
+  }
+  store_sums(x, sums, stride);
+}
+
+// The values of `span` for R rows: where all rows see all positions of a word they share it, before
+// and after that each row goes alone.
+template <class AnyPanel, int R>
+void value_rows(const PanelRows& rows, int64_t row, Span span, int64_t column,
+                const typename AnyPanel::Word* v) {
+  constexpr int64_t step = AnyPanel::word_positions;
   const int64_t stride = rows.part.stride;
-  const float* e = rows.s + row * piece_positions;
+  const auto* e = reinterpret_cast<const typename AnyPanel::Word*>(rows.s) + row * piece_positions;
   float* sums = rows.part.sums + row * stride + column;
-  Span all = span;
-  for (int r = 0; r < R; ++r) all = all.within(rows.spans[row + r]);
-  if (all.begin >= all.end) all = {span.end, span.end};
-  for (int r = 0; r < R; ++r) {
-    const Span own = rows.spans[row + r].within({span.begin, all.begin});
-    if (own.begin < own.end)
-      value_panel<1>(e + r * piece_positions, own, v, sums + r * stride, stride);
-  }
-  if (all.begin < all.end) value_panel<R>(e, all, v, sums, stride);
-  for (int r = 0; r < R; ++r) {
-    const Span own = rows.spans[row + r].within({all.end, span.end});
-    if (own.begin < own.end)
-      value_panel<1>(e + r * piece_positions, own, v, sums + r * stride, stride);
-  }
+  Span all = span.within(rows.shared(row, R));
+  all = {ceil_div(all.begin, step) * step, all.end / step * step};
+  if (all.empty()) all = {span.end, span.end};
+  const auto alone = [&](Span region) {
+    for (int r = 0; r < R; ++r)
+      AnyPanel::each_run(rows.spans[row + r].within(region),
+                         [&](int64_t j, int64_t end, auto share) {
+                           value_tile<AnyPanel, 1>(e + r * piece_positions, j, end, share, v,
+                                                   sums + r * stride, stride);
+                         });
+  };
+  alone({span.begin, all.begin});
+  if (!all.empty())
+    value_tile<AnyPanel, R>(e, all.begin / step, all.end / step, AnyPanel::all, v, sums, stride);
+  alone({all.end, span.end});
 }
 
 template <int R>
@@ -135,31 +162,38 @@ void each_tile(int64_t row, int64_t end, const Function& f) {
   if constexpr (R > 1) each_tile<R / 2>(row, end, f);
 }
 
-// All rows against the positions `whole` of the piece.
-void attend_panel(const PanelRows& rows, int64_t count, Span whole, Panel panel, Scales scales) {
-  const int64_t dim = panel.head_dim;
-  const int64_t first = whole.begin / panel_width * panel_width;
-  for (int64_t column = first; column < whole.end; column += panel_width) {
-    const float* k = panel.k + column * dim;
-    each_tile<panel_rows>(0, count, [&](auto tile, int64_t row) {
-      score_rows<decltype(tile)::rows>(rows, row, column, k, dim);
-    });
-  }
+// Turn each row's scores into weights: weights(row, span) returns their total.
+template <class Weights>
+void weigh_rows(const PanelRows& rows, int64_t count, const Weights& weights) {
   for (int64_t row = 0; row < count; ++row) {
     const Span span = rows.spans[row];
-    rows.part.total[row] = 0.0f;
-    if (span.begin >= span.end) continue;
-    float* e = rows.s + row * piece_positions;
-    rows.part.total[row] = exponentials(e, span, scales, rows.part.highest + row);
-    memset(rows.part.sums + row * rows.part.stride, 0,
-           static_cast<size_t>(rows.part.stride) * sizeof(float));
+    rows.part.total[row] = span.empty() ? 0.0f : weights(row, span);
   }
+}
+
+// All rows against the positions `whole` of the piece.
+template <class AnyPanel>
+void attend_panel(const PanelRows& rows, int64_t count, Span whole, AnyPanel panel, Scales scales) {
+  const int64_t dim = panel.head_dim, words = panel.words();
+  const auto* q = reinterpret_cast<const typename AnyPanel::Word*>(rows.q);
+  const int64_t first = whole.begin / panel_width * panel_width;
+  for (int64_t column = first; column < whole.end; column += panel_width)
+    each_tile<panel_rows>(0, count, [&](auto tile, int64_t row) {
+      constexpr int R = decltype(tile)::rows;
+      if (!rows.seen(row, R).within({column, column + panel_width}).empty())
+        score_tile<AnyPanel, R>(q + row * words, words, panel.k + column * words,
+                                rows.s + row * piece_positions + column);
+    });
+  weigh_rows(rows, count, [&](int64_t row, Span span) {
+    rows.part.clear(row);
+    return AnyPanel::weights(rows.s + row * piece_positions, span, scales, rows.part.highest + row);
+  });
   for (int64_t begin = 0; begin < piece_positions; begin += value_positions) {
     const Span span = whole.within({begin, begin + value_positions});
-    for (int64_t column = 0; span.begin < span.end && column < dim; column += panel_width) {
-      const float* v = panel.v + column * piece_positions;
+    for (int64_t column = 0; !span.empty() && column < dim; column += panel_width) {
+      const auto* v = panel.v + column * (piece_positions / AnyPanel::word_positions);
       each_tile<panel_rows>(0, count, [&](auto tile, int64_t row) {
-        value_rows<decltype(tile)::rows>(rows, row, span, column, v);
+        value_rows<AnyPanel, decltype(tile)::rows>(rows, row, span, column, v);
       });
     }
   }

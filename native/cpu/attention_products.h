@@ -2,7 +2,7 @@
 //
 //   Products<T>::prepare_queries(...)  queries, times the scale, made ready where they lie
 //   Products<T>::UnpackedPanel         what `attend_panel` takes
-//   Products<T>::attend_query(...)     a decode's piece
+//   Products<T>::DecodeTiles           what `attend_query` multiplies
 #pragma once
 
 #include "cpu/attention_decode.h"
@@ -25,46 +25,30 @@ constexpr int64_t row_step = 1;
 // Every element is widened to a float.
 template <class T>
 struct Products {
+  using DecodeTiles = FloatTiles<T>;
   using UnpackedPanel = Panel;
   static void prepare_queries(float*, int64_t, int64_t, bool) {}
-  static void attend_query(int64_t rows_per_head, const float* q, Span span, const Piece<T>& piece,
-                           Scales scales, float* s, Part part) {
-    with_rows(rows_per_head, [&](auto rows) {
-      attend_heads<decltype(rows)::value>(q, span, piece, scales, s, part);
-    });
-  }
 };
 
 #if defined(QUIRE_DOTS)
 template <>
 struct Products<BF16> {
-  using UnpackedPanel = PairPanel;
+  using DecodeTiles = DotTiles;
+  using UnpackedPanel = DotPanel;
   static void prepare_queries(float* q, int64_t rows, int64_t head_dim, bool) {
     round_queries(q, rows, head_dim);
-  }
-  static void attend_query(int64_t rows_per_head, const float* q, Span span,
-                           const Piece<BF16>& piece, Scales, float* s, Part part) {
-    const auto* pairs = reinterpret_cast<const uint32_t*>(q);
-    with_rows(rows_per_head, [&](auto rows) {
-      attend_heads_in_pairs<decltype(rows)::value>(pairs, span, piece, s, part);
-    });
   }
 };
 #elif defined(QUIRE_MATRIX_TILES)
 template <>
 struct Products<BF16> {
+  using DecodeTiles = EvenOddTiles;
   using UnpackedPanel = PairPanel;
   static void prepare_queries(float* q, int64_t rows, int64_t head_dim, bool in_place) {
     if (!in_place) return round_queries(q, rows, head_dim);
     const int64_t floats = rows * head_dim;
     for (int64_t i = 0; i < floats; i += lanes)
       store_tail(q + i, rounded(load_tail(q + i, floats - i)), floats - i);
-  }
-  static void attend_query(int64_t rows_per_head, const float* q, Span span,
-                           const Piece<BF16>& piece, Scales, float* s, Part part) {
-    with_rows(rows_per_head, [&](auto rows) {
-      attend_heads_even_odd<decltype(rows)::value>(q, span, piece, s, part);
-    });
   }
 };
 #endif

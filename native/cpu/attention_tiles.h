@@ -17,9 +17,10 @@ constexpr int64_t piece_positions = 256;
 constexpr int lanes = F32::lanes;
 constexpr int max_rows = 8;
 
-// Positions of a piece that a row sees; none when begin >= end.
+// Positions of a piece that a row sees; none when empty.
 struct Span {
   int64_t begin, end;
+  bool empty() const { return begin >= end; }
   Span within(Span other) const { return {larger(begin, other.begin), smaller(end, other.end)}; }
 };
 
@@ -29,45 +30,49 @@ struct Part {
   float* highest;
   float* total;  // 0 when the row sees nothing of the piece
   int64_t stride;
+
+  void clear(int64_t row) const {
+    memset(sums + row * stride, 0, static_cast<size_t>(stride) * sizeof(float));
+  }
 };
 
 // Each position's factors of K and V, or null.
 struct Scales {
   const float *k, *v;
+  Scales of(int64_t head) const {
+    const int64_t at = head * piece_positions;
+    return {k ? k + at : nullptr, v ? v + at : nullptr};
+  }
 };
 
-void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+// Sums of R rows, `stride` floats apart, and C vectors of columns; in registers all along, for
+// which everything that has them is inlined.
+template <int R, int C>
+[[gnu::always_inline]] inline void load_sums(F32 (&x)[R][C], const float* from, int64_t stride) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) x[r][c] = load(from + r * stride + c * lanes);
+}
+template <int R, int C>
+[[gnu::always_inline]] inline void store_sums(const F32 (&x)[R][C], float* to, int64_t stride) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) store(to + r * stride + c * lanes, x[r][c]);
+}
 
-// s[r, c] = q[r, :] . k[:, c] for C vectors of positions. The next element of the head lies
-// `stride` further. With Fetch, `next` is fetched to the same extent, a line every `per_line` rows.
-template <int R, int C, bool Fetch, class T>
-void score_tile(const float* q, int64_t head_dim, const T* const* k, int64_t stride,
-                const T* const* next, float* s) {
-  const int64_t bytes = stride * static_cast<int64_t>(sizeof(T));
-  const int64_t within_line = Fetch ? larger<int64_t>(1, 64 / bytes) - 1 : 0;  // a power of 2, - 1
-  F32 sums[R][C];
+// x[r, :] += a[r] y[:], where a row's `a` lies `stride` words after the one before. A word is a
+// float, or a pair (simd/pairs.h).
+template <int R, int C, class Word, class Vector>
+[[gnu::always_inline]] inline void add_products(F32 (&x)[R][C], const Word* a, int64_t stride,
+                                                const Vector (&y)[C]) {
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
+  for (int r = 0; r < R; ++r) {
+    const Word word = a[r * stride];
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) sums[r][c] = zero();
-  for (int64_t i = 0; i < head_dim; ++i) {
-    if (Fetch && (i & within_line) == 0)
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) prefetch(next[c] + i * stride);
-    F32 keys[C];
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) keys[c] = load(k[c] + i * stride);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const float query = q[r * head_dim + i];
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) sums[r][c] = fma(query, keys[c], sums[r][c]);
-    }
+    for (int c = 0; c < C; ++c) x[r][c] = fma(word, y[c], x[r][c]);
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) store(s + r * piece_positions + c * lanes, sums[r][c]);
 }
 
 // Turn the scores of a span into exp(score - highest), times the values' scales; returns the sum

@@ -10,7 +10,8 @@
 //   rounded(x): floats to bfloat16 and back;
 //   widen_even(x), widen_odd(x): the low and the high half of each pair as floats;
 //   dot(a, b, c), where QUIRE_DOTS: c plus each pair's two products. Denormals are taken and left
-//   as 0. The order of the two additions is the processor's, the same for every element.
+//   as 0. The order of the two additions is the processor's, the same for every element;
+//   fma(word, b, c): the same, `word` in each pair of a.
 #pragma once
 
 #include "simd/matrix_tiles.h"
@@ -67,6 +68,7 @@ inline Pairs round_pairs(F32 x, F32 y) {
 inline F32 dot(Pairs a, Pairs b, F32 c) {
   return {_mm512_dpbf16_ps(c.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v))};
 }
+inline F32 fma(uint32_t a, Pairs b, F32 c) { return dot(set1_pair(a), b, c); }
 #else
 inline Pairs round_pairs(F32 x, F32 y) {
   return {_mm512_inserti64x4(_mm512_castsi256_si512(to_bf16(x)), to_bf16(y), 1)};
