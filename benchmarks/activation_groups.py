@@ -10,14 +10,13 @@ them exact. All is compared with float32; 0 stands for exact activations.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import quality, results
+from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.linear import CpuLinear
 from quire.models.hub import resolve_model
 
@@ -41,20 +40,21 @@ def rounded(x: np.ndarray, size: int) -> np.ndarray:
     return np.ascontiguousarray(values.reshape(len(x), -1)[:, : x.shape[1]])
 
 
-@contextmanager
-def rounded_activations(size: int) -> Iterator[None]:
-    """Let quantized linears of this process round what they are given."""
-    exact = CpuLinear.__call__
+class RoundedLinear(CpuLinear):
+    """Quantized weights round what they are given, ``size`` inputs at a time."""
 
-    def call(self: CpuLinear, x: np.ndarray, *arguments: Any, **named: Any) -> np.ndarray:
-        quantized = all(packed.form is not None for packed in self.packed)
-        return exact(self, rounded(x, size) if quantized else x, *arguments, **named)
+    size = 0
 
-    CpuLinear.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        CpuLinear.__call__ = exact  # type: ignore[method-assign]
+    def __call__(self, x: np.ndarray, *arguments: Any, **named: Any) -> np.ndarray:
+        if self.size and all(packed.form is not None for packed in self.packed):
+            x = rounded(x, self.size)
+        return super().__call__(x, *arguments, **named)
+
+
+def rounding_backend(size: int) -> CpuBackend:
+    """Return a backend with such linears; 0 rounds nothing."""
+    linear = type("RoundedLinear", (RoundedLinear,), {"size": size})
+    return type("RoundingBackend", (CpuBackend,), {"linear": linear})(threads=2)
 
 
 def measure(path: Path, windows: np.ndarray) -> list[dict[str, Any]]:
@@ -68,11 +68,7 @@ def measure(path: Path, windows: np.ndarray) -> list[dict[str, Any]]:
             "activations": "fp32",
         }
         for size in SIZES:
-            if size:
-                with rounded_activations(size):
-                    logits = quality.quire_logits(path, windows, settings)
-            else:
-                logits = quality.quire_logits(path, windows, settings)
+            logits = quality.quire_logits(path, windows, settings, rounding_backend(size))
             row = {"weights": name, "inputs": size, **quality.compare(logits, exact, windows)}
             print(f"{name:10} {size:4}  KL {row['kl']:.6f}  perplexity {row['perplexity']:.4f}")
             rows.append(row)

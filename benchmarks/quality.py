@@ -27,6 +27,7 @@ from rich.table import Table
 from benchmarks import results
 from quire.core.config import ModelOptions
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels.backend import Backend
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.models.gguf_export import GgufExport
@@ -77,9 +78,11 @@ class Case:
     settings: dict[str, Any]
 
 
-def quire_logits(path: Path, windows: np.ndarray, settings: dict[str, Any]) -> np.ndarray:
+def quire_logits(
+    path: Path, windows: np.ndarray, settings: dict[str, Any], backend: Backend | None = None
+) -> np.ndarray:
     """Return (windows, tokens, V) float32 of windows (windows, tokens), each starting anew."""
-    backend = create_backend("cpu", threads=2)
+    backend = backend or create_backend("cpu", threads=2)
     options = ModelOptions(**settings)
     count, length = windows.shape
     dtype = str(settings.get("dtype", "auto" if is_gguf(path) else "float32"))
