@@ -362,16 +362,21 @@ void paged_attention(const AttentionLayer& layer, const KVBlocks& blocks,
   Step step{layer, blocks, batch, qkv, out, 1.0f, layer.num_heads / layer.num_kv_heads,
             0,     1,      1,     1,   0,   false};
   switch (blocks.type) {
+    case KVType::bfloat16:
+      return attend<BF16>(step);
+#if defined(QUIRE_EXTENDS)
+    default:  // this file is compiled anew for products of bfloat16
+      return QUIRE_BASE_ISA::paged_attention(layer, blocks, batch, qkv, out);
+#else
     case KVType::float32:
       return attend<float>(step);
     case KVType::float16:
       return attend<F16>(step);
-    case KVType::bfloat16:
-      return attend<BF16>(step);
     case KVType::e4m3:
       return attend<E4M3>(step);
     case KVType::int8:
       return attend<int8_t>(step);
+#endif
   }
 }
 

@@ -9,12 +9,10 @@ namespace quire::QUIRE_ISA {
 extern const Kernels table;
 const Kernels table = {
     QUIRE_STRING(QUIRE_ISA),
-#ifdef QUIRE_BASE_ISA
 #define QUIRE_KERNEL(result, name, arguments) QUIRE_BASE_ISA::name,
-#define QUIRE_MATRIX_KERNEL(result, name, arguments) name,
-#else
-#define QUIRE_KERNEL(result, name, arguments) name,
-#endif
+#define QUIRE_OWN_KERNEL(result, name, arguments) name,
+#define QUIRE_INT8_KERNEL(result, name, arguments) QUIRE_INT8_ISA::name,
+#define QUIRE_BFLOAT16_KERNEL(result, name, arguments) QUIRE_BFLOAT16_ISA::name,
 #include "include/kernels.def"
 #undef QUIRE_KERNEL
 };

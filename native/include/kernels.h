@@ -39,18 +39,38 @@ const char* emulated_isa(int i);
 
 }  // namespace quire
 
+// Whose kernels the table of QUIRE_ISA takes: its own, unless the build says otherwise.
 #ifdef QUIRE_ISA
-namespace quire::QUIRE_ISA {
-#define QUIRE_KERNEL(result, name, arguments) result name arguments;
-#include "include/kernels.def"
-#undef QUIRE_KERNEL
-}  // namespace quire::QUIRE_ISA
+#ifndef QUIRE_BASE_ISA
+#define QUIRE_BASE_ISA QUIRE_ISA
+#else
+#define QUIRE_EXTENDS
 #endif
-
-#ifdef QUIRE_BASE_ISA
-namespace quire::QUIRE_BASE_ISA {
-#define QUIRE_KERNEL(result, name, arguments) result name arguments;
+#ifndef QUIRE_INT8_ISA
+#define QUIRE_INT8_ISA QUIRE_ISA
+#endif
+#ifndef QUIRE_BFLOAT16_ISA
+#define QUIRE_BFLOAT16_ISA QUIRE_ISA
+#endif
+#define QUIRE_OWN_KERNEL(result, name, arguments) \
+  namespace QUIRE_ISA {                           \
+  result name arguments;                          \
+  }
+#define QUIRE_KERNEL(result, name, arguments) \
+  namespace QUIRE_BASE_ISA {                  \
+  result name arguments;                      \
+  }
+#define QUIRE_INT8_KERNEL(result, name, arguments) \
+  namespace QUIRE_INT8_ISA {                       \
+  result name arguments;                           \
+  }
+#define QUIRE_BFLOAT16_KERNEL(result, name, arguments) \
+  QUIRE_KERNEL(result, name, arguments)                \
+  namespace QUIRE_BFLOAT16_ISA {                       \
+  result name arguments;                               \
+  }
+namespace quire {
 #include "include/kernels.def"
+}
 #undef QUIRE_KERNEL
-}  // namespace quire::QUIRE_BASE_ISA
 #endif
