@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ BLOCK = 16
 TINY_WINDOW, TINY_WINDOWS = 512, 8
 SHAPE_WINDOW = 96
 #: (windows, tokens) of smollm2, whose vocabulary is large.
-REAL_WINDOWS = (4, 256)
+REAL_WINDOWS = (28, 256)
 PEER = Path(__file__).parent / "peers" / "llama_cpp_logits.py"
 #: Name to settings of a model that is rounded at load.
 ROUNDED: dict[str, dict[str, Any]] = {
@@ -69,7 +70,7 @@ class Case:
         name: For the table.
         engine: ``quire`` or ``llama.cpp``.
         path: Folder or file.
-        settings: Of the model, ``float32`` unless named.
+        settings: Of the model, ``float32`` unless named, and ``kv_cache_dtype``.
     """
 
     name: str
@@ -83,6 +84,8 @@ def quire_logits(
 ) -> np.ndarray:
     """Return (windows, tokens, V) float32 of windows (windows, tokens), each starting anew."""
     backend = backend or create_backend("cpu", threads=2)
+    settings = dict(settings)
+    kv_dtype = settings.pop("kv_cache_dtype", "auto")
     options = ModelOptions(**settings)
     count, length = windows.shape
     dtype = str(settings.get("dtype", "auto" if is_gguf(path) else "float32"))
@@ -90,7 +93,8 @@ def quire_logits(
         path, backend, dtype=dtype, plan=create_plan(options), max_model_len=length + BLOCK
     )
     config = model.config
-    spec = KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, BLOCK, config.dtype)
+    kv_dtype = config.dtype if kv_dtype == "auto" else kv_dtype
+    spec = KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, BLOCK, kv_dtype)
     blocks = -(-length // BLOCK)
     cache = backend.kv_cache(spec, blocks + 1)
     logits = np.empty((count, length, config.vocab_size), np.float32)
@@ -173,12 +177,12 @@ def measure_smollm2(console: Console, peer: str) -> None:
     if path is None:
         raise SystemExit("[quality] skipped: smollm2 is not on this machine. quire pull smollm2.")
     windows = text_windows(path, *REAL_WINDOWS)
-    settings = {"activations": "fp32"}
-    exact = quire_logits(path, windows, settings)
-    cases = [case for case in gguf_cases("Q4_1", path, bool(peer)) if case.settings != settings]
-    reference = {"weights": "GGUF Q4_1, --activations fp32", "engine": "quire"}
+    exact = quire_logits(path, windows, {"activations": "fp32", "dtype": "float32"})
+    reference = {"weights": "GGUF Q4_1, --activations fp32 --dtype float32", "engine": "quire"}
     rows = [reference | compare(exact, exact, windows)]
-    rows += measure(iter(cases), exact, windows, peer)
+    brief = Case("GGUF Q4_1, bfloat16 KV", "quire", path, {"kv_cache_dtype": "bfloat16"})
+    cases = chain(gguf_cases("Q4_1", path, bool(peer)), [brief])
+    rows += measure(cases, exact, windows, peer)
     print_table(console, "smollm2", rows, True)
     results.write("quality_smollm2", rows, windows=REAL_WINDOWS)
 

@@ -59,8 +59,8 @@ def phases(quick: bool) -> list[Phase]:
 def limits(work: Work, costs: Costs, dtype: str, phase: Phase) -> dict[str, tuple[float, str]]:
     """Return the least seconds of a step's linears and attention, and what binds each."""
     own = peak_of(dtype, costs.speed)
-    # The cache has the type of the weights; bfloat16 where they are quantized.
-    attention = peak_of(dtype if dtype in ("float32", "float16") else "bfloat16", costs.speed)
+    # The cache has the type of the weights, float16 where they are quantized.
+    attention = peak_of(dtype if dtype == "bfloat16" else "float16", costs.speed)
     if phase.tokens:
         matrices = 2 * (work.matrix_params * phase.tokens + work.head_params)
         kv, pairs = work.kv_bytes * phase.tokens, phase.tokens * (phase.tokens + 1) / 2

@@ -313,8 +313,8 @@ def _uniform(file: GgufFile, key: str, value: Any) -> Any:
 def _dtype(file: GgufFile) -> str:
     """Return the half-precision type that most bytes of float matrices have.
 
-    Without any it is float32; bfloat16 in files of quantized ones. The KV cache then has it: the
-    models were trained with it, no value is too large for it, and attention over it is faster.
+    Without any it is float32; float16, which the KV cache then has, in files of quantized ones:
+    bfloat16, over which prompts' attention is faster, adds to what rounding costs.
     """
     count: Counter[str] = Counter()
     for tensor in file.tensors.values():
@@ -325,5 +325,5 @@ def _dtype(file: GgufFile) -> str:
     if count["F16"] or count["BF16"]:
         most = max(("F16", "BF16", "F32"), key=count.__getitem__)
     else:
-        most = "BF16" if count["quantized"] > count["F32"] else "F32"
+        most = "F16" if count["quantized"] > count["F32"] else "F32"
     return {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}[most]

@@ -145,7 +145,7 @@ def test_quantized_file_has_the_quantized_values(
         driver = create_driver(path, backend)
     assert f"tensors are 23 {type_name}, 10 F32" in caplog.text
     assert f"50 matrices are held in {FORMS[type_name]}" in caplog.text
-    assert driver.decoder.config.dtype == "bfloat16"
+    assert driver.decoder.config.dtype == "float16"
     (prompt,) = random_prompts([12])
     got = create_driver(path, reference).step([np.array(prompt)])
     exact = create_driver(path, backend, plan=QuantizationPlan(exact_activations=True))
