@@ -18,60 +18,105 @@ constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
 constexpr int64_t max_rows_at_once = 256;
 
 // The instance for a tile of 1 .. tile_rows rows.
-template <class Codes, Grouping grouping, int rows = 1>
+template <class Codes, Grouping grouping, class Scales, int rows = 1>
 RunQuantizedTile tile_of_rows(int64_t wanted) {
   if constexpr (rows < QuantizedFormat::tile_rows)
-    if (wanted != rows) return tile_of_rows<Codes, grouping, rows + 1>(wanted);
-  return run_quantized_tile<Codes, grouping, rows>;
+    if (wanted != rows) return tile_of_rows<Codes, grouping, Scales, rows + 1>(wanted);
+  return run_quantized_tile<Codes, grouping, Scales, rows>;
 }
+
+// Tiles that unpack for themselves cost less than unpacking to memory when they are few.
+constexpr int64_t max_packed_tiles = F32::lanes >= 8 ? 2 : 0;
+
+// What an instance is made for.
+struct TileKind {
+  int32_t bits;
+  bool has_book;
+  ScalePlace scales;
+  bool packed;  // codes, as they lie in a panel
+};
 
 bool uses_bytes(const QuantizedWeights& weights) { return weights.bits == 8 || weights.has_book; }
 
 // Tiles of codes that were unpacked to bytes. Codes of more than four bits are never joined.
 template <Grouping grouping>
-RunQuantizedTile tile_of_bytes(const QuantizedWeights& weights, int64_t rows) {
-  if (uses_bytes(weights)) return tile_of_rows<ByteCodes<Range::byte>, grouping>(rows);
+RunQuantizedTile tile_of_bytes(const TileKind& kind, int64_t rows) {
+  using Scales = DirectScales<float>;
+  if (kind.bits == 8 || kind.has_book)
+    return tile_of_rows<ByteCodes<Range::byte>, grouping, Scales>(rows);
   if constexpr (grouping != Grouping::joined)
-    if (weights.bits > 4) return tile_of_rows<ByteCodes<Range::below_64>, grouping>(rows);
-  return tile_of_rows<ByteCodes<Range::below_16>, grouping>(rows);
+    if (kind.bits > 4) return tile_of_rows<ByteCodes<Range::below_64>, grouping, Scales>(rows);
+  return tile_of_rows<ByteCodes<Range::below_16>, grouping, Scales>(rows);
 }
 
 // Tiles that unpack codes themselves.
 template <Grouping grouping>
-RunQuantizedTile tile_of_packed(const QuantizedWeights& weights, int64_t rows) {
+RunQuantizedTile tile_of_packed(const TileKind& kind, int64_t rows) {
 #if defined(QUIRE_VECTORS)
-  if (weights.has_book) return tile_of_rows<AskingCodes<BookCodes>, grouping>(rows);
-  if (weights.bits == 2) return tile_of_rows<AskingCodes<PackedCodes<2>>, grouping>(rows);
-  if (weights.bits == 3) return tile_of_rows<AskingCodes<PackedCodes<3>>, grouping>(rows);
+  using Scales = DirectScales<float>;
+  if (kind.has_book) return tile_of_rows<AskingCodes<BookCodes>, grouping, Scales>(rows);
+  if (kind.bits == 2) return tile_of_rows<AskingCodes<PackedCodes<2>>, grouping, Scales>(rows);
+  if (kind.bits == 3) return tile_of_rows<AskingCodes<PackedCodes<3>>, grouping, Scales>(rows);
   if constexpr (grouping != Grouping::joined) {
-    if (weights.bits == 5) return tile_of_rows<AskingCodes<PackedCodes<5>>, grouping>(rows);
-    if (weights.bits == 6) return tile_of_rows<AskingCodes<PackedCodes<6>>, grouping>(rows);
-    if (weights.bits == 8) return tile_of_rows<AskingCodes<ByteCodes<Range::byte>>, grouping>(rows);
+    using Whole = AskingCodes<ByteCodes<Range::byte>>;
+    if (kind.bits == 5) return tile_of_rows<AskingCodes<PackedCodes<5>>, grouping, Scales>(rows);
+    if (kind.bits == 6) return tile_of_rows<AskingCodes<PackedCodes<6>>, grouping, Scales>(rows);
+    if (kind.bits == 8) return tile_of_rows<Whole, grouping, Scales>(rows);
   }
-  return tile_of_rows<AskingCodes<PackedCodes<4>>, grouping>(rows);
+  return tile_of_rows<AskingCodes<PackedCodes<4>>, grouping, Scales>(rows);
 #else
-  return tile_of_bytes<grouping>(weights, rows);
+  return tile_of_bytes<grouping>(kind, rows);
+#endif
+}
+
+// Tiles that take scales as they lie, too: made for the types of GGUF, and for what is like them.
+bool takes_scales_in_place(const QuantizedWeights& weights) {
+  const int32_t bits = weights.bits;
+  if (max_packed_tiles == 0 || weights.in_features % record_inputs != 0) return false;
+  if (weights.group_size < record_inputs)
+    return weights.scale_form == ScaleForm::bytes && (bits == 3 || bits == 6);
+  if (weights.group_size > record_inputs) return false;
+  if (weights.scale_form == ScaleForm::bytes) return bits == 4 || bits == 5;
+  return weights.scale_form == ScaleForm::direct && weights.scale_dtype == DType::float16 &&
+         !weights.has_book && (bits == 4 || bits == 5 || bits == 8);
+}
+
+RunQuantizedTile tile_of_scales_in_place(const TileKind& kind, int64_t rows) {
+#if defined(QUIRE_VECTORS)
+  constexpr Grouping halves = Grouping::halves, records = Grouping::records;
+  using Halves = DirectScales<F16>;
+  using Levels = ScalesOfTwoLevels;
+  if (kind.scales == ScalePlace::halves) {
+    if (kind.bits == 4) return tile_of_rows<AskingCodes<PackedCodes<4>>, records, Halves>(rows);
+    if (kind.bits == 5) return tile_of_rows<AskingCodes<PackedCodes<5>>, records, Halves>(rows);
+    return tile_of_rows<AskingCodes<ByteCodes<Range::byte>>, records, Halves>(rows);
+  }
+  if (kind.has_book) return tile_of_rows<AskingCodes<BookCodes>, records, Levels>(rows);
+  if (kind.bits == 3) return tile_of_rows<AskingCodes<PackedCodes<3>>, halves, Levels>(rows);
+  if (kind.bits == 4) return tile_of_rows<AskingCodes<PackedCodes<4>>, records, Levels>(rows);
+  if (kind.bits == 5) return tile_of_rows<AskingCodes<PackedCodes<5>>, records, Levels>(rows);
+  return tile_of_rows<AskingCodes<PackedCodes<6>>, halves, Levels>(rows);
+#else
+  return tile_of_bytes<Grouping::records>(kind, rows);
 #endif
 }
 
 template <Grouping grouping>
-RunQuantizedTile tile_of_codes(const QuantizedWeights& weights, bool packed, int64_t rows) {
-  return packed ? tile_of_packed<grouping>(weights, rows) : tile_of_bytes<grouping>(weights, rows);
+RunQuantizedTile tile_of_kind(const TileKind& kind, int64_t rows) {
+  return kind.packed ? tile_of_packed<grouping>(kind, rows) : tile_of_bytes<grouping>(kind, rows);
 }
 
-RunQuantizedTile quantized_tile_of(const QuantizedWeights& weights, bool packed, int64_t rows) {
-  switch (grouping_of(weights)) {
+RunQuantizedTile quantized_tile_of(Grouping grouping, const TileKind& kind, int64_t rows) {
+  if (kind.scales != ScalePlace::unpacked) return tile_of_scales_in_place(kind, rows);
+  switch (grouping) {
     case Grouping::halves:
-      return tile_of_codes<Grouping::halves>(weights, packed, rows);
+      return tile_of_kind<Grouping::halves>(kind, rows);
     case Grouping::joined:
-      return tile_of_codes<Grouping::joined>(weights, packed, rows);
+      return tile_of_kind<Grouping::joined>(kind, rows);
     default:
-      return tile_of_codes<Grouping::records>(weights, packed, rows);
+      return tile_of_kind<Grouping::records>(kind, rows);
   }
 }
-
-// Tiles that unpack for themselves cost less than unpacking to memory when they are few.
-constexpr int64_t max_packed_tiles = F32::lanes >= 8 ? 2 : 0;
 
 static_assert(block_groups<QuantizedFormat> <= max_tile_groups, "a tile takes a block");
 
@@ -87,16 +132,17 @@ class IntegerBlocks {
         scales_begin_(weights.scales_begin()),
         offsets_begin_(weights.offsets_begin()),
         packed_(activations.tiles().count <= max_packed_tiles),
-        // A line for each group or half of a record, to be taken as it is.
-        in_place_(packed_ && !weights.has_book && weights.scale_form == ScaleForm::direct &&
-                  weights.scale_dtype == DType::float16 && weights.group_size <= record_inputs &&
-                  weights.in_features % record_inputs == 0),
+        scales_(!packed_ || !takes_scales_in_place(weights) ? ScalePlace::unpacked
+                : weights.scale_form == ScaleForm::direct   ? ScalePlace::halves
+                                                            : ScalePlace::two_levels),
         lines_(weights) {
     for (int i = 0; i < 16; ++i) book_[i] = static_cast<uint8_t>(weights.book_codes[i] + 128);
     const Tiles& tiles = activations.tiles();
     least_rows_ = tiles.num_rows / tiles.count;
     for (int more = 0; more < 2; ++more)
-      run_[more] = quantized_tile_of(weights, packed_, least_rows_ + more);
+      run_[more] =
+          quantized_tile_of(grouping_of(weights),
+                            {weights.bits, weights.has_book, scales_, packed_}, least_rows_ + more);
   }
 
   static Format format(const QuantizedWeights& weights) {
@@ -123,16 +169,20 @@ class IntegerBlocks {
 
  private:
   void take_scales(const RecordSpan& span, QuantizedTile& tile) {
-    if (in_place_) {
-      const auto lines = [&](int64_t begin) {
-        const int64_t line = span.first * (weights_.group_size < record_inputs ? 2 : 1);
-        return reinterpret_cast<const F16*>(span.panel + begin) + line * panel_width;
-      };
-      tile.stored_scales = lines(scales_begin_);
-      if (weights_.has_offsets) tile.stored_offsets = lines(offsets_begin_);
+    if (scales_ == ScalePlace::unpacked) {
+      unpacked_.read_all_scales(weights_, span, tile);
       return;
     }
-    unpacked_.read_all_scales(weights_, span, tile);
+    const int64_t line = span.first * (weights_.group_size < record_inputs ? 2 : 1) * panel_width;
+    const char *scales = span.panel + scales_begin_, *offsets = span.panel + offsets_begin_;
+    if (scales_ == ScalePlace::halves) {
+      tile.stored_scales = reinterpret_cast<const F16*>(scales) + line;
+      if (weights_.has_offsets) tile.stored_offsets = reinterpret_cast<const F16*>(offsets) + line;
+      return;
+    }
+    unpacked_.read_super_scales(weights_, span, tile);
+    tile.group_scales = reinterpret_cast<const int8_t*>(scales) + line;
+    if (weights_.has_offsets) tile.group_offsets = reinterpret_cast<const int8_t*>(offsets) + line;
   }
 
   const uint8_t* packed_codes(const RecordSpan& span) const {
@@ -153,7 +203,8 @@ class IntegerBlocks {
   const UnpackedBlock unpacked_;
   // What takes divisions to work out, once: a block of few rows takes no longer than some of them.
   const int64_t record_bytes_, scales_begin_, offsets_begin_;
-  const bool packed_, in_place_;
+  const bool packed_;
+  const ScalePlace scales_;
   ScaleLines lines_;
   int64_t least_rows_;
   RunQuantizedTile run_[2];  // tiles of that many rows, and of one more

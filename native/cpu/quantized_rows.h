@@ -31,6 +31,21 @@ struct UnpackedBlock {
     read_scales(weights, span, weights.offsets_begin(), 1.0f, offsets);
     tile.offsets = offsets;
   }
+
+  // Give the tile what stands for 256 inputs each of a span that begins with such.
+  void read_super_scales(const QuantizedWeights& weights, const RecordSpan& span,
+                         QuantizedTile& tile) const {
+    const int64_t super = span.first / QuantizedWeights::super_records;
+    const int64_t count = ceil_div(span.records, QuantizedWeights::super_records);
+    const auto read = [&](int64_t begin, float factor, float* out) {
+      const char* at = span.panel + begin + weights.group_lines_bytes();
+      read_lines(reinterpret_cast<const F16*>(at) + super * QuantizedWeights::panel_width, count,
+                 set1(factor), out);
+      return out;
+    };
+    tile.scales = read(weights.scales_begin(), weights.has_book ? weights.book_step : 1.0f, scales);
+    if (weights.has_offsets) tile.offsets = read(weights.offsets_begin(), 1.0f, offsets);
+  }
 };
 
 template <class Format>

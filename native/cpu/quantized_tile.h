@@ -106,6 +106,10 @@ struct QuantizedTile {
   const float* offsets;                // the same, or null
   const F16* stored_scales;            // instead of them, as they lie in the panel
   const F16* stored_offsets;
+  // Or bytes [group][half][32 outputs] as they lie there; `scales` and `offsets`, [256 inputs][32
+  // outputs], are then what these are multiplied by.
+  const int8_t* group_scales;
+  const int8_t* group_offsets;
   int64_t groups;  // records
   int64_t joined;  // that are one group; 1 where none are
   bool first;      // whether this is the first block: `out` is written, else added to
@@ -120,6 +124,40 @@ struct QuantizedTile {
 };
 
 using RunQuantizedTile = void (*)(const QuantizedTile&);
+
+// Where a tile finds scales: as floats, unpacked for it, or as they lie in the panel.
+enum class ScalePlace { unpacked, halves, two_levels };
+
+// Scales and offsets from where a tile has them: of lines of groups, and of those of 256 inputs.
+template <class T>
+struct DirectScales {
+  const T* scales;
+  const T* offsets;
+  explicit DirectScales(const QuantizedTile& tile);
+  F32 scale(int64_t at, int64_t) const { return load(scales + at); }
+  F32 offset(int64_t at, int64_t) const { return load(offsets + at); }
+};
+
+template <>
+inline DirectScales<float>::DirectScales(const QuantizedTile& tile)
+    : scales(tile.scales), offsets(tile.offsets) {}
+template <>
+inline DirectScales<F16>::DirectScales(const QuantizedTile& tile)
+    : scales(tile.stored_scales), offsets(tile.stored_offsets) {}
+
+struct ScalesOfTwoLevels {
+  const int8_t *groups, *group_offsets;
+  const float *scales, *offsets;
+  explicit ScalesOfTwoLevels(const QuantizedTile& tile)
+      : groups(tile.group_scales),
+        group_offsets(tile.group_offsets),
+        scales(tile.scales),
+        offsets(tile.offsets) {}
+  F32 scale(int64_t at, int64_t super) const { return load(groups + at) * load(scales + super); }
+  F32 offset(int64_t at, int64_t super) const {
+    return load(group_offsets + at) * load(offsets + super);
+  }
+};
 
 template <class Codes>
 inline Codes codes_of(const QuantizedTile&) {
@@ -173,8 +211,9 @@ struct CodeReader<AskingCodes<Codes>> {
   void end_group(const QuantizedTile& tile) { codes.ahead += tile.ahead_bytes; }
 };
 
-template <class Codes, Grouping grouping, int rows>
+template <class Codes, Grouping grouping, class Scales, int rows>
 void run_quantized_tile(const QuantizedTile& tile) {
+  const Scales scales(tile);
   constexpr bool joins = grouping == Grouping::joined;
   constexpr int halves = grouping == Grouping::halves ? 2 : 1;
   constexpr int vectors = dot_vectors<rows>, width = vectors * F32::lanes;
@@ -226,16 +265,16 @@ void run_quantized_tile(const QuantizedTile& tile) {
           dot_words<Codes, rows, vectors, words>(reader.codes, record, 0, part / F32::lanes, inputs,
                                                  sizeof(*a), dots);
         }
+        const int64_t super = group / QuantizedWeights::super_records * panel + part;
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v) {
-          const int64_t at = line + v * F32::lanes;
-          const F32 scale = tile.scales ? load(tile.scales + at) : load(tile.stored_scales + at);
+          const int64_t at = line + v * F32::lanes, super_at = super + v * F32::lanes;
+          const F32 scale = scales.scale(at, super_at);
 #pragma GCC unroll 16
           for (int m = 0; m < rows; ++m)
             sums[m][v] = fma(to_float(dots[m][v]), scale * set1(a[m].scale), sums[m][v]);
-          if (!tile.offsets && !tile.stored_offsets) continue;
-          const F32 offset =
-              tile.offsets ? load(tile.offsets + at) : load(tile.stored_offsets + at);
+          if (!scales.offsets) continue;
+          const F32 offset = scales.offset(at, super_at);
 #pragma GCC unroll 16
           for (int m = 0; m < rows; ++m) sums[m][v] = fma(offset, set1(a[m].sum[half]), sums[m][v]);
         }

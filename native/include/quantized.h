@@ -28,6 +28,7 @@ struct QuantizedWeights {
   static constexpr int64_t panel_width = 32;
   static constexpr int64_t record_inputs = 32;
   static constexpr int64_t super_inputs = 256;
+  static constexpr int64_t super_records = super_inputs / record_inputs;
   static constexpr int64_t max_activation_inputs = 128;
   static constexpr int64_t record_codes = panel_width * record_inputs;
 
