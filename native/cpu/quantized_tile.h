@@ -183,7 +183,8 @@ struct AskingCodes {
   Bytes load(const uint8_t* record, int word, int vector) const {
     constexpr int vectors = word_bytes / register_bytes;
     if (vector % (vectors / 2) == 0)
-      __builtin_prefetch(ahead + word * bytes_a_word + vector * bytes_a_word / vectors, 0, 2);
+      __builtin_prefetch(ahead + word * bytes_a_word + vector * bytes_a_word / vectors, 0,
+                         asked_cache);
     return codes.load(record, word, vector);
   }
 };
@@ -238,7 +239,8 @@ void run_quantized_tile(const QuantizedTile& tile) {
     const char* const* lines = tile.ahead_lines;
     const auto ask_ahead = [&] {
       reader.begin_group(tile);
-      for (int64_t i = 0; i < tile.lines_per_group; ++i) __builtin_prefetch(*lines++, 0, 2);
+      for (int64_t i = 0; i < tile.lines_per_group; ++i)
+        __builtin_prefetch(*lines++, 0, asked_cache);
     };
     const auto end_record = [&] {
       inputs += rows * sizeof(*a);
