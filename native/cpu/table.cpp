@@ -11,7 +11,6 @@ const Kernels table = {
     QUIRE_STRING(QUIRE_ISA),
 #define QUIRE_KERNEL(result, name, arguments) QUIRE_BASE_ISA::name,
 #define QUIRE_OWN_KERNEL(result, name, arguments) name,
-#define QUIRE_INT8_KERNEL(result, name, arguments) QUIRE_INT8_ISA::name,
 #define QUIRE_BFLOAT16_KERNEL(result, name, arguments) QUIRE_BFLOAT16_ISA::name,
 #include "include/kernels.def"
 #undef QUIRE_KERNEL

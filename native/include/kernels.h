@@ -46,9 +46,6 @@ const char* emulated_isa(int i);
 #else
 #define QUIRE_EXTENDS
 #endif
-#ifndef QUIRE_INT8_ISA
-#define QUIRE_INT8_ISA QUIRE_ISA
-#endif
 #ifndef QUIRE_BFLOAT16_ISA
 #define QUIRE_BFLOAT16_ISA QUIRE_ISA
 #endif
@@ -59,10 +56,6 @@ const char* emulated_isa(int i);
 #define QUIRE_KERNEL(result, name, arguments) \
   namespace QUIRE_BASE_ISA {                  \
   result name arguments;                      \
-  }
-#define QUIRE_INT8_KERNEL(result, name, arguments) \
-  namespace QUIRE_INT8_ISA {                       \
-  result name arguments;                           \
   }
 #define QUIRE_BFLOAT16_KERNEL(result, name, arguments) \
   QUIRE_KERNEL(result, name, arguments)                \

@@ -19,9 +19,8 @@ enum class Range { below_16, below_64, byte };
 
 constexpr int word_bytes = 32 * 4;  // weights of one word of a panel
 
-// The cache that few rows ask memory for weights into, as __builtin_prefetch numbers them: 2 is L2.
-// L1 where processors with bfloat16 and no AMX are meant, most of them Zen 4 and 5: measured on the
-// latter.
+// The cache that few rows ask memory for weights into, as __builtin_prefetch numbers them: 2 is L2,
+// 3 is L1. Zen 5 is faster with L1; avx512bf16 is used where its products measured fast, as there.
 #if defined(__AVX512BF16__)
 constexpr int asked_cache = 3;
 #else
