@@ -13,11 +13,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from quire.kernels.cpu.native import native
 from quire.kernels.cpu.probe import MachineSpeed, measure_machine
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,17 @@ class Costs:
     def measured(cls) -> Costs:
         """Measure for about three seconds."""
         return cls(measure_machine(native.num_threads()), native.measure_barrier())
+
+    def around(self, work: Callable[[], Result]) -> tuple[Costs, Result]:
+        """Do the work; return also what the machine reached meanwhile.
+
+        Its bandwidth is the mean of what was measured just before and just after: where a virtual
+        machine's neighbours come and go it halves and doubles within minutes.
+        """
+        before = native.measure_read()
+        result = work()
+        bandwidth = (before + native.measure_read()) / 2
+        return replace(self, speed=replace(self.speed, read_bytes_per_second=bandwidth)), result
 
     def limit(self, nbytes: float, operations: float, peak: float) -> tuple[float, str]:
         """Return the least seconds and what binds: ``memory`` or ``arithmetic``."""

@@ -81,6 +81,8 @@ def _seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
 
 def measure(kernel: Kernel, costs: Costs, rounds: int) -> dict[str, Any]:
     """Return a kernel's time, the fraction of its limit, and what is left."""
+    costs, seconds = costs.around(lambda: results.summary(_seconds(kernel.calls, rounds)))
+    taken = seconds["median"]
     limit, bound = costs.limit(
         kernel.nbytes, kernel.operations, roofline.peak_of(kernel.dtype, costs.speed)
     )
@@ -91,14 +93,13 @@ def measure(kernel: Kernel, costs: Costs, rounds: int) -> dict[str, Any]:
         call, times = kernel.cached
         own = median(_seconds([call] * 8, rounds)) - floor - jobs_of(call) * costs.barrier
         in_cache = floor + jobs * costs.barrier + max(own, 0.0) * times
-    seconds = results.summary(_seconds(kernel.calls, rounds))
-    taken = seconds["median"]
     return {
         "group": kernel.group,
         "name": kernel.name,
         "rows": kernel.rows,
         "seconds": seconds,
         "gb_per_second": round(kernel.nbytes / taken / 1e9, 2),
+        "machine_gb_per_second": round(costs.speed.read_bytes_per_second / 1e9, 2),
         "gop_per_second": round(kernel.operations / taken / 1e9, 1),
         **account(costs, taken, limit, bound, call=floor, jobs=jobs, in_cache=in_cache),
     }

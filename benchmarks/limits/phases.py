@@ -155,10 +155,10 @@ class Phases:
 
     def measure(self, phase: Phase, rounds: int) -> dict[str, Any]:
         """Return a phase's time, the fraction of its limit, and what is left."""
-        runs = [self.run(phase) for _ in range(rounds)]
+        costs, runs = self.costs.around(lambda: [self.run(phase) for _ in range(rounds)])
         seconds = [taken for taken, _, _ in runs]
         taken, jobs = median(seconds), runs[0][2]
-        found = limits(self.work, self.costs, self.dtype, phase)
+        found = limits(self.work, costs, self.dtype, phase)
         moved = totals(self.work, phase)
         limit = sum(least for least, _ in found.values())
         parts = {
@@ -168,11 +168,12 @@ class Phases:
         left = {
             f"{name} above limit": parts.pop(name) - least for name, (least, _) in found.items()
         }
-        speed = self.costs.speed
+        speed = costs.speed
         return {
             "phase": phase.name,
             "seconds": results.summary(seconds),
             "tokens_per_second": round((phase.tokens or phase.batch) / taken, 2),
+            "machine_gb_per_second": round(speed.read_bytes_per_second / 1e9, 2),
             "limit_seconds": limit,
             "of_limit": round(limit / taken, 3),
             "bound": max(found.values())[1],
@@ -181,7 +182,7 @@ class Phases:
             **moved,
             "jobs": jobs,
             "left": {name: round(part / taken, 3) for name, part in (left | parts).items()},
-            "barriers": round(jobs * self.costs.barrier / taken, 3),
+            "barriers": round(jobs * costs.barrier / taken, 3),
         }
 
     def all(self, rounds: int) -> Iterator[dict[str, Any]]:
