@@ -8,18 +8,37 @@
 - instructions: what the same loop takes beyond that with its data in a processor cache, where the
   limit is memory; where it is arithmetic, all that is left.
 - rest: what only data from memory adds beyond reading it at full speed, and threads that wait.
+
+``of_limit`` compares like with like: the bandwidth of a virtual machine halves and doubles within
+seconds, so each repeat has a limit of its own, from plain reads by the same threads just before and
+just after it (:meth:`Costs.around`). ``of_limit`` is the median over repeats of limit / seconds,
+``limit_seconds`` that share of the median seconds. Peaks of arithmetic, which hardly move, are the
+best of many short runs at the start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from statistics import median
+from typing import Any, Protocol, TypeVar
 
 from quire.kernels.cpu.native import native
 from quire.kernels.cpu.probe import MachineSpeed, measure_machine
 
 Result = TypeVar("Result")
+#: Reads of memory just before a repeat, and just after: 32 MiB each, half a millisecond.
+READS = 2
+
+
+class MemoryReader(Protocol):
+    """Memory of far more than a last cache holds: ``native.MemoryReader``."""
+
+    part_bytes: int
+
+    def read(self) -> float:
+        """Return the seconds that the compute threads take to read the next part."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,30 +48,41 @@ class Costs:
     Attributes:
         speed: Peaks and bandwidth of the threads in use.
         barrier: Seconds of a job of the thread pool beyond its work.
+        reader: Reads memory between repeats.
     """
 
     speed: MachineSpeed
     barrier: float
+    reader: MemoryReader
 
     @classmethod
     def measured(cls) -> Costs:
-        """Measure for about three seconds."""
-        return cls(measure_machine(native.num_threads()), native.measure_barrier())
+        """Measure for about three seconds; keeps 512 MiB to read."""
+        speed = measure_machine(native.num_threads())
+        return cls(speed, native.measure_barrier(), native.MemoryReader())
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes read from memory per second."""
+        return self.speed.read_bytes_per_second
 
     def around(self, work: Callable[[], Result]) -> tuple[Costs, Result]:
-        """Do the work; return also what the machine reached meanwhile.
+        """Do the work; return also what the machine reached around it.
 
-        Its bandwidth is the mean of what was measured just before and just after: where a virtual
-        machine's neighbours come and go it halves and doubles within minutes.
+        Its bandwidth is that of the median of reads just before and just after.
         """
-        before = native.measure_read()
+        taken = [self.reader.read() for _ in range(READS)]
         result = work()
-        bandwidth = (before + native.measure_read()) / 2
-        return replace(self, speed=replace(self.speed, read_bytes_per_second=bandwidth)), result
+        taken += [self.reader.read() for _ in range(READS)]
+        return self.at(self.reader.part_bytes / median(taken)), result
+
+    def at(self, bandwidth: float) -> Costs:
+        """Return the same with another bandwidth."""
+        return replace(self, speed=replace(self.speed, read_bytes_per_second=bandwidth))
 
     def limit(self, nbytes: float, operations: float, peak: float) -> tuple[float, str]:
         """Return the least seconds and what binds: ``memory`` or ``arithmetic``."""
-        reading, computing = nbytes / self.speed.read_bytes_per_second, operations / peak
+        reading, computing = nbytes / self.bandwidth, operations / peak
         return (reading, "memory") if reading >= computing else (computing, "arithmetic")
 
 
@@ -71,7 +101,7 @@ def account(
 
     Args:
         seconds: Of the call, the median.
-        limit, bound: Of :meth:`Costs.limit`.
+        limit, bound: The share of ``seconds`` that is the limit, in seconds, and what binds.
         call: Seconds of the same call on the smallest shape.
         jobs: Of the call.
         in_cache: Seconds of the same work on data in a processor cache; None: not measured.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
+from statistics import median, mode
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from tests.kernels.sampling_cases import batch as sampling_batch
 CACHED_BYTES = 768 << 10
 #: As many sets of arrays that each call finds its own in memory.
 COLD_BYTES = 128 << 20
+#: Between two reads of memory; calls that take less are timed several in a row.
+BURST_SECONDS = 2e-3
 WIDTH, MLP, VOCAB = 2048, 8192, 128256
 #: name: (queries a request, context, requests)
 ATTENTION = {
@@ -67,31 +70,54 @@ class Kernel:
     cached: tuple[Callable[[], object], float] | None = None
 
 
-def _seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Return the seconds of each call, all of them in turn, after one that is not timed."""
-    calls[0]()
-    taken = []
-    for _ in range(rounds):
-        for call in calls[:24]:
-            start = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - start)
+def _seconds(calls: Iterable[Callable[[], object]], enough: float = math.inf) -> list[float]:
+    """Return the seconds of each call, up to the one with which all have taken ``enough``."""
+    taken: list[float] = []
+    for call in calls:
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+        if sum(taken) >= enough:
+            break
     return taken
+
+
+def _repeats(kernel: Kernel, costs: Costs, rounds: int) -> list[tuple[Costs, float]]:
+    """Return the seconds of each call in turn, with what the machine reached around it."""
+    kernel.calls[0]()
+    turns = list(kernel.calls[:24]) * rounds
+    found: list[tuple[Costs, float]] = []
+    while len(found) < len(turns):
+        here, taken = costs.around(partial(_seconds, turns[len(found) :], BURST_SECONDS))
+        found += [(here, seconds) for seconds in taken]
+    return found
+
+
+def _warm(call: Callable[[], object], times: int) -> float:
+    """Return the median seconds of the same call again and again, after one that is not timed."""
+    call()
+    return median(_seconds([call] * times))
 
 
 def measure(kernel: Kernel, costs: Costs, rounds: int) -> dict[str, Any]:
     """Return a kernel's time, the fraction of its limit, and what is left."""
-    costs, seconds = costs.around(lambda: results.summary(_seconds(kernel.calls, rounds)))
+    repeats = _repeats(kernel, costs, rounds)
+    seconds = results.summary([seconds for _, seconds in repeats])
     taken = seconds["median"]
-    limit, bound = costs.limit(
-        kernel.nbytes, kernel.operations, roofline.peak_of(kernel.dtype, costs.speed)
-    )
+    bandwidth = median(here.bandwidth for here, _ in repeats)
+
+    def limit_at(here: Costs) -> tuple[float, str]:
+        peak = roofline.peak_of(kernel.dtype, here.speed)
+        return here.limit(kernel.nbytes, kernel.operations, peak)
+
+    share = median(limit_at(here)[0] / seconds for here, seconds in repeats)
+    bound = mode(limit_at(here)[1] for here, _ in repeats)
     jobs = jobs_of(kernel.calls[0])
-    floor = median(_seconds([kernel.smallest] * 8, 3))
+    floor = _warm(kernel.smallest, 24)
     in_cache = None
     if kernel.cached and bound == "memory":
         call, times = kernel.cached
-        own = median(_seconds([call] * 8, rounds)) - floor - jobs_of(call) * costs.barrier
+        own = _warm(call, 8 * rounds) - floor - jobs_of(call) * costs.barrier
         in_cache = floor + jobs * costs.barrier + max(own, 0.0) * times
     return {
         "group": kernel.group,
@@ -99,9 +125,9 @@ def measure(kernel: Kernel, costs: Costs, rounds: int) -> dict[str, Any]:
         "rows": kernel.rows,
         "seconds": seconds,
         "gb_per_second": round(kernel.nbytes / taken / 1e9, 2),
-        "machine_gb_per_second": round(costs.speed.read_bytes_per_second / 1e9, 2),
+        "machine_gb_per_second": round(bandwidth / 1e9, 2),
         "gop_per_second": round(kernel.operations / taken / 1e9, 1),
-        **account(costs, taken, limit, bound, call=floor, jobs=jobs, in_cache=in_cache),
+        **account(costs, taken, share * taken, bound, call=floor, jobs=jobs, in_cache=in_cache),
     }
 
 
@@ -138,7 +164,7 @@ def _multiply(layer: CpuLinear, rows: int) -> Callable[[], object]:
 
 def attentions(names: Sequence[str]) -> Iterator[Kernel]:
     """Yield attention with rotation and the writing of K and V."""
-    for dtype, name in itertools.product(("float32", "bfloat16"), names):
+    for dtype, name in itertools.product(("float32", "float16", "bfloat16"), names):
         case = replace(ATTENTION_SHAPES["1b"], dtype=dtype)
         tiny = work_of("", case, 1, 1, 1)
         queries, context, requests = ATTENTION[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -44,6 +44,22 @@ class Phase:
     tokens: int = 0
     batch: int = 1
     depth: int = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One timed step or prompt.
+
+    Attributes:
+        costs: What the machine reached around it.
+        parts: Seconds by kind of work.
+        jobs: Of the thread pool.
+    """
+
+    costs: Costs
+    seconds: float
+    parts: Counter[str]
+    jobs: int
 
 
 def phases(quick: bool) -> list[Phase]:
@@ -104,86 +120,101 @@ class Phases:
         self.work = Work.of(path)
         path.read_bytes()  # a load with a warm page cache
         longest = max(max(phase.depth, phase.tokens) for phase in self.phases)
-        start, before = time.perf_counter(), Counter(watch.seconds)
-        self.llm = LLM(
-            str(path),
-            threads=native.num_threads(),
-            max_model_len=longest + STEPS + 8,
-            max_num_seqs=32,
-            kv_cache_memory_bytes=1 << 30,
-            enable_prefix_caching=False,
-        )
-        prefill_seconds(self.llm, 1)
-        self.load_seconds = time.perf_counter() - start
-        self.load_parts = watch.seconds - before
+        settings = {
+            "threads": native.num_threads(),
+            "max_model_len": longest + STEPS + 8,
+            "max_num_seqs": 32,
+            "kv_cache_memory_bytes": 1 << 30,
+            "enable_prefix_caching": False,
+        }
+
+        def load() -> None:
+            self.llm = LLM(str(path), **settings)
+            prefill_seconds(self.llm, 1)
+
+        self.loaded = self._timed(load)
 
     def load(self) -> dict[str, Any]:
         """Return the load to the first token; a file read once, packed weights written once."""
         moved = self.path.stat().st_size + self.work.file_bytes
-        limit, bound = self.costs.limit(moved, 0, 1.0)
-        packing = sum(s for name, s in self.load_parts.items() if ".pack" in name)
-        taken = self.load_seconds
+        limit, bound = self.loaded.costs.limit(moved, 0, 1.0)
+        packing, taken = self.loaded.parts["packing"], self.loaded.seconds
         parts = {"packing above limit": packing - limit, "rest": taken - packing}
         return {
             "phase": "load to the first token",
             "seconds": results.summary([taken]),
+            "machine_gb_per_second": round(self.loaded.costs.bandwidth / 1e9, 2),
             "limit_seconds": limit,
             "of_limit": round(limit / taken, 3),
             "bound": bound,
             "left": {name: round(max(part, 0.0) / taken, 3) for name, part in parts.items()},
         }
 
-    def run(self, phase: Phase) -> tuple[float, dict[str, float], int]:
-        """Return seconds of a step, seconds by kind of work, and jobs of the thread pool."""
-        steps = 1 if phase.tokens else STEPS
-        if not phase.tokens:
-            start_decoding(self.llm, phase.batch, phase.depth, STEPS)
-        before, jobs, start = Counter(self.watch.seconds), native.num_jobs(), time.perf_counter()
+    def run(self, phase: Phase) -> list[Run]:
+        """Return a prompt's only run, or that of each of several steps that decode."""
         if phase.tokens:
-            prefill_seconds(self.llm, phase.tokens)
-        else:
-            for _ in range(STEPS):
-                self.llm.engine.step()
-        taken = (time.perf_counter() - start) / steps
-        parts: Counter[str] = Counter()
-        for name, seconds in (self.watch.seconds - before).items():
-            parts[KINDS.get(name, "other kernels")] += seconds / steps
-        parts["Python between kernels"] = taken - parts.total()
-        jobs = native.num_jobs() - jobs
+            return [self._timed(lambda: prefill_seconds(self.llm, phase.tokens))]
+        start_decoding(self.llm, phase.batch, phase.depth, STEPS)
+        runs = [self._timed(self.llm.engine.step) for _ in range(STEPS)]
         stop_decoding(self.llm)
-        return taken, dict(parts), jobs // steps
+        return runs
+
+    def _timed(self, work: Callable[[], object]) -> Run:
+        def run() -> tuple[float, Counter[str], int]:
+            before, jobs = Counter(self.watch.seconds), native.num_jobs()
+            start = time.perf_counter()
+            work()
+            taken = time.perf_counter() - start
+            return taken, self.watch.seconds - before, int(native.num_jobs() - jobs)
+
+        costs, (taken, functions, jobs) = self.costs.around(run)
+        parts: Counter[str] = Counter()
+        for name, seconds in functions.items():
+            other = "packing" if ".pack" in name else "other kernels"
+            parts[KINDS.get(name, other)] += seconds
+        parts["Python between kernels"] = taken - parts.total()
+        return Run(costs, taken, parts, jobs)
 
     def measure(self, phase: Phase, rounds: int) -> dict[str, Any]:
         """Return a phase's time, the fraction of its limit, and what is left."""
-        costs, runs = self.costs.around(lambda: [self.run(phase) for _ in range(rounds)])
-        seconds = [taken for taken, _, _ in runs]
-        taken, jobs = median(seconds), runs[0][2]
-        found = limits(self.work, costs, self.dtype, phase)
+        runs = [run for _ in range(rounds) for run in self.run(phase)]
+        taken = median(run.seconds for run in runs)
+        bandwidth = median(run.costs.bandwidth for run in runs)
         moved = totals(self.work, phase)
-        limit = sum(least for least, _ in found.values())
-        parts = {
-            name: median(run[1].get(name, 0.0) for run in runs)
-            for name in dict.fromkeys(key for _, kinds, _ in runs for key in kinds)
-        }
-        left = {
-            f"{name} above limit": parts.pop(name) - least for name, (least, _) in found.items()
-        }
-        speed = costs.speed
+        peak = peak_of(self.dtype, self.costs.speed)
+        shares = [self._shares(phase, run) for run in runs]
+        names = dict.fromkeys(name for share in shares for name in share)
+        left = {name: median(share.get(name, 0.0) for share in shares) for name in names}
+        of_limit = left.pop("limit")
+        found = limits(self.work, self.costs.at(bandwidth), self.dtype, phase)
+        utilization = median(moved["bytes"] / run.seconds / run.costs.bandwidth for run in runs)
+        jobs = int(median(run.jobs for run in runs))
         return {
             "phase": phase.name,
-            "seconds": results.summary(seconds),
+            "seconds": results.summary([run.seconds for run in runs]),
             "tokens_per_second": round((phase.tokens or phase.batch) / taken, 2),
-            "machine_gb_per_second": round(speed.read_bytes_per_second / 1e9, 2),
-            "limit_seconds": limit,
-            "of_limit": round(limit / taken, 3),
+            "machine_gb_per_second": round(bandwidth / 1e9, 2),
+            "limit_seconds": of_limit * taken,
+            "of_limit": round(of_limit, 3),
             "bound": max(found.values())[1],
-            "bandwidth_utilization": round(moved["bytes"] / taken / speed.read_bytes_per_second, 3),
-            "flop_utilization": round(moved["operations"] / taken / peak_of(self.dtype, speed), 4),
+            "bandwidth_utilization": round(utilization, 3),
+            "flop_utilization": round(moved["operations"] / taken / peak, 4),
             **moved,
             "jobs": jobs,
-            "left": {name: round(part / taken, 3) for name, part in (left | parts).items()},
-            "barriers": round(jobs * costs.barrier / taken, 3),
+            "left": {name: round(share, 3) for name, share in left.items()},
+            "barriers": round(jobs * self.costs.barrier / taken, 3),
         }
+
+    def _shares(self, phase: Phase, run: Run) -> dict[str, float]:
+        """Return the limit and what is above it as shares of a run's time."""
+        found = limits(self.work, run.costs, self.dtype, phase)
+        seconds = {"limit": sum(least for least, _ in found.values())}
+        for name, spent in run.parts.items():
+            if name in found:
+                seconds[f"{name} above limit"] = spent - found[name][0]
+            else:
+                seconds[name] = spent
+        return {name: spent / run.seconds for name, spent in seconds.items()}
 
     def all(self, rounds: int) -> Iterator[dict[str, Any]]:
         """Yield the load and every phase."""

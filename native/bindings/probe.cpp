@@ -66,21 +66,39 @@ std::pair<double, double> brief_flops(const std::string& isa) {
   return {best[0], best[1]};
 }
 
-// Each run reads another part of far more than a last cache holds: of 128 MiB it still serves some.
+// Memory of far more than a last cache holds; each read is of the next of its parts, in turn: of
+// 128 MiB a cache still serves some.
+class MemoryReader {
+ public:
+  MemoryReader() : memory_(bytes) {
+    std::memset(memory_.data(), 1, bytes);  // untouched pages would all be one page of zeros
+  }
+
+  // Seconds that the pool's threads take to read the next part.
+  double read() {
+    const auto* data = static_cast<const float*>(memory_.data()) + next_++ % parts * part;
+    const int64_t piece = part / (num_threads() * chunks_per_thread);
+    return best_seconds(1, [=](int, int64_t chunk) {
+      float sink;
+      kernels().probe_read(data + chunk * piece, piece, &sink);
+    });
+  }
+
+  static constexpr int64_t parts = 16;
+  static constexpr size_t bytes = size_t{512} << 20, part_bytes = bytes / parts;
+
+ private:
+  static constexpr int64_t part = part_bytes / sizeof(float);
+  AlignedMemory memory_;
+  int64_t next_ = 0;
+};
+
 double read_bytes_per_second() {
   nb::gil_scoped_release release;
-  constexpr size_t bytes = size_t{512} << 20;
-  constexpr int parts = 16, passes = 6;
-  const AlignedMemory memory(bytes);
-  std::memset(memory.data(), 1, bytes);  // untouched pages would all be one page of zeros
-  const auto* data = static_cast<const float*>(memory.data());
-  const int64_t part = static_cast<int64_t>(bytes / sizeof(float)) / parts;
-  const int64_t piece = part / (num_threads() * chunks_per_thread);
-  const double seconds = best_seconds(passes * parts, [=](int run, int64_t chunk) {
-    float sink;
-    kernels().probe_read(data + run % parts * part + chunk * piece, piece, &sink);
-  });
-  return static_cast<double>(part) * sizeof(float) / seconds;
+  MemoryReader reader;
+  double best = 1e30;
+  for (int64_t run = 0; run < 6 * MemoryReader::parts; ++run) best = std::min(best, reader.read());
+  return MemoryReader::part_bytes / best;
 }
 
 // What a job costs beyond its work: as many chunks as threads, against one of them alone.
@@ -117,6 +135,10 @@ void bind_probe(nb::module_& m) {
       "int8 dot-product operations per second; 0 without instructions.");
   m.def("brief_flops", brief_flops, "float32 and bfloat16 operations per second of this thread.");
   m.def("measure_barrier", barrier_seconds, "Seconds of a job of the threads beyond its work.");
+  nb::class_<MemoryReader>(m, "MemoryReader")
+      .def(nb::init<>())
+      .def("read", &MemoryReader::read, nb::call_guard<nb::gil_scoped_release>())
+      .def_ro_static("part_bytes", &MemoryReader::part_bytes);
   m.def("measure_read", read_bytes_per_second, "Bytes read from memory per second.");
 }
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from benchmarks.kernels.roofline import peak_of
 from benchmarks.limits.accounts import Costs, account, jobs_of
+from benchmarks.limits.kernels import Kernel, measure
 from benchmarks.limits.phases import Phase, totals
 from benchmarks.peers.cases import Work
 from quire.cli.main import run
@@ -20,7 +23,7 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 SPEED = MachineSpeed(
     2, "avx2", read_bytes_per_second=1e10, fma_flops=1e11, dot_flops=0, int8_ops=4e11
 )
-COSTS = Costs(SPEED, barrier=1e-6)
+COSTS = Costs(SPEED, barrier=1e-6, reader=native.MemoryReader())
 #: Llama-3.2-1B in Q8_0: its matrices, head, and a KV token of 16 layers with 8 heads of 64.
 ONE_B = Work(1_312_000_000, 973_078_528, 262_668_288, 32768, 131072)
 
@@ -64,6 +67,44 @@ def test_one_stream_does_one_operation_a_byte_in_16_bits():
     assert deep["bytes"] == ONE_B.file_bytes + (8192 + 4) * ONE_B.kv_bytes
 
 
+def test_bandwidth_is_that_of_reads_before_and_after_the_work():
+    """One read of four that a neighbour held up does not count."""
+    events: list[str] = []
+
+    class Reader:
+        part_bytes = 1 << 20
+        seconds = iter([1e-4, 9e-4, 2e-4, 2e-4])
+
+        def read(self) -> float:
+            events.append("read")
+            return next(self.seconds)
+
+    costs, result = replace(COSTS, reader=Reader()).around(lambda: events.append("work") or "done")
+    assert events == ["read"] * 2 + ["work"] + ["read"] * 2 and result == "done"
+    assert costs.bandwidth == pytest.approx((1 << 20) / 2e-4)
+    assert COSTS.bandwidth == 1e10 and costs.speed.fma_flops == SPEED.fma_flops
+
+
+def test_a_kernels_time_is_its_limit_and_what_is_left():
+    """Each call is timed as often as there are rounds, however many fit between two reads."""
+    counts = [0, 0]
+    rows = np.ones((1024, 64), np.float32)
+
+    def call(i: int) -> None:
+        counts[i] += 1
+        rows.sum()
+
+    calls = [partial(call, 0), partial(call, 1)]
+    kernel = Kernel("test", "sum", 1024, calls, lambda: None, rows.nbytes, 0)
+    found = measure(kernel, COSTS, rounds=3)
+    assert found["seconds"]["repeats"] == 6
+    assert counts == [3 + 2, 3]  # one not timed, one whose jobs were counted
+    share = found["limit_seconds"] / found["seconds"]["median"]
+    assert found["of_limit"] == pytest.approx(share, abs=1e-3)
+    left = sum(found["left"].values())
+    assert left == pytest.approx(max(0, 1 - found["of_limit"]), abs=3e-3)
+
+
 def test_jobs_are_counted():
     before = native.num_threads()
     native.set_num_threads(2)
@@ -71,6 +112,7 @@ def test_jobs_are_counted():
         counters = np.zeros(8, np.int32)
         assert jobs_of(lambda: native.count_chunks(counters, 8, 1)) == 1
         assert jobs_of(lambda: native.count_chunks(counters, 1, 1)) == 0
+        assert jobs_of(COSTS.reader.read) == 1
     finally:
         native.set_num_threads(before)
 
