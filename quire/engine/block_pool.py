@@ -106,6 +106,9 @@ class BlockPool:
         """Make no block findable; who holds one keeps it."""
         for block_id in list(self.cached.values()):
             self.forget(block_id)
+            if self.ref_cnt[block_id] == 0:  # worthless now, while its memory is in use already
+                self._unlink(block_id)
+                self._link(block_id, after=NULL_BLOCK)
 
     def free_block_ids(self) -> list[int]:
         """Return the free blocks in the order in which they will be given out."""

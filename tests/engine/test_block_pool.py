@@ -78,3 +78,18 @@ def test_any_free_block_serves_anybody_after_churn():
     rest = pool.allocate(pool.num_free)
     assert len(rest) == 50
     assert sorted(held + rest) == list(range(1, 1001))
+
+
+def test_blocks_whose_content_is_forgotten_are_given_out_first():
+    """Their memory is in use already; that of blocks never given out is not."""
+    pool = BlockPool(6)
+    pool.allocate(3)
+    for block_id in (1, 2, 3):
+        pool.remember(block_id, bytes([block_id]))
+    pool.release([2, 1])
+    assert pool.free_block_ids() == [4, 5, 2, 1]
+    pool.forget_all()
+    assert not pool.cached and sorted(pool.free_block_ids()[:2]) == [1, 2]
+    assert pool.free_block_ids()[2:] == [4, 5] and pool.num_free == 4
+    pool.release([3])
+    assert pool.free_block_ids()[0] == 3
