@@ -190,6 +190,8 @@ class Backend(Protocol):
     name: str
     #: Of the activations between ops: ``float32``, ``float16`` or ``bfloat16``.
     activation_dtype: str
+    #: Threads that work on the host, such as rounding at load, may use.
+    threads: int
     #: Changes with the bytes of packed weights, which files may keep; None where none are packed.
     packed_weights_version: int | None
 

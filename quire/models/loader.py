@@ -256,7 +256,9 @@ class _Builder:
                 f"[load] --quantization needs a checkpoint of floats; {matrix.name} has "
                 f"{matrix.form.bits} bits already. Leave the flag out."
             )
-        made = quantize(matrix, scheme) if isinstance(matrix, HostTensor) and scheme else matrix
+        made: Weight = matrix
+        if isinstance(matrix, HostTensor) and scheme is not None:
+            made = quantize(matrix, scheme, self.backend.threads)
         self._count(made.name, None if isinstance(made, HostTensor) else made.form)
         return made
 

@@ -12,6 +12,7 @@ from quire.core.errors import ModelLoadError
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.quantization.round_to_nearest import NF4, Scheme, create_scheme, quantize
+from tests.quantization.plain_rounding import plainly_quantized
 
 
 def gaussian(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -114,6 +115,41 @@ def test_bfloat16_weights_and_pieces() -> None:
     one = rounded(values[33:34], create_scheme("int4"))
     np.testing.assert_array_equal(whole.codes[33:34], one.codes)
     np.testing.assert_array_equal(whole.scales[33:34], one.scales)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "group_size"),
+    [("int8", 32), ("int8", 0), ("int6", 128), ("int4", 32), ("int4", 256), ("nf4", 64),
+     ("int3", 32), ("int2", 16)],
+)  # fmt: skip
+@pytest.mark.parametrize("shape", [(1200, 2048), (3, 40), (300, 1000)])
+def test_threads_and_turned_groups_give_the_plain_roundings_bits(
+    shape: tuple[int, int], name: str, group_size: int, threads: int
+) -> None:
+    """Also where scales of some rows are too small for float16: they alone keep float32."""
+    for smallest in (1.0, 1e-7):
+        values = gaussian(*shape) * np.geomspace(1, smallest, shape[0], dtype=np.float32)[:, None]
+        values[:, 5:50:7] = 0
+        values[-1] = 0
+        bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+        scheme = create_scheme(name, group_size)
+        for tensor in (HostTensor("w", "bfloat16", bits), HostTensor("w", "float32", values)):
+            wanted, found = plainly_quantized(tensor, scheme), quantize(tensor, scheme, threads)
+            np.testing.assert_array_equal(found.codes, wanted.codes)
+            assert found.scales.dtype == wanted.scales.dtype
+            assert found.scales.tobytes() == wanted.scales.tobytes()
+            if wanted.offsets is not None and found.offsets is not None:
+                assert found.offsets.tobytes() == wanted.offsets.tobytes()
+            assert (found.offsets is None) == (wanted.offsets is None)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_bad_weight_in_any_piece_is_refused(threads: int) -> None:
+    values = gaussian(1200, 2048)
+    values[-1, -1] = np.inf
+    with pytest.raises(ModelLoadError, match="must be finite"):
+        quantize(HostTensor("w", "float32", values), create_scheme("int8"), threads)
 
 
 def test_schemes() -> None:

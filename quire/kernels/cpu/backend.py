@@ -44,6 +44,7 @@ class CpuBackend:
 
     def __init__(self, threads: int) -> None:
         native.set_num_threads(threads)
+        self.threads = threads
         choose_matrix_rows()
 
     def kernel_names(self) -> dict[str, str]:

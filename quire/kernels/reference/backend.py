@@ -31,6 +31,7 @@ class ReferenceBackend:
 
     name = "reference"
     activation_dtype = "float32"
+    threads = 1
     packed_weights_version: int | None = None
 
     kv_cache = ReferenceKVCache
