@@ -14,7 +14,7 @@ namespace quire {
 
 // What is stored of packed weights, in include/linear.h and include/quantized.h. Files of packed
 // weights name it: raise it when a byte of a layout changes.
-constexpr int packed_weights_version = 1;
+constexpr int packed_weights_version = 2;
 
 // In memory of their own, or in a Python buffer such as a mapped file, which is only read. Needs
 // the GIL at both ends.

@@ -1,6 +1,6 @@
 // Packing quantized weights straight from the blocks of a GGUF file, nothing between.
 #include "cpu/gguf_blocks.h"
-#include "cpu/quantized_codes.h"
+#include "cpu/quantized_block.h"
 #include "include/kernels.h"
 #include "runtime/thread_pool.h"
 
@@ -19,6 +19,7 @@ class PanelPacker {
  public:
   PanelPacker(const QuantizedWeights& weights, const GgufRows& rows, int64_t number)
       : weights_(weights),
+        map_(weights),
         panel_(weights.data + number * weights.panel_bytes()),
         begin_(larger(number * panel_width, rows.first_row)),
         end_(smaller((number + 1) * panel_width, rows.first_row + rows.num_rows)),
@@ -34,22 +35,17 @@ class PanelPacker {
     alignas(64) uint32_t rows[panel_width][span_words], words[span_words * panel_width];
     const int64_t inputs = smaller(span_inputs, weights_.in_features - input);
     const int64_t records = inputs / record_inputs;
-    auto* packed =
-        reinterpret_cast<uint8_t*>(panel_ + input / record_inputs * weights_.record_bytes());
-    const bool whole = end_ - begin_ == panel_width;
-    if (!whole)
-      for (int64_t i = 0; i < records; ++i)
-        unpack_record(layout.bits, packed + i * weights_.record_bytes(), record(words, i));
+    const auto packed = [&](int64_t i) {
+      return reinterpret_cast<uint8_t*>(panel_ + map_.codes_of(input / record_inputs + i));
+    };
+    if (end_ - begin_ < panel_width)
+      for (int64_t i = 0; i < records; ++i) unpack_record(layout.bits, packed(i), record(words, i));
     const uint8_t* block = blocks_ + input / layout.block_inputs * layout.block_bytes;
     for (int64_t row = begin_; row < end_; ++row, block += row_bytes_)
       read_row(block, input, inputs, row % panel_width,
                reinterpret_cast<uint8_t*>(rows[row % panel_width]));
-    // Of whole bytes the words are the records.
-    uint32_t* to = whole && layout.bits == 8 ? reinterpret_cast<uint32_t*>(packed) : words;
-    place_words(rows, inputs / 4, to);
-    if (to != words) return;
-    for (int64_t i = 0; i < records; ++i)
-      pack_record(layout.bits, record(words, i), packed + i * weights_.record_bytes());
+    place_words(rows, inputs / 4, words);
+    for (int64_t i = 0; i < records; ++i) pack_record(layout.bits, record(words, i), packed(i));
   }
 
   // words[word][output] = rows[output][word], by squares where all outputs are there.
@@ -81,38 +77,36 @@ class PanelPacker {
     BlockScales scales;
     for (int64_t i = 0; i < inputs; i += layout.block_inputs, block += layout.block_bytes) {
       read_block(type, block, codes + i, scales);
-      write_scales(scales, (input + i) / layout.group_size, output);
+      write_scales(scales, input + i, output);
     }
   }
 
-  // Scales of a block whose first group is `group`.
-  void write_scales(const BlockScales& scales, int64_t group, int64_t output) {
-    char* lines = panel_ + weights_.scales_begin();
-    char* offset_lines = panel_ + weights_.offsets_begin();
-    const auto write_half = [&](char* at, int64_t line, uint16_t bits) {
-      reinterpret_cast<uint16_t*>(at)[line * panel_width + output] = bits;
+  // Scales of a block that begins at `input`: those of a unit.
+  void write_scales(const BlockScales& scales, int64_t input, int64_t output) {
+    char* const unit = panel_ + map_.unit_begin(input / record_inputs);
+    const auto write_half = [&](int64_t begin, uint16_t bits) {
+      reinterpret_cast<uint16_t*>(unit + begin)[output] = bits;
     };
     if (layout.scale_form == ScaleForm::direct) {
-      write_half(lines, group, scales.scale);
-      if (layout.has_offsets) write_half(offset_lines, group, scales.offset);
+      write_half(0, scales.scale);
+      if (layout.has_offsets) write_half(map_.offsets_begin, scales.offset);
       return;
     }
     constexpr bool nibbles = layout.scale_form == ScaleForm::nibbles;
     constexpr int64_t groups = layout.block_inputs / layout.group_size;
-    const int64_t super = group * layout.group_size / QuantizedWeights::super_inputs;
     for (int64_t i = 0; i < groups; ++i) {
-      const int64_t at = (group + i) * panel_width + output;
-      lines[at] = static_cast<char>(nibbles ? scales.groups[i] | scales.group_offsets[i] << 4
-                                            : scales.groups[i]);
+      char* const at = unit + i * panel_width + output;
+      *at = static_cast<char>(nibbles ? scales.groups[i] | scales.group_offsets[i] << 4
+                                      : scales.groups[i]);
       if (layout.has_offsets && !nibbles)
-        offset_lines[at] = static_cast<char>(scales.group_offsets[i]);
+        at[map_.offsets_begin] = static_cast<char>(scales.group_offsets[i]);
     }
-    write_half(lines + weights_.group_lines_bytes(), super, scales.scale);
-    if (layout.has_offsets)
-      write_half(offset_lines + (nibbles ? 0 : weights_.group_lines_bytes()), super, scales.offset);
+    write_half(map_.supers_begin, scales.scale);
+    if (layout.has_offsets) write_half(map_.super_offsets_begin, scales.offset);
   }
 
   const QuantizedWeights& weights_;
+  const PanelMap map_;
   char* panel_;
   int64_t begin_, end_, row_bytes_;
   const uint8_t* blocks_;

@@ -15,6 +15,15 @@ constexpr int64_t panel_width = LinearWeights::panel_width;
 
 // Rows multiplied together: their activations of one block stay in L2 (504 x 256 words).
 constexpr int64_t max_rows_at_once = 42 * max_tile_rows;
+
+// How far a single tile asks ahead of itself: further where weights are widened to be multiplied,
+// or rows are many.
+template <class Format>
+int64_t single_tile_distance(int64_t rows) {
+  constexpr bool widened = Format::word_inputs * sizeof(typename Format::Weight) < 4;
+  return widened || rows > 8 ? 8 << 10 : 4 << 10;
+}
+
 // Ask memory for weights while others are multiplied: the next block, a share by each tile of this
 // one; a single tile has no time for that and runs a fixed distance ahead of itself.
 template <class Format>
@@ -22,7 +31,7 @@ void prefetch_ahead(Tile<Format>& tile, const char* block, int64_t block_bytes, 
                     int64_t i) {
   constexpr int64_t step_bytes = step_weights<Format> * sizeof(typename Format::Weight);
   if (tiles.count == 1) {
-    tile.prefetch = block + (tiles.num_rows > 8 ? 8 << 10 : 2 << 10);
+    tile.prefetch = block + single_tile_distance<Format>(tiles.num_rows);
     tile.prefetch_stride = step_bytes;
   } else {
     const int64_t shares = tiles.count >= 4 ? 4 : 2;
@@ -88,10 +97,14 @@ void multiply(const LinearWeights& weights, const float* x, int64_t num_rows, fl
                                           x + row * weights.in_features, rows);
     const int64_t panels = panels_of_chunk<Format>(weights, rows);
     float* out_rows = out + row * out_stride;
-    parallel_for(ceil_div(weights.num_panels(), panels), [&](int64_t chunk) {
-      multiply_panels(weights, activations, chunk * panels,
-                      smaller((chunk + 1) * panels, weights.num_panels()), out_rows, out_stride);
-    });
+    parallel_for(
+        ceil_div(weights.num_panels(), panels),
+        [&](int64_t chunk) {
+          multiply_panels(weights, activations, chunk * panels,
+                          smaller((chunk + 1) * panels, weights.num_panels()), out_rows,
+                          out_stride);
+        },
+        activations.tiles().count == 1 ? Claim::run : Claim::one);
   }
 }
 

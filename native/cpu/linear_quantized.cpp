@@ -4,7 +4,6 @@
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_rows.h"
-#include "cpu/scale_lines.h"
 #include "include/kernels.h"
 #include "runtime/matrix_rows.h"
 
@@ -128,14 +127,12 @@ class IntegerBlocks {
   IntegerBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : weights_(weights),
         activations_(activations),
-        record_bytes_(weights.record_bytes()),
-        scales_begin_(weights.scales_begin()),
-        offsets_begin_(weights.offsets_begin()),
+        map_(weights),
         packed_(activations.tiles().count <= max_packed_tiles),
         scales_(!packed_ || !takes_scales_in_place(weights) ? ScalePlace::unpacked
                 : weights.scale_form == ScaleForm::direct   ? ScalePlace::halves
                                                             : ScalePlace::two_levels),
-        lines_(weights) {
+        steps_(steps_of(weights)) {
     for (int i = 0; i < 16; ++i) book_[i] = static_cast<uint8_t>(weights.book_codes[i] + 128);
     const Tiles& tiles = activations.tiles();
     least_rows_ = tiles.num_rows / tiles.count;
@@ -159,34 +156,41 @@ class IntegerBlocks {
     tile.groups = span.records;
     tile.joined = activations_.format().groups_together;
     tile.first = place.index == 0;
+    tile.steps = steps_;
+    tile.records_left = steps_.unit_records - map_.number(span.first);
     take_scales(span, tile);
-    lines_.find(place.next, place.next_index);
-    tile.ahead_lines = lines_.begin();
-    tile.lines_per_group = lines_.per_group();
-    run_tiles(tile, activations_, place, record_bytes_, sums,
+    run_tiles(tile, activations_, place, map_, sums,
               [&](int64_t rows) { return run_[rows - least_rows_]; });
   }
 
  private:
+  // From record to record of what the tiles are given.
+  RecordSteps steps_of(const QuantizedWeights& weights) const {
+    const int64_t halves = weights.group_size < record_inputs ? 2 : 1;
+    RecordSteps steps{};
+    steps.unit_records = map_.unit_records;
+    const bool in_place = packed_ || weights.bits == 8;  // bytes are never unpacked
+    steps.codes = in_place ? map_.record_bytes : record_codes;
+    steps.lines = halves * panel_width * static_cast<int64_t>(sizeof(float));
+    if (in_place) steps.unit_codes = map_.codes_begin;
+    if (scales_ == ScalePlace::unpacked) return steps;
+    steps.lines = scales_ == ScalePlace::halves ? weights.group_line_bytes() : halves * panel_width;
+    steps.unit_lines = map_.unit_bytes - map_.unit_records * steps.lines;
+    return steps;
+  }
+
   void take_scales(const RecordSpan& span, QuantizedTile& tile) {
     if (scales_ == ScalePlace::unpacked) {
       unpacked_.read_all_scales(weights_, span, tile);
       return;
     }
-    const int64_t line = span.first * (weights_.group_size < record_inputs ? 2 : 1) * panel_width;
-    const char *scales = span.panel + scales_begin_, *offsets = span.panel + offsets_begin_;
-    if (scales_ == ScalePlace::halves) {
-      tile.stored_scales = reinterpret_cast<const F16*>(scales) + line;
-      if (weights_.has_offsets) tile.stored_offsets = reinterpret_cast<const F16*>(offsets) + line;
-      return;
-    }
-    unpacked_.read_super_scales(weights_, span, tile);
-    tile.group_scales = reinterpret_cast<const int8_t*>(scales) + line;
-    if (weights_.has_offsets) tile.group_offsets = reinterpret_cast<const int8_t*>(offsets) + line;
+    if (scales_ == ScalePlace::two_levels) unpacked_.read_super_scales(weights_, map_, span, tile);
+    tile.lines = span.panel + map_.unit_begin(span.first);
+    tile.offsets_begin = map_.offsets_begin;
   }
 
   const uint8_t* packed_codes(const RecordSpan& span) const {
-    return reinterpret_cast<const uint8_t*>(span.panel + span.first * record_bytes_);
+    return reinterpret_cast<const uint8_t*>(span.panel + map_.codes_of(span.first));
   }
 
   const uint8_t* unpacked_codes(const RecordSpan& span) {
@@ -201,11 +205,10 @@ class IntegerBlocks {
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
   const UnpackedBlock unpacked_;
-  // What takes divisions to work out, once: a block of few rows takes no longer than some of them.
-  const int64_t record_bytes_, scales_begin_, offsets_begin_;
+  const PanelMap map_;
   const bool packed_;
   const ScalePlace scales_;
-  ScaleLines lines_;
+  const RecordSteps steps_;
   int64_t least_rows_;
   RunQuantizedTile run_[2];  // tiles of that many rows, and of one more
   uint8_t book_[16];
@@ -299,17 +302,18 @@ void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows,
   const Activations<typename Blocks::Format> activations(
       weights.in_features, weights.padded_inputs(), x, num_rows, Blocks::format(weights));
   const int64_t panels = panels_of_chunk(weights, num_rows);
-  parallel_for(ceil_div(weights.num_panels(), panels), [&](int64_t chunk) {
+  const bool few = num_rows <= 32;
+  const auto multiply_chunk = [&](int64_t chunk) {
     const int64_t begin = chunk * panels, end = smaller(begin + panels, weights.num_panels());
     const int64_t panel_sums = num_rows * panel_width, panel_bytes = weights.panel_bytes();
     auto* sums = static_cast<float*>(
         scratch(Slot::partial, static_cast<size_t>((end - begin) * panel_sums) * sizeof(float)));
     const char* const data = weights.data + begin * panel_bytes;
-    // The threads take chunks in turn: after this one, most likely, the next but the others' ones.
-    const int64_t coming = panels * num_threads();
+    // What a thread most likely takes after the last of them.
+    const int64_t coming = few ? panels : panels * num_threads();
     const int64_t last = begin + coming < weights.num_panels() ? coming : end - begin - 1;
     Blocks blocks(weights, activations);
-    BlockWalk here(end - begin, activations.num_blocks(), num_rows <= 32), next = here;
+    BlockWalk here(end - begin, activations.num_blocks(), few), next = here;
     for (next.step(); !here.done(); here = next, next.step()) {
       const bool more = !next.done();
       blocks.multiply({data + here.panel * panel_bytes, here.block,
@@ -317,7 +321,9 @@ void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows,
                       sums + here.panel * panel_sums);
     }
     write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);
-  });
+  };
+  parallel_for(ceil_div(weights.num_panels(), panels), multiply_chunk,
+               few ? Claim::run : Claim::one);
 }
 
 }  // namespace

@@ -12,6 +12,44 @@ struct RecordSpan {
   int64_t records;
 };
 
+// Where the records of a panel lie, in bytes from its begin. Made once for many: that takes
+// divisions.
+class PanelMap {
+ public:
+  explicit PanelMap(const QuantizedWeights& weights)
+      : record_bytes(weights.record_bytes()),
+        codes_begin(weights.codes_begin()),
+        unit_bytes(weights.unit_bytes()),
+        unit_records(weights.unit_records()),
+        offsets_begin(weights.has_offsets ? weights.offsets_begin() : 0),
+        supers_begin(weights.group_lines_bytes()),
+        super_offsets_begin(weights.super_offsets_begin()) {
+    while ((int64_t{1} << shift_) < unit_records) ++shift_;
+    if (int64_t{1} << shift_ != unit_records) shift_ = -1;
+  }
+
+  const int64_t record_bytes, codes_begin, unit_bytes, unit_records;
+  // Of a unit; of offsets 0 where there are none.
+  const int64_t offsets_begin, supers_begin, super_offsets_begin;
+
+  int64_t unit_of(int64_t record) const {
+    return shift_ >= 0 ? record >> shift_ : record / unit_records;
+  }
+  int64_t unit_begin(int64_t record) const { return unit_of(record) * unit_bytes; }
+  // Place in its unit.
+  int64_t number(int64_t record) const { return record - unit_of(record) * unit_records; }
+  // From where on a panel holds what stands for that record and those after it.
+  int64_t begin_of(int64_t record) const {
+    return codes_of(record) - (number(record) == 0 ? codes_begin : 0);
+  }
+  int64_t codes_of(int64_t record) const {
+    return unit_begin(record) + codes_begin + number(record) * record_bytes;
+  }
+
+ private:
+  int shift_ = 0;
+};
+
 // A block of one panel, and the block that comes after it.
 struct BlockPlace {
   const char* panel;
@@ -20,20 +58,18 @@ struct BlockPlace {
   int64_t next_index;
 };
 
-// n lines of direct scales or offsets as float, times `factor`; n * 32 numbers.
+// A line of scales or offsets as float, times `factor`.
 template <class T>
-inline void read_lines(const T* from, int64_t n, F32 factor, float* out) {
-  for (int64_t i = 0; i < n * QuantizedWeights::panel_width; i += F32::lanes)
-    store(out + i, load(from + i) * factor);
+inline void read_line(const T* line, F32 factor, float* out) {
+  for (int64_t i = 0; i < QuantizedWeights::panel_width; i += F32::lanes)
+    store(out + i, load(line + i) * factor);
 }
 
-inline void read_direct(const QuantizedWeights& weights, const char* lines, int64_t first,
-                        int64_t n, F32 factor, float* out) {
-  const char* at = lines + first * weights.scale_line_bytes();
+inline void read_direct(const QuantizedWeights& weights, const char* line, F32 factor, float* out) {
   if (weights.scale_dtype == DType::float32)
-    read_lines(reinterpret_cast<const float*>(at), n, factor, out);
+    read_line(reinterpret_cast<const float*>(line), factor, out);
   else
-    read_lines(reinterpret_cast<const F16*>(at), n, factor, out);
+    read_line(reinterpret_cast<const F16*>(line), factor, out);
 }
 
 // A line of two levels: int8 of the group, or a half byte from bit `shift` on, times the super
@@ -51,55 +87,70 @@ inline void read_two_levels(const QuantizedWeights& weights, const int8_t* group
     store(out + i, load(group + i) * load(supers + i));
 }
 
-// Scales (or offsets, which `begin` tells) of a span, [record][half][32 outputs]; one half where
-// groups are whole records.
-inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span, int64_t begin,
+// Goes through the groups of a span, record by record.
+class GroupWalk {
+ public:
+  GroupWalk(const QuantizedWeights& weights, const PanelMap& map, const RecordSpan& span)
+      : unit_inputs_(weights.unit_inputs()),
+        unit_bytes_(map.unit_bytes),
+        group_size_(weights.group_size),
+        unit_(span.panel + map.unit_begin(span.first)),
+        input_(map.number(span.first) * QuantizedWeights::record_inputs),
+        group_(input_ / group_size_) {}
+
+  const char* unit() const { return unit_; }
+  int64_t group() const { return group_; }
+  bool begins_unit() const { return input_ == 0; }
+  void step(int64_t inputs) {
+    input_ += inputs;
+    if (input_ == (group_ + 1) * group_size_) ++group_;
+    if (input_ < unit_inputs_) return;
+    input_ = group_ = 0;
+    unit_ += unit_bytes_;
+  }
+
+ private:
+  int64_t unit_inputs_, unit_bytes_, group_size_;
+  const char* unit_;
+  int64_t input_, group_;  // of the unit
+};
+
+enum class ScaleKind { scale, offset };
+
+// Scales or offsets of a span times `factor`, [record][half][32 outputs]; one half where groups are
+// whole records.
+inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span, ScaleKind kind,
                         float factor, float* out) {
   constexpr int64_t panel = QuantizedWeights::panel_width;
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
-  const int64_t inputs = QuantizedWeights::record_inputs / halves;
-  const int64_t lines = weights.num_groups(), groups_per_line = weights.group_size / inputs;
+  const bool scales = kind == ScaleKind::scale;
+  const bool high = !scales && weights.scale_form == ScaleForm::nibbles;
+  const PanelMap map(weights);
+  const int64_t begin = scales || high ? 0 : map.offsets_begin;
+  const int64_t super_begin = scales ? map.supers_begin : map.super_offsets_begin;
   const F32 factors = set1(factor);
-  int64_t line = span.first * halves / groups_per_line;
-  if (weights.scale_form == ScaleForm::direct && groups_per_line == 1) {
-    // A record's second half may lie past the last group; its activations are zero.
-    const int64_t n = smaller(span.records * halves, lines - line);
-    read_direct(weights, span.panel + begin, line, n, factors, out);
-    if (n < span.records * halves)
-      read_direct(weights, span.panel + begin, lines - 1, 1, factors, out + n * panel);
-    return;
-  }
-  const bool high = weights.scale_form == ScaleForm::nibbles && begin != weights.scales_begin();
-  const auto* groups =
-      reinterpret_cast<const int8_t*>(span.panel + (high ? weights.scales_begin() : begin));
-  const auto* supers =
-      reinterpret_cast<const F16*>(span.panel + begin + (high ? 0 : weights.group_lines_bytes()));
-  int64_t left = groups_per_line - span.first * halves % groups_per_line;  // before the next line
-  alignas(64) float super_line[panel];
-  int64_t super = -1;  // the one in super_line
+  alignas(64) float supers[panel];
+  GroupWalk walk(weights, map, span);
   for (int64_t i = 0; i < span.records * halves; ++i, out += panel) {
-    if (left-- == 0) {
-      line = smaller(line + 1, lines - 1);
-      left = groups_per_line - 1;
-    }
-    const int64_t input = span.first * QuantizedWeights::record_inputs + i * inputs;
+    const char* line = walk.unit() + begin + walk.group() * weights.group_line_bytes();
     if (weights.scale_form == ScaleForm::direct) {
-      read_direct(weights, span.panel + begin, line, 1, factors, out);
-      continue;
+      read_direct(weights, line, factors, out);
+    } else {
+      if (i == 0 || walk.begins_unit())
+        read_line(reinterpret_cast<const F16*>(walk.unit() + super_begin), factors, supers);
+      read_two_levels(weights, reinterpret_cast<const int8_t*>(line), supers, high ? 4 : 0, out);
     }
-    if (input / QuantizedWeights::super_inputs != super) {
-      super = input / QuantizedWeights::super_inputs;
-      read_lines(supers + super * panel, 1, factors, super_line);
-    }
-    read_two_levels(weights, groups + line * panel, super_line, high ? 4 : 0, out);
+    walk.step(QuantizedWeights::record_inputs / halves);
   }
 }
 
 // Codes of a span, a byte each, as stored (before `zero` and the book).
 inline void read_codes(const QuantizedWeights& weights, const RecordSpan& span, uint8_t* out) {
-  const char* record = span.panel + span.first * weights.record_bytes();
-  for (int64_t i = 0; i < span.records; ++i, record += weights.record_bytes())
-    unpack_record(weights.bits, reinterpret_cast<const uint8_t*>(record), out + i * record_codes);
+  const PanelMap map(weights);
+  for (int64_t i = 0; i < span.records; ++i)
+    unpack_record(weights.bits,
+                  reinterpret_cast<const uint8_t*>(span.panel + map.codes_of(span.first + i)),
+                  out + i * record_codes);
 }
 
 // The values of a span in float: [record][32 inputs][32 outputs].
@@ -109,8 +160,8 @@ inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, 
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   float* offsets = scales + span.records * halves * panel;
   read_codes(weights, span, codes);
-  read_scales(weights, span, weights.scales_begin(), 1.0f, scales);
-  if (weights.has_offsets) read_scales(weights, span, weights.offsets_begin(), 1.0f, offsets);
+  read_scales(weights, span, ScaleKind::scale, 1.0f, scales);
+  if (weights.has_offsets) read_scales(weights, span, ScaleKind::offset, 1.0f, offsets);
   const F32 zero = set1(static_cast<float>(weights.zero));
   for (int64_t word = 0; word < span.records * 8; ++word) {
     const uint8_t* bytes = codes + word * word_bytes;
@@ -142,8 +193,8 @@ inline void dequantize_row(const QuantizedWeights& weights, const RecordSpan& sp
   alignas(64) float scales[2 * panel], offsets[2 * panel];
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   read_codes(weights, span, codes);
-  read_scales(weights, span, weights.scales_begin(), 1.0f, scales);
-  if (weights.has_offsets) read_scales(weights, span, weights.offsets_begin(), 1.0f, offsets);
+  read_scales(weights, span, ScaleKind::scale, 1.0f, scales);
+  if (weights.has_offsets) read_scales(weights, span, ScaleKind::offset, 1.0f, offsets);
   for (int64_t k = 0; k < QuantizedWeights::record_inputs; ++k) {
     const int code = codes[k / 4 * 4 * panel + 4 * output + k % 4];
     const int64_t at = k * halves / QuantizedWeights::record_inputs * panel + output;

@@ -71,14 +71,15 @@ inline void add_part(const QuantizedTile& tile, const int32_t (&dots)[tile_rows]
   constexpr int panel = QuantizedWeights::panel_width;
   const int64_t half = part % halves, line = part * tile.joined * panel + first;
   const ActivationGroup* a = tile.activations + part / halves * tile.joined * rows;
-  const F32 scale = load(tile.scales + line);
+  const auto* scales = reinterpret_cast<const float*>(tile.lines) + line;
+  const F32 scale = load(scales);
 #pragma GCC unroll 16
   for (int m = 0; m < rows; ++m) {
     const I32 dot{load_bytes(reinterpret_cast<const uint8_t*>(dots[m]))};
     sums[m] = fma(to_float(dot), scale * set1(a[m].scale), sums[m]);
   }
-  if (!tile.offsets) return;
-  const F32 offset = load(tile.offsets + line);
+  if (!tile.offsets_begin) return;
+  const F32 offset = load(scales + tile.offsets_begin / static_cast<int64_t>(sizeof(float)));
 #pragma GCC unroll 16
   for (int m = 0; m < rows; ++m) sums[m] = fma(offset, set1(a[m].sum[half]), sums[m]);
 }
@@ -126,6 +127,7 @@ class MatrixBlocks {
   MatrixBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : weights_(weights),
         activations_(activations),
+        map_(weights),
         halves_(format(weights).halves),
         state_(halves_ ? 16 : 32) {}
 
@@ -141,7 +143,7 @@ class MatrixBlocks {
     tile.joined = activations_.format().groups_together;
     tile.first = place.index == 0;
     unpacked_.read_all_scales(weights_, span, tile);
-    run_tiles(tile, activations_, place, weights_.record_bytes(), sums, [&](int64_t rows) {
+    run_tiles(tile, activations_, place, map_, sums, [&](int64_t rows) {
       return halves_ ? matrix_tile_of<2>(rows) : matrix_tile_of<1>(rows);
     });
   }
@@ -163,6 +165,7 @@ class MatrixBlocks {
 
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
+  const PanelMap map_;
   const bool halves_;
   const TileConfiguration state_;
   const UnpackedBlock unpacked_;

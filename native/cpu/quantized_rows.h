@@ -25,26 +25,26 @@ struct UnpackedBlock {
   void read_all_scales(const QuantizedWeights& weights, const RecordSpan& span,
                        QuantizedTile& tile) const {
     const float step = weights.has_book ? weights.book_step : 1.0f;
-    read_scales(weights, span, weights.scales_begin(), step, scales);
-    tile.scales = scales;
+    read_scales(weights, span, ScaleKind::scale, step, scales);
+    tile.lines = reinterpret_cast<const char*>(scales);
     if (!weights.has_offsets) return;
-    read_scales(weights, span, weights.offsets_begin(), 1.0f, offsets);
-    tile.offsets = offsets;
+    read_scales(weights, span, ScaleKind::offset, 1.0f, offsets);
+    tile.offsets_begin = reinterpret_cast<const char*>(offsets) - tile.lines;
   }
 
   // Give the tile what stands for 256 inputs each of a span that begins with such.
-  void read_super_scales(const QuantizedWeights& weights, const RecordSpan& span,
-                         QuantizedTile& tile) const {
-    const int64_t super = span.first / QuantizedWeights::super_records;
-    const int64_t count = ceil_div(span.records, QuantizedWeights::super_records);
+  void read_super_scales(const QuantizedWeights& weights, const PanelMap& map,
+                         const RecordSpan& span, QuantizedTile& tile) const {
+    constexpr int64_t panel = QuantizedWeights::panel_width;
     const auto read = [&](int64_t begin, float factor, float* out) {
-      const char* at = span.panel + begin + weights.group_lines_bytes();
-      read_lines(reinterpret_cast<const F16*>(at) + super * QuantizedWeights::panel_width, count,
-                 set1(factor), out);
+      const char* line = span.panel + map.unit_begin(span.first) + begin;
+      const int64_t count = ceil_div(span.records, QuantizedWeights::super_records);
+      for (int64_t i = 0; i < count; ++i, line += map.unit_bytes)
+        read_line(reinterpret_cast<const F16*>(line), set1(factor), out + i * panel);
       return out;
     };
-    tile.scales = read(weights.scales_begin(), weights.has_book ? weights.book_step : 1.0f, scales);
-    if (weights.has_offsets) tile.offsets = read(weights.offsets_begin(), 1.0f, offsets);
+    tile.super_scales = read(map.supers_begin, weights.has_book ? weights.book_step : 1.0f, scales);
+    if (weights.has_offsets) tile.super_offsets = read(map.super_offsets_begin, 1.0f, offsets);
   }
 };
 
@@ -53,24 +53,32 @@ RecordSpan span_of(const BlockPlace& place, const Activations<Format>& activatio
   return {place.panel, place.index * block_groups<Format>, activations.groups_of(place.index)};
 }
 
-// Run a block's tiles: all rows times one panel, added to sums [row][32 outputs]. Each asks for a
-// share of the block that comes next: memory is then busy all the time. `tile` has what they have
-// in common; run_of(rows) is the one for that many rows. Only the first asks for lines of scales.
+// How far a single tile asks ahead of itself, which takes a panel's blocks in the order of memory.
+constexpr int64_t single_tile_distance = 8 << 10;
+
+// Run a block's tiles: all rows times one panel, added to sums [row][32 outputs]. Each of several
+// asks for a share of the block that comes next: memory is then busy all the time. `tile` has what
+// they have in common; run_of(rows) is the one for that many rows.
 template <class Format, class RunOf>
 void run_tiles(QuantizedTile& tile, const Activations<Format>& activations, const BlockPlace& place,
-               int64_t record_bytes, float* sums, const RunOf& run_of) {
+               const PanelMap& map, float* sums, const RunOf& run_of) {
+  constexpr int64_t records = block_groups<Format>;
   const Tiles& tiles = activations.tiles();
-  const char* next = place.next + place.next_index * block_groups<Format> * record_bytes;
-  const char* const next_end = next + tile.groups * record_bytes;
-  tile.ahead_bytes = ceil_div(record_bytes / 64, tiles.count) * 64;
+  // A record's bytes with its share of scales.
+  const int64_t bytes = map.record_bytes + map.codes_begin / map.unit_records;
+  const bool single = tiles.count == 1;
+  const char* ahead = single
+                          ? place.panel + map.begin_of(place.index * records) + single_tile_distance
+                          : place.next + map.begin_of(place.next_index * records);
+  const char* const end = ahead + tile.groups * bytes;
+  tile.ahead_bytes = single ? bytes : ceil_div(bytes, 64 * tiles.count) * 64;
   for (int64_t i = 0; i < tiles.count; ++i) {
     const int64_t begin = tiles.start(i), rows = tiles.start(i + 1) - begin;
     tile.activations = reinterpret_cast<const ActivationGroup*>(activations.at(place.index, i));
     tile.out = sums + begin * QuantizedWeights::panel_width;
-    tile.ahead = next < next_end ? next : nullptr;
+    tile.ahead = ahead < end ? ahead : nullptr;
     run_of(rows)(tile);
-    next += tile.groups * tile.ahead_bytes;
-    tile.lines_per_group = 0;
+    ahead += tile.groups * tile.ahead_bytes;
   }
 }
 

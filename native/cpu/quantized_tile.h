@@ -97,30 +97,35 @@ struct QuantizedFormat {
 // Groups of a call, at most.
 constexpr int64_t max_tile_groups = 16;
 
+// How far it is from one record to the next, in bytes: to its codes, and to the lines of its
+// scales; and what comes on top where a unit ends.
+struct RecordSteps {
+  int64_t codes, lines;
+  int64_t unit_codes, unit_lines;
+  int64_t unit_records;
+};
+
 // One call of a tile.
 struct QuantizedTile {
   const ActivationGroup* activations;  // [group][row]
-  const uint8_t* codes;                // [group] records, as the tile's Codes take them
+  const uint8_t* codes;                // of the first record, as the tile's Codes take them
   const uint8_t* book;                 // what BookCodes look up, or null
-  const float* scales;                 // [group][half][32 outputs], or null
-  const float* offsets;                // the same, or null
-  const F16* stored_scales;            // instead of them, as they lie in the panel
-  const F16* stored_offsets;
-  // Or bytes [group][half][32 outputs] as they lie there; `scales` and `offsets`, [256 inputs][32
-  // outputs], are then what these are multiplied by.
-  const int8_t* group_scales;
-  const int8_t* group_offsets;
-  int64_t groups;  // records
-  int64_t joined;  // that are one group; 1 where none are
-  bool first;      // whether this is the first block: `out` is written, else added to
-  float* out;      // [row][32 outputs]
-  // Packed codes that a later tile will want, to ask memory for a record's share per group; or
-  // null.
+  // Scales of the first record as Scales take them, [half][32 outputs], and how many bytes further
+  // its offsets are; 0 where there are none.
+  const char* lines;
+  int64_t offsets_begin;
+  // Where they are bytes, what these are multiplied by: [256 inputs][32 outputs].
+  const float* super_scales;
+  const float* super_offsets;
+  RecordSteps steps;
+  int64_t records_left;  // of the first record's unit
+  int64_t groups;        // records
+  int64_t joined;        // that are one group; 1 where none are
+  bool first;            // whether this is the first block: `out` is written, else added to
+  float* out;            // [row][32 outputs]
+  // What a later tile will want, to ask memory for some bytes with each group; or null.
   const char* ahead;
   int64_t ahead_bytes;
-  // Lines of scales and offsets that a later tile will want, some with each group.
-  const char* const* ahead_lines;
-  int64_t lines_per_group;
 };
 
 using RunQuantizedTile = void (*)(const QuantizedTile&);
@@ -128,34 +133,48 @@ using RunQuantizedTile = void (*)(const QuantizedTile&);
 // Where a tile finds scales: as floats, unpacked for it, or as they lie in the panel.
 enum class ScalePlace { unpacked, halves, two_levels };
 
-// Scales and offsets from where a tile has them: of lines of groups, and of those of 256 inputs.
+// Scales and offsets of a record, of type T.
 template <class T>
 struct DirectScales {
-  const T* scales;
-  const T* offsets;
-  explicit DirectScales(const QuantizedTile& tile);
-  F32 scale(int64_t at, int64_t) const { return load(scales + at); }
-  F32 offset(int64_t at, int64_t) const { return load(offsets + at); }
+  const char* lines;
+  int64_t offsets_begin;
+  explicit DirectScales(const QuantizedTile& tile)
+      : lines(tile.lines), offsets_begin(tile.offsets_begin) {}
+  F32 scale(int64_t at, int64_t) const { return load(reinterpret_cast<const T*>(lines) + at); }
+  F32 offset(int64_t at, int64_t) const {
+    return load(reinterpret_cast<const T*>(lines + offsets_begin) + at);
+  }
 };
 
-template <>
-inline DirectScales<float>::DirectScales(const QuantizedTile& tile)
-    : scales(tile.scales), offsets(tile.offsets) {}
-template <>
-inline DirectScales<F16>::DirectScales(const QuantizedTile& tile)
-    : scales(tile.stored_scales), offsets(tile.stored_offsets) {}
-
-struct ScalesOfTwoLevels {
-  const int8_t *groups, *group_offsets;
-  const float *scales, *offsets;
+// Bytes of a record times the numbers of 256 inputs.
+struct ScalesOfTwoLevels : DirectScales<int8_t> {
+  const float *supers, *super_offsets;
   explicit ScalesOfTwoLevels(const QuantizedTile& tile)
-      : groups(tile.group_scales),
-        group_offsets(tile.group_offsets),
-        scales(tile.scales),
-        offsets(tile.offsets) {}
-  F32 scale(int64_t at, int64_t super) const { return load(groups + at) * load(scales + super); }
+      : DirectScales(tile), supers(tile.super_scales), super_offsets(tile.super_offsets) {}
+  F32 scale(int64_t at, int64_t super) const {
+    return DirectScales::scale(at, super) * load(supers + super);
+  }
   F32 offset(int64_t at, int64_t super) const {
-    return load(group_offsets + at) * load(offsets + super);
+    return DirectScales::offset(at, super) * load(super_offsets + super);
+  }
+};
+
+// The records of a call in turn.
+template <class Scales>
+struct RecordWalk {
+  const uint8_t* codes;
+  Scales scales;
+  int64_t left;  // of the unit, this one counted
+
+  explicit RecordWalk(const QuantizedTile& tile)
+      : codes(tile.codes), scales(tile), left(tile.records_left) {}
+  void step(const RecordSteps& steps) {
+    codes += steps.codes;
+    scales.lines += steps.lines;
+    if (--left > 0) return;
+    left = steps.unit_records;
+    codes += steps.unit_codes;
+    scales.lines += steps.unit_lines;
   }
 };
 
@@ -209,12 +228,14 @@ struct CodeReader<AskingCodes<Codes>> {
   CodeReader(const QuantizedTile& tile, bool)
       : codes{codes_of<Codes>(tile), tile.ahead, tile.ahead_bytes / 8} {}
   void begin_group(const QuantizedTile&) {}
-  void end_group(const QuantizedTile& tile) { codes.ahead += tile.ahead_bytes; }
+  void end_group(const QuantizedTile& tile) {
+    codes.ahead += tile.ahead_bytes;
+    __builtin_prefetch(codes.ahead - 1, 0, asked_cache);  // bytes that words leave over
+  }
 };
 
 template <class Codes, Grouping grouping, class Scales, int rows>
 void run_quantized_tile(const QuantizedTile& tile) {
-  const Scales scales(tile);
   constexpr bool joins = grouping == Grouping::joined;
   constexpr int halves = grouping == Grouping::halves ? 2 : 1;
   constexpr int vectors = dot_vectors<rows>, width = vectors * F32::lanes;
@@ -233,57 +254,50 @@ void run_quantized_tile(const QuantizedTile& tile) {
         sums[m][v] = tile.first ? zero() : load(tile.out + m * panel + part + v * F32::lanes);
     const ActivationGroup* a = tile.activations;
     const int8_t* inputs = widens<Codes::range> ? wide : a->codes;
-    const uint8_t* record = tile.codes;
-    int64_t line = part;
+    RecordWalk<Scales> record(tile);
     CodeReader<Codes> reader(tile, part == 0);
-    const char* const* lines = tile.ahead_lines;
-    const auto ask_ahead = [&] {
-      reader.begin_group(tile);
-      for (int64_t i = 0; i < tile.lines_per_group; ++i)
-        __builtin_prefetch(*lines++, 0, asked_cache);
-    };
     const auto end_record = [&] {
       inputs += rows * sizeof(*a);
-      record += Codes::record_bytes;
+      record.step(tile.steps);
       reader.end_group(tile);
     };
     int64_t records = 1;
     for (int64_t group = 0; group < tile.groups; group += records) {
-      ask_ahead();
+      reader.begin_group(tile);
       if constexpr (joins) records = smaller(tile.joined, tile.groups - group);
 #pragma GCC unroll 2
-      for (int half = 0; half < halves; ++half, line += panel) {
+      for (int half = 0; half < halves; ++half) {
         I32 dots[rows][vectors];
 #pragma GCC unroll 16
         for (int m = 0; m < rows; ++m)
 #pragma GCC unroll 4
           for (int v = 0; v < vectors; ++v) dots[m][v] = set1(a[m].start[half]);
-        dot_words<Codes, rows, vectors, words>(reader.codes, record, half * words,
+        dot_words<Codes, rows, vectors, words>(reader.codes, record.codes, half * words,
                                                part / F32::lanes, inputs + half * 16, sizeof(*a),
                                                dots);
-        for (int64_t i = 1; joins && i < records; ++i) {
+        for (int64_t i = 1; joins && i < records; ++i) {  // their lines are all the same
           end_record();
-          ask_ahead();
-          dot_words<Codes, rows, vectors, words>(reader.codes, record, 0, part / F32::lanes, inputs,
-                                                 sizeof(*a), dots);
+          reader.begin_group(tile);
+          dot_words<Codes, rows, vectors, words>(reader.codes, record.codes, 0, part / F32::lanes,
+                                                 inputs, sizeof(*a), dots);
         }
+        const int64_t line = half * panel + part;
         const int64_t super = group / QuantizedWeights::super_records * panel + part;
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v) {
           const int64_t at = line + v * F32::lanes, super_at = super + v * F32::lanes;
-          const F32 scale = scales.scale(at, super_at);
+          const F32 scale = record.scales.scale(at, super_at);
 #pragma GCC unroll 16
           for (int m = 0; m < rows; ++m)
             sums[m][v] = fma(to_float(dots[m][v]), scale * set1(a[m].scale), sums[m][v]);
-          if (!scales.offsets) continue;
-          const F32 offset = scales.offset(at, super_at);
+          if (!tile.offsets_begin) continue;
+          const F32 offset = record.scales.offset(at, super_at);
 #pragma GCC unroll 16
           for (int m = 0; m < rows; ++m) sums[m][v] = fma(offset, set1(a[m].sum[half]), sums[m][v]);
         }
       }
       end_record();
       a += rows * records;
-      line += (records - 1) * panel;
     }
 #pragma GCC unroll 16
     for (int m = 0; m < rows; ++m)

@@ -13,9 +13,10 @@ constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
 // Rows begin .. end - 1 of a panel; other outputs keep what they had.
 void pack_codes(const QuantizedWeights& weights, const QuantizedRows& rows, char* panel,
                 int64_t begin, int64_t end) {
+  const PanelMap map(weights);
   uint8_t codes[record_codes];
   for (int64_t record = 0; record < weights.num_records(); ++record) {
-    auto* packed = reinterpret_cast<uint8_t*>(panel + record * weights.record_bytes());
+    auto* packed = reinterpret_cast<uint8_t*>(panel + map.codes_of(record));
     const int64_t first = record * record_inputs;
     const int64_t n = smaller(record_inputs, weights.in_features - first);
     unpack_record(weights.bits, packed, codes);
@@ -28,55 +29,68 @@ void pack_codes(const QuantizedWeights& weights, const QuantizedRows& rows, char
   }
 }
 
-// Rows begin .. end - 1 of scales (rows, count), which `from` begins with, to [count][32 outputs].
-template <class T>
-void pack_lines(const void* from, int64_t count, char* lines, int64_t begin, int64_t end) {
-  const T* row_scales = static_cast<const T*>(from);
-  for (int64_t row = begin; row < end; ++row, row_scales += count)
-    for (int64_t i = 0; i < count; ++i)
-      reinterpret_cast<T*>(lines)[i * panel_width + row % panel_width] = row_scales[i];
-}
+// Where the lines of a panel are that stand for `inputs` inputs each, the first at `begin` of a
+// unit; and which rows of the panel are packed.
+struct PanelLines {
+  const QuantizedWeights& weights;
+  char* panel;
+  int64_t inputs, begin, first_row, end_row;
 
-// Half bytes: scales low, offsets high.
-void pack_nibbles(const int8_t* scales, const int8_t* offsets, int64_t count, char* lines,
-                  int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; ++row, scales += count, offsets += count)
-    for (int64_t i = 0; i < count; ++i)
-      lines[i * panel_width + row % panel_width] =
-          static_cast<char>((scales[i] & 15) | (offsets[i] & 15) << 4);
-}
+  // value(row, i) goes to line i of [lines][32 outputs].
+  template <class T, class Value>
+  void fill(const Value& value) const {
+    const int64_t count = ceil_div(weights.in_features, inputs);
+    const int64_t per_unit = weights.unit_inputs() / inputs;
+    for (int64_t unit = 0; unit * per_unit < count; ++unit) {
+      auto* line = reinterpret_cast<T*>(panel + unit * weights.unit_bytes() + begin);
+      const int64_t end = smaller((unit + 1) * per_unit, count);
+      for (int64_t i = unit * per_unit; i < end; ++i, line += panel_width)
+        for (int64_t row = first_row; row < end_row; ++row)
+          line[row % panel_width] = value((row - first_row) * count + i);
+    }
+  }
+
+  // The rows' own, (rows, lines).
+  template <class T>
+  void copy(const void* rows) const {
+    fill<T>([from = static_cast<const T*>(rows)](int64_t at) { return from[at]; });
+  }
+};
 
 // The scales and offsets of rows begin .. end - 1 of a panel.
 void pack_scales(const QuantizedWeights& weights, const QuantizedRows& rows, char* panel,
                  int64_t begin, int64_t end) {
   const int64_t groups = weights.num_groups(), supers = weights.num_supers();
-  const int64_t skipped = begin - rows.first_row;
-  char* scales = panel + weights.scales_begin();
-  char* offsets = panel + weights.offsets_begin();
+  const auto lines = [&](int64_t inputs, int64_t first_byte) {
+    return PanelLines{weights, panel, inputs, first_byte, begin, end};
+  };
+  const auto of_groups = lines(weights.group_size, 0);
+  const auto offsets_of_groups = lines(weights.group_size, weights.offsets_begin());
   const auto at = [&](const void* from, int64_t row_bytes) {
-    return static_cast<const char*>(from) + skipped * row_bytes;
+    return static_cast<const char*>(from) + (begin - rows.first_row) * row_bytes;
   };
   if (weights.scale_form == ScaleForm::direct) {
     const bool wide = weights.scale_dtype == DType::float32;
-    const auto pack = wide ? pack_lines<float> : pack_lines<F16>;
-    pack(at(rows.scales, groups * (wide ? 4 : 2)), groups, scales, begin, end);
-    if (weights.has_offsets)
-      pack(at(rows.offsets, groups * (wide ? 4 : 2)), groups, offsets, begin, end);
+    const auto copy = [&](const PanelLines& to, const void* from) {
+      wide ? to.copy<float>(at(from, groups * 4)) : to.copy<F16>(at(from, groups * 2));
+    };
+    copy(of_groups, rows.scales);
+    if (weights.has_offsets) copy(offsets_of_groups, rows.offsets);
     return;
   }
-  const bool nibbles = weights.scale_form == ScaleForm::nibbles;
-  if (nibbles)
-    pack_nibbles(reinterpret_cast<const int8_t*>(at(rows.scales, groups)),
-                 reinterpret_cast<const int8_t*>(at(rows.offsets, groups)), groups, scales, begin,
-                 end);
-  else
-    pack_lines<int8_t>(at(rows.scales, groups), groups, scales, begin, end);
-  pack_lines<F16>(at(rows.super_scales, supers * 2), supers, scales + weights.group_lines_bytes(),
-                  begin, end);
-  if (!weights.has_offsets) return;
-  if (!nibbles) pack_lines<int8_t>(at(rows.offsets, groups), groups, offsets, begin, end);
-  pack_lines<F16>(at(rows.super_offsets, supers * 2), supers,
-                  offsets + (nibbles ? 0 : weights.group_lines_bytes()), begin, end);
+  const char* scales = at(rows.scales, groups);
+  const char* offsets = weights.has_offsets ? at(rows.offsets, groups) : nullptr;
+  if (weights.scale_form == ScaleForm::nibbles) {
+    of_groups.fill<char>(
+        [&](int64_t i) { return static_cast<char>((scales[i] & 15) | (offsets[i] & 15) << 4); });
+  } else {
+    of_groups.copy<char>(scales);
+    if (weights.has_offsets) offsets_of_groups.copy<char>(offsets);
+  }
+  constexpr int64_t super = QuantizedWeights::super_inputs;
+  lines(super, weights.group_lines_bytes()).copy<F16>(at(rows.super_scales, supers * 2));
+  if (weights.has_offsets)
+    lines(super, weights.super_offsets_begin()).copy<F16>(at(rows.super_offsets, supers * 2));
 }
 
 }  // namespace

@@ -17,13 +17,16 @@ enum class ScaleForm : int32_t {
 // weight[n][k] = scale[n][k / group_size] * (code[n][k] - zero) + offset[n][k / group_size], or
 // scale * book[code] with a code book of 16 values.
 //
-// Panels of 32 outputs, each contiguous, padded to whole panels and to a multiple of 32 inputs:
+// Panels of 32 outputs, each contiguous, padded to whole panels and to a multiple of 32 inputs. A
+// panel is a row of units, each the inputs whose scales lie together in front of their codes, so
+// that a kernel reads one stream. A unit is a group, of 32 inputs at least, or 256 inputs where
+// scales have two levels; the last one ends with its last record, but has all its lines.
 //
+//   scales   direct: [group][32 outputs] of scale_dtype
+//            else:   [group][32 outputs] bytes, then [32 outputs] float16
+//   offsets  the same, where there are any; of nibbles the float16 only
 //   codes    [input / 32] records of 128 * bits bytes: 1024 codes in the order
 //            [input % 32 / 4][32 outputs][input % 4], in bit planes (cpu/quantized_codes.h)
-//   scales   direct: [group][32 outputs] of scale_dtype
-//            else:   [group][32 outputs] bytes, then [input / 256][32 outputs] float16
-//   offsets  the same, where there are any; of nibbles the float16 only
 struct QuantizedWeights {
   static constexpr int64_t panel_width = 32;
   static constexpr int64_t record_inputs = 32;
@@ -34,7 +37,7 @@ struct QuantizedWeights {
 
   int64_t in_features;
   int64_t out_features;
-  int64_t group_size;  // 16 or a multiple of 32
+  int64_t group_size;  // 16 or a multiple of 32; divides 256 where scales have two levels
   int32_t bits;        // 2, 3, 4, 5, 6 or 8
   int32_t zero;
   DType scale_dtype;  // float32 or float16; the latter unless direct
@@ -63,22 +66,34 @@ struct QuantizedWeights {
   int64_t num_panels() const { return (out_features + panel_width - 1) / panel_width; }
   int64_t record_bytes() const { return record_codes / 8 * bits; }
   int64_t scale_line_bytes() const { return panel_width * (scale_dtype == DType::float32 ? 4 : 2); }
-  int64_t scales_begin() const { return num_records() * record_bytes(); }
   int64_t num_supers() const { return (in_features + super_inputs - 1) / super_inputs; }
-  // The lines of all groups, before those of super scales.
-  int64_t group_lines_bytes() const {
-    return num_groups() * (scale_form == ScaleForm::direct ? scale_line_bytes() : panel_width);
+
+  int64_t unit_inputs() const {
+    if (scale_form != ScaleForm::direct) return super_inputs;
+    return group_size > record_inputs ? group_size : record_inputs;
   }
-  int64_t super_lines_bytes() const {
-    return scale_form == ScaleForm::direct ? 0 : num_supers() * scale_line_bytes();
+  int64_t unit_records() const { return unit_inputs() / record_inputs; }
+  int64_t unit_groups() const { return unit_inputs() / group_size; }
+  int64_t num_units() const { return (in_features + unit_inputs() - 1) / unit_inputs(); }
+  // Of a unit: the lines of its groups, before the line of super scales.
+  int64_t group_line_bytes() const {
+    return scale_form == ScaleForm::direct ? scale_line_bytes() : panel_width;
   }
-  int64_t offsets_begin() const {
-    return scales_begin() + group_lines_bytes() + super_lines_bytes();
+  int64_t group_lines_bytes() const { return unit_groups() * group_line_bytes(); }
+  int64_t super_line_bytes() const {
+    return scale_form == ScaleForm::direct ? 0 : scale_line_bytes();
   }
+  int64_t offsets_begin() const { return group_lines_bytes() + super_line_bytes(); }
+  // Where super offsets are, after those of groups.
+  int64_t super_offsets_begin() const {
+    return offsets_begin() + (scale_form == ScaleForm::nibbles ? 0 : group_lines_bytes());
+  }
+  int64_t codes_begin() const {
+    return has_offsets ? super_offsets_begin() + super_line_bytes() : offsets_begin();
+  }
+  int64_t unit_bytes() const { return codes_begin() + unit_records() * record_bytes(); }
   int64_t panel_bytes() const {
-    if (!has_offsets) return offsets_begin();
-    return offsets_begin() + super_lines_bytes() +
-           (scale_form == ScaleForm::nibbles ? 0 : group_lines_bytes());
+    return num_units() * codes_begin() + num_records() * record_bytes();
   }
   int64_t bytes() const { return num_panels() * panel_bytes(); }
 };

@@ -1,8 +1,8 @@
-// A job is open while its ticket has chunks left; whoever decrements the ticket owns that chunk.
+// A job is open while its ticket has chunks left; whoever lowers the ticket by k owns k chunks.
 //
 //   caller:  write job fields -> publish ticket (epoch, n) -> wake sleepers -> claim ... -> wait
-//   done == n worker:  spin a little -> sleep on `wake` -> claim (epoch, n) -> (epoch, n - 1) ...
-//   -> done += 1
+//   done == n worker:  spin a little -> sleep on `wake` -> claim (epoch, n) -> (epoch, n - k) ...
+//   -> done += k
 //
 // The caller waits only for chunks that somebody claimed: a worker that never got a core in time
 // finds the ticket empty and nobody waited for it. One that lost its core with a chunk in hand is
@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <climits>
@@ -89,7 +90,10 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
-  void run(uint32_t num_chunks, void (*call)(const void*, int64_t), const void* context) {
+  void run(uint32_t num_chunks, Claim claim, void (*call)(const void*, int64_t),
+           const void* context) {
+    share_.store(claim == Claim::run ? 2 * static_cast<uint32_t>(seats_.size()) : UINT32_MAX,
+                 std::memory_order_relaxed);
     call_.store(call, std::memory_order_relaxed);
     context_.store(context, std::memory_order_relaxed);
     size_.store(num_chunks, std::memory_order_relaxed);
@@ -99,13 +103,13 @@ class ThreadPool {
     ticket_.store(epoch << 32 | num_chunks, std::memory_order_release);
     wake_.fetch_add(1);
     if (sleepers_.load() > 0) futex_wake(wake_, static_cast<int>(num_chunks) - 1);
-    claim(seats_[0], true);
+    work_on(seats_[0], true);
     wait_done(num_chunks);
   }
 
  private:
   // Run chunks of the open job until none is left.
-  void claim(CoreSeat& seat, bool stay) {
+  void work_on(CoreSeat& seat, bool stay) {
     inside_chunk = true;
     seat.begin();
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
@@ -114,11 +118,13 @@ class ThreadPool {
       const auto call = call_.load(std::memory_order_relaxed);
       const void* context = context_.load(std::memory_order_relaxed);
       const uint32_t size = size_.load(std::memory_order_relaxed);
-      if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
+      const auto left = static_cast<uint32_t>(ticket);
+      const uint32_t taken = std::max(1u, left / share_.load(std::memory_order_relaxed));
+      if (!ticket_.compare_exchange_weak(ticket, ticket - taken, std::memory_order_acq_rel,
                                          std::memory_order_acquire))
         continue;
-      call(context, size - static_cast<uint32_t>(ticket));
-      if (done_.fetch_add(1) + 1 == size && caller_sleeps_.load()) futex_wake(done_, 1);
+      for (uint32_t i = 0; i < taken; ++i) call(context, size - left + i);
+      if (done_.fetch_add(taken) + taken == size && caller_sleeps_.load()) futex_wake(done_, 1);
       ticket = ticket_.load(std::memory_order_acquire);
     }
     seat.end(stay);
@@ -149,7 +155,7 @@ class ThreadPool {
         if (!open()) futex_wait(wake_, seen);
         sleepers_.fetch_sub(1);
       }
-      claim(seat, false);
+      work_on(seat, false);
     }
   }
 
@@ -163,7 +169,8 @@ class ThreadPool {
   alignas(64) std::atomic<void (*)(const void*, int64_t)> call_{nullptr};
   std::atomic<const void*> context_{nullptr};
   std::atomic<uint32_t> size_{0};
-  std::vector<CoreSeat> seats_;  // the caller's first
+  std::atomic<uint32_t> share_{1};  // of the chunks left one of so many parts is taken at a time
+  std::vector<CoreSeat> seats_;     // the caller's first
   std::vector<std::thread> threads_;
 };
 
@@ -210,7 +217,8 @@ int num_threads() { return wanted.load(); }
 
 uint64_t num_jobs() { return jobs.load(std::memory_order_relaxed); }
 
-void run_chunks(int64_t num_chunks, void (*call)(const void*, int64_t), const void* context) {
+void run_chunks(int64_t num_chunks, Claim claim, void (*call)(const void*, int64_t),
+                const void* context) {
   if (num_chunks <= 0) return;
   if (num_chunks == 1 || inside_chunk || wanted.load() == 1) {
     for (int64_t chunk = 0; chunk < num_chunks; ++chunk) call(context, chunk);
@@ -218,7 +226,7 @@ void run_chunks(int64_t num_chunks, void (*call)(const void*, int64_t), const vo
   }
   std::lock_guard<std::mutex> lock(turn);
   jobs.store(jobs.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  ready_pool().run(static_cast<uint32_t>(num_chunks), call, context);
+  ready_pool().run(static_cast<uint32_t>(num_chunks), claim, call, context);
 }
 
 }  // namespace quire

@@ -255,12 +255,12 @@ void compare_bytes(int32_t bits, int64_t group, int64_t inputs, int64_t outputs)
   std::vector<char> data(static_cast<size_t>(weights.bytes()));
   for (char& value : data) value = static_cast<char>(random_bits());
   weights.data = data.data();
-  const int64_t lines = weights.group_lines_bytes();
-  for (const int64_t begin : {weights.scales_begin(), weights.offsets_begin()})
-    for (int64_t i = 0; i < lines && begin + i < weights.bytes() / weights.num_panels(); i += 4)
-      for (int64_t panel = 0; panel < weights.num_panels(); ++panel) {
+  for (int64_t panel = 0; panel < weights.num_panels(); ++panel)
+    for (int64_t unit = 0; unit < weights.num_units(); ++unit)
+      for (int64_t i = 0; i < weights.codes_begin(); i += 4) {
         const float x = random_float();
-        memcpy(weights.data + panel * weights.panel_bytes() + begin + i, &x, 4);
+        memcpy(weights.data + panel * weights.panel_bytes() + unit * weights.unit_bytes() + i, &x,
+               4);
       }
   compare("bytes", weights, quire::amx::linear_quantized, quire::amx_emulated::linear_quantized);
 }
