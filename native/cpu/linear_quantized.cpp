@@ -68,12 +68,15 @@ RunQuantizedTile tile_of_packed(const TileKind& kind, int64_t rows) {
 #endif
 }
 
-// Tiles that take scales as they lie, too: made for the types of GGUF, and for what is like them.
+// Tiles that take scales as they lie, too, or half bytes as bytes: made for the types of GGUF, and
+// for what is like them.
 bool takes_scales_in_place(const QuantizedWeights& weights) {
   const int32_t bits = weights.bits;
   if (max_packed_tiles == 0 || weights.in_features % record_inputs != 0) return false;
   if (weights.group_size < record_inputs)
-    return weights.scale_form == ScaleForm::bytes && (bits == 3 || bits == 6);
+    return weights.scale_form == ScaleForm::nibbles
+               ? bits == 2
+               : weights.scale_form == ScaleForm::bytes && (bits == 3 || bits == 6);
   if (weights.group_size > record_inputs) return false;
   if (weights.scale_form == ScaleForm::bytes) return bits == 4 || bits == 5;
   return weights.scale_form == ScaleForm::direct && weights.scale_dtype == DType::float16 &&
@@ -91,6 +94,7 @@ RunQuantizedTile tile_of_scales_in_place(const TileKind& kind, int64_t rows) {
     return tile_of_rows<AskingCodes<ByteCodes<Range::byte>>, records, Halves>(rows);
   }
   if (kind.has_book) return tile_of_rows<AskingCodes<BookCodes>, records, Levels>(rows);
+  if (kind.bits == 2) return tile_of_rows<AskingCodes<PackedCodes<2>>, halves, Levels>(rows);
   if (kind.bits == 3) return tile_of_rows<AskingCodes<PackedCodes<3>>, halves, Levels>(rows);
   if (kind.bits == 4) return tile_of_rows<AskingCodes<PackedCodes<4>>, records, Levels>(rows);
   if (kind.bits == 5) return tile_of_rows<AskingCodes<PackedCodes<5>>, records, Levels>(rows);
@@ -175,7 +179,8 @@ class IntegerBlocks {
     if (in_place) steps.unit_codes = map_.codes_begin;
     if (scales_ == ScalePlace::unpacked) return steps;
     steps.lines = scales_ == ScalePlace::halves ? weights.group_line_bytes() : halves * panel_width;
-    steps.unit_lines = map_.unit_bytes - map_.unit_records * steps.lines;
+    if (weights.scale_form != ScaleForm::nibbles)
+      steps.unit_lines = map_.unit_bytes - map_.unit_records * steps.lines;
     return steps;
   }
 
@@ -185,6 +190,10 @@ class IntegerBlocks {
       return;
     }
     if (scales_ == ScalePlace::two_levels) unpacked_.read_super_scales(weights_, map_, span, tile);
+    if (weights_.scale_form == ScaleForm::nibbles) {
+      unpacked_.read_half_bytes(map_, span, tile);
+      return;
+    }
     tile.lines = span.panel + map_.unit_begin(span.first);
     tile.offsets_begin = map_.offsets_begin;
   }

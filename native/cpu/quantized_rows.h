@@ -32,6 +32,24 @@ struct UnpackedBlock {
     tile.offsets_begin = reinterpret_cast<const char*>(offsets) - tile.lines;
   }
 
+  // Give the tile the scales and offsets of groups that lie there as half bytes, a byte each.
+  void read_half_bytes(const PanelMap& map, const RecordSpan& span, QuantizedTile& tile) const {
+    constexpr int64_t unit = 2 * QuantizedWeights::super_records * QuantizedWeights::panel_width;
+    uint8_t* __restrict low = codes;
+    uint8_t* __restrict high = codes + block_groups<QuantizedFormat> / 8 * unit;
+    tile.lines = reinterpret_cast<const char*>(low);
+    tile.offsets_begin = high - low;
+    const char* lines = span.panel + map.unit_begin(span.first);
+    for (int64_t i = 0; i < span.records; i += QuantizedWeights::super_records) {
+      for (int64_t j = 0; j < unit; ++j) {
+        const auto both = static_cast<uint8_t>(lines[j]);
+        low[j] = both & 15;
+        high[j] = both >> 4;
+      }
+      low += unit, high += unit, lines += map.unit_bytes;
+    }
+  }
+
   // Give the tile what stands for 256 inputs each of a span that begins with such.
   void read_super_scales(const QuantizedWeights& weights, const PanelMap& map,
                          const RecordSpan& span, QuantizedTile& tile) const {

@@ -130,7 +130,8 @@ struct QuantizedTile {
 
 using RunQuantizedTile = void (*)(const QuantizedTile&);
 
-// Where a tile finds scales: as floats, unpacked for it, or as they lie in the panel.
+// Where a tile finds scales: as floats, unpacked for it, or as they lie in the panel; of two levels
+// half bytes are unpacked to bytes.
 enum class ScalePlace { unpacked, halves, two_levels };
 
 // Scales and offsets of a record, of type T.
