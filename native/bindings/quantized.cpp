@@ -25,8 +25,8 @@ class PackedQuantizedWeights : public PackedWeights {
     weights_.exact_activations = exact_activations;
     const bool two_levels = weights_.scale_form != ScaleForm::direct;
     if (bits < 2 || bits > 8 || bits == 7 || group_size < 16 || scale_form < 0 || scale_form > 2 ||
-        (two_levels &&
-         (weights_.scale_dtype != DType::float16 || QuantizedWeights::super_inputs % group_size != 0)) ||
+        (two_levels && (weights_.scale_dtype != DType::float16 ||
+                        QuantizedWeights::super_inputs % group_size != 0)) ||
         (weights_.scale_form == ScaleForm::nibbles && !has_offsets))
       throw std::invalid_argument("[linear] no such quantized layout.");
     weights_.data = place(weights_.bytes(), mapped);

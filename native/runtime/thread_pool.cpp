@@ -169,7 +169,7 @@ class ThreadPool {
   alignas(64) std::atomic<void (*)(const void*, int64_t)> call_{nullptr};
   std::atomic<const void*> context_{nullptr};
   std::atomic<uint32_t> size_{0};
-  std::atomic<uint32_t> share_{1};  // of the chunks left one of so many parts is taken at a time
+  std::atomic<uint32_t> share_{1};  // a thread takes the chunks left, divided by it
   std::vector<CoreSeat> seats_;     // the caller's first
   std::vector<std::thread> threads_;
 };
