@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -110,21 +111,24 @@ class Engine:
         for n in self.axes["context"]:
             points["context", n] = Phase("", depth=n), 1, lambda n=n: self.steps(1, n)
         seconds: dict[tuple[str, int], list[float]] = {key: [] for key in points}
+        least: dict[tuple[str, int], list[float]] = {key: [] for key in points}
         # Contexts come last in a round, each after those that it begins with: only what it adds is
         # computed.
         for _ in track(range(rounds), "rounds"):
-            for key, (_, _, measure) in points.items():
-                seconds[key].append(measure())
+            for key, (phase, _, measure) in points.items():
+                here, taken = self.costs.around(measure)
+                seconds[key].append(taken)
+                parts = limits(self.work, here, "quantized", phase)
+                least[key].append(sum(part for part, _ in parts.values()))
         found: dict[str, list[dict[str, Any]]] = {"batch": [], "context": [], "prompt": []}
-        for (axis, value), (phase, tokens, _) in points.items():
+        for (axis, value), (_, tokens, _) in points.items():
             taken = results.summary(seconds[axis, value])
-            least = sum(t for t, _ in limits(self.work, self.costs, "quantized", phase).values())
             found[axis].append(
                 {
                     axis: value,
                     "seconds": taken,
                     "tokens_per_second": round(tokens / taken["median"], 2),
-                    "limit_tokens_per_second": round(tokens / least, 2),
+                    "limit_tokens_per_second": round(tokens / median(least[axis, value]), 2),
                 }
             )
         return found

@@ -33,6 +33,8 @@ CACHED_BYTES = 768 << 10
 COLD_BYTES = 128 << 20
 #: Between two reads of memory; calls that take less are timed several in a row.
 BURST_SECONDS = 2e-3
+#: At least as many bursts a line, a tenth of a second: what disturbs a few of them does not count.
+BURSTS = 24
 WIDTH, MLP, VOCAB = 2048, 8192, 128256
 #: name: (queries a request, context, requests)
 ATTENTION = {
@@ -85,11 +87,14 @@ def _seconds(calls: Iterable[Callable[[], object]], enough: float = math.inf) ->
 def _repeats(kernel: Kernel, costs: Costs, rounds: int) -> list[tuple[Costs, float]]:
     """Return the seconds of each call in turn, with what the machine reached around it."""
     kernel.calls[0]()
-    turns = list(kernel.calls[:24]) * rounds
+    calls = kernel.calls[:24]
+    turns = itertools.cycle(calls)
     found: list[tuple[Costs, float]] = []
-    while len(found) < len(turns):
-        here, taken = costs.around(partial(_seconds, turns[len(found) :], BURST_SECONDS))
+    bursts = 0
+    while len(found) < rounds * len(calls) or bursts < BURSTS:
+        here, taken = costs.around(partial(_seconds, turns, BURST_SECONDS))
         found += [(here, seconds) for seconds in taken]
+        bursts += 1
     return found
 
 

@@ -86,7 +86,7 @@ def test_bandwidth_is_that_of_reads_before_and_after_the_work():
 
 
 def test_a_kernels_time_is_its_limit_and_what_is_left():
-    """Each call is timed as often as there are rounds, however many fit between two reads."""
+    """Calls are timed in turn, as many as fit between two reads."""
     counts = [0, 0]
     rows = np.ones((1024, 64), np.float32)
 
@@ -97,8 +97,8 @@ def test_a_kernels_time_is_its_limit_and_what_is_left():
     calls = [partial(call, 0), partial(call, 1)]
     kernel = Kernel("test", "sum", 1024, calls, lambda: None, rows.nbytes, 0)
     found = measure(kernel, COSTS, rounds=3)
-    assert found["seconds"]["repeats"] == 6
-    assert counts == [3 + 2, 3]  # one not timed, one whose jobs were counted
+    assert found["seconds"]["repeats"] == sum(counts) - 2 >= 24
+    assert counts[0] - counts[1] in (2, 3)  # one not timed, one whose jobs were counted
     share = found["limit_seconds"] / found["seconds"]["median"]
     assert found["of_limit"] == pytest.approx(share, abs=1e-3)
     left = sum(found["left"].values())
