@@ -42,12 +42,13 @@ void round_trip(nb::handle x, int64_t n, int dtype, nb::handle out) {
 }
 
 // Add `inner` to each of n counters, one chunk per counter, by a nested parallel_for.
-void count_chunks(nb::handle counters, int64_t n, int64_t inner) {
+void count_chunks(nb::handle counters, int64_t n, int64_t inner, bool runs) {
   Output<int32_t> buffer(counters, n);
   int32_t* counts = buffer;
   nb::gil_scoped_release release;
-  parallel_for(n,
-               [=](int64_t chunk) { parallel_for(inner, [=](int64_t) { counts[chunk] += 1; }); });
+  parallel_for(
+      n, [=](int64_t chunk) { parallel_for(inner, [=](int64_t) { counts[chunk] += 1; }); },
+      runs ? Claim::run : Claim::one);
 }
 
 std::vector<uint64_t> checksums_of(nb::handle data, const std::vector<Part>& parts) {
@@ -96,7 +97,7 @@ void bind_runtime(nb::module_& m) {
   m.attr("packed_weights_version") = packed_weights_version;
   m.def("checksums", checksums_of,
         "64 bits each that tell damage of parts of a buffer, (begin, bytes).");
-  m.def("count_chunks", count_chunks);
+  m.def("count_chunks", count_chunks, nb::arg(), nb::arg(), nb::arg(), nb::arg("runs") = false);
   m.def("num_memory_nodes", num_memory_nodes, "Memory nodes that this process may use.");
   m.def("policy_of_spread_memory", policy_of_spread_memory);
   m.def("exp_array", exp_array);

@@ -18,12 +18,15 @@ void expect(bool right, const char* what) {
   std::exit(1);
 }
 
-// Calls of many sizes, one after the other: each chunk once, its write seen by the caller.
+// Calls of many sizes, one after the other, chunks claimed singly and in runs: each chunk once, its
+// write seen by the caller.
 void call_often(int rounds) {
   std::vector<int> counts(97, 0);
   for (int round = 0; round < rounds; ++round) {
     const auto num_chunks = 1 + round % 97;
-    quire::parallel_for(num_chunks, [&](int64_t chunk) { ++counts[static_cast<size_t>(chunk)]; });
+    const auto claim = round % 2 ? quire::Claim::run : quire::Claim::one;
+    quire::parallel_for(
+        num_chunks, [&](int64_t chunk) { ++counts[static_cast<size_t>(chunk)]; }, claim);
     int sum = 0;
     for (int& count : counts) {
       sum += count;

@@ -19,14 +19,15 @@ def restore_threads() -> Iterator[None]:
     native.set_num_threads(before)
 
 
+@pytest.mark.parametrize("runs", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("chunks", [0, 1, 2, 3, 1000])
-def test_each_chunk_runs_once(threads: int, chunks: int) -> None:
+def test_each_chunk_runs_once(threads: int, chunks: int, runs: bool) -> None:
     native.set_num_threads(threads)
     assert native.num_threads() == threads
     counts = np.zeros(max(chunks, 1), np.int32)
     for _ in range(20):
-        native.count_chunks(counts, chunks, 1)
+        native.count_chunks(counts, chunks, 1, runs)
     assert counts[:chunks].tolist() == [20] * chunks
 
 
