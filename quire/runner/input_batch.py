@@ -12,7 +12,7 @@ import numpy as np
 from quire.core.step import NewRequest, ScheduledRequest, SchedulerOutput
 from quire.kernels.backend import Backend
 from quire.kernels.forward_batch import ForwardBatch
-from quire.runner.token_table import IntArray, TokenTable
+from quire.kernels.token_table import IntArray, TokenTable
 
 
 class InputBatch:

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.errors import GRAMMAR_LIMIT
+from quire.kernels.token_table import IntArray
 from quire.runner.token_rules import TokenRules
-from quire.runner.token_table import IntArray
 
 #: Most that follow one drawn token; the step after it goes on, so this changes no output.
 MAX_FORCED_TOKENS = 32

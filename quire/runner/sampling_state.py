@@ -15,10 +15,10 @@ import numpy.typing as npt
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import Backend, SamplingBatch
+from quire.kernels.token_table import IntArray, TokenTable
 from quire.runner.jump_forward import GrammarAdvance
 from quire.runner.mask_threads import SLOW_SECONDS, MaskThreads, wait
 from quire.runner.token_rules import FloatArray, TokenRules
-from quire.runner.token_table import IntArray, TokenTable
 
 _NO_IDS: IntArray = np.empty(0, np.int32)
 _NO_VALUES: FloatArray = np.empty(0, np.float32)

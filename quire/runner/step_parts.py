@@ -19,7 +19,7 @@ from quire.core.step import (
     StepInterrupted,
     StepOutput,
 )
-from quire.runner.token_table import TokenTable
+from quire.kernels.token_table import TokenTable
 
 log = get_logger(__name__)
 

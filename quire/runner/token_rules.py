@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import TokenMatcher
-from quire.runner.token_table import IntArray
+from quire.kernels.token_table import IntArray
 
 FloatArray = npt.NDArray[np.float32]
 

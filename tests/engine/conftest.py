@@ -25,8 +25,8 @@ from quire.core.step import (
 )
 from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput
+from quire.kernels.token_table import TokenTable
 from quire.runner.step_parts import StepParts
-from quire.runner.token_table import TokenTable
 
 VOCAB_SIZE = 1000
 

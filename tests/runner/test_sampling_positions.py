@@ -10,9 +10,9 @@ import pytest
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.kernels.cpu.backend import CpuBackend
+from quire.kernels.token_table import TokenTable
 from quire.layers.sampler import Sampler
 from quire.runner.sampling_state import SamplingState
-from quire.runner.token_table import TokenTable
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import load_tokenizer
 from tools.random_checkpoint import PRESETS, random_checkpoint

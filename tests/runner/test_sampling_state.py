@@ -8,8 +8,8 @@ import numpy as np
 
 from quire.core.sampling_params import SamplingParams
 from quire.kernels.backend import SamplingBatch
+from quire.kernels.token_table import TokenTable
 from quire.runner.sampling_state import SamplingState
-from quire.runner.token_table import TokenTable
 
 EOS = 2
 

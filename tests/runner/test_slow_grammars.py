@@ -12,9 +12,9 @@ from quire.core.errors import GRAMMAR_LIMIT
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.kernels.cpu.backend import CpuBackend
+from quire.kernels.token_table import TokenTable
 from quire.runner import jump_forward, mask_threads
 from quire.runner.sampling_state import SamplingState
-from quire.runner.token_table import TokenTable
 
 VOCAB, EOS = 64, 63
 BACKEND = CpuBackend(threads=1)

@@ -15,8 +15,8 @@ from quire.core.step import (
     StepInterrupted,
     StepOutput,
 )
+from quire.kernels.token_table import TokenTable
 from quire.runner.step_parts import MAX_FAILURES, StepParts
-from quire.runner.token_table import TokenTable
 
 BLOCK_SIZE = 4
 BROKEN = MemoryError()

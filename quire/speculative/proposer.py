@@ -1,0 +1,73 @@
+"""What proposes tokens, and what it is given for that; whether they hold is decided elsewhere.
+
+A proposal costs the target a row of a step and never changes an answer: every token of an answer
+is drawn from the target's own logits. B sequences, V vocabulary of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from quire.kernels.forward_batch import Array
+from quire.kernels.token_table import IntArray
+
+
+class Draw(Protocol):
+    """Draws as the target will at the same position: with its settings, its seed, its grammar.
+
+    The draws of two distributions that are alike then agree most of the time.
+    """
+
+    def __call__(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:
+        """Draw one token for each sequence.
+
+        Args:
+            logits: (B, V) float32, overwritten.
+            rows: (B,) of the token table, each once.
+            lengths: (B,) tokens of the row before the draw, proposed ones included.
+
+        Returns:
+            (B,) int32; -1 where no token is possible.
+        """
+        ...
+
+
+class Proposer(Protocol):
+    """Proposes tokens for rows of the token table that it was made with.
+
+    Rows are those of live requests. A row that was begun is forgotten before it is begun again.
+    """
+
+    def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
+        """Have a row whose tokens are in the table: of a request that is new or starts over.
+
+        Args:
+            row: Of the table.
+            extra_keys: Only requests with the same ones may learn from each other's tokens; as of
+                :class:`~quire.core.request.EngineRequest`.
+        """
+        ...
+
+    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+        """Write proposed tokens into the table, after the tokens that the rows have.
+
+        ``token_ids`` has room for them and ``num_tokens`` stays as it is.
+
+        Args:
+            rows: (B,) int32, each once.
+            most: (B,) int32, how many tokens each may get, at least 1.
+            draw: Of the target.
+
+        Returns:
+            (B,) int32, how many each got; may be 0.
+        """
+        ...
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy what is kept by block: ``(source, destination)`` of the target's blocks."""
+        ...
+
+    def forget(self, row: int) -> None:
+        """Let go of a row: its request has ended or starts over; the table still has its tokens."""
+        ...
