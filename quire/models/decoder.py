@@ -13,6 +13,7 @@ from quire.kernels.backend import Array, Backend, KVCache, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.norm import Norm
+from quire.layers.residual_capture import ResidualCapture
 from quire.layers.workspace import Workspace
 
 
@@ -96,6 +97,7 @@ class Decoder:
         batch: ForwardBatch,
         kv_cache: KVCache,
         between_layers: Callable[[], None] = lambda: None,
+        capture: ResidualCapture | None = None,
     ) -> HiddenStates:
         """Compute a step and store its K and V.
 
@@ -104,6 +106,7 @@ class Decoder:
             kv_cache: Read and written.
             between_layers: Called after each layer but the last; what it raises ends the step, some
                 of whose K and V are written then.
+            capture: Keeps all rows of the residual stream where they enter its layers, or None.
 
         Returns:
             Those of the rows ``batch.logits_indices``. The array belongs to the decoder: the next
@@ -124,11 +127,14 @@ class Decoder:
         if parts.positions is not None:
             self.backend.add_rows(step.residual, parts.positions, batch.positions)
         parts.first_norm(step.residual, step.normed)
-        for layer in parts.layers[:-1]:
+        keep = capture.keep if capture is not None else _keep_nothing
+        *earlier, last = parts.layers
+        for index, layer in enumerate(earlier):
+            keep(index, step.residual)
             layer.attend(step)
             layer.feed(step)
             between_layers()
-        last = parts.layers[-1]
+        keep(len(earlier), step.residual)
         last.attend(step)
         # Past the last attention, rows are on their own: only the wanted ones go on.
         wanted, indices = workspace.wanted_rows(batch), batch.logits_indices
@@ -148,3 +154,7 @@ class Decoder:
         if self._logits is None or self._logits.shape[0] < num_rows:
             self._logits = self.backend.empty((num_rows, self.config.vocab_size))
         return self._parts.head(hidden.states, self._logits[:num_rows], hidden.rows)
+
+
+def _keep_nothing(layer: int, residual: Array) -> None:
+    """Stand in for a capture where there is none."""
