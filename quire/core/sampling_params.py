@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from typing import Any, NoReturn
 
 from quire.core.errors import InvalidSamplingParamsError
+from quire.core.speculative_params import SpeculativeField, read_speculative
 from quire.core.structured_outputs import StructuredOutputs
 
 MAX_N = 128
@@ -93,6 +94,9 @@ class SamplingParams:
         structured_outputs: What the text must look like. It then ends where the grammar does.
         pooling: ``mean`` or ``last``: no text; the hidden states of the prompt as one vector, the
             mean of all or that of the last token.
+        speculative: False: no tokens are proposed ahead. An object with ``method``,
+            ``num_speculative_tokens`` and ``acceptance``: how they are; None or True: as the
+            engine is set. Kept as :class:`~quire.core.speculative_params.SpeculativeParams`.
         output_kind: What each :class:`~quire.core.outputs.RequestOutput` holds.
 
     Raises:
@@ -125,6 +129,7 @@ class SamplingParams:
     detokenize: bool = field(default=True)
     structured_outputs: StructuredOutputs | None = None
     pooling: str | None = None
+    speculative: SpeculativeField = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
@@ -139,6 +144,7 @@ class SamplingParams:
             self.allowed_token_ids = _ids("allowed_token_ids", self.allowed_token_ids)
         if self.logit_bias is not None:
             self.logit_bias = _biases(self.logit_bias)
+        self.speculative = read_speculative(self.speculative)
         self._check()
 
     def _read_kinds(self) -> None:

@@ -1,0 +1,168 @@
+"""How a server proposes tokens ahead of its model: methods, and their limits; plain data.
+
+Read from settings by :mod:`quire.core.speculative_settings`; what one request asks of them is in
+:mod:`quire.core.speculative_params`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, TypeAlias, get_args
+
+from quire.core.errors import ConfigError
+from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
+
+MethodName: TypeAlias = Literal[
+    "ngram", "draft_model", "medusa", "eagle", "eagle3", "mtp", "self"
+]  # fmt: skip
+METHODS: tuple[MethodName, ...] = get_args(MethodName)
+#: Methods that the engine has; others are taken with a notice, and propose nothing.
+AVAILABLE_METHODS: frozenset[MethodName] = frozenset()
+
+Acceptance: TypeAlias = Literal["coupled", "rejection"]
+ACCEPTANCES: tuple[Acceptance, ...] = get_args(Acceptance)
+#: Those that the engine has; asking for another is an error.
+AVAILABLE_ACCEPTANCES: frozenset[Acceptance] = frozenset({"coupled"})
+
+#: Most tokens of a round where a method is given without a number of its own. A drafter computes
+#: for each token that it proposes, so that deep proposals must hold often to pay. Looked-up tokens
+#: cost nothing until they are checked, and eight rows cost little more than five.
+DEFAULT_TOKENS = {"ngram": 7}
+DEFAULT_DRAFTED_TOKENS = 4
+MAX_TOKENS = 64
+#: Methods without weights, and those whose weights are the served model's.
+WITHOUT_MODEL = ("ngram", "self")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeMethod:
+    """One way to propose tokens, and when it does.
+
+    Args:
+        method: ``ngram`` looks up what followed the same words before; ``draft_model`` asks a
+            smaller model; ``medusa``, ``eagle``, ``eagle3`` and ``mtp`` ask heads trained on the
+            served model; ``self`` asks the served model itself, rounded by ``quantization``.
+        model: Folder, GGUF file, hub id or name of the drafter; None where the method needs none,
+            or the served model brings it.
+        revision: Version of a hub id.
+        num_speculative_tokens: Most tokens proposed in a round, 1 to 64; 0 stands for the method's
+            default and is replaced by it.
+        adaptive: The engine chooses how many up to that, as it pays; False: always that many.
+        prompt_lookup_min, prompt_lookup_max: Of ``ngram``: least and most tokens that must match;
+            None: the method's own.
+        quantization: What the drafter's weights are rounded to; None: as they are.
+        max_model_len: Tokens of a sequence beyond which nothing is proposed; None: no limit.
+        acceptance: ``coupled``: a proposal holds when it is the token that the model itself draws
+            there. ``rejection``: with probability min(1, p/q).
+        disable_by_batch_size: Nothing is proposed from this number of running requests on.
+        num_speculative_tokens_per_batch_size: ``(first, last, tokens)`` for ranges of running
+            requests, both ends included, ascending; a gap is as the range before it.
+        alarm: Share of proposed tokens that should hold; below it an alarm is raised.
+        is_inferred: The method was not named: a loader may find that the model is for another.
+
+    Raises:
+        ConfigError: A value cannot be, or does not belong to the method.
+    """
+
+    method: MethodName
+    model: str | None = None
+    revision: str | None = None
+    num_speculative_tokens: int = 0
+    adaptive: bool = True
+    prompt_lookup_min: int | None = None
+    prompt_lookup_max: int | None = None
+    quantization: QuantizationName | None = None
+    max_model_len: int | None = None
+    acceptance: Acceptance = "coupled"
+    disable_by_batch_size: int | None = None
+    num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
+    alarm: float = 0.6
+    is_inferred: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            refuse("method", f"must be one of {', '.join(METHODS)}", self.method)
+        if self.num_speculative_tokens == 0:
+            tokens = DEFAULT_TOKENS.get(self.method, DEFAULT_DRAFTED_TOKENS)
+            object.__setattr__(self, "num_speculative_tokens", tokens)
+        self._check_numbers()
+        self._check_lookup()
+        self._check_schedule()
+        if self.model is not None and self.method in WITHOUT_MODEL:
+            refuse("model", f"must be left out of method {self.method}", self.model)
+        if self.quantization is not None and self.quantization not in QUANTIZATIONS:
+            refuse("quantization", f"must be one of {', '.join(QUANTIZATIONS)}", self.quantization)
+        if self.method == "self" and self.quantization is None:
+            refuse("quantization", "must be given for method self, such as int4", None)
+        if self.method == "ngram" and self.quantization is not None:
+            refuse("quantization", "must be left out of method ngram", self.quantization)
+        if self.acceptance not in ACCEPTANCES:
+            refuse("acceptance", f"must be one of {', '.join(ACCEPTANCES)}", self.acceptance)
+
+    def _check_numbers(self) -> None:
+        least: dict[str, int] = {
+            "num_speculative_tokens": 1,
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 1,
+            "max_model_len": 1,
+            "disable_by_batch_size": 1,
+        }
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < low):
+                refuse(name, f"must be a whole number of at least {low}", value)
+        if self.num_speculative_tokens > MAX_TOKENS:
+            rule = f"must be at most {MAX_TOKENS}"
+            refuse("num_speculative_tokens", rule, self.num_speculative_tokens)
+        if type(self.alarm) not in (int, float) or not 0.0 <= self.alarm <= 1.0:
+            refuse("alarm", "must be in [0, 1]", self.alarm)
+        if type(self.adaptive) is not bool:
+            refuse("adaptive", "must be true or false", self.adaptive)
+        for name in ("model", "revision"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                refuse(name, "must be text", value)
+
+    def _check_lookup(self) -> None:
+        low, high = self.prompt_lookup_min, self.prompt_lookup_max
+        if self.method != "ngram" and (low or high):
+            name = "prompt_lookup_min" if low else "prompt_lookup_max"
+            refuse(name, f"must be left out of method {self.method}", low or high)
+        if low is not None and high is not None and low > high:
+            refuse("prompt_lookup_min", f"must be at most prompt_lookup_max ({high})", low)
+
+    def _check_schedule(self) -> None:
+        name, last_end = "num_speculative_tokens_per_batch_size", 0
+        for entry in self.num_speculative_tokens_per_batch_size:
+            if len(entry) != 3 or not all(type(number) is int for number in entry):
+                refuse(name, "must hold [first, last, tokens] of whole numbers", entry)
+            first, last, tokens = entry
+            if not last_end < first <= last:
+                refuse(name, "must hold ascending ranges of running requests", entry)
+            if not 0 <= tokens <= self.num_speculative_tokens:
+                limit = f"num_speculative_tokens ({self.num_speculative_tokens})"
+                refuse(name, f"must hold 0 to {limit} tokens", entry)
+            last_end = last
+        first_range = self.num_speculative_tokens_per_batch_size[:1]
+        if first_range and first_range[0][0] != 1:
+            refuse(name, "must begin with 1 running request", first_range[0])
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the engine has this method."""
+        return self.method in AVAILABLE_METHODS
+
+    def tokens_at(self, num_running: int) -> int:
+        """Return the most tokens proposed for each request in a step of ``num_running`` of them."""
+        if self.disable_by_batch_size is not None and num_running >= self.disable_by_batch_size:
+            return 0
+        tokens = self.num_speculative_tokens
+        for first, _, scheduled in self.num_speculative_tokens_per_batch_size:
+            if num_running >= first:
+                tokens = scheduled
+        return tokens
+
+
+def refuse(key: str, rule: str, value: Any) -> NoReturn:
+    """Raise the error of one key of ``--speculative-config``."""
+    raise ConfigError(f'[config] --speculative-config: "{key}" {rule}; got {value!r:.80}.')
