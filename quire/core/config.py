@@ -33,6 +33,8 @@ def option(default: Any, help: str, **extra: Any) -> Any:
     return field(default=default, metadata={"help": help, **extra})
 
 
+#: Tokens that a step may draw in any case: a single sequence may have that many proposed but one.
+LEAST_LOGITS_ROWS = 32
 #: What weights may be rounded to at load.
 QUANTIZATIONS = ("int8", "int6", "int5", "int4", "nf4", "int3", "int2")
 #: In an override: not rounded.
@@ -195,6 +197,11 @@ class SchedulerOptions:
     batching_type: Literal["inflight", "static"] = option(
         "inflight", "inflight: start requests at any step; static: when all others ended"
     )
+
+    @property
+    def max_logits_rows(self) -> int:
+        """Most tokens that a step draws, those at proposed positions included."""
+        return max(self.max_num_seqs, LEAST_LOGITS_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

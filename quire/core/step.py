@@ -23,6 +23,8 @@ class NewRequest:
         seed: Seed of the sequence's random draws, resolved (never None).
         block_ids: The whole block table for this step.
         num_computed_tokens: Leading tokens whose KV is already in those blocks.
+        extra_keys: Only requests with the same ones may learn from each other's tokens; as of
+            :class:`~quire.core.request.EngineRequest`.
     """
 
     request_id: str
@@ -32,6 +34,7 @@ class NewRequest:
     seed: int
     block_ids: list[int]
     num_computed_tokens: int
+    extra_keys: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -62,6 +65,8 @@ class ScheduledRequest:
             request, whose table came whole. May hold blocks with computed tokens (prefix hits).
         samples: Whether the step reaches the last known token, so that a token is sampled; never
             when the request asks for an embedding.
+        num_lookahead_tokens: Tokens that may be proposed after the known ones, which are computed
+            in the same step; their slots are in the block table. 0 unless ``samples``.
     """
 
     request_id: str
@@ -69,6 +74,7 @@ class ScheduledRequest:
     num_scheduled_tokens: int
     new_block_ids: list[int]
     samples: bool
+    num_lookahead_tokens: int = 0
 
 
 class StepInterrupted(Exception):
@@ -165,6 +171,7 @@ class SequenceResult:
         embedding: (D,) float32 little-endian of length 1, for requests with ``pooling`` whose
             prompt this step has ended.
         error: Why this sequence alone must end; nothing else counts then.
+        num_proposed: Tokens that were proposed and computed, accepted or not.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -174,6 +181,7 @@ class SequenceResult:
     prompt_logprobs: PromptLogprobs | None = None
     embedding: bytes | None = None
     error: str | None = None
+    num_proposed: int = 0
 
     def part(self, start: int, stop: int) -> SequenceResult:
         """Return what is about the tokens ``[start, stop)`` alone; the first part has the rest."""

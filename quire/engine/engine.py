@@ -22,6 +22,7 @@ from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import Executor
 from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.kv_layout import create_layout
+from quire.engine.lookahead import LookaheadPolicy
 from quire.engine.request import Request, derive_seed, sequence_seed
 from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
@@ -48,6 +49,7 @@ class Engine:
         clock: Returns seconds; monotonic. Tests pass a virtual one.
         takes_more: Whether requests may be added while others run, so that a prompt must not take
             whole steps. False for batches that are known beforehand.
+        lookahead: How many tokens the executor may propose for whom; None for nobody.
 
     Raises:
         ConfigError: Settings contradict each other.
@@ -61,6 +63,7 @@ class Engine:
         *,
         clock: Callable[[], float] = time.monotonic,
         takes_more: bool = True,
+        lookahead: LookaheadPolicy | None = None,
     ) -> None:
         self.executor = executor
         self.max_model_len = config.model.max_model_len or model_config.max_position_embeddings
@@ -96,7 +99,9 @@ class Engine:
             create_layout(cache.kv_layout, self.max_model_len, spec.block_size, num_blocks),
         )
         eos_token_ids = frozenset(model_config.eos_token_ids)
-        self.scheduler = Scheduler(options, kv, eos_token_ids, cache.use_cache, clock, takes_more)
+        self.scheduler = Scheduler(
+            options, kv, eos_token_ids, cache.use_cache, clock, takes_more, lookahead
+        )
 
     @property
     def max_cached_tokens(self) -> int:

@@ -184,9 +184,8 @@ class KVCacheManager:
             num_new_tokens: Tokens to be computed after the computed ones and the hits.
             computed_block_ids: Result of :meth:`get_computed_blocks` just before.
             num_reserve_tokens: Refuse unless this many tokens of the request would fit in all.
-            num_lookahead_tokens: Further slots for tokens that are proposed and not known. They are
-                taken back by the next call: it counts from the tokens that were computed. Nothing
-                proposes tokens yet; only tests pass it.
+            num_lookahead_tokens: Further slots for tokens that are proposed and not known; what
+                does not hold of them is taken back by :meth:`settle`.
 
         Returns:
             What changed, or None when it does not fit; on None nothing changed.
@@ -232,6 +231,22 @@ class KVCacheManager:
             num_known = min(num_computed + num_new_tokens, len(request.token_ids))
             self._remember_full_blocks(request, table, num_known // block_size)
         return Allocation(new_block_ids, copy, given_back)
+
+    def lookahead_room(self, request: Request, num_new_tokens: int) -> int:
+        """Return the slots for proposed tokens that need no further block."""
+        num_slots = self.block_size * len(self._tables[request.request_id].block_ids)
+        return num_slots - request.num_computed_tokens - num_new_tokens
+
+    def settle(self, request: Request) -> None:
+        """Have the slots of proposed tokens that held, and of no others, count as used.
+
+        The blocks that they fill can be found from now on; refused ones are written over.
+        """
+        table = self._tables[request.request_id]
+        table.num_slots_used = request.num_computed_tokens
+        num_full = request.num_computed_tokens // self.block_size
+        if self.enable_prefix_caching and num_full > table.num_hashed:
+            self._remember_full_blocks(request, table, num_full)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Give ``child`` the parent's blocks by reference; who writes a shared one first copies."""

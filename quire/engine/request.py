@@ -9,6 +9,7 @@ from hashlib import blake2b
 from quire.core.outputs import RequestMetrics
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
+from quire.core.step import PromptLogprobs
 
 
 class RequestStatus(Enum):
@@ -115,6 +116,16 @@ class Request:
             self.params.prompt_logprobs is not None
             and self.num_prompt_logprobs < self.num_prompt_tokens
         )
+
+    def unreported(self, found: PromptLogprobs) -> PromptLogprobs | None:
+        """Return the prompt logprobs that were not reported yet; from now on they were."""
+        start = self.num_prompt_logprobs
+        if not self.needs_prompt_logprobs:
+            return None
+        assert found.start <= start, f"prompt logprobs from {found.start}, expected from {start}"
+        entries = found.entries[start - found.start :]
+        self.num_prompt_logprobs += len(entries)
+        return PromptLogprobs(start, entries) if entries else None
 
 
 def derive_seed(*parts: int) -> int:

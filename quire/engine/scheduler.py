@@ -10,7 +10,6 @@ from quire.core.config import SchedulerOptions
 from quire.core.step import (
     Fork,
     NewRequest,
-    PromptLogprobs,
     ScheduledRequest,
     SchedulerOutput,
     SequenceResult,
@@ -22,6 +21,7 @@ from quire.engine.droppable_parts import DroppableParts
 from quire.engine.engine_output import EngineOutput
 from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
+from quire.engine.lookahead import Lookahead, LookaheadPolicy
 from quire.engine.prefill_policy import Division, PrefillPolicy
 from quire.engine.request import Request, RequestStatus
 from quire.engine.stats import EngineStats
@@ -54,6 +54,7 @@ class Scheduler:
         use_cache: False recomputes all tokens of a request for each new one.
         clock: Returns seconds; monotonic.
         takes_more: Whether requests may be added while others run.
+        lookahead: How many tokens may be proposed for whom; None for nobody.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Scheduler:
         use_cache: bool,
         clock: Callable[[], float],
         takes_more: bool = True,
+        lookahead: LookaheadPolicy | None = None,
     ) -> None:
         self.options = options
         self.kv = kv
@@ -83,6 +85,7 @@ class Scheduler:
         self._block_stores: list[tuple[int, bytes]] = []
         self._block_loads: list[tuple[int, bytes]] = []
         self._droppable = DroppableParts()
+        self.lookahead = None if lookahead is None else Lookahead(kv, lookahead, options)
 
     def add(self, request: Request) -> None:
         """Queue a request that can fit (the engine has checked), with its pending children."""
@@ -148,6 +151,8 @@ class Scheduler:
         if not plan.scheduled:  # what was to start has found no blocks
             self._schedule_running(plan, None, unready)
         if plan.scheduled:
+            if self.lookahead is not None:
+                self.lookahead.extend(plan, self.requests, len(self.running))
             self.stats.step_planned(plan)
             self.admission.step_planned()
             plan.finished_request_ids, self._ended = self._ended, []
@@ -190,7 +195,7 @@ class Scheduler:
                 if found is None:
                     continue
                 if found.prompt_logprobs is not None:
-                    found.prompt_logprobs = _unreported(sequence, found.prompt_logprobs)
+                    found.prompt_logprobs = sequence.unreported(found.prompt_logprobs)
                 if found.error is not None:
                     outputs += self._fail(sequence, found)
                 elif found.token_ids:
@@ -382,6 +387,7 @@ class Scheduler:
                 seed=request.seed,
                 block_ids=self.kv.block_ids(request),
                 num_computed_tokens=request.num_computed_tokens,
+                extra_keys=request.source.extra_keys,
             )
         )
 
@@ -435,6 +441,10 @@ class Scheduler:
                 if count < len(result.token_ids):
                     result = result.part(0, count)
                 break
+        request.num_computed_tokens += result.num_accepted
+        if self.lookahead is not None:
+            self.kv.settle(request)
+            self.lookahead.policy.observe(request, result)
         self.stats.tokens_appended(request, result, now)
         self.waiting.charge(request.source.client, OUTPUT_TOKEN_COST * len(result.token_ids))
         if stop is not None:
@@ -464,6 +474,8 @@ class Scheduler:
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         self._droppable.ended(request)
+        if self.lookahead is not None:
+            self.lookahead.policy.ended(request)
         self.stats.finished[reason] += 1
         self.admission.ended(request, reason)
         del self.requests[request.request_id]
@@ -477,14 +489,3 @@ def _decodes(request: Request) -> bool:
     """Return whether the next step draws a token, or comes to those that needed no drawing."""
     num_computed = request.num_computed_tokens
     return num_computed >= request.num_prompt_tokens or len(request.token_ids) - num_computed == 1
-
-
-def _unreported(request: Request, found: PromptLogprobs) -> PromptLogprobs | None:
-    """Return the prompt logprobs that were not reported yet, and count them as reported."""
-    start = request.num_prompt_logprobs
-    if not request.needs_prompt_logprobs:
-        return None
-    assert found.start <= start, f"prompt logprobs from {found.start}, expected from {start}"
-    entries = found.entries[start - found.start :]
-    request.num_prompt_logprobs += len(entries)
-    return PromptLogprobs(start, entries) if entries else None

@@ -94,6 +94,7 @@ class EngineStats:
         """A step's tokens are part of a sequence."""
         self.generation_tokens += len(result.token_ids)
         self.num_forced_tokens += result.num_forced
+        self.num_computed_tokens += result.num_proposed
         metrics = request.metrics
         metrics.last_token_time = now
         if metrics.first_token_time == 0.0:

@@ -82,6 +82,10 @@ class TokenTable:
         self.token_ids[rows, at] = token_ids
         self.num_tokens[rows] = at + 1
 
+    def reserve(self, rows: IntArray, counts: IntArray) -> None:
+        """Make room for ``counts`` (B,) tokens after those of ``rows`` (B,)."""
+        self._reserve(int((self.num_tokens[rows] + counts).max(initial=0)))
+
     def tokens(self, row: int) -> IntArray:
         """Return the tokens of ``row`` as a view."""
         return self.token_ids[row, : self.num_tokens[row]]
@@ -90,8 +94,7 @@ class TokenTable:
         if width > self.token_ids.shape[1]:
             rows, old = self.token_ids.shape
             wider = np.zeros((rows, max(width, 2 * old)), np.int32)
-            for row in self.rows.values():
-                wider[row, : self.num_tokens[row]] = self.tokens(row)
+            wider[:, :old] = self.token_ids
             self.token_ids = wider
 
     def _grow_rows(self) -> None:

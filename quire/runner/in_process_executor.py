@@ -22,7 +22,7 @@ from quire.models.gguf_file import forget_gguf
 from quire.models.loader import Progress
 from quire.runner.kv_canary import KVCanary
 from quire.runner.loaded_model import LoadedModel, expected_demand, load
-from quire.runner.memory import MemoryPlan, logits_rows, plan_memory
+from quire.runner.memory import MemoryPlan, plan_memory
 from quire.runner.model_runner import ModelRunner, RunnerOptions
 from quire.runner.step_estimate import StepEstimate
 
@@ -49,7 +49,7 @@ class InProcessExecutor:
     Args:
         model: Its ``config`` is kept as ``model_config``.
         memory: The KV cache was allocated by it.
-        runner: Of the model.
+        runner: Of the model; None after :meth:`shutdown`.
     """
 
     def __init__(self, model: LoadedModel, memory: MemoryPlan, runner: ModelRunner) -> None:
@@ -61,14 +61,14 @@ class InProcessExecutor:
             model.config, model.demand.weight_bytes, model.demand.spec, machine_speed.remembered()
         )
         self._canary = runner.canary
-        self._runner: ModelRunner | None = runner
+        self.runner: ModelRunner | None = runner
 
     def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> FinishedStep:
         """Compute one step; see the protocol."""
         try:
-            assert self._runner is not None, "submit after shutdown"
+            assert self.runner is not None, "submit after shutdown"
             begin = time.perf_counter()
-            output = self._runner.execute(plan, someone_came)
+            output = self.runner.execute(plan, someone_came)
             self._estimate.add(plan, time.perf_counter() - begin)
             return FinishedStep(output)
         except BaseException as error:  # Rust libraries raise panics as such
@@ -76,12 +76,12 @@ class InProcessExecutor:
 
     def unready(self) -> frozenset[str]:
         """Return the requests that no step may draw a token for yet; see the protocol."""
-        return frozenset() if self._runner is None else self._runner.unready()
+        return frozenset() if self.runner is None else self.runner.unready()
 
     def wait_until_ready(self, seconds: float) -> None:
         """Wait until one of them is ready, at most that long."""
-        if self._runner is not None:
-            self._runner.wait_until_ready(seconds)
+        if self.runner is not None:
+            self.runner.wait_until_ready(seconds)
 
     def stats(self) -> Samples:
         """Return the memory of each pool and the estimated work so far, by metric stem."""
@@ -98,9 +98,9 @@ class InProcessExecutor:
 
     def shutdown(self) -> None:
         """Let go of weights and KV cache."""
-        if self._runner is not None:
-            self._runner.close()
-        self._runner = None
+        if self.runner is not None:
+            self.runner.close()
+        self.runner = None
 
 
 def load_executor(
@@ -151,7 +151,7 @@ def load_executor(
     for kind, kernel in backend.kernel_names().items():
         log.info("kernel for %s: %s", kind, kernel)
     options = config.scheduler
-    model.decoder.reserve(options.max_num_batched_tokens, logits_rows(resolved))
+    model.decoder.reserve(options.max_num_batched_tokens, options.max_logits_rows)
     kv_cache = backend.kv_cache(model.demand.spec, memory.budget.num_blocks)
     mode = config.cache.kv_canary
     runner = ModelRunner(

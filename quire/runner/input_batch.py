@@ -54,6 +54,7 @@ class InputBatch:
         self,
         scheduled: Sequence[ScheduledRequest],
         prompt_rows: Sequence[tuple[int, int, int]] = (),
+        num_proposed: IntArray | None = None,
     ) -> ForwardBatch:
         """Lay the step's rows out, requests in the plan's order.
 
@@ -61,16 +62,20 @@ class InputBatch:
             scheduled: At least one request, all with a row.
             prompt_rows: ``(i, first, count)``: the states of ``count`` rows of ``scheduled[i]``,
                 from its row ``first`` on, are wanted.
+            num_proposed: (B,) int32, tokens of the table that follow each request's own ones and
+                are computed with them; None for none at all.
 
         Returns:
-            The step; ``logits_indices`` are the last rows of the requests that sample, then
-            ``prompt_rows``.
+            The step; ``logits_indices`` are the rows of the last own token and of the proposed ones
+            of each request that samples, then ``prompt_rows``.
         """
         table, block_size = self.table, self._block_size
         rows = np.array([table.rows[r.request_id] for r in scheduled], np.int32)
         computed = np.array([r.num_computed_tokens for r in scheduled], np.int32)
         lengths = np.array([r.num_scheduled_tokens for r in scheduled], np.int32)
         samples = np.array([r.samples for r in scheduled], np.bool_)
+        if num_proposed is not None:
+            lengths += num_proposed
         query_start_loc = np.zeros(len(rows) + 1, np.int32)
         np.cumsum(lengths, out=query_start_loc[1:])
         num_tokens = int(query_start_loc[-1])
@@ -84,6 +89,8 @@ class InputBatch:
             positions += self._arange[:num_tokens]
         seq_lens = computed + lengths
         wanted = [query_start_loc[1:][samples] - 1]
+        if num_proposed is not None:
+            wanted[0] = _last_rows(wanted[0], num_proposed[samples] + 1)
         for i, first, count in prompt_rows:
             wanted.append(np.arange(count, dtype=np.int32) + (query_start_loc[i] + first))
         width = -(-int(seq_lens.max()) // block_size)
@@ -99,3 +106,11 @@ class InputBatch:
             logits_indices=np.concatenate(wanted),
         )
         return self._backend.upload(step)
+
+
+def _last_rows(ends: IntArray, counts: IntArray) -> IntArray:
+    """Return, for each of ``ends`` (B,), the last ``counts`` (B,) rows up to it, in order."""
+    before = np.cumsum(counts, dtype=np.int32)
+    rows: IntArray = np.repeat(ends + np.int32(1) - before, counts)
+    rows += np.arange(len(rows), dtype=np.int32)
+    return rows

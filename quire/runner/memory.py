@@ -20,7 +20,7 @@ from quire.core.memory_budget import (
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
 from quire.layers.workspace import workspace_bytes
-from quire.runner.model_runner import LOGITS_CHUNK_ROWS
+from quire.runner.token_draws import LOGITS_CHUNK_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def model_demand(
         step_tokens=options.max_num_batched_tokens,
     )
     # Besides the step's logits there are copies of a chunk for sampling and for log-probabilities.
-    rows = logits_rows(resolved) + 2 * LOGITS_CHUNK_ROWS
+    rows = options.max_logits_rows + 2 * LOGITS_CHUNK_ROWS
     scratch = workspace_bytes(config, options.max_num_batched_tokens, activation_dtype)
     scratch += 4 * rows * config.vocab_size
     scratch += _table_bytes(options.max_num_seqs, resolved.max_model_len, spec)
@@ -96,11 +96,6 @@ def _window(config: ModelConfig, cache: CacheOptions) -> int | None:
     every_layer = all(config.layer_windows)
     paged = cache.kv_layout == "paged" and cache.use_cache
     return config.sliding_window if every_layer and paged else None
-
-
-def logits_rows(resolved: ResolvedConfig) -> int:
-    """Return the most rows of logits that are computed at once."""
-    return max(resolved.config.scheduler.max_num_seqs, LOGITS_CHUNK_ROWS)
 
 
 def plan_memory(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: int) -> MemoryPlan:

@@ -21,7 +21,8 @@ from quire.core.step import (
     TokenLogprobs,
 )
 from quire.core.structured_outputs import GrammarSource
-from quire.kernels.backend import Array, Backend, KVCache
+from quire.kernels.backend import Backend, KVCache
+from quire.kernels.token_table import IntArray
 from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder, HiddenStates
 from quire.runner.block_store import BlockStore, move_blocks
@@ -29,10 +30,9 @@ from quire.runner.input_batch import InputBatch
 from quire.runner.kv_canary import KVCanary
 from quire.runner.pooling import PoolingState
 from quire.runner.sampling_state import SamplingState
+from quire.runner.speculation import CreateProposers, Speculation
 from quire.runner.step_parts import StepParts
-
-#: Rows of the vocabulary's width that exist at once besides the step's own logits.
-LOGITS_CHUNK_ROWS = 32
+from quire.runner.token_draws import LOGITS_CHUNK_ROWS, Draw, TokenDraws
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,6 @@ class RunnerOptions:
     max_num_seqs: int
     max_model_len: int
     eos_token_ids: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Draw:
-    """One token to be drawn: for which request (of which row), from which row of logits."""
-
-    request_id: str
-    row: int
-    logits_row: int
-    num_logprobs: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +96,18 @@ class ModelRunner:
         self._table = self._input.table
         self._sampling = SamplingState(self._table, options.eos_token_ids, backend, grammars)
         self._sampler = Sampler(backend)
+        self._token_draws = TokenDraws(self._table, self._sampling, self._sampler)
+        self._speculation: Speculation | None = None
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
         self._pooling = PoolingState()
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
         self._someone_came: Callable[[], bool] = lambda: False
+
+    def speculate(self, create_proposers: CreateProposers) -> None:
+        """Have tokens proposed from now on, for requests that come."""
+        proposers = create_proposers(self._table)
+        self._speculation = Speculation(self._table, self._sampling, self._sampler, proposers)
 
     def execute(
         self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
@@ -125,6 +122,8 @@ class ModelRunner:
             lost_blocks = move_blocks(plan, self._kv_cache, self.block_store)
         if plan.block_copies:
             self._kv_cache.copy_blocks(plan.block_copies)
+            if self._speculation is not None:
+                self._speculation.copy_blocks(plan.block_copies)
         if not plan.scheduled:
             return StepOutput(lost_block_ids=lost_blocks)
         corrupted = {} if self.canary is None else self.canary.verify(plan)
@@ -160,7 +159,8 @@ class ModelRunner:
         if self._pooling:
             prompt_parts += self._pooled_parts(plan)
         wanted = [(part.index, part.first, part.count) for part in prompt_parts]
-        batch = self._input.build(plan.scheduled, wanted)
+        num_proposed = None if self._speculation is None else self._speculation.propose(plan)
+        batch = self._input.build(plan.scheduled, wanted, num_proposed)
         hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan))
         num_samples = len(hidden) - sum(part.count for part in prompt_parts)
         at = num_samples
@@ -171,7 +171,8 @@ class ModelRunner:
         if num_samples:
             logits = self._model.logits(hidden[:num_samples])
             start = time.perf_counter()
-            self._sample(self._draws(plan), logits, output, len(plan.scheduled))
+            draws = self._draws(plan, num_proposed)
+            self._token_draws.run(draws, logits, output, len(plan.scheduled))
             output.sample_seconds = time.perf_counter() - start
         return output
 
@@ -202,6 +203,8 @@ class ModelRunner:
         self._sampling.close()
 
     def _forget(self, request_id: str) -> None:
+        if self._speculation is not None and request_id in self._table.rows:
+            self._speculation.forget(self._table.rows[request_id])
         self._table.remove(request_id)
         self._params.pop(request_id, None)
         self._prompt_logprobs_ids.discard(request_id)
@@ -217,6 +220,8 @@ class ModelRunner:
             try:
                 row = self._input.add(request)
                 self._sampling.set(row, request.params, request.seed)
+                if self._speculation is not None:
+                    self._speculation.begin(row, request.params, request.extra_keys)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # Rust libraries raise panics as such
@@ -230,60 +235,28 @@ class ModelRunner:
         self._input.update_blocks(plan)
         return broken
 
-    def _draws(self, plan: SchedulerOutput) -> list[Draw]:
+    def _draws(self, plan: SchedulerOutput, num_proposed: IntArray | None) -> list[Draw]:
         """List the step's draws, forked children after the requests they come from."""
         draws: list[Draw] = []
-        logits_rows: dict[str, int] = {}
-        for request in plan.scheduled:
+        last_rows: dict[str, int] = {}
+        first = 0
+        for i, request in enumerate(plan.scheduled):
             if request.samples:
                 request_id = request.request_id
-                at = logits_rows[request_id] = len(logits_rows)
-                row = self._table.rows[request_id]
-                draws.append(Draw(request_id, row, at, self._params[request_id].logprobs))
+                count = 0 if num_proposed is None else int(num_proposed[i])
+                row, params = self._table.rows[request_id], self._params[request_id]
+                draws.append(Draw(request_id, row, first, params, count))
+                first += count + 1
+                last_rows[request_id] = first - 1
         for fork in plan.forks:
             row = self._table.fork(fork.parent_id, fork.child_id)
             self._sampling.set(row, fork.params, fork.seed)
             self._params[fork.child_id] = fork.params
-            at = logits_rows[fork.parent_id]
-            draws.append(Draw(fork.child_id, row, at, fork.params.logprobs))
+            if self._speculation is not None:
+                parent = self._table.rows[fork.parent_id]
+                self._speculation.fork(parent, row, fork.params)
+            draws.append(Draw(fork.child_id, row, last_rows[fork.parent_id], fork.params))
         return draws
-
-    def _sample(self, draws: list[Draw], logits: Array, output: StepOutput, num_rows: int) -> None:
-        # Drawing overwrites the logits; rows that are needed again are copied, some at a time.
-        in_place = len(draws) == len(logits) and all(d.num_logprobs is None for d in draws)
-        size = len(draws) if in_place else LOGITS_CHUNK_ROWS
-        for start in range(0, len(draws), size):
-            chunk = draws[start : start + size]
-            rows = np.array([draw.row for draw in chunk], np.int32)
-            at = np.array([draw.logits_row for draw in chunk], np.int32)
-            own = logits if in_place else self._sampler.select(logits, at)
-            tokens = self._sampler.draw(
-                own, self._sampling.batch(rows, self._table.num_tokens[rows])
-            )
-            self._table.append_tokens(rows, tokens)
-            for draw, token in zip(chunk, tokens.tolist(), strict=True):
-                if token < 0:
-                    output.result(draw.request_id).error = self._sampling.refusal(draw.row)
-                    continue
-                result = SequenceResult([token])
-                if draw.request_id in output.results:  # its prompt's log-probabilities
-                    result.prompt_logprobs = output.results[draw.request_id].prompt_logprobs
-                output.results[draw.request_id] = result
-            asked = [
-                i for i, d in enumerate(chunk) if d.num_logprobs is not None and tokens[i] >= 0
-            ]
-            if asked:
-                raw = self._sampler.select(logits, at[asked])
-                num_top = [chunk[i].num_logprobs or 0 for i in asked]
-                entries = self._sampler.logprobs(raw, tokens[asked], num_top)
-                for i, entry in zip(asked, entries, strict=True):
-                    output.results[chunk[i].request_id].logprobs = [entry]
-        drawn = {d.row: d for d in draws if output.results[d.request_id].error is None}
-        num_others = max(0, num_rows - len(drawn))
-        for row, forced in self._sampling.advance(list(drawn), num_others).items():
-            result = output.results[drawn[row].request_id]
-            result.token_ids += forced
-            result.num_forced = len(forced)
 
     def _prompt_parts(self, plan: SchedulerOutput) -> list[PromptPart]:
         parts: list[PromptPart] = []

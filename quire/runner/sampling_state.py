@@ -156,7 +156,7 @@ class SamplingState:
 
         Args:
             rows: (B,) of the table. A row may occur several times, one after the other: first with
-                the tokens that are known, then with proposed ones that the table holds as well.
+                the tokens that are known, then with proposed ones that the table has after them.
             lengths: (B,) tokens of the row before the draw; more each time the row occurs.
 
         Returns:
@@ -212,6 +212,11 @@ class SamplingState:
             mask_rows=mask_rows,
         )
         return self._backend.upload(sampling)
+
+    def has_grammar(self, row: int) -> bool:
+        """Whether a grammar says which tokens may follow in ``row``."""
+        rules = self._rules.get(row)
+        return rules is not None and rules.matcher is not None
 
     def refusal(self, row: int) -> str:
         """Say why no token could be drawn for ``row``."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -25,6 +25,7 @@ from quire.core.step import (
 )
 from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput
+from quire.engine.request import Request
 from quire.kernels.token_table import TokenTable
 from quire.runner.step_parts import StepParts
 
@@ -405,6 +406,64 @@ class AcceptingExecutor(PagedExecutor):
         return result
 
 
+class ProposingExecutor(PagedExecutor):
+    """Computes proposed tokens, of which some are wrong, with the known ones; writes them, too."""
+
+    def _compute(self, plan: SchedulerOutput) -> StepOutput:
+        self.num_proposed: dict[str, int] = {}
+        rows = []
+        for row in plan.scheduled:
+            held = self.held[row.request_id]
+            guesses = self._guesses(row, held) if row.num_lookahead_tokens else []
+            self.num_proposed[row.request_id] = len(guesses)
+            held.token_ids += guesses
+            length = row.num_scheduled_tokens + len(guesses)
+            rows.append(replace(row, num_scheduled_tokens=length))
+        return super()._compute(replace(plan, scheduled=rows))
+
+    def _guesses(self, row: ScheduledRequest, held: Held) -> list[int]:
+        count = digest("count", held.token_ids) % (row.num_lookahead_tokens + 1)
+        right = oracle(held.token_ids, held.params, held.seed, count)
+        return [token + (digest("wrong", token) % 4 == 0) for token in right]
+
+    def _sample(
+        self, row: ScheduledRequest, held: Held, forks: list[Any], result: StepOutput
+    ) -> None:
+        count = self.num_proposed[row.request_id]
+        if not count:
+            super()._sample(row, held, forks, result)
+            return
+        known, guesses = held.token_ids[:-count], held.token_ids[-count:]
+        folded = fold(self._read(1, held, row))
+        kept: list[int] = []
+        while len(kept) <= count and kept == guesses[: len(kept)]:
+            at = len(known) + len(kept)
+            greedy = held.params.temperature == 0
+            kept.append(next_token(folded[at - 1], held.seed, at, greedy))
+        held.token_ids = known + kept
+        found = result.result(row.request_id)
+        found.token_ids, found.num_proposed = kept, count
+        found.num_accepted = len(kept) - 1
+        if held.params.logprobs is not None:
+            found.logprobs = [TokenLogprobs(token, -1.0, 1, []) for token in kept]
+
+
+class UpTo:
+    """A policy that lets every request get a fixed number of tokens proposed."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def choose(self, decodes: Sequence[Request]) -> list[int]:
+        return [self.most] * len(decodes)
+
+    def observe(self, request: Request, result: SequenceResult) -> None:
+        assert result.num_accepted <= result.num_proposed <= self.most
+
+    def ended(self, request: Request) -> None:
+        pass
+
+
 @pytest.fixture
 def start() -> Callable[..., Run]:
     """Return a maker of runs; keywords are engine settings and a few of its own."""
@@ -417,6 +476,7 @@ def start() -> Callable[..., Run]:
         step_seconds: Callable[[SchedulerOutput], float] = lambda plan: 1.0,
         takes_more: bool = True,
         looks_ahead: bool = True,
+        most_proposed: int | None = None,
         **settings: Any,
     ) -> Run:
         config = EngineConfig.from_keywords(**settings)
@@ -426,7 +486,10 @@ def start() -> Callable[..., Run]:
         model = model_config(
             eos_token_ids=eos_token_ids, max_position_embeddings=max_position_embeddings
         )
-        engine = Engine(executor, config, model, clock=clock, takes_more=takes_more)
+        lookahead = None if most_proposed is None else UpTo(most_proposed)
+        engine = Engine(
+            executor, config, model, clock=clock, takes_more=takes_more, lookahead=lookahead
+        )
         if not looks_ahead:
             engine.scheduler.admission.admits = lambda *_: True
         return Run(engine, executor, clock)
@@ -450,6 +513,12 @@ def forcing() -> type[PagedExecutor]:
 def accepting() -> type[PagedExecutor]:
     """Return the executor class for steps with accepted, drawn and forced tokens."""
     return AcceptingExecutor
+
+
+@pytest.fixture
+def proposing() -> type[PagedExecutor]:
+    """Return the executor class for steps with proposed tokens."""
+    return ProposingExecutor
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def test_an_engine_goes_on_with_the_blocks_of_another(create_llm, prompts, setti
     store = DictStore()
     one, two = (create_llm(block_size=4, **settings) for _ in range(2))
     for llm in (one, two):
-        llm.engine.executor._runner.block_store = store
+        llm.engine.executor.runner.block_store = store
     expected = ask(one, prompt)
     scheduler = one.engine.engine.scheduler
     hashes = list(scheduler.kv.pool.cached)
@@ -48,7 +48,7 @@ def test_what_is_loaded_is_what_the_answer_stands_on(create_llm, prompts):
     (prompt,) = prompts(40)
     store = DictStore()
     llm = create_llm(block_size=4)
-    llm.engine.executor._runner.block_store = store
+    llm.engine.executor.runner.block_store = store
     expected = ask(llm, prompt)
     scheduler = llm.engine.engine.scheduler
     hashes = list(scheduler.kv.pool.cached)

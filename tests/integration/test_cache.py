@@ -167,7 +167,7 @@ def test_forwards_and_query_positions(create_llm: Callable[..., LLM], prompts: P
 
 def test_allocated_bytes_are_the_formula(create_llm: Callable[..., LLM]) -> None:
     llm = create_llm(num_gpu_blocks_override=33)
-    runner = llm.engine.executor._runner
+    runner = llm.engine.executor.runner
     assert runner is not None
     # K and V, 3 layers, 2 KV heads of 16 elements in float32, 33 blocks of 16 tokens.
     assert llm.engine.executor.memory.budget.kv_bytes == 2 * 3 * 2 * 16 * 4 * 33 * 16

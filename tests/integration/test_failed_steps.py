@@ -184,7 +184,7 @@ def test_stored_blocks_that_are_missing_or_cut_are_computed(
     store = DictStore()
     one, two = (create_llm(block_size=4) for _ in range(2))
     for llm in (one, two):
-        llm.engine.executor._runner.block_store = store
+        llm.engine.executor.runner.block_store = store
     expected = one.generate([prompt, other], params())
     scheduler = one.engine.engine.scheduler
     hashes = list(scheduler.kv.pool.cached)

@@ -44,7 +44,7 @@ def test_the_same_bytes_hold_twice_the_blocks(create_llm: Callable[..., LLM], dt
     executor = narrow.engine.engine.executor
     budget = executor.memory.budget
     assert budget.kv_bytes == budget.num_blocks * budget.demand.spec.allocated_block_bytes
-    assert budget.kv_bytes == executor._runner._kv_cache.nbytes
+    assert budget.kv_bytes == executor.runner._kv_cache.nbytes
 
 
 def test_fp8_doubles_what_fits_beside_the_weights(create_llm: Callable[..., LLM]) -> None:

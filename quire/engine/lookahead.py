@@ -1,0 +1,92 @@
+"""Slots for proposed tokens: which requests of a step get how many; it knows no way to propose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from quire.core.config import SchedulerOptions
+from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult
+from quire.engine.kv_cache_manager import KVCacheManager
+from quire.engine.request import Request
+
+
+class LookaheadPolicy(Protocol):
+    """Says how many tokens are worth proposing."""
+
+    def choose(self, decodes: Sequence[Request]) -> Sequence[int]:
+        """Return for each request that decodes in the next step how many it may get."""
+        ...
+
+    def observe(self, request: Request, result: SequenceResult) -> None:
+        """A step has brought tokens for a request that might get some proposed."""
+        ...
+
+    def ended(self, request: Request) -> None:
+        """A request is gone."""
+        ...
+
+
+class Lookahead:
+    """Gives slots to the decoding requests of a plan, after everything else has got its own.
+
+    Nobody waits for a block, a row or a preemption because of tokens that are only proposed.
+
+    Args:
+        kv: Blocks of all requests.
+        policy: Says how many tokens are worth it.
+        options: Most tokens that a step computes, and draws.
+    """
+
+    def __init__(
+        self, kv: KVCacheManager, policy: LookaheadPolicy, options: SchedulerOptions
+    ) -> None:
+        self._kv = kv
+        self.policy = policy
+        self._options = options
+
+    def extend(
+        self, plan: SchedulerOutput, requests: Mapping[str, Request], num_running: int
+    ) -> None:
+        """Add slots to a plan.
+
+        Args:
+            plan: Of the step, complete.
+            requests: By id.
+            num_running: Each of them may need a block in the next step.
+        """
+        rows = [row for row in plan.scheduled if row.samples and _has_output(row, requests)]
+        if not rows:
+            return
+        options = self._options
+        room = min(
+            options.max_num_batched_tokens - plan.num_scheduled_tokens,
+            options.max_logits_rows - sum(row.samples for row in plan.scheduled) - len(plan.forks),
+        )
+        decodes = [requests[row.request_id] for row in rows]
+        for row, request, most in zip(rows, decodes, self.policy.choose(decodes), strict=True):
+            # The last token of a sequence is drawn, and its KV is never written.
+            most = min(most, room, request.max_total_tokens - request.num_tokens - 1)
+            if most > 0:
+                room -= self._give(row, request, most, num_running)
+
+    def _give(self, row: ScheduledRequest, request: Request, most: int, num_running: int) -> int:
+        """Give a row up to ``most`` slots; return how many."""
+        kv, num_new_tokens = self._kv, row.num_scheduled_tokens
+        own = kv.lookahead_room(request, num_new_tokens)
+        num_missing = -(-(most - own) // kv.block_size)
+        if num_missing > max(kv.pool.num_free - num_running, 0):
+            most = min(most, own)
+        if most <= 0:
+            return 0
+        found = kv.allocate_slots(request, num_new_tokens, num_lookahead_tokens=most)
+        if found is None:
+            return 0
+        row.new_block_ids = [*row.new_block_ids, *found.new_block_ids]
+        row.num_lookahead_tokens = most
+        return most
+
+
+def _has_output(row: ScheduledRequest, requests: Mapping[str, Request]) -> bool:
+    """Return whether a row is past its prompt: its first token must not wait for a proposal."""
+    return requests[row.request_id].num_output_tokens > 0

@@ -1,0 +1,86 @@
+"""Asks for proposed tokens at the start of a step: whose, by which proposer, and how many at most.
+
+It neither proposes nor checks anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from quire.core.sampling_params import SamplingParams
+from quire.core.step import SchedulerOutput
+from quire.kernels.backend import Array
+from quire.kernels.token_table import IntArray, TokenTable
+from quire.layers.sampler import Sampler
+from quire.runner.sampling_state import SamplingState
+from quire.speculative.proposer import Proposer
+
+#: Makes the proposers of a token table, by the name of their method; the first one is the default.
+CreateProposers = Callable[[TokenTable], Mapping[str, Proposer]]
+
+
+class Speculation:
+    """The proposers of one engine, and which of them the live rows have."""
+
+    def __init__(
+        self,
+        table: TokenTable,
+        sampling: SamplingState,
+        sampler: Sampler,
+        proposers: Mapping[str, Proposer],
+    ) -> None:
+        self._table = table
+        self._sampling = sampling
+        self._sampler = sampler
+        self._proposers = proposers
+        self._default = next(iter(proposers))
+        self._rows: dict[int, tuple[str, tuple[str, ...]]] = {}
+
+    def begin(self, row: int, params: SamplingParams, extra_keys: tuple[str, ...]) -> None:
+        """Have a request that is new or starts over; see the protocol."""
+        method = self._default
+        self._rows[row] = method, extra_keys
+        self._proposers[method].begin(row, extra_keys)
+
+    def fork(self, parent: int, child: int, params: SamplingParams) -> None:
+        """Have a sequence that splits off from another one."""
+        self.begin(child, params, self._rows[parent][1])
+
+    def forget(self, row: int) -> None:
+        """Let go of a row that was begun; the table still has its tokens."""
+        if row in self._rows:
+            self._proposers[self._rows.pop(row)[0]].forget(row)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy what proposers keep by block."""
+        for proposer in self._proposers.values():
+            proposer.copy_blocks(pairs)
+
+    def propose(self, plan: SchedulerOutput) -> IntArray | None:
+        """Write proposed tokens into the table, where a plan has slots for them.
+
+        Returns:
+            (B,) int32, how many each request of the plan got; None when nobody got any.
+        """
+        asked: dict[str, list[tuple[int, int, int]]] = {}
+        for i, request in enumerate(plan.scheduled):
+            if request.num_lookahead_tokens:
+                row = self._table.rows[request.request_id]
+                if not self._sampling.has_grammar(row):
+                    one = i, row, request.num_lookahead_tokens
+                    asked.setdefault(self._rows[row][0], []).append(one)
+        if not asked:
+            return None
+        counts = np.zeros(len(plan.scheduled), np.int32)
+        for method, entries in asked.items():
+            indices, rows, most = (
+                np.array(column, np.int32) for column in zip(*entries, strict=True)
+            )
+            self._table.reserve(rows, most + 1)
+            counts[indices] = self._proposers[method].propose(rows, most, self._draw)
+        return counts if counts.any() else None
+
+    def _draw(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:
+        return self._sampler.draw(logits, self._sampling.batch(rows, lengths))

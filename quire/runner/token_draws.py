@@ -1,0 +1,147 @@
+"""Drawing a step's tokens from its logits; proposed tokens hold as long as the draws agree.
+
+Each token of an answer is the target's own draw, a function of its logits, settings, seed and
+position: what was proposed decides only how many of them one step brings. L rows of logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.core.sampling_params import SamplingParams
+from quire.core.step import SequenceResult, StepOutput
+from quire.kernels.backend import Array
+from quire.kernels.token_table import IntArray, TokenTable
+from quire.layers.sampler import Sampler
+from quire.runner.sampling_state import SamplingState
+
+#: Rows of the vocabulary's width that exist at once besides the step's own logits.
+LOGITS_CHUNK_ROWS = 32
+
+
+@dataclass(slots=True)
+class Draw:
+    """The tokens to be drawn for one sequence.
+
+    Attributes:
+        request_id: Whose.
+        row: Of the token table.
+        first: Its first row of logits, after its last known token.
+        params: Its settings.
+        num_proposed: Tokens in the table after the known ones; a row of logits follows each.
+    """
+
+    request_id: str
+    row: int
+    first: int
+    params: SamplingParams
+    num_proposed: int = 0
+
+
+class TokenDraws:
+    """Draws for the rows of a token table."""
+
+    def __init__(self, table: TokenTable, sampling: SamplingState, sampler: Sampler) -> None:
+        self._table = table
+        self._sampling = sampling
+        self._sampler = sampler
+
+    def run(
+        self, draws: Sequence[Draw], logits: Array, output: StepOutput, num_requests: int
+    ) -> None:
+        """Append the tokens that hold to the table and fill in the results.
+
+        Args:
+            draws: At least one.
+            logits: (L, V), overwritten.
+            output: Results may hold what is known of prompts.
+            num_requests: Of the step.
+        """
+        counts = np.array([draw.num_proposed + 1 for draw in draws], np.int32)
+        ends = np.cumsum(counts)
+        drawn = self._draw(draws, counts, logits)
+        if len(drawn) == len(draws):
+            rows = np.array([draw.row for draw in draws], np.int32)
+            self._table.append_tokens(rows, drawn)
+        tokens = drawn.tolist()
+        asked: list[tuple[Draw, SequenceResult]] = []
+        for draw, end, count in zip(draws, ends.tolist(), counts.tolist(), strict=True):
+            own = tokens[end - count : end]
+            result = self._keep(draw, own) if count > 1 else SequenceResult(own)
+            if own[0] < 0:
+                output.result(draw.request_id).error = self._sampling.refusal(draw.row)
+                continue
+            if draw.request_id in output.results:  # its prompt's log-probabilities
+                result.prompt_logprobs = output.results[draw.request_id].prompt_logprobs
+            output.results[draw.request_id] = result
+            if draw.params.logprobs is not None:
+                asked.append((draw, result))
+        if asked:
+            self._read_logprobs(asked, logits)
+        self._follow(draws, output, num_requests)
+
+    def _draw(self, draws: Sequence[Draw], counts: IntArray, logits: Array) -> IntArray:
+        """Draw at every row of logits; return the tokens, draws one after another."""
+        rows = np.repeat(np.array([draw.row for draw in draws], np.int32), counts)
+        within = np.arange(len(rows), dtype=np.int32)
+        within -= np.repeat(np.cumsum(counts) - counts, counts).astype(np.int32)
+        at = np.repeat(np.array([draw.first for draw in draws], np.int32), counts) + within
+        lengths = self._table.num_tokens[rows] + within
+        # Drawing overwrites the logits; rows that are needed again are copied, some at a time.
+        in_place = len(at) == len(logits) and all(d.params.logprobs is None for d in draws)
+        if in_place:
+            return self._sampler.draw(logits, self._sampling.batch(rows, lengths))
+        parts = []
+        for start in range(0, len(at), LOGITS_CHUNK_ROWS):
+            part = slice(start, start + LOGITS_CHUNK_ROWS)
+            own = self._sampler.select(logits, at[part])
+            parts.append(self._sampler.draw(own, self._sampling.batch(rows[part], lengths[part])))
+        drawn: IntArray = np.concatenate(parts)
+        return drawn
+
+    def _keep(self, draw: Draw, drawn: list[int]) -> SequenceResult:
+        """Take the draws up to the first that is not what was proposed, that one included."""
+        table, row, num_proposed = self._table, draw.row, draw.num_proposed
+        start = int(table.num_tokens[row])
+        proposed = table.token_ids[row, start : start + num_proposed].tolist()
+        held = 0
+        while held < num_proposed and drawn[held] == proposed[held]:
+            held += 1
+        if drawn[held] < 0 and held > 0:  # the step that draws there alone says why it cannot
+            held -= 1
+        table.token_ids[row, start + held] = drawn[held]
+        table.num_tokens[row] = start + held + 1
+        return SequenceResult(drawn[: held + 1], num_accepted=held, num_proposed=num_proposed)
+
+    def _read_logprobs(self, asked: list[tuple[Draw, SequenceResult]], logits: Array) -> None:
+        """Fill in the log-probabilities of the tokens that were kept."""
+        at: list[int] = []
+        tokens: list[int] = []
+        num_top: list[int] = []
+        for draw, result in asked:
+            count = len(result.token_ids)
+            result.logprobs = []
+            at += range(draw.first, draw.first + count)
+            tokens += result.token_ids
+            num_top += [draw.params.logprobs or 0] * count
+        entries = []
+        for start in range(0, len(at), LOGITS_CHUNK_ROWS):
+            part = slice(start, start + LOGITS_CHUNK_ROWS)
+            raw = self._sampler.select(logits, np.array(at[part], np.int32))
+            chosen = np.array(tokens[part], np.int32)
+            entries += self._sampler.logprobs(raw, chosen, num_top[part])
+        found = iter(entries)
+        for _, result in asked:
+            result.logprobs = [next(found) for _ in result.token_ids]
+
+    def _follow(self, draws: Sequence[Draw], output: StepOutput, num_requests: int) -> None:
+        """Have grammars follow what was drawn; add what they force."""
+        drawn = {d.row: d for d in draws if output.results[d.request_id].error is None}
+        num_others = max(0, num_requests - len(drawn))
+        for row, forced in self._sampling.advance(list(drawn), num_others).items():
+            result = output.results[drawn[row].request_id]
+            result.token_ids += forced
+            result.num_forced = len(forced)
