@@ -15,6 +15,9 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
+from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
+from quire.core.speculative_config import METHODS, SpeculativeMethod
+from quire.core.speculative_settings import SHORT_FORMS, Speculation, parse_speculative
 
 KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
 
@@ -27,16 +30,14 @@ def option(default: Any, help: str, **extra: Any) -> Any:
         help: Its line in the help.
         **extra: ``common``: the short help of a command shows it. ``aliases``: further names of its
             flag. ``spellings``: further values, with what they stand for. ``sized``: text with a
-            unit, such as ``8GiB``, is taken from Python, too. ``is_json``: text of a JSON object,
-            or a dict.
+            unit, such as ``8GiB``, is taken from Python, too. ``is_json``: text of JSON, or what
+            it stands for.
     """
     return field(default=default, metadata={"help": help, **extra})
 
 
 #: Tokens that a step may draw in any case: a single sequence may have that many proposed but one.
 LEAST_LOGITS_ROWS = 32
-#: What weights may be rounded to at load.
-QUANTIZATIONS = ("int8", "int6", "int5", "int4", "nf4", "int3", "int2")
 #: In an override: not rounded.
 KEEP = "none"
 
@@ -60,7 +61,7 @@ class ModelOptions:
         common=True,
         spellings={"half": "float16", "float": "float32"},
     )
-    quantization: Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"] | None = option(
+    quantization: QuantizationName | None = option(
         None,
         "round the linears' weights at load",
         common=True,
@@ -205,6 +206,48 @@ class SchedulerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeOptions:
+    """Which tokens are proposed ahead, for the model to check several at once.
+
+    All of it can be said in ``speculative_config``; the others are short forms of its keys.
+    """
+
+    speculative_config: str | None = option(
+        None,
+        'propose tokens for the model to check: {"method": "ngram"}, or a list of such',
+        is_json=True,
+        aliases=("-sc",),
+    )
+    spec_method: str | None = option(None, f"by which method ({', '.join(METHODS)})")
+    spec_model: str | None = option(None, "the drafter: folder, GGUF file, hub id or name")
+    spec_tokens: int | None = option(None, "most tokens proposed in a round")
+    speculative_model: str | None = option(None, "older name of --spec-model; [ngram]: the method")
+    num_speculative_tokens: int | None = option(None, "older name of --spec-tokens")
+    speculative_max_model_len: int | None = option(
+        None, "propose nothing beyond that many tokens of a sequence", sized=True
+    )
+    ngram_prompt_lookup_max: int | None = option(None, "of ngram: most tokens that must match")
+    ngram_prompt_lookup_min: int | None = option(None, "of ngram: least tokens that must match")
+    speculative_draft_tensor_parallel_size: int | None = option(None, "1: one process drafts")
+    speculative_disable_by_batch_size: int | None = option(
+        None, "propose nothing from that many running requests on"
+    )
+
+    def parsed(self) -> Speculation:
+        """Return every method that is asked for, with what there is to say of them.
+
+        Raises:
+            ConfigError: A key is unknown, a value cannot be, or two contradict each other.
+        """
+        short = {name: getattr(self, name) for name in SHORT_FORMS}
+        return parse_speculative(self.speculative_config, short)
+
+    def methods(self) -> tuple[SpeculativeMethod, ...]:
+        """Return the methods that the engine has; requests that name none take the first."""
+        return tuple(method for method in self.parsed().methods if method.is_available)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelOptions:
     """Which hardware, and how much of it."""
 
@@ -227,6 +270,7 @@ class EngineConfig:
     model: ModelOptions = field(default_factory=ModelOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
+    speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
     seed: int = option(0, "base seed of requests that bring none")
 
@@ -252,7 +296,7 @@ class EngineConfig:
         return cls(**parts)
 
     def __post_init__(self) -> None:
-        for part in (self.model, self.cache, self.scheduler, self.parallel, self):
+        for part in (self.model, self.cache, self.scheduler, self.speculative, self.parallel, self):
             _check_types(part)
         at_least_one = {
             "--block-size": self.cache.block_size,
@@ -284,6 +328,7 @@ class EngineConfig:
         self._check_prompt_tokens()
         self._check_quantization()
         self._check_cache()
+        self.speculative.parsed()
         for name in ("override_generation_config", "default_chat_template_kwargs"):
             self.model.json_object(name)
         if not self.scheduler.enable_chunked_prefill and self.model.max_model_len is not None:
@@ -347,8 +392,8 @@ def _plain(name: str, value: Any) -> Any:
     spellings = told.get("spellings", {})
     if not isinstance(value, bool) and str(value) in spellings:
         return spellings[str(value)]
-    if told.get("is_json") and isinstance(value, dict):
-        return json.dumps(value)
+    if told.get("is_json") and isinstance(value, dict | list):
+        return json.dumps(value, default=fspath)
     if isinstance(setting.default, tuple) and isinstance(value, str | list):
         return (value,) if isinstance(value, str) else tuple(value)
     if told.get("sized") and isinstance(value, str):
@@ -398,6 +443,7 @@ PARTS: dict[str, type] = {
     "model": ModelOptions,
     "cache": CacheOptions,
     "scheduler": SchedulerOptions,
+    "speculative": SpeculativeOptions,
     "parallel": ParallelOptions,
 }
 #: Every setting's field, by name.

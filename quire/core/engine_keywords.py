@@ -100,6 +100,17 @@ class EngineKeywords(TypedDict, total=False):
     target_itl_ms: float | None
     scheduling_policy: Literal["fcfs", "priority"]
     batching_type: Literal["inflight", "static"]
+    speculative_config: JsonObject | list[dict[str, Any]] | None
+    spec_method: str | None
+    spec_model: str | PathLike[str] | None
+    spec_tokens: int | None
+    speculative_model: str | PathLike[str] | None
+    num_speculative_tokens: int | None
+    speculative_max_model_len: Count | None
+    ngram_prompt_lookup_max: int | None
+    ngram_prompt_lookup_min: int | None
+    speculative_draft_tensor_parallel_size: int | None
+    speculative_disable_by_batch_size: int | None
     device: Literal["auto", "cpu", "reference"]
     threads: int | None
     seed: int
@@ -169,14 +180,6 @@ class EngineKeywords(TypedDict, total=False):
     mm_processor_kwargs: Any
     mm_processor_cache_gb: Any
     allowed_local_media_path: Any
-    speculative_config: Any
-    spec_method: Any
-    spec_model: Any
-    spec_tokens: int | None
-    speculative_model: Any
-    num_speculative_tokens: int | None
-    speculative_max_model_len: int | None
-    speculative_draft_tensor_parallel_size: int | None
     structured_outputs_config: Any
     guided_decoding_backend: Any
     enable_sleep_mode: bool
@@ -214,7 +217,20 @@ def read_keywords(
     if why:
         _, shown = _shown("quantization", given["quantization"], as_flags)
         notices.append(f"{shown} is {ours} here: {why}.")
-    return EngineConfig.from_keywords(**given), notices
+    config = EngineConfig.from_keywords(**given)
+    return config, notices + _speculation_notices(config, as_flags)
+
+
+def _speculation_notices(config: EngineConfig, as_flags: bool) -> list[str]:
+    """Return what there is to say of the methods that propose tokens."""
+    asked = config.speculative.parsed()
+    missing = [
+        f"{_shown('speculative_config', method.method, as_flags)[1]} is not available: no tokens "
+        "are proposed (the answers are the same)."
+        for method in asked.methods
+        if not method.is_available
+    ]
+    return [*asked.notices, *missing]
 
 
 def _shown(name: str, value: Any, as_flags: bool) -> tuple[str, str]:

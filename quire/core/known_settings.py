@@ -15,7 +15,6 @@ from quire.core.errors import ConfigError
 _ALWAYS = "is how it is always done here"
 _ONE_PROCESS = "is not available: one process computes each model, on all cores it may use"
 _NO_GRAPHS = "changes nothing: there are no graphs to capture and no code to compile"
-_NO_SPECULATION = "is not available: tokens are not drafted (the answers are the same)"
 _NO_ADAPTERS = "is not available: adapters are not served"
 _NO_TRANSFER = "is not available: the KV cache stays in the engine's memory"
 _TEXT_ONLY = "is not available: models take text only"
@@ -170,14 +169,6 @@ ENGINE: dict[str, KnownSetting] = {
     "mm_processor_kwargs": _value(_TEXT_ONLY),
     "mm_processor_cache_gb": _value(_TEXT_ONLY, "4", "4.0"),
     "allowed_local_media_path": _value(_TEXT_ONLY),
-    "speculative_config": _value(_NO_SPECULATION, short=("-sc",)),
-    "spec_method": _value(_NO_SPECULATION),
-    "spec_model": _value(_NO_SPECULATION),
-    "spec_tokens": _number(_NO_SPECULATION),
-    "speculative_model": _value(_NO_SPECULATION),
-    "num_speculative_tokens": _number(_NO_SPECULATION),
-    "speculative_max_model_len": _number(_NO_SPECULATION),
-    "speculative_draft_tensor_parallel_size": _number(_NO_SPECULATION),
     "structured_outputs_config": _value(
         "changes nothing: grammars are compiled by llguidance (but see --disable-any-whitespace)"
     ),

@@ -45,7 +45,6 @@ def test_settings_of_other_engines_are_taken_with_a_notice() -> None:
             "enforce_eager": True,
             "trust_remote_code": False,
             "swap_space": 4,
-            "speculative_config": {"method": "ngram"},
             "dtype": "half",
         }
     )
@@ -56,8 +55,6 @@ def test_settings_of_other_engines_are_taken_with_a_notice() -> None:
         "enforce_eager=True changes nothing: there are no graphs to capture and no code to "
         "compile.",
         "swap_space=4 changes nothing: preempted requests are computed again.",
-        "speculative_config={'method': 'ngram'} is not available: tokens are not drafted (the "
-        "answers are the same).",
     ]
 
 
