@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -12,6 +13,8 @@ from quire.core.config import ModelOptions
 from quire.core.model_config import ModelConfig
 from quire.core.request import EngineRequest, salt_keys
 from quire.core.sampling_params import SamplingParams
+from quire.core.speculative_config import SpeculativeMethod
+from quire.core.speculative_params import choose_speculation
 from quire.llm.engine_client import Prompt
 from quire.llm.generation_config import add_recommended, read_generation_config
 from quire.llm.params import complete_params
@@ -31,6 +34,7 @@ class RequestReader:
 
     Args:
         options: Names the model.
+        speculative_methods: What requests may ask for.
 
     Attributes:
         folder: The checkpoint.
@@ -44,7 +48,9 @@ class RequestReader:
         ModelLoadError: A file is missing or cannot be read.
     """
 
-    def __init__(self, options: ModelOptions) -> None:
+    def __init__(
+        self, options: ModelOptions, speculative_methods: Sequence[SpeculativeMethod]
+    ) -> None:
         preset = model_preset(options.model)
         self.folder: Path = resolve_model(options.model, options.revision)
         of_text = self.folder
@@ -65,6 +71,7 @@ class RequestReader:
         self.grammars: GrammarCompiler | None = None
         self._max_logprobs = options.max_logprobs
         self._compact_json = options.disable_any_whitespace
+        self._speculative_methods = speculative_methods
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -156,6 +163,7 @@ class RequestReader:
         completed = complete_params(
             request.params, self.tokenizer, self.vocab_size, self._max_logprobs
         )
+        choose_speculation(completed.speculative, self._speculative_methods)
         constraint = completed.structured_outputs
         if self._compact_json and constraint is not None and constraint.is_json:
             constraint = replace(constraint, disable_any_whitespace=True)

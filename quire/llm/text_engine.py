@@ -55,7 +55,7 @@ class TextEngine:
         on_progress: Progress | None = None,
         takes_more: bool = True,
     ) -> None:
-        self._reader = reader = RequestReader(config.model)
+        self._reader = reader = RequestReader(config.model, config.speculative.methods())
         self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
         self.executor = load_executor(
             reader.folder,

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from quire.core.errors import RequestError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.protocol.speculation import SpeculativeField, asked_speculation
 from quire.protocol.structured_outputs import StructuredRequest
 
 #: Fields that go to :class:`SamplingParams` under their own name.
@@ -65,6 +66,7 @@ class GenerationRequest(StructuredRequest, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: Count | None = None
+    speculative: SpeculativeField = None
     stream_options: StreamOptions | None = None
     add_special_tokens: bool | None = None
     priority: Priority | None = None
@@ -122,6 +124,7 @@ class GenerationRequest(StructuredRequest, kw_only=True):
         constraint = self.constraint()
         if constraint is not None:
             keywords["structured_outputs"] = constraint
+        keywords["speculative"] = asked_speculation(self.speculative)
         keywords["max_tokens"] = max_tokens
         keywords["logprobs"] = logprobs
         keywords["output_kind"] = RequestOutputKind.DELTA

@@ -12,6 +12,7 @@ import pytest
 from quire.core.client import Client
 from quire.core.request import EngineRequest, RangeKey
 from quire.core.sampling_params import SamplingParams
+from quire.core.speculative_params import SpeculativeParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.llm.process.messages import Add, to_engine
 
@@ -49,6 +50,7 @@ def test_a_request_is_the_same_at_the_other_side_of_the_process_boundary() -> No
         n=3, temperature=0.5, seed=2**62, stop=["a"], stop_token_ids=[5], logit_bias={7: -1.5},
         bad_words=["b"], bad_words_token_ids=((1, 2), (3,)), allowed_token_ids=[7, 8],
         structured_outputs=StructuredOutputs(choice=["é", "\n"]),
+        speculative=SpeculativeParams(method="ngram", num_speculative_tokens=3),
     )  # fmt: skip
     request = EngineRequest(
         "r", [1, 2, 3], params, prompt="p", priority=-2, extra_keys=("salt:x",), deadline=1.5,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import RequestError
+from quire.core.speculative_params import SpeculativeParams
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
@@ -174,3 +175,56 @@ def table() -> str:
 
 def test_the_documented_table_is_the_code_s():
     assert table() in DOCS.read_text(), f"docs/server.md must hold:\n{table()}"
+
+
+@pytest.mark.parametrize(
+    ("field", "asked"),
+    [
+        (False, SpeculativeParams(num_speculative_tokens=0)),
+        (True, None),
+        (None, None),
+        ({}, SpeculativeParams()),
+        (
+            {"method": "ngram", "tokens": 3},
+            SpeculativeParams(method="ngram", num_speculative_tokens=3),
+        ),
+        ({"num_speculative_tokens": 0}, SpeculativeParams(num_speculative_tokens=0)),
+        ({"acceptance": "rejection"}, SpeculativeParams(acceptance="rejection")),
+    ],
+)
+@pytest.mark.parametrize("kind", [ChatCompletionRequest, CompletionRequest, ResponsesRequest])
+def test_what_a_request_asks_of_speculation(kind, field, asked):
+    base = {ChatCompletionRequest: CHAT, CompletionRequest: TEXT, ResponsesRequest: {"input": "Hi"}}
+    request, ignored = decode(kind, {**base[kind], "speculative": field})
+    assert ignored == []
+    if kind is ResponsesRequest:
+        request = request.chat_request([])
+    assert request.sampling_params({}, 4, None).speculative == asked
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        (1, "[speculative] Expected `bool | object | null`, got `int`"),
+        ("off", "[speculative] Expected `bool | object | null`, got `str`"),
+        ([], "[speculative] Expected `bool | object | null`, got `array`"),
+        ({"depth": 3}, "[speculative] Object contains unknown field `depth`"),
+        ({"tokens": -1}, "[speculative.tokens] Expected `int` >= 0"),
+        ({"tokens": 65}, "[speculative.tokens] Expected `int` <= 64"),
+        ({"tokens": 1.5}, "[speculative.tokens] Expected `int"),
+        ({"method": "magic"}, "[speculative.method] Invalid enum value 'magic'"),
+        ({"acceptance": "typical"}, "[speculative.acceptance] Invalid enum value 'typical'"),
+        (
+            {"tokens": 1, "num_speculative_tokens": 2},
+            "[speculative.tokens] must be what num_specul",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", [ChatCompletionRequest, CompletionRequest])
+def test_wrong_types_of_speculation_are_named(kind, field, words):
+    base = CHAT if kind is ChatCompletionRequest else TEXT
+    with pytest.raises(RequestError) as caught:
+        request, _ = decode(kind, {**base, "speculative": field})
+        request.sampling_params({}, 4, None)
+    assert str(caught.value).startswith(words)
+    assert caught.value.param is not None and caught.value.param.startswith("speculative")

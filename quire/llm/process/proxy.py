@@ -93,7 +93,7 @@ class EngineProxy:
         # Its process imports the engine while the model's texts are read here.
         self._supervisor = supervisor = Supervisor(self, watchdog_timeout, loading, process)
         try:
-            self._reader = reader = RequestReader(config.model)
+            self._reader = reader = RequestReader(config.model, config.speculative.methods())
             self.tokenizer: Tokenizer = reader.tokenizer
         except BaseException:
             supervisor.close()
