@@ -5,18 +5,6 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
-double uniform(uint64_t seed, int64_t position) {
-  const uint64_t g = 0x9e3779b97f4a7c15u;
-  const uint64_t z = mix(mix(seed + g) + (static_cast<uint64_t>(position) + 1) * g);
-  return static_cast<double>(z >> 11) * 0x1p-53;
-}
-
 void allow_only(const int32_t* ids, int64_t n, int64_t vocab, float* logits, float* saved) {
   for (int64_t i = 0; i < n; ++i) saved[i] = logits[ids[i]];
   for (int64_t i = 0; i < vocab; ++i) logits[i] = -INFINITY;
@@ -58,36 +46,26 @@ void penalize(const SamplingRows& all, int64_t row, float* logits, int32_t* coun
   }
 }
 
-// Draw from all tokens of at least a weight.
-int32_t draw_any(const Row& row, float least, double number) {
-  const double total = weigh(row, least, false);
-  return draw(row, number * total, [&](int64_t block) {
-    weigh_block(row, block, row.weights, at_least(least));
-    return row.weights;
-  });
-}
-
-int32_t choose(const Row& row, float temperature, const Filter& filter, double number) {
+int32_t choose(const Row& row, float temperature, const Filter& filter, const Numbers& numbers) {
   if (!(row.highest == row.highest)) return -1;
   if (temperature == 0.0f) return static_cast<int32_t>(first_at_least(row, row.highest));
   const bool ranked = filter.top_k < row.vocab, open = filter.top_p == 1.0f;
-  if (!ranked && open && filter.min_p == 0.0f) return draw_any(row, 0.0f, number);
-  const auto draw_kept = [&](const Cut& cut, double kept) {
-    return draw(row, number * kept, [&](int64_t block) {
-      float* weights = row.weights + block * block_tokens;
-      keep_block(row, block, cut, weights);
-      return weights;
-    });
-  };
-  const int64_t token = choose_few(row, filter, number);
-  if (token != undecided) return static_cast<int32_t>(token);
-  if (!ranked && open) return draw_any(row, filter.min_p, number);
+  if (!ranked && open && filter.min_p == 0.0f)
+    return race_all(row, numbers, temperature, [](int64_t) { return true; });
+  const int64_t few = find_few(row, filter);
+  if (few != undecided) return race_items(row, numbers, temperature, few);
+  if (!ranked && open)
+    return race_all(row, numbers, temperature,
+                    [&](int64_t id) { return !(weight_at(row, row.logits[id]) < filter.min_p); });
   const double total = weigh(row, filter.min_p, true);
   Cut cut{-INFINITY, 0, total};
   const auto top_k = static_cast<double>(filter.top_k);
   if (ranked) cut = cut_prefix(row, top_k, INFINITY, total);
   if (!open) cut = cut_prefix(row, top_k, filter.top_p * cut.weight, total);
-  return draw_kept(cut, keep_all(row, cut));
+  return race_all(row, numbers, temperature, [&](int64_t id) {
+    const float logit = row.logits[id];
+    return row.weights[id] > 0.0f && (logit > cut.logit || (logit == cut.logit && id <= cut.id));
+  });
 }
 
 }  // namespace
@@ -103,10 +81,8 @@ void sample(const SamplingRows& all, float* logits, int32_t* out) {
     const int64_t num_allowed = allowed[1] - allowed[0];
     const size_t floats = blocks * larger<size_t>(block_tokens, F32::lanes) +
                           static_cast<size_t>(larger<int64_t>(num_allowed, 0));
-    const size_t bytes = blocks * sizeof(double) + vocab * sizeof(Scored) +
-                         (blocks * F32::lanes + floats) * sizeof(float);
-    row.sums = static_cast<double*>(scratch(Slot::partial, bytes));
-    row.items = reinterpret_cast<Scored*>(row.sums + blocks);
+    const size_t bytes = vocab * sizeof(Scored) + (blocks * F32::lanes + floats) * sizeof(float);
+    row.items = static_cast<Scored*>(scratch(Slot::partial, bytes));
     row.lane_bests = reinterpret_cast<float*>(row.items + vocab);
     row.weights = row.lane_bests + blocks * F32::lanes;
     mask(all, index, row.logits);
@@ -121,7 +97,7 @@ void sample(const SamplingRows& all, float* logits, int32_t* out) {
     const int64_t top_k = all.top_k[index];
     const Filter filter{top_k > 0 ? smaller(top_k, all.vocab) : all.vocab, all.top_p[index],
                         all.min_p[index]};
-    out[index] = choose(row, temperature, filter, uniform(all.seed[index], all.position[index]));
+    out[index] = choose(row, temperature, filter, Numbers(all.seed[index], all.position[index]));
   });
 }
 

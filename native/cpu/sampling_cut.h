@@ -2,11 +2,12 @@
 //
 // All three keep a prefix of the order (logit falling, id rising). Nearly always it is short: the
 // n-th largest of the blocks' lane bests is a bound that at least n tokens reach, few lanes have to
-// be looked at for them, and only they are sorted (choose_few). Long prefixes are found by
+// be looked at for them, and only they are sorted (find_few). Long prefixes are found by
 // narrowing an interval of logits, a pass over the row for every fivefold (cut_prefix).
 #pragma once
 
 #include "cpu/sampling_interval.h"
+#include "cpu/sampling_race.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -62,25 +63,9 @@ inline int64_t few_wanted(const Row& row) {
   return smaller<int64_t>(128, row.num_blocks() * F32::lanes / 4);
 }
 
-// Draw from the items, which are in order and all kept, with their weights.
-inline int32_t draw_item(const Row& row, int64_t count, double number) {
-  // Ids rising, weights with them.
-  for (int64_t i = 0; i < count; ++i) row.items[i].score = row.weights[i];
-  sort_by_id(row.items, count);
-  double total = 0.0, running = 0.0;
-  for (int64_t i = 0; i < count; ++i) total += row.items[i].score;
-  int32_t last = row.items[0].id;
-  for (int64_t i = 0; i < count; ++i) {
-    if (row.items[i].score == 0.0f) continue;
-    last = row.items[i].id;
-    running += row.items[i].score;
-    if (running > number * total) break;
-  }
-  return last;
-}
-
-// The token, when few are kept; else undecided. `number` is in [0, 1).
-inline int64_t choose_few(const Row& row, const Filter& filter, double number) {
+// How many are kept, when they are few: the first of row.items, in order, with row.weights. Else
+// undecided.
+inline int64_t find_few(const Row& row, const Filter& filter) {
   const int64_t num_lanes = row.num_blocks() * F32::lanes;
   const bool ranked = filter.top_k < row.vocab;
   const int64_t wanted = ranked ? filter.top_k : few_wanted(row);
@@ -114,7 +99,7 @@ inline int64_t choose_few(const Row& row, const Filter& filter, double number) {
     } while (kept < count && sum < wanted_weight);
     closed = true;
   }
-  return closed ? draw_item(row, kept, number) : undecided;
+  return closed ? kept : undecided;
 }
 
 // A prefix of the order: tokens with a larger logit, and with an equal one up to `id`.
@@ -192,53 +177,6 @@ inline Cut cut_prefix(const Row& row, double count, double weight, double total)
   }
   const int64_t found = collect(row, interval.low, interval.high);
   return cut_items(row, found, interval, over, count, weight);
-}
-
-// Weights of a block's tokens to `out`, 0 after the cut; their sum.
-//
-// Nearly everywhere the weights tell what is kept, which saves reading the logits.
-inline double keep_block(const Row& row, int64_t block, const Cut& cut, float* out) {
-  // Where a logit rises, rounding may let its weight fall, but by less than that.
-  constexpr float apart = 0x1p-18f, tiny = 1e-42f;
-  constexpr int64_t tokens_ahead = 512;
-  const float at_cut = weight_at(row, cut.logit);
-  const F32 light = set1(at_cut * (1.0f - apart) - tiny);
-  const F32 heavy = set1(at_cut * (1.0f + apart) + tiny);
-  const F32 bound = set1(cut.logit);
-  F32 sums = zero();
-  const auto keep = [&](int64_t i, int64_t n) {
-    const F32 weight = load_tail(row.weights + i, n);
-    const Mask surely = less(heavy, weight);
-    F32 kept = select(surely, weight, zero());
-    if (any(less(light, select(surely, set1(-1.0f), weight)))) {
-      const F32 x = load_tail(row.logits + i, n);
-      float lanes[F32::lanes], equal[F32::lanes];
-      store(lanes, select(less(bound, x), weight, zero()));
-      store(equal, select(less(x, bound), zero(), weight));
-      // Equal logits stay up to the cut's id.
-      for (int64_t lane = 0; lane < n && i + lane <= cut.id; ++lane) lanes[lane] = equal[lane];
-      kept = load(lanes);
-    }
-    store_tail(out + i - block * block_tokens, kept, n);
-    sums = sums + kept;
-  };
-  const int64_t end = row.end_of(block);
-  int64_t i = block * block_tokens;
-  for (; end - i >= F32::lanes; i += F32::lanes) {
-    __builtin_prefetch(row.weights + i + tokens_ahead);
-    keep(i, F32::lanes);
-  }
-  if (i < end) keep(i, end - i);
-  return sum(sums);
-}
-
-// Sum what the cut keeps of each block to row.sums. Return the weight of all that.
-inline double keep_all(const Row& row, const Cut& cut) {
-  float unkept[block_tokens];
-  double total = 0.0;
-  for (int64_t block = 0; block < row.num_blocks(); ++block)
-    total += row.sums[block] = keep_block(row, block, cut, unkept);
-  return total;
 }
 
 }  // namespace quire::QUIRE_ISA

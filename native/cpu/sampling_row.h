@@ -1,4 +1,4 @@
-// One row of logits while its token is chosen: the best of each block, weights, sums, the draw.
+// One row of logits while its token is chosen: the best of each block, and weights.
 //
 // Blocks are of a fixed size and summed in order, so every figure depends on the row alone.
 #pragma once
@@ -20,7 +20,6 @@ struct Row {
   int64_t vocab;
   float highest, inverse;  // of the temperature
   float* lane_bests;       // (num_blocks, lanes): the best logit of each block at each lane
-  double* sums;            // (num_blocks,): weight of each block
   float* weights;          // (V,): where they are kept, exp((logit - highest) / temperature)
   Scored* items;           // (V,)
 
@@ -43,25 +42,37 @@ inline void each_vector(const Row& row, int64_t block, Function f) {
   if (i < end) f(i, load_partial(row.logits + i, static_cast<int>(end - i)), end - i);
 }
 
+// The logits from i to the end, fewer than a register has; the lanes past the end are no tokens.
+inline F32 load_end(const Row& row, int64_t i) {
+  float lanes[F32::lanes];
+  store(lanes, set1(-INFINITY));
+  for (int64_t lane = 0; lane < row.vocab - i; ++lane) lanes[lane] = row.logits[i + lane];
+  return load(lanes);
+}
+
 // Fill lane_bests and return the largest logit; NaN when a logit is NaN or +inf, or all are -inf.
 inline float find_bests(const Row& row) {
-  constexpr int64_t tokens_ahead = 2048;
+  constexpr int64_t tokens_ahead = 2048, line = 16;
+  constexpr int abreast = 4;
   const int64_t last = row.vocab - 1;
   F32 all = set1(-INFINITY), bad = zero();
   for (int64_t block = 0; block < row.num_blocks(); ++block) {
     F32 best = set1(-INFINITY);
-    each_vector(row, block, [&](int64_t i, F32 x, int64_t n) {
-      // The processor's own reading ahead stops at the end of every page.
-      if (i % 16 == 0) __builtin_prefetch(row.logits + smaller(i + tokens_ahead, last), 0, 2);
-      if (n < F32::lanes) {  // the lanes past the end are no tokens
-        float lanes[F32::lanes];
-        store(lanes, set1(-INFINITY));
-        for (int64_t lane = 0; lane < n; ++lane) lanes[lane] = row.logits[i + lane];
-        x = load(lanes);
-      }
+    const auto see = [&](F32 x) {
       bad = select(less(x, set1(INFINITY)), bad, set1(1.0f));
       best = max(x, best);
-    });
+    };
+    const int64_t end = row.end_of(block);
+    int64_t i = block * block_tokens;
+    for (; end - i >= abreast * F32::lanes; i += abreast * F32::lanes) {
+      // The processor's own reading ahead stops at the end of every page.
+      for (int64_t ahead = 0; ahead < abreast * F32::lanes; ahead += line)
+        __builtin_prefetch(row.logits + smaller(i + ahead + tokens_ahead, last), 0, 2);
+#pragma GCC unroll 4
+      for (int a = 0; a < abreast; ++a) see(load(row.logits + i + a * F32::lanes));
+    }
+    for (; end - i >= F32::lanes; i += F32::lanes) see(load(row.logits + i));
+    if (i < end) see(load_end(row, i));
     store(row.lane_bests + block * F32::lanes, best);
     all = max(best, all);
   }
@@ -123,35 +134,9 @@ inline double weigh(const Row& row, float least, bool keep) {
   double total = 0.0;
   for (int64_t block = 0; block < row.num_blocks(); ++block) {
     float* out = keep ? row.weights + block * block_tokens : unkept;
-    total += row.sums[block] = weigh_block(row, block, out, at_least(least));
+    total += weigh_block(row, block, out, at_least(least));
   }
   return total;
-}
-
-// The first id at which the running weight exceeds `target`. `weights_of(block)` are a block's
-// weights; row.sums are their sums.
-template <class Weights>
-inline int32_t draw(const Row& row, double target, Weights weights_of) {
-  int64_t block = 0;
-  double running = 0.0;
-  while (block + 1 < row.num_blocks() && running + row.sums[block] <= target)
-    running += row.sums[block++];
-  const float* weights = weights_of(block);
-  const int64_t size = row.end_of(block) - block * block_tokens;
-  int64_t last = -1;
-  for (int64_t i = 0; i < size; ++i) {
-    if (weights[i] == 0.0f) continue;
-    last = i;
-    running += weights[i];
-    if (running > target) break;
-  }
-  // Rounding may leave the target past the end: then the last kept token, here or in front.
-  while (last < 0) {
-    weights = weights_of(--block);
-    for (int64_t i = 0; i < block_tokens; ++i)
-      if (weights[i] > 0.0f) last = i;
-  }
-  return static_cast<int32_t>(block * block_tokens + last);
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -17,10 +17,6 @@ void sort_best_first(Scored* items, int64_t n) {
   if (!std::is_sorted(items, items + n, before)) std::sort(items, items + n, before);
 }
 
-void sort_by_id(Scored* items, int64_t n) {
-  std::sort(items, items + n, [](const Scored& a, const Scored& b) { return a.id < b.id; });
-}
-
 float nth_best(const float* values, int64_t n, int64_t k, float* copy) {
   std::copy(values, values + n, copy);
   std::nth_element(copy, copy + k - 1, copy + n, std::greater<float>());

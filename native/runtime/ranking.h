@@ -13,9 +13,6 @@ struct Scored {
 // Sort all of n items.
 void sort_best_first(Scored* items, int64_t n);
 
-// Sort all of n items by id.
-void sort_by_id(Scored* items, int64_t n);
-
 // The k-th largest of n values, 1 <= k <= n; `copy` has room for n.
 float nth_best(const float* values, int64_t n, int64_t k, float* copy);
 

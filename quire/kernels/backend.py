@@ -152,7 +152,7 @@ class SamplingBatch:
             (B,) float32. Temperature 0 is greedy.
         top_k: (B,) int32, 0 keeps all.
         seed: (B,) uint64. position: (B,) int64, index of the output token being drawn.
-            The random number is a function of (seed, position) only.
+            A token's random number is a function of (seed, position, token id) only.
         history_ids, history_offsets: flat int32 and (B + 1,) int64: prompt then output tokens of
             each row, for penalties; empty rows where no penalty applies.
         num_prompt_tokens: (B,) int32, how many leading history tokens are prompt.

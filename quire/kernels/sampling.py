@@ -11,8 +11,17 @@ For a row ``l`` of V logits, in this order (vLLM's):
 5. ``min_p``: keep ``w >= min_p``. ``top_k``: of those, the first k in the order (l falling, id
    rising). ``top_p``: of those, the shortest prefix in that order whose weight reaches ``top_p`` of
    the weight of all kept so far. The best token always stays.
-6. The token is the first id, ids rising, at which the running weight of kept tokens exceeds
-   ``uniform(seed, position)`` times their total.
+6. The token is the kept one with the largest ``x - log E``, equal ones to the lowest id. E is the
+   token's exponential number at this seed and position: ``E / w`` is smallest for a token with
+   probability w / sum(w), an exponential race (or Gumbel-max, with -log E).
+
+E belongs to (seed, position, token) and not to what else is kept, so two models that draw at one
+seed and position agree often where their distributions are alike: in at least (1 - d) / (1 + d) of
+all draws, d the total variation (Daliri, Musco and Suresh 2025). A number of 52 bits decides it,
+``E = -log(1 - (bits + 1/2) / 2 ** 52)``. Small E, which only rare tokens need, are coarser: a token
+of probability p is drawn with p (1 - (2 ** -52 / p) ** 2 / 24), so exact down to 1e-14, and never
+much below 1e-17. x and E are float64; the weights that min_p, top_k and top_p compare may be
+float32.
 
 A row with a NaN, with +inf, or with nothing but -inf has no such token: the result is -1.
 A draw depends on the row's logits, settings, seed and position, and on nothing else.
@@ -26,26 +35,47 @@ from __future__ import annotations
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Array, SamplingBatch
 
-_MASK = (1 << 64) - 1
+_G = 0x9E3779B97F4A7C15  # 2 ** 64 / golden ratio
+_MASK_64, _MASK_32 = (1 << 64) - 1, (1 << 32) - 1
 
 
 def _mix(z: int) -> int:
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK_64
     return z ^ (z >> 31)
 
 
-def uniform(seed: int, position: int) -> float:
-    """Return the number in [0, 1) that decides the draw at ``position`` of a sequence.
+def draw_keys(seed: int, position: int) -> tuple[int, int, int, int]:
+    """Return the four words of 32 bits that the numbers of all tokens are made from.
 
-    ``mix(mix(seed + g) + (position + 1) g)``, its top 53 bits, with the finaliser of SplitMix64 and
-    g = 2 ** 64 / golden ratio: a counter, so no state has to follow a request around.
+    ``k = mix(mix(seed + g) + (position + 1) g)`` and ``mix(k + g)``, lower half first, with the
+    finaliser of SplitMix64: a counter, so no state has to follow a request around.
 
     Source: Steele, Lea and Flood 2014.
     """
-    g = 0x9E3779B97F4A7C15
-    z = _mix((_mix((seed + g) & _MASK) + (position + 1) * g) & _MASK)
-    return float(z >> 11) * 2.0**-53
+    first = _mix((_mix((seed + _G) & _MASK_64) + (position + 1) * _G) & _MASK_64)
+    second = _mix((first + _G) & _MASK_64)
+    return first & _MASK_32, first >> 32, second & _MASK_32, second >> 32
+
+
+def draw_bits(keys: tuple[int, int, int, int], token_ids: Array) -> Array:
+    """Return the 52 bits of each token's number: a word from each pair of keys, the upper first.
+
+    Args:
+        token_ids: Integers of 64 bits, of any shape.
+
+    Source: of the function of a word, Wellons 2018 (lowbias32), with a key before each product.
+    """
+    upper, lower = (_word(token_ids, *pair) for pair in (keys[:2], keys[2:]))
+    return (upper << 20) | (lower >> 12)
+
+
+def _word(ids: Array, first: int, second: int) -> Array:
+    z = (ids + first) & _MASK_32
+    z = ((z ^ (z >> 16)) * 0x7FEB352D) & _MASK_32
+    z = z ^ second
+    z = ((z ^ (z >> 15)) * 0x846CA68B) & _MASK_32
+    return z ^ (z >> 16)
 
 
 def check(logits: Array, batch: SamplingBatch) -> None:

@@ -198,7 +198,7 @@ def test_the_context_ends_it(create_pair: Callable[..., Pair]) -> None:
 @pytest.mark.parametrize("stop", [["9"], ["19"], ["; e"], ["of"], ["d of the l", "zz"], ["year"]])
 def test_stop_strings_end_it(one_pair: Pair, stop: list[str], include: bool) -> None:
     """In the midst of forced tokens too: what comes after is no part of text, ids or usage."""
-    params = of("regex", seed=2, n=3, stop=stop, include_stop_str_in_output=include)
+    params = of("regex", seed=1, n=3, stop=stop, include_stop_str_in_output=include)
     ((_, _, outputs),) = one_pair.equal(["A:"], params)
     assert any(output.stop_reason in stop for output in outputs)
 

@@ -14,7 +14,6 @@ from quire.kernels.backend import AttentionSpec
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.reference.backend import ReferenceBackend
-from quire.kernels.sampling import uniform
 
 torch.set_num_threads(1)
 BACKEND = ReferenceBackend()
@@ -160,15 +159,6 @@ def test_route_orders_and_renormalizes():
     assert weights.tolist() == [[0.5, 0.5]]
     _, raw = BACKEND.route(logits, 2, False)
     assert float(raw[0, 0]) == pytest.approx(math.exp(3) / (2 * math.exp(3) + math.exp(1) + 1))
-
-
-def test_uniform_is_a_spread_out_function_of_seed_and_position():
-    draws = [uniform(seed, position) for seed in range(40) for position in range(100)]
-    assert len(set(draws)) == len(draws)
-    counts = np.histogram(draws, bins=10, range=(0, 1))[0]
-    assert ((counts - 400) ** 2 / 400).sum() < 27.9  # chi-square, 9 degrees, p = 0.001
-    pairs = np.corrcoef(draws[:-1], draws[1:])[0, 1]
-    assert abs(pairs) < 0.06
 
 
 def test_copy_blocks_in_order():

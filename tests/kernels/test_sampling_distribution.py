@@ -107,6 +107,34 @@ def test_the_reference_follows_it_too(name: str) -> None:
     assert statistic < bound
 
 
+@pytest.mark.parametrize("settings", [{}, {"top_p": 0.9}, {"top_k": 5000}], ids=str)
+def test_a_large_vocabulary_follows_its_distribution(isa: str, settings: dict[str, float]) -> None:
+    """Tokens in eight groups by rank, of about equal weight: the rarest group has thousands."""
+    vocab, rows = 20_000, 250
+    random = np.random.default_rng(8)
+    order = random.permutation(vocab)
+    logits = np.empty(vocab, np.float32)
+    logits[order] = -1.05 * np.log(np.arange(vocab) + 3.0)
+    p = np.zeros(vocab)
+    p[order] = softmax(logits[order].astype(float))
+    if "top_k" in settings:
+        p = top_k(p, int(settings["top_k"]))
+    p = top_p(p, settings.get("top_p", 1.0))
+    group_of = np.empty(vocab, int)
+    group_of[order] = np.minimum(p[order].cumsum() * 8, 7).astype(int)
+    many = np.repeat(logits[None], rows, axis=0)
+    backend = CpuBackend(threads=1)
+    drawn = [
+        backend.sample(many, batch(rows, seed=np.arange(rows), position=at, **settings))
+        for at in range(40)
+    ]
+    tokens = np.concatenate(drawn)
+    assert (p[tokens] > 0).all()
+    weight = np.bincount(group_of, p, minlength=8)
+    statistic, bound = chi_square(np.bincount(group_of[tokens], minlength=8), weight)
+    assert statistic < bound
+
+
 def test_positions_and_seeds_both_matter() -> None:
     backend = CpuBackend(threads=1)
     logits = np.zeros((300, 1000), np.float32)

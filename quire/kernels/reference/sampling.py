@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from quire.kernels.backend import SamplingBatch
-from quire.kernels.sampling import uniform
+from quire.kernels.sampling import draw_bits, draw_keys
 
 
 def penalized(logits: torch.Tensor, batch: SamplingBatch, row: int) -> torch.Tensor:
@@ -51,6 +51,12 @@ def kept_weights(x: torch.Tensor, batch: SamplingBatch, row: int) -> torch.Tenso
     return result
 
 
+def exponentials(seed: int, position: int, token_ids: torch.Tensor) -> torch.Tensor:
+    """Return E of ``token_ids`` (n,) int64 at a seed and position, (n,) float64."""
+    bits = draw_bits(draw_keys(seed, position), token_ids)
+    return -torch.log1p(-(bits.double() + 0.5) * 2.0**-52)
+
+
 def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     """Return one token per row, (B,) int32."""
     tokens = []
@@ -61,11 +67,12 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
         elif float(batch.temperature[row]) == 0.0:
             tokens.append(int((x == x.max()).nonzero()[0]))
         else:
-            running = kept_weights(x, batch, row).cumsum(0)
-            # torch cannot turn uint64 beyond 2 ** 63 into a number; `uniform` works modulo 2 ** 64.
+            kept = kept_weights(x, batch, row) > 0
+            scores = (x - x.max()) / float(batch.temperature[row])
+            # torch cannot turn uint64 beyond 2 ** 63 into a number; keys are taken modulo 2 ** 64.
             seed = int(batch.seed.view(torch.int64)[row])
-            target = uniform(seed, int(batch.position[row])) * running[-1]
-            tokens.append(int((running > target).nonzero()[0]))
+            scores -= exponentials(seed, int(batch.position[row]), torch.arange(len(x))).log()
+            tokens.append(int(scores.where(kept, -torch.inf).argmax()))
     return torch.tensor(tokens, dtype=torch.int32)
 
 
