@@ -1,9 +1,9 @@
 """The equality lattice: the same requests under every condition must give the same bits.
 
 Conditions are {alone, batched} x {whole, chunked} x {cold, warm prefix} x {preempted, not} x
-{streamed, not} x {1, 2 threads}. Compared are token ids, texts, endings, log-probabilities with
-their alternatives, and prompt log-probabilities. A condition that did not happen (nothing was
-preempted, no prefix was found ...) is a failure too.
+{streamed, not} x {1, 2 threads} x {speculative, not}. Compared are token ids, texts, endings,
+log-probabilities with their alternatives, and prompt log-probabilities. A condition that did not
+happen (nothing was preempted, no prefix was found ...) is a failure too.
 
 ``scripts/bench equality [MODEL ...]`` prints the table; the integration tests call
 :func:`check_lattice`.
@@ -24,11 +24,14 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.scripted_proposer import use_script
 from quire import LLM, AsyncLLM, SamplingParams, StructuredOutputs
 from quire.core.outputs import RequestOutput
 from quire.llm.text_engine import TextEngine
 
 NUM_OUTPUT_TOKENS = 20
+NUM_PROPOSED = 4
+ACCEPTED = 'spec_decode_num_accepted_tokens{method="ngram"}'
 BLOCK_SIZE = 8
 
 #: Everything of a request's output that must not depend on the condition.
@@ -45,6 +48,7 @@ class Condition:
     preempted: bool = False
     streamed: bool = False
     two_threads: bool = False
+    speculative: bool = False
 
     @property
     def name(self) -> str:
@@ -149,15 +153,24 @@ def check_lattice(
     baseline = run(folder, Condition(), settings)
     outcomes = []
     for condition in conditions:
-        found = run(folder, condition, settings)
+        found = run(folder, condition, settings, baseline)
         failures = _differences(baseline.results, found.results)
         failures += _did_not_happen(condition, baseline, found)
         outcomes.append(Outcome(condition, tuple(failures)))
     return outcomes
 
 
-def run(folder: Path, condition: Condition, settings: dict[str, Any]) -> Run:
-    """Run all requests under one condition, on a model loaded for it."""
+def run(
+    folder: Path, condition: Condition, settings: dict[str, Any], baseline: Run | None = None
+) -> Run:
+    """Run all requests under one condition, on a model loaded for it.
+
+    Args:
+        folder: A checkpoint.
+        condition: Whether tokens are proposed, too.
+        settings: Of the engine.
+        baseline: Proposals come from its answers, and one in five is wrong.
+    """
     block_size = settings.get("block_size", BLOCK_SIZE)
     settings = {
         "block_size": BLOCK_SIZE,
@@ -171,10 +184,9 @@ def run(folder: Path, condition: Condition, settings: dict[str, Any]) -> Run:
     }
     passes = 2 if condition.warm else 1
     if condition.streamed:
-        return asyncio.run(_run_streamed(folder, condition, settings, passes))
+        return asyncio.run(_run_streamed(folder, condition, settings, passes, baseline))
     with LLM(str(folder), **settings) as llm:
-        if condition.preempted:
-            _let_everybody_in(llm.engine)
+        _arrange(llm.engine, condition, baseline)
         vocab_size = llm.engine.model_config.vocab_size
         for _ in range(passes):
             work = requests(vocab_size)
@@ -186,17 +198,31 @@ def run(folder: Path, condition: Condition, settings: dict[str, Any]) -> Run:
         return _collect(outputs, before, llm.engine.stats())
 
 
-def _let_everybody_in(engine: TextEngine) -> None:
-    """Have requests preempt one another: admission would not start more than fit."""
-    engine.engine.scheduler.admission.admits = lambda *_: True  # type: ignore[method-assign]
+def _arrange(engine: TextEngine, condition: Condition, baseline: Run | None) -> None:
+    """Have happen what no setting brings about."""
+    if condition.preempted:  # admission would not start more than fit
+        engine.engine.scheduler.admission.admits = lambda *_: True  # type: ignore[method-assign]
+    if condition.speculative:
+        assert baseline is not None
+        answers = [
+            prompt + list(sequence[0])
+            for (prompt, _), result in zip(
+                requests(engine.model_config.vocab_size), baseline.results, strict=True
+            )
+            for sequence in result[1:]
+        ]
+        use_script(engine, answers, 0.8, num_speculative_tokens=NUM_PROPOSED, adaptive=False)
 
 
 async def _run_streamed(
-    folder: Path, condition: Condition, settings: dict[str, Any], passes: int
+    folder: Path,
+    condition: Condition,
+    settings: dict[str, Any],
+    passes: int,
+    baseline: Run | None,
 ) -> Run:
     llm = AsyncLLM(str(folder), **settings)
-    if condition.preempted:
-        _let_everybody_in(llm._engine)
+    _arrange(llm._engine, condition, baseline)
     try:
         for number in range(passes):
             before = llm.stats()
@@ -239,7 +265,7 @@ def _collect(
         for output in outputs
     ]
     counters = {name: value for name, value in after.items() if not isinstance(value, list)}
-    stats = {name: value - before[name] for name, value in counters.items()}
+    stats = {name: value - before.get(name, 0) for name, value in counters.items()}
     return Run(results, stats, sum(output.num_cached_tokens for output in outputs))
 
 
@@ -254,11 +280,13 @@ def _differences(expected: list[Result], got: list[Result]) -> list[str]:
 
 
 def _did_not_happen(condition: Condition, baseline: Run, found: Run) -> list[str]:
+    more_steps = found.stats["num_steps"] > baseline.stats["num_steps"]
     happened = {
         "batched": found.stats["num_steps"] < baseline.stats["num_steps"] / 2,
-        "chunked": condition.batched or found.stats["num_steps"] > baseline.stats["num_steps"],
+        "chunked": condition.batched or condition.speculative or more_steps,
         "warm": found.num_cached_tokens > 0,
         "preempted": found.stats["num_preemptions"] > 0,
+        "speculative": found.stats.get(ACCEPTED, 0) > 0,
     }
     return [
         f"nothing was {n}" for n, seen in happened.items() if getattr(condition, n) and not seen

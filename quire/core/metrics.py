@@ -112,6 +112,12 @@ METRICS: dict[str, Metric] = {
     "structured_output_forced_tokens": _counter(
         "Of these, not drawn because a grammar allowed no other token."
     ),
+    "spec_decode_num_drafts": _counter("Rounds in which tokens were proposed, by method."),
+    "spec_decode_num_draft_tokens": _counter("Tokens proposed ahead of the model, by method."),
+    "spec_decode_num_accepted_tokens": _counter("Of these, tokens that held, by method."),
+    "spec_decode_num_accepted_tokens_per_pos": _counter(
+        "Of these, tokens that held, by method and position in their round."
+    ),
     "request_success": _counter("Sequences that ended, by finish reason."),
     "request_timeouts": _counter("Sequences that their deadline ended: in queue, prefill, decode."),
     "admission_rejections": _counter("Requests refused at the door, by reason."),

@@ -204,6 +204,7 @@ class StepOutput:
         results: By request id, of forked children too; sequences without one had a part of their
             prompt computed.
         sample_seconds: Of the step's time, spent on choosing tokens.
+        propose_seconds: Of it, spent on proposing tokens.
         lost_ids: Requests of the plan that could not be computed because blocks of others that they
             read have no content; they have no result and must be computed anew.
         lost_block_ids: Blocks that the step was to load and could not.
@@ -212,6 +213,7 @@ class StepOutput:
 
     results: dict[str, SequenceResult] = field(default_factory=dict)
     sample_seconds: float = 0.0
+    propose_seconds: float = 0.0
     lost_ids: set[str] = field(default_factory=set)
     lost_block_ids: list[int] = field(default_factory=list)
     dropped_ids: set[str] = field(default_factory=set)
@@ -220,6 +222,7 @@ class StepOutput:
         """Take in what a part of the step brought."""
         self.results |= part.results
         self.sample_seconds += part.sample_seconds
+        self.propose_seconds += part.propose_seconds
 
     def result(self, request_id: str) -> SequenceResult:
         """Return the result of a sequence to be filled in; a new one when it has none yet."""

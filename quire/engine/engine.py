@@ -27,6 +27,7 @@ from quire.engine.request import Request, derive_seed, sequence_seed
 from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
 from quire.engine.stats import StepWatch
+from quire.speculative.controller import Controller
 
 #: Up to this many are kept before those of requests that have ended are dropped.
 MIN_DEADLINES = 64
@@ -49,7 +50,7 @@ class Engine:
         clock: Returns seconds; monotonic. Tests pass a virtual one.
         takes_more: Whether requests may be added while others run, so that a prompt must not take
             whole steps. False for batches that are known beforehand.
-        lookahead: How many tokens the executor may propose for whom; None for nobody.
+        lookahead: How many tokens the executor may propose for whom; None: as ``config`` says.
 
     Raises:
         ConfigError: Settings contradict each other.
@@ -99,6 +100,9 @@ class Engine:
             create_layout(cache.kv_layout, self.max_model_len, spec.block_size, num_blocks),
         )
         eos_token_ids = frozenset(model_config.eos_token_ids)
+        methods = config.speculative.methods()
+        if methods and lookahead is None:
+            lookahead = Controller(methods, executor.measure_rows())
         self.scheduler = Scheduler(
             options, kv, eos_token_ids, cache.use_cache, clock, takes_more, lookahead
         )
@@ -263,7 +267,8 @@ class Engine:
             "kv_cache_fragmentation_perc": scheduler.kv.fragmentation,
         }
         blocks = {} if self._lifetimes is None else self._lifetimes.samples()
-        return now | scheduler.stats.samples() | blocks | self.executor.stats()
+        lookahead = {} if scheduler.lookahead is None else scheduler.lookahead.policy.samples()
+        return now | scheduler.stats.samples() | blocks | lookahead | self.executor.stats()
 
     def describe_cache(self) -> str:
         """Return the KV pool, each live request's block table and whether they agree, as text."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from quire.core.kv_cache_spec import KVCacheSpec
@@ -54,6 +54,10 @@ class Executor(Protocol):
 
     def wait_until_ready(self, seconds: float) -> None:
         """Wait until one of :meth:`unready` is ready, at most that long."""
+        ...
+
+    def measure_rows(self) -> Mapping[int, float]:
+        """Return the seconds of a step by the number of its rows, measured now; before any step."""
         ...
 
     def stats(self) -> Samples:

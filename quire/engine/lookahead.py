@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from quire.core.config import SchedulerOptions
-from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult
+from quire.core.metrics import Samples
+from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
 from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.request import Request
 
@@ -14,16 +15,35 @@ from quire.engine.request import Request
 class LookaheadPolicy(Protocol):
     """Says how many tokens are worth proposing."""
 
-    def choose(self, decodes: Sequence[Request]) -> Sequence[int]:
-        """Return for each request that decodes in the next step how many it may get."""
+    def choose(self, decodes: Sequence[Request], num_other_rows: int) -> Sequence[int]:
+        """Return for each request that decodes in the next step how many it may get.
+
+        Args:
+            decodes: At least one.
+            num_other_rows: That the step computes, too.
+        """
         ...
 
     def observe(self, request: Request, result: SequenceResult) -> None:
         """A step has brought tokens for a request that might get some proposed."""
         ...
 
+    def step_ended(self, num_rows: int, seconds: float, draft_seconds: float) -> None:
+        """A step of nothing but decoding requests has ended.
+
+        Args:
+            num_rows: It computed, those of proposed tokens included.
+            seconds: It took in all.
+            draft_seconds: Of them, those of proposing.
+        """
+        ...
+
     def ended(self, request: Request) -> None:
         """A request is gone."""
+        ...
+
+    def samples(self) -> Samples:
+        """Return counters by metric stem."""
         ...
 
 
@@ -44,6 +64,7 @@ class Lookahead:
         self._kv = kv
         self.policy = policy
         self._options = options
+        self._decodes_alone = False
 
     def extend(
         self, plan: SchedulerOutput, requests: Mapping[str, Request], num_running: int
@@ -56,6 +77,7 @@ class Lookahead:
             num_running: Each of them may need a block in the next step.
         """
         rows = [row for row in plan.scheduled if row.samples and _has_output(row, requests)]
+        self._decodes_alone = len(rows) == len(plan.scheduled)
         if not rows:
             return
         options = self._options
@@ -63,12 +85,23 @@ class Lookahead:
             options.max_num_batched_tokens - plan.num_scheduled_tokens,
             options.max_logits_rows - sum(row.samples for row in plan.scheduled) - len(plan.forks),
         )
+        if room <= 0:
+            return
         decodes = [requests[row.request_id] for row in rows]
-        for row, request, most in zip(rows, decodes, self.policy.choose(decodes), strict=True):
+        num_others = plan.num_scheduled_tokens - sum(row.num_scheduled_tokens for row in rows)
+        lengths = self.policy.choose(decodes, num_others)
+        for row, request, most in zip(rows, decodes, lengths, strict=True):
             # The last token of a sequence is drawn, and its KV is never written.
             most = min(most, room, request.max_total_tokens - request.num_tokens - 1)
             if most > 0:
                 room -= self._give(row, request, most, num_running)
+
+    def step_ended(self, plan: SchedulerOutput, output: StepOutput, seconds: float) -> None:
+        """Tell the policy what the step took that was extended last, if it had no prompts."""
+        if self._decodes_alone:
+            num_proposed = sum(result.num_proposed for result in output.results.values())
+            num_rows = plan.num_scheduled_tokens + num_proposed
+            self.policy.step_ended(num_rows, seconds, output.propose_seconds)
 
     def _give(self, row: ScheduledRequest, request: Request, most: int, num_running: int) -> int:
         """Give a row up to ``most`` slots; return how many."""

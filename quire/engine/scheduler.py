@@ -173,6 +173,8 @@ class Scheduler:
         self.prefill.chunk_size.is_sure = self._droppable.owes
         if plan.scheduled and not result.dropped_ids:
             self._observe_step(plan, now - self._planned_time)
+            if self.lookahead is not None:
+                self.lookahead.step_ended(plan, result, now - self._planned_time)
         outputs: list[EngineOutput] = []
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]

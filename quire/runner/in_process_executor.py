@@ -25,6 +25,7 @@ from quire.runner.loaded_model import LoadedModel, expected_demand, load
 from quire.runner.memory import MemoryPlan, plan_memory
 from quire.runner.model_runner import ModelRunner, RunnerOptions
 from quire.runner.step_estimate import StepEstimate
+from quire.speculative.create import create_proposers
 
 log = get_logger(__name__)
 
@@ -82,6 +83,11 @@ class InProcessExecutor:
         """Wait until one of them is ready, at most that long."""
         if self.runner is not None:
             self.runner.wait_until_ready(seconds)
+
+    def measure_rows(self) -> dict[int, float]:
+        """Return the seconds of a step by the number of its rows; see the protocol."""
+        assert self.runner is not None, "measured after shutdown"
+        return self.runner.measure_rows()
 
     def stats(self) -> Samples:
         """Return the memory of each pool and the estimated work so far, by metric stem."""
@@ -162,5 +168,8 @@ def load_executor(
         create_grammars and create_grammars(model.config),
         None if mode == "off" else KVCanary(kv_cache, mode),
     )
+    methods = config.speculative.methods()
+    if methods:
+        runner.speculate(methods, lambda table: create_proposers(methods, table))
     forget_gguf()
     return InProcessExecutor(model, memory, runner)

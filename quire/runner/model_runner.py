@@ -6,12 +6,13 @@ It decides nothing about which request runs; it never touches the block pool.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from quire.core.sampling_params import SamplingParams
+from quire.core.speculative_config import SpeculativeMethod
 from quire.core.step import (
     PromptLogprobs,
     SchedulerOutput,
@@ -33,6 +34,10 @@ from quire.runner.sampling_state import SamplingState
 from quire.runner.speculation import CreateProposers, Speculation
 from quire.runner.step_parts import StepParts
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS, Draw, TokenDraws
+
+#: Numbers of rows whose steps are measured at start, and how often.
+MEASURED_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+MEASURED_TIMES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +109,13 @@ class ModelRunner:
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
         self._someone_came: Callable[[], bool] = lambda: False
 
-    def speculate(self, create_proposers: CreateProposers) -> None:
+    def speculate(
+        self, methods: Sequence[SpeculativeMethod], create_proposers: CreateProposers
+    ) -> None:
         """Have tokens proposed from now on, for requests that come."""
-        proposers = create_proposers(self._table)
-        self._speculation = Speculation(self._table, self._sampling, self._sampler, proposers)
+        self._speculation = Speculation(
+            self._table, self._sampling, self._sampler, methods, create_proposers(self._table)
+        )
 
     def execute(
         self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
@@ -159,7 +167,11 @@ class ModelRunner:
         if self._pooling:
             prompt_parts += self._pooled_parts(plan)
         wanted = [(part.index, part.first, part.count) for part in prompt_parts]
-        num_proposed = None if self._speculation is None else self._speculation.propose(plan)
+        num_proposed = None
+        if self._speculation is not None:
+            start = time.perf_counter()
+            num_proposed = self._speculation.propose(plan)
+            output.propose_seconds = time.perf_counter() - start
         batch = self._input.build(plan.scheduled, wanted, num_proposed)
         hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan))
         num_samples = len(hidden) - sum(part.count for part in prompt_parts)
@@ -186,6 +198,19 @@ class ModelRunner:
                 raise StepInterrupted
 
         return look
+
+    def measure_rows(self) -> dict[int, float]:
+        """Return the seconds of a step by the number of its rows, each a sequence of one token."""
+        seconds: dict[int, float] = {}
+        for num_rows in MEASURED_ROWS:
+            batch = self._input.rows_without_memory(num_rows)
+            times = []
+            for _ in range(MEASURED_TIMES):
+                start = time.perf_counter()
+                self._model.logits(self._model.forward(batch, self._kv_cache))
+                times.append(time.perf_counter() - start)
+            seconds[num_rows] = min(times)
+        return seconds
 
     def unready(self) -> frozenset[str]:
         """Return the requests whose next token cannot be drawn yet; see the protocol."""

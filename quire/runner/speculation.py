@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from quire.core.sampling_params import SamplingParams
+from quire.core.speculative_config import SpeculativeMethod
+from quire.core.speculative_params import choose_speculation
 from quire.core.step import SchedulerOutput
 from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
@@ -17,7 +19,7 @@ from quire.layers.sampler import Sampler
 from quire.runner.sampling_state import SamplingState
 from quire.speculative.proposer import Proposer
 
-#: Makes the proposers of a token table, by the name of their method; the first one is the default.
+#: Makes the proposers of a token table, by the name of their method.
 CreateProposers = Callable[[TokenTable], Mapping[str, Proposer]]
 
 
@@ -29,24 +31,27 @@ class Speculation:
         table: TokenTable,
         sampling: SamplingState,
         sampler: Sampler,
+        methods: Sequence[SpeculativeMethod],
         proposers: Mapping[str, Proposer],
     ) -> None:
         self._table = table
         self._sampling = sampling
         self._sampler = sampler
+        self._methods = methods
         self._proposers = proposers
-        self._default = next(iter(proposers))
         self._rows: dict[int, tuple[str, tuple[str, ...]]] = {}
 
     def begin(self, row: int, params: SamplingParams, extra_keys: tuple[str, ...]) -> None:
         """Have a request that is new or starts over; see the protocol."""
-        method = self._default
-        self._rows[row] = method, extra_keys
-        self._proposers[method].begin(row, extra_keys)
+        chosen = choose_speculation(params.speculative, self._methods)
+        if chosen is not None:
+            self._rows[row] = chosen.method, extra_keys
+            self._proposers[chosen.method].begin(row, extra_keys)
 
     def fork(self, parent: int, child: int, params: SamplingParams) -> None:
         """Have a sequence that splits off from another one."""
-        self.begin(child, params, self._rows[parent][1])
+        if parent in self._rows:
+            self.begin(child, params, self._rows[parent][1])
 
     def forget(self, row: int) -> None:
         """Let go of a row that was begun; the table still has its tokens."""

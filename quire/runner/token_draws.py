@@ -63,14 +63,15 @@ class TokenDraws:
         counts = np.array([draw.num_proposed + 1 for draw in draws], np.int32)
         ends = np.cumsum(counts)
         drawn = self._draw(draws, counts, logits)
-        if len(drawn) == len(draws):
+        none_proposed = len(drawn) == len(draws)
+        if none_proposed:
             rows = np.array([draw.row for draw in draws], np.int32)
             self._table.append_tokens(rows, drawn)
         tokens = drawn.tolist()
         asked: list[tuple[Draw, SequenceResult]] = []
         for draw, end, count in zip(draws, ends.tolist(), counts.tolist(), strict=True):
             own = tokens[end - count : end]
-            result = self._keep(draw, own) if count > 1 else SequenceResult(own)
+            result = SequenceResult(own) if none_proposed else self._keep(draw, own)
             if own[0] < 0:
                 output.result(draw.request_id).error = self._sampling.refusal(draw.row)
                 continue

@@ -141,14 +141,20 @@ class UpTo:
     def __init__(self, most: int) -> None:
         self.most = most
 
-    def choose(self, decodes: Sequence[Request]) -> list[int]:
+    def choose(self, decodes: Sequence[Request], num_other_rows: int) -> list[int]:
         return [self.most] * len(decodes)
 
     def observe(self, request: Request, result: SequenceResult) -> None:
         assert result.num_accepted <= result.num_proposed <= self.most
 
+    def step_ended(self, num_rows: int, seconds: float, draft_seconds: float) -> None:
+        assert num_rows > 0
+
     def ended(self, request: Request) -> None:
         pass
+
+    def samples(self) -> dict[str, float]:
+        return {}
 
 
 @pytest.fixture

@@ -43,6 +43,8 @@ ELSEWHERE = {
     "engine_restarts", "kv_block_lifetime_seconds", "kv_block_idle_before_evict_seconds",
     "kv_block_reuse_gap_seconds", "model_flops_utilization_perc",
     "model_bandwidth_utilization_perc",
+    "spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
+    "spec_decode_num_accepted_tokens_per_pos",
 }  # fmt: skip
 
 

@@ -1,0 +1,97 @@
+"""A proposer that knows the answers: each token that it proposes is right with a set probability.
+
+It stands in for drafters of any quality, on checkpoints that have none: what speculation costs and
+brings is then a matter of the engine alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from quire.core.speculative_config import SpeculativeMethod
+from quire.engine.lookahead import Lookahead
+from quire.kernels.token_table import IntArray, TokenTable
+from quire.llm.text_engine import TextEngine
+from quire.speculative.controller import Controller
+from quire.speculative.proposer import Draw
+
+
+class ScriptedProposer:
+    """Proposes from whole sequences that begin like a row does, or anything where none does.
+
+    Args:
+        table: Of the rows.
+        sequences: Prompts with what the model answers to them.
+        rate: Probability that a proposed token is the right one.
+        vocab_size: Wrong ones are below it.
+        seed: Of what is wrong.
+    """
+
+    def __init__(
+        self,
+        table: TokenTable,
+        sequences: Iterable[Sequence[int]],
+        rate: float,
+        vocab_size: int,
+        seed: int = 0,
+    ) -> None:
+        self._table = table
+        self._sequences = [list(sequence) for sequence in sequences]
+        self._rate = rate
+        self._vocab_size = vocab_size
+        self._random = random.Random(seed)
+
+    def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
+        """Know nothing of the row."""
+
+    def forget(self, row: int) -> None:
+        """Have nothing to let go of."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Keep nothing by block."""
+
+    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+        """Propose as many as it may."""
+        for row, count in zip(rows.tolist(), most.tolist(), strict=True):
+            known = self._table.tokens(row).tolist()
+            right = self._continuation(known)[:count]
+            right += [self._wrong(-1) for _ in range(count - len(right))]
+            proposed = [t if self._random.random() < self._rate else self._wrong(t) for t in right]
+            self._table.token_ids[row, len(known) : len(known) + count] = proposed
+        return most
+
+    def _continuation(self, known: list[int]) -> list[int]:
+        length = len(known)
+        for sequence in self._sequences:
+            if len(sequence) > length and sequence[:length] == known:
+                return sequence[length:]
+        return []
+
+    def _wrong(self, right: int) -> int:
+        return (right + 1 + self._random.randrange(self._vocab_size - 1)) % self._vocab_size
+
+
+def use_script(
+    engine: TextEngine, sequences: Iterable[Sequence[int]], rate: float, **settings: Any
+) -> Controller:
+    """Have an engine speculate with a :class:`ScriptedProposer`; return what chooses lengths.
+
+    Args:
+        engine: That was started without speculation.
+        sequences: As of :class:`ScriptedProposer`.
+        rate: As there.
+        **settings: Of :class:`SpeculativeMethod`, such as ``num_speculative_tokens``.
+    """
+    scheduler, runner = engine.engine.scheduler, engine.executor.runner
+    assert runner is not None
+    vocab_size = engine.model_config.vocab_size
+    known = list(sequences)
+    methods = (SpeculativeMethod(method="ngram", **settings),)
+    runner.speculate(
+        methods, lambda table: {"ngram": ScriptedProposer(table, known, rate, vocab_size)}
+    )
+    controller = Controller(methods, runner.measure_rows())
+    scheduler.lookahead = Lookahead(scheduler.kv, controller, scheduler.options)
+    return controller

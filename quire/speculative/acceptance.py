@@ -1,0 +1,85 @@
+"""How often proposed tokens hold, by position in a round: counted, and expected for the next one.
+
+A position is tried when all before it held. What a request has shown lately weighs against what
+its method shows on all requests, so that a new request begins where the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: Before anything is known: how often a first proposal holds, worth that many tries.
+FIRST_GUESS, GUESS_TRIES = 0.6, 4.0
+#: What a round of a method, and of a request, is worth after another one.
+METHOD_DECAY, REQUEST_DECAY = 0.99, 0.92
+#: Tries that a request needs to count as much as its method.
+REQUEST_TRIES = 2.0
+LEAST, MOST = 0.01, 0.995
+
+
+class MethodAcceptance:
+    """One method's rounds.
+
+    Attributes:
+        num_drafts: Rounds in which something was proposed.
+        num_draft_tokens: Tokens that were proposed.
+        num_accepted: Of these, how many held.
+        accepted_at: Rounds whose proposal at a position held, by position.
+    """
+
+    def __init__(self) -> None:
+        self.num_drafts = 0
+        self.num_draft_tokens = 0
+        self.num_accepted = 0
+        self.accepted_at: list[int] = []
+        self._tried: list[float] = []
+        self._held: list[float] = []
+
+    def observe(self, num_proposed: int, num_accepted: int) -> None:
+        """A round has ended in which ``num_proposed`` > 0 tokens were proposed."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_proposed
+        self.num_accepted += num_accepted
+        while len(self.accepted_at) < num_proposed:
+            self.accepted_at.append(0)
+            self._tried.append(0.0)
+            self._held.append(0.0)
+        for position in range(num_accepted):
+            self.accepted_at[position] += 1
+        for position in range(min(num_accepted + 1, num_proposed)):
+            self._tried[position] = METHOD_DECAY * self._tried[position] + 1.0
+            self._held[position] = METHOD_DECAY * self._held[position] + (position < num_accepted)
+
+    def expected(self, num_positions: int) -> list[float]:
+        """Return, for each position, how often its proposal holds when all before it held."""
+        found, before = [], FIRST_GUESS
+        for position in range(num_positions):
+            if position < len(self._tried):
+                held = self._held[position] + GUESS_TRIES * before
+                before = held / (self._tried[position] + GUESS_TRIES)
+            found.append(before)
+        return found
+
+
+class RequestAcceptance:
+    """One request's rounds lately, against what was to be expected of them."""
+
+    def __init__(self) -> None:
+        self._expected = self._held = 0.0
+
+    def observe(self, num_proposed: int, num_accepted: int, expected: Sequence[float]) -> None:
+        """A round has ended; ``expected`` is of its method, before it."""
+        tried = min(num_accepted + 1, num_proposed)
+        self._expected *= REQUEST_DECAY
+        self._held *= REQUEST_DECAY
+        self._expected += sum(expected[:tried])
+        self._held += num_accepted
+
+    def gains(self, expected: Sequence[float]) -> list[float]:
+        """Return the tokens that each further position is expected to bring, falling."""
+        ratio = (self._held + REQUEST_TRIES) / (self._expected + REQUEST_TRIES)
+        gains, reached = [], 1.0
+        for chance in expected:
+            reached *= min(max(chance * ratio, LEAST), MOST)
+            gains.append(reached)
+        return gains

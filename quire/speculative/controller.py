@@ -1,0 +1,237 @@
+"""How many tokens are proposed for whom, step by step, so that most tokens a second are expected.
+
+Proposing d tokens for a sequence adds d rows to a step, and d drafts where the drafter computes.
+What the rows take is measured (:mod:`quire.speculative.row_seconds`), and so is how often a
+position holds (:mod:`quire.speculative.acceptance`). The rows of all sequences compete: the one
+that is expected to bring most comes first, and there are as many as make the quotient largest of
+expected tokens and expected seconds. With many sequences, or proposals that do not hold, that is
+none; a small part of the time goes on being spent on trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from quire.core.metrics import Samples
+from quire.core.sampling_params import SamplingParams
+from quire.core.speculative_config import SpeculativeMethod
+from quire.core.speculative_params import choose_speculation
+from quire.core.step import SequenceResult
+from quire.speculative.acceptance import MethodAcceptance, RequestAcceptance
+from quire.speculative.row_seconds import RowSeconds
+
+#: Part of the time that is spent on proposals that are not expected to pay.
+EXPLORING = 0.02
+#: Steps of which that part may be saved up.
+SAVED_STEPS = 50
+#: Steps for which a choice holds as long as the same sequences decode.
+CHOICE_STEPS = 4
+#: Part of what the seconds of a draft were predicted wrong that is corrected by it.
+DRAFT_CORRECTED = 0.1
+#: A choice must promise that much more than nothing at all, since predictions err.
+LEAST_BENEFIT = 1.01
+
+
+class Decoding(Protocol):
+    """A sequence that decodes, as the controller sees it."""
+
+    request_id: str
+    params: SamplingParams
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens."""
+        ...
+
+
+@dataclass(slots=True)
+class Speculating:
+    """What is known of a live sequence.
+
+    Attributes:
+        method: None when it wants no proposals.
+        num_tokens: Most that it may get.
+        acceptance: Of its rounds.
+        idle_steps: Steps since it was last given some.
+    """
+
+    method: SpeculativeMethod | None
+    num_tokens: int
+    acceptance: RequestAcceptance = field(default_factory=RequestAcceptance)
+    idle_steps: int = 1
+
+
+class Controller:
+    """Chooses lengths of proposals for the sequences of an engine.
+
+    Args:
+        methods: The server's; the first is that of requests that name none.
+        row_seconds: Seconds of a step by its rows, as measured at start; may be empty.
+    """
+
+    def __init__(
+        self, methods: Sequence[SpeculativeMethod], row_seconds: Mapping[int, float]
+    ) -> None:
+        self._methods = tuple(methods)
+        self._rows = RowSeconds(row_seconds)
+        self._acceptance = {method.method: MethodAcceptance() for method in methods}
+        self._draft_seconds: dict[str, float] = {}  # for each token of the longest proposal
+        self._sequences: dict[str, Speculating] = {}
+        self._credit = 0.0  # seconds that may be spent on trying
+        self._names: tuple[str, ...] = ()
+        self._lengths: list[int] = []
+        self._steps_left = 0
+        self._drafting: str | None = None  # the one method of a step of which seconds are learned
+        self._num_tried = 0
+
+    def choose(self, decodes: Sequence[Decoding], num_other_rows: int) -> Sequence[int]:
+        """Return how many tokens each sequence may get proposed in the next step.
+
+        Args:
+            decodes: The sequences that decode in it.
+            num_other_rows: Further rows that it computes, of prompts.
+        """
+        names = tuple(one.request_id for one in decodes)
+        if self._steps_left <= 0 or names != self._names:
+            self._names, self._steps_left = names, CHOICE_STEPS
+            self._lengths = self._choose(decodes, num_other_rows)
+        self._steps_left -= 1
+        self._num_tried = 0
+        lengths = self._lengths
+        if 0 in lengths and self._credit > 0.0:
+            lengths = self._try(lengths, [self._sequence(one) for one in decodes])
+        self._note(lengths, decodes)
+        return lengths
+
+    def observe(self, request: Decoding, result: SequenceResult) -> None:
+        """A step has brought tokens for a sequence that decodes."""
+        if result.num_proposed:
+            sequence = self._sequence(request)
+            assert sequence.method is not None, f"{request.request_id} wanted no proposals"
+            method = self._acceptance[sequence.method.method]
+            expected = method.expected(result.num_proposed)
+            sequence.acceptance.observe(result.num_proposed, result.num_accepted, expected)
+            method.observe(result.num_proposed, result.num_accepted)
+
+    def step_ended(self, num_rows: int, seconds: float, draft_seconds: float) -> None:
+        """A step of nothing but decoding sequences has ended.
+
+        Args:
+            num_rows: It computed, those of proposed tokens included.
+            seconds: It took in all.
+            draft_seconds: Of them, those of proposing.
+        """
+        if self._num_tried:
+            plain = self._rows.predict(max(num_rows - self._num_tried, 1))
+            self._credit -= max(seconds - plain, 0.0)
+        most = SAVED_STEPS * EXPLORING * seconds
+        self._credit = min(self._credit + EXPLORING * seconds, most)
+        self._rows.observe(num_rows, seconds - draft_seconds)
+        longest = max(self._lengths, default=0)
+        if self._drafting is not None and longest:
+            each = draft_seconds / longest
+            known = self._draft_seconds.setdefault(self._drafting, each)
+            missed = min(each - known, known)
+            self._draft_seconds[self._drafting] += DRAFT_CORRECTED * missed
+
+    def ended(self, request: Decoding) -> None:
+        """A sequence is gone."""
+        self._sequences.pop(request.request_id, None)
+
+    def samples(self) -> Samples:
+        """Return the counters of each method, by metric stem."""
+        values: Samples = {}
+        for name, counts in self._acceptance.items():
+            label = f'method="{name}"'
+            values[f"spec_decode_num_drafts{{{label}}}"] = counts.num_drafts
+            values[f"spec_decode_num_draft_tokens{{{label}}}"] = counts.num_draft_tokens
+            values[f"spec_decode_num_accepted_tokens{{{label}}}"] = counts.num_accepted
+            for position, count in enumerate(counts.accepted_at):
+                stem = "spec_decode_num_accepted_tokens_per_pos"
+                values[f'{stem}{{{label},position="{position}"}}'] = count
+        return values
+
+    def _sequence(self, request: Decoding) -> Speculating:
+        found = self._sequences.get(request.request_id)
+        if found is None:
+            chosen = choose_speculation(request.params.speculative, self._methods)
+            found = Speculating(None, 0)
+            if chosen is not None:
+                method = next(m for m in self._methods if m.method == chosen.method)
+                found = Speculating(method, chosen.num_tokens)
+            self._sequences[request.request_id] = found
+        return found
+
+    def _choose(self, decodes: Sequence[Decoding], num_other_rows: int) -> list[int]:
+        """Return the lengths that promise most tokens a second."""
+        lengths = [0] * len(decodes)
+        num_rows, tokens = num_other_rows + len(decodes), float(len(decodes))
+        offers: list[tuple[float, int, str]] = []  # tokens expected of a row, of which sequence
+        expected: dict[str, list[float]] = {}
+        for i, request in enumerate(decodes):
+            sequence = self._sequence(request)
+            method, most = sequence.method, self._most(sequence, request, len(decodes))
+            if method is None or most <= 0:
+                continue
+            name = method.method
+            if name not in expected:
+                expected[name] = self._acceptance[name].expected(method.num_speculative_tokens)
+            gains = sequence.acceptance.gains(expected[name][:most])
+            if method.adaptive and self._rows.is_known:
+                offers += [(gain, i, name) for gain in gains]
+            else:
+                lengths[i] = most
+                num_rows += most
+                tokens += sum(gains)
+        offers.sort(key=lambda offer: offer[0], reverse=True)
+        best_count, best = 0, LEAST_BENEFIT * tokens / max(self._rows.predict(num_rows), 1e-9)
+        depths: dict[int, int] = {}
+        deepest: dict[str, int] = {}
+        for count, (gain, i, offered) in enumerate(offers, start=1):
+            depths[i] = depths.get(i, 0) + 1
+            deepest[offered] = max(deepest.get(offered, 0), depths[i])
+            tokens += gain
+            seconds = self._rows.predict(num_rows + count)
+            seconds += sum(self._draft_seconds.get(n, 0.0) * d for n, d in deepest.items())
+            if tokens / seconds > best:
+                best_count, best = count, tokens / seconds
+        for _, i, _ in offers[:best_count]:
+            lengths[i] += 1
+        return lengths
+
+    def _most(self, sequence: Speculating, request: Decoding, num_running: int) -> int:
+        method = sequence.method
+        if method is None:
+            return 0
+        most = min(sequence.num_tokens, method.tokens_at(num_running))
+        if method.max_model_len is not None:
+            most = min(most, method.max_model_len - request.num_tokens)
+        return most
+
+    def _try(self, lengths: Sequence[int], sequences: Sequence[Speculating]) -> list[int]:
+        """Give a token to the sequence that has gone without for longest, if there is one."""
+        idle = [
+            (sequence.idle_steps, i)
+            for i, sequence in enumerate(sequences)
+            if lengths[i] == 0 and sequence.method is not None and sequence.num_tokens
+        ]
+        lengths = list(lengths)
+        if idle:
+            lengths[max(idle)[1]] = 1
+            self._num_tried = 1
+        return lengths
+
+    def _note(self, lengths: Sequence[int], decodes: Sequence[Decoding]) -> None:
+        """Remember who drafts in the step; a drafter that was idle has more to compute first."""
+        methods, is_steady = set(), self._num_tried == 0
+        for length, request in zip(lengths, decodes, strict=True):
+            sequence = self._sequence(request)
+            if not length:
+                sequence.idle_steps += 1
+            elif sequence.method is not None:
+                methods.add(sequence.method.method)
+                is_steady &= sequence.idle_steps == 0
+                sequence.idle_steps = 0
+        self._drafting = methods.pop() if is_steady and len(methods) == 1 else None
