@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from quire.core.engine_keywords import KvCacheConfig
     from quire.core.sampling_params import RequestOutputKind, SamplingParams
+    from quire.core.speculative_params import SpeculativeParams
     from quire.core.structured_outputs import StructuredOutputs
     from quire.core.structured_outputs import StructuredOutputs as StructuredOutputsParams
     from quire.llm.async_llm import AsyncLLM
@@ -27,6 +28,7 @@ __all__ = [
     "KvCacheConfig",
     "RequestOutputKind",
     "SamplingParams",
+    "SpeculativeParams",
     "StructuredOutputs",
     "StructuredOutputsParams",
     "__version__",
@@ -42,6 +44,7 @@ _HOMES = {
     "KvCacheConfig": "quire.core.engine_keywords:KvCacheConfig",
     "RequestOutputKind": "quire.core.sampling_params:RequestOutputKind",
     "SamplingParams": "quire.core.sampling_params:SamplingParams",
+    "SpeculativeParams": "quire.core.speculative_params:SpeculativeParams",
     "StructuredOutputs": "quire.core.structured_outputs:StructuredOutputs",
     "StructuredOutputsParams": "quire.core.structured_outputs:StructuredOutputs",
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 import click
 
+from quire.cli import calc_spec
+from quire.cli.calc_flags import COUNT, JSON, finite
 from quire.cli.engine_flags import CountType
 from quire.cli.table import print_table
 from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BYTES, SCALE_BYTES, KVCacheSpec
@@ -31,24 +32,18 @@ DTYPE = click.option(
     help="Of K and V.",
 )  # fmt: skip
 DEFAULT_FRACTION = 0.9
-COUNT = CountType(False, minimum=1)
 TOKENS = click.option("--tokens", type=COUNT, default=4096, show_default=True, help="Per sequence.")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-def _number(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """Refuse nan, which no range of click's does."""
-    if value is not None and math.isnan(value):
-        raise click.BadParameter("nan is no number.")
-    return value
 
 
 @click.group()
 def calc() -> None:
-    """Compute KV cache sizes, where memory goes and how many sequences fit.
+    """Compute KV cache sizes, where memory goes, how many sequences fit, what speculation brings.
 
     MODEL is a name such as llama-3.1-8b, quire-tiny, a folder with config.json, or a GGUF file.
     """
+
+
+calc.add_command(calc_spec.spec)
 
 
 @calc.command(short_help="Show the KV cache's size.")
@@ -161,10 +156,10 @@ def device_flags(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Of the weights; default: the checkpoint's, bfloat16 for a name."),
         click.option("--scratch", type=CountType(False, minimum=0), default=0,
             help="Of activations and buffers (2GB)."),
-        click.option("--fraction", type=click.FloatRange(0, 1), callback=_number,
+        click.option("--fraction", type=click.FloatRange(0, 1), callback=finite,
             show_default=str(DEFAULT_FRACTION),
             help="Of the memory, for weights, scratch and KV."),
-        click.option("--free-fraction", type=click.FloatRange(0, 1), callback=_number,
+        click.option("--free-fraction", type=click.FloatRange(0, 1), callback=finite,
             help="Of what weights and scratch leave, for KV alone."),
         click.option("--tensor-parallel-size", "-tp", type=COUNT, default=1, show_default=True,
             help="Devices that share the model."),

@@ -10,4 +10,4 @@ def print_table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *numbers in rows:
         cells = (text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
-        click.echo("  ".join((first.ljust(widths[0]), *cells)))
+        click.echo("  ".join((first.ljust(widths[0]), *cells)).rstrip())

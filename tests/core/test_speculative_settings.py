@@ -288,3 +288,16 @@ def test_a_method_that_is_not_there_is_told_and_left_out(method: str) -> None:
             f"speculative_config={method!r} is not available: no tokens are proposed (the answers "
             "are the same)."
         ]
+
+
+def test_the_page_says_which_methods_are_there() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "speculation.md").read_text("utf-8")
+    table = page.partition("## Methods")[2].partition("## Settings")[0]
+    rows = [row.strip("| ").split("|") for row in table.splitlines() if row.startswith("| `")]
+    here = {
+        name.strip(" `"): cells[-1].strip()
+        for first, *cells in rows
+        if first.strip() != "`method`"
+        for name in first.split(",")
+    }
+    assert here == {name: "yes" if name in AVAILABLE_METHODS else "not yet" for name in METHODS}

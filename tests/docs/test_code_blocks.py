@@ -40,6 +40,7 @@ NOT_RUN = {
     ("docs/anthropic.md", "import anthropic"): "of an environment of its own: tests/clients",
     ("docs/anthropic.md", "export "): "settings of other programs",
     ("docs/server.md", "loading: "): "what the server prints",
+    ("docs/speculation.md", "tokens of a round"): "what quire calc spec prints",
     ("docs/terminal.md", ""): "recorded by scripts/record_terminal",
 }
 #: Commands that are run with the files and the server of the fixtures; others' flags are parsed.
