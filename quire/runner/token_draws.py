@@ -60,17 +60,25 @@ class TokenDraws:
             output: Results may hold what is known of prompts.
             num_requests: Of the step.
         """
-        counts = np.array([draw.num_proposed + 1 for draw in draws], np.int32)
-        ends = np.cumsum(counts)
-        drawn = self._draw(draws, counts, logits)
-        none_proposed = len(drawn) == len(draws)
+        none_proposed = not any(draw.num_proposed for draw in draws)
+        rows = np.array([draw.row for draw in draws], np.int32)
+        at = np.array([draw.first for draw in draws], np.int32)
+        lengths = self._table.num_tokens[rows]
         if none_proposed:
-            rows = np.array([draw.row for draw in draws], np.int32)
+            drawn = self._draw(draws, rows, at, lengths, logits)
             self._table.append_tokens(rows, drawn)
+        else:
+            counts = np.array([draw.num_proposed + 1 for draw in draws], np.int32)
+            within = np.arange(counts.sum(), dtype=np.int32)
+            within -= np.repeat(np.cumsum(counts, dtype=np.int32) - counts, counts)
+            rows, at, lengths = (np.repeat(each, counts) for each in (rows, at, lengths))
+            drawn = self._draw(draws, rows, at + within, lengths + within, logits)
         tokens = drawn.tolist()
         asked: list[tuple[Draw, SequenceResult]] = []
-        for draw, end, count in zip(draws, ends.tolist(), counts.tolist(), strict=True):
-            own = tokens[end - count : end]
+        end = 0
+        for draw in draws:
+            start, end = end, end + draw.num_proposed + 1
+            own = tokens[start:end]
             result = SequenceResult(own) if none_proposed else self._keep(draw, own)
             if own[0] < 0:
                 output.result(draw.request_id).error = self._sampling.refusal(draw.row)
@@ -84,13 +92,15 @@ class TokenDraws:
             self._read_logprobs(asked, logits)
         self._follow(draws, output, num_requests)
 
-    def _draw(self, draws: Sequence[Draw], counts: IntArray, logits: Array) -> IntArray:
-        """Draw at every row of logits; return the tokens, draws one after another."""
-        rows = np.repeat(np.array([draw.row for draw in draws], np.int32), counts)
-        within = np.arange(len(rows), dtype=np.int32)
-        within -= np.repeat(np.cumsum(counts) - counts, counts).astype(np.int32)
-        at = np.repeat(np.array([draw.first for draw in draws], np.int32), counts) + within
-        lengths = self._table.num_tokens[rows] + within
+    def _draw(
+        self,
+        draws: Sequence[Draw],
+        rows: IntArray,
+        at: IntArray,
+        lengths: IntArray,
+        logits: Array,
+    ) -> IntArray:
+        """Draw for ``rows`` of the table, after ``lengths`` tokens, by the logits ``at`` these."""
         # Drawing overwrites the logits; rows that are needed again are copied, some at a time.
         in_place = len(at) == len(logits) and all(d.params.logprobs is None for d in draws)
         if in_place:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 #: Before anything is known: how often a first proposal holds, worth that many tries.
-FIRST_GUESS, GUESS_TRIES = 0.6, 4.0
+FIRST_GUESS, GUESS_TRIES = 0.7, 4.0
 #: What a round of a method, and of a request, is worth after another one.
 METHOD_DECAY, REQUEST_DECAY = 0.99, 0.92
 #: Tries that a request needs to count as much as its method.

@@ -26,6 +26,8 @@ from quire.speculative.row_seconds import RowSeconds
 EXPLORING = 0.02
 #: Steps of which that part may be saved up.
 SAVED_STEPS = 50
+#: Steps between two tries of a sequence at first, and at most: twice as many after a failed one.
+FIRST_PAUSE, LONGEST_PAUSE = 4, 64
 #: Steps for which a choice holds as long as the same sequences decode.
 CHOICE_STEPS = 4
 #: Part of what the seconds of a draft were predicted wrong that is corrected by it.
@@ -54,13 +56,15 @@ class Speculating:
         method: None when it wants no proposals.
         num_tokens: Most that it may get.
         acceptance: Of its rounds.
-        idle_steps: Steps since it was last given some.
+        last_step: When it was last given some.
+        pause: Steps without any after which it is tried again.
     """
 
     method: SpeculativeMethod | None
     num_tokens: int
     acceptance: RequestAcceptance = field(default_factory=RequestAcceptance)
-    idle_steps: int = 1
+    last_step: int = -1
+    pause: int = FIRST_PAUSE
 
 
 class Controller:
@@ -80,9 +84,9 @@ class Controller:
         self._draft_seconds: dict[str, float] = {}  # for each token of the longest proposal
         self._sequences: dict[str, Speculating] = {}
         self._credit = 0.0  # seconds that may be spent on trying
-        self._names: tuple[str, ...] = ()
+        self._num_steps = self._next_choice = 0
+        self._names: list[str] = []
         self._lengths: list[int] = []
-        self._steps_left = 0
         self._drafting: str | None = None  # the one method of a step of which seconds are learned
         self._num_tried = 0
 
@@ -93,13 +97,19 @@ class Controller:
             decodes: The sequences that decode in it.
             num_other_rows: Further rows that it computes, of prompts.
         """
-        names = tuple(one.request_id for one in decodes)
-        if self._steps_left <= 0 or names != self._names:
-            self._names, self._steps_left = names, CHOICE_STEPS
-            self._lengths = self._choose(decodes, num_other_rows)
-        self._steps_left -= 1
-        self._num_tried = 0
+        self._num_steps += 1
+        names = [one.request_id for one in decodes]
+        if self._num_steps < self._next_choice and names == self._names:
+            if self._num_tried:  # a try is one step long
+                self._num_tried = 0
+                self._note(self._lengths, decodes)
+            return self._lengths
+        self._names = names
+        self._lengths = self._choose(decodes, num_other_rows)
+        is_idle = not any(self._lengths)
+        self._next_choice = self._num_steps + CHOICE_STEPS * (2 if is_idle else 1)
         lengths = self._lengths
+        self._num_tried = 0
         if 0 in lengths and self._credit > 0.0:
             lengths = self._try(lengths, [self._sequence(one) for one in decodes])
         self._note(lengths, decodes)
@@ -114,6 +124,8 @@ class Controller:
             expected = method.expected(result.num_proposed)
             sequence.acceptance.observe(result.num_proposed, result.num_accepted, expected)
             method.observe(result.num_proposed, result.num_accepted)
+            failed = result.num_accepted == 0
+            sequence.pause = min(2 * sequence.pause, LONGEST_PAUSE) if failed else FIRST_PAUSE
 
     def step_ended(self, num_rows: int, seconds: float, draft_seconds: float) -> None:
         """A step of nothing but decoding sequences has ended.
@@ -210,28 +222,30 @@ class Controller:
             most = min(most, method.max_model_len - request.num_tokens)
         return most
 
-    def _try(self, lengths: Sequence[int], sequences: Sequence[Speculating]) -> list[int]:
+    def _try(self, lengths: list[int], sequences: Sequence[Speculating]) -> list[int]:
         """Give a token to the sequence that has gone without for longest, if there is one."""
         idle = [
-            (sequence.idle_steps, i)
+            (sequence.last_step, i)
             for i, sequence in enumerate(sequences)
-            if lengths[i] == 0 and sequence.method is not None and sequence.num_tokens
+            if lengths[i] == 0
+            and sequence.num_tokens
+            and self._num_steps - sequence.last_step >= sequence.pause
         ]
-        lengths = list(lengths)
-        if idle:
-            lengths[max(idle)[1]] = 1
-            self._num_tried = 1
-        return lengths
+        if not idle:
+            return lengths
+        _, tried = min(idle)
+        self._num_tried = 1
+        return [*lengths[:tried], 1, *lengths[tried + 1 :]]
 
     def _note(self, lengths: Sequence[int], decodes: Sequence[Decoding]) -> None:
         """Remember who drafts in the step; a drafter that was idle has more to compute first."""
-        methods, is_steady = set(), self._num_tried == 0
+        methods, is_steady, until = set(), self._num_tried == 0, self._num_steps
         for length, request in zip(lengths, decodes, strict=True):
-            sequence = self._sequence(request)
-            if not length:
-                sequence.idle_steps += 1
-            elif sequence.method is not None:
+            if length:
+                sequence = self._sequence(request)
+                assert sequence.method is not None
                 methods.add(sequence.method.method)
-                is_steady &= sequence.idle_steps == 0
-                sequence.idle_steps = 0
+                is_steady &= sequence.last_step >= until - 1
+                # The choice holds for some steps; nobody is asked again until then.
+                sequence.last_step = until if self._num_tried else self._next_choice - 1
         self._drafting = methods.pop() if is_steady and len(methods) == 1 else None

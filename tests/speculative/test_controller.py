@@ -1,0 +1,225 @@
+"""Lengths that the controller chooses, on a simulated engine whose best lengths are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from quire.core.sampling_params import SamplingParams
+from quire.core.speculative_config import SpeculativeMethod
+from quire.core.step import SequenceResult
+from quire.speculative.controller import Controller
+
+#: Rows, and seconds of a step of them as ``measure_rows`` gave them on two cores of a Zen 5, of the
+#: shape of Llama 3.2 1B.
+Q4_0 = {
+    1: 0.0180, 4: 0.0180, 5: 0.0207, 6: 0.0243, 7: 0.0277, 8: 0.0322, 12: 0.0455, 13: 0.0538,
+    16: 0.0644, 24: 0.0898, 32: 0.1147, 64: 0.241, 576: 2.3,
+}  # fmt: skip
+BFLOAT16 = {
+    1: 0.0652, 8: 0.0698, 12: 0.0737, 13: 0.0848, 16: 0.0867, 24: 0.123, 32: 0.159, 64: 0.310,
+    576: 2.7,
+}  # fmt: skip
+
+
+def between(points: dict[int, float], rows: int) -> float:
+    """Seconds on lines through what was measured."""
+    low = max(known for known in points if known <= rows)
+    high = min((known for known in points if known >= rows), default=low)
+    if low == high:
+        return points[low]
+    return points[low] + (points[high] - points[low]) * (rows - low) / (high - low)
+
+
+#: Seconds of a step by its rows: few rows wait for memory, many for the multiplications.
+MACHINES: dict[str, Callable[[int], float]] = {
+    "Q4_0": lambda rows: between(Q4_0, rows),
+    "bfloat16": lambda rows: between(BFLOAT16, rows),
+    "memory, then compute": lambda rows: max(0.020, 0.0025 * rows) + 0.0005 * rows,
+    "every row costs": lambda rows: 0.001 + 0.009 * rows,
+}
+METHOD = SpeculativeMethod(method="draft_model", model="draft", num_speculative_tokens=8)
+
+
+@dataclass
+class Decoding:
+    request_id: str
+    params: SamplingParams = field(default_factory=SamplingParams)
+    num_tokens: int = 10
+
+
+@dataclass
+class Simulated:
+    """An engine without a model: tokens are counted, time is added up."""
+
+    seconds_of: Callable[[int], float]
+    draft_seconds: float
+    noise: float = 0.1
+    seconds: float = 0.0
+    num_tokens: int = 0
+    lengths: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(7)
+
+    def step(self, controller: Controller, live: list[Decoding], rates: dict[str, float]) -> None:
+        lengths = controller.choose(live, 0)
+        brought = self.compute(list(lengths), live, rates)
+        for one, result in zip(live, brought, strict=True):
+            controller.observe(one, result)
+        controller.step_ended(len(live) + sum(lengths), self.last, self.drafted)
+
+    def compute(
+        self, lengths: list[int], live: list[Decoding], rates: dict[str, float]
+    ) -> list[SequenceResult]:
+        brought = []
+        for one, length in zip(live, lengths, strict=True):
+            held = 0
+            while held < length and self.random.random() < rates[one.request_id]:
+                held += 1
+            brought.append(SequenceResult([1] * (held + 1), held, num_proposed=length))
+            self.num_tokens += held + 1
+        self.drafted = self.draft_seconds * max(lengths)
+        steps = self.seconds_of(len(live) + sum(lengths)) + self.drafted
+        self.last = steps * self.random.uniform(1 - self.noise, 1 + self.noise)
+        self.seconds += self.last
+        self.lengths.append(sum(lengths))
+        return brought
+
+    @property
+    def rate(self) -> float:
+        return self.num_tokens / self.seconds
+
+
+def measured(machine: Callable[[int], float]) -> dict[int, float]:
+    return {rows: machine(rows) for rows in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)}
+
+
+def controlled(
+    machine: Callable[[int], float],
+    rates: list[float],
+    *,
+    draft_seconds: float = 0.0005,
+    num_steps: int = 800,
+    known: bool = True,
+) -> Simulated:
+    live = [Decoding(str(i)) for i in range(len(rates))]
+    controller = Controller((METHOD,), measured(machine) if known else {1: machine(1)})
+    engine = Simulated(machine, draft_seconds)
+    for _ in range(num_steps):
+        engine.step(controller, live, {str(i): rate for i, rate in enumerate(rates)})
+    return engine
+
+
+def fixed(
+    machine: Callable[[int], float], rates: list[float], length: int, draft_seconds: float = 0.0005
+) -> Simulated:
+    live = [Decoding(str(i)) for i in range(len(rates))]
+    engine = Simulated(machine, draft_seconds if length else 0.0)
+    for _ in range(800):
+        engine.compute([length] * len(live), live, {str(i): rate for i, rate in enumerate(rates)})
+    return engine
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("load", [1, 4, 16, 64])
+def test_it_is_as_good_as_the_best_fixed_length(machine: str, rate: float, load: int) -> None:
+    seconds_of = MACHINES[machine]
+    best = max(fixed(seconds_of, [rate] * load, length).rate for length in range(9))
+    plain = fixed(seconds_of, [rate] * load, 0).rate
+    found = controlled(seconds_of, [rate] * load).rate
+    assert found >= 0.95 * best
+    assert found >= 0.97 * plain
+
+
+def test_sequences_that_hold_get_the_rows() -> None:
+    """Half of them copy, half of them do not: no fixed length suits both."""
+    machine, rates = MACHINES["memory, then compute"], [0.95, 0.05] * 2
+    best = max(fixed(machine, rates, length).rate for length in range(9))
+    assert controlled(machine, rates).rate > 1.1 * best
+
+
+def test_proposals_that_never_hold_end_within_50_rounds() -> None:
+    for machine in MACHINES.values():
+        engine = controlled(machine, [0.0], num_steps=1000, draft_seconds=0.002)
+        assert sum(length > 0 for length in engine.lengths[:100]) <= 50
+        assert sum(length > 0 for length in engine.lengths[500:]) <= 0.2 * 500
+        plain = fixed(machine, [0.0], 0)
+        assert engine.rate >= 0.95 * plain.rate
+
+
+def test_it_falls_to_nothing_under_load_and_comes_back() -> None:
+    machine = MACHINES["every row costs"]
+    assert sum(controlled(machine, [0.7] * 32).lengths[-100:]) <= 0.05 * 100 * 32
+    memory = MACHINES["memory, then compute"]
+    live = [Decoding(str(i)) for i in range(48)]
+    rates = dict.fromkeys((one.request_id for one in live), 0.8)
+    controller = Controller((METHOD,), measured(memory))
+    engine = Simulated(memory, 0.0005)
+    for count in (1, 48, 1):
+        for _ in range(300):
+            engine.step(controller, live[:count], rates)
+    alone, loaded, again = (engine.lengths[at : at + 100] for at in (200, 500, 800))
+    assert sum(alone) >= 300 and sum(again) >= 300
+    assert sum(loaded) <= 0.2 * 48 * 100
+
+
+def test_a_text_that_changes_is_followed() -> None:
+    """What was written off is tried again, and pays from then on."""
+    machine = MACHINES["memory, then compute"]
+    live = [Decoding("a")]
+    controller = Controller((METHOD,), measured(machine))
+    engine = Simulated(machine, 0.0005)
+    for rate in (0.02, 0.95):
+        before = engine.num_tokens, engine.seconds
+        for _ in range(1000):
+            engine.step(controller, live, {"a": rate})
+    tokens, seconds = engine.num_tokens - before[0], engine.seconds - before[1]
+    best = max(fixed(machine, [0.95], length).rate for length in range(9))
+    assert tokens / seconds > 0.85 * best
+
+
+def test_a_machine_that_was_not_measured_is_learned() -> None:
+    machine = MACHINES["memory, then compute"]
+    best = max(fixed(machine, [0.8], length).rate for length in range(9))
+    assert controlled(machine, [0.8], known=False).rate > 0.9 * best
+
+
+def test_a_length_set_by_hand_is_kept() -> None:
+    method = SpeculativeMethod(method="ngram", num_speculative_tokens=3, adaptive=False)
+    controller = Controller((method,), {1: 1.0, 4: 50.0})
+    off = Decoding("off", SamplingParams(speculative=False))
+    fewer = Decoding("fewer", SamplingParams(speculative={"num_speculative_tokens": 2}))
+    for _ in range(20):
+        assert list(controller.choose([Decoding("a"), off, fewer], 0)) == [3, 0, 2]
+
+
+def test_limits_of_length_and_load() -> None:
+    method = SpeculativeMethod(
+        method="ngram", num_speculative_tokens=5, adaptive=False, max_model_len=12,
+        disable_by_batch_size=3,
+    )  # fmt: skip
+    controller = Controller((method,), {})
+    near, far = Decoding("near", num_tokens=10), Decoding("far", num_tokens=30)
+    assert list(controller.choose([near, far], 0)) == [2, 0]
+    assert list(controller.choose([near, far, Decoding("third")], 0)) == [0, 0, 0]
+
+
+def test_counters() -> None:
+    controller = Controller((METHOD,), {})
+    for held in (0, 3, 2, 3):
+        result = SequenceResult([1] * (held + 1), held, num_proposed=3)
+        controller.observe(Decoding("a"), result)
+    samples = controller.samples()
+    assert samples['spec_decode_num_drafts{method="draft_model"}'] == 4
+    assert samples['spec_decode_num_draft_tokens{method="draft_model"}'] == 12
+    assert samples['spec_decode_num_accepted_tokens{method="draft_model"}'] == 8
+    per_position = [
+        samples[f'spec_decode_num_accepted_tokens_per_pos{{method="draft_model",position="{at}"}}']
+        for at in range(3)
+    ]
+    assert per_position == [3, 3, 2]
