@@ -26,11 +26,16 @@ struct Settings {
   }
 };
 
-// False, and nothing done, when ids or offsets are out of range.
-bool sample(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch, int64_t num_history,
-            int64_t num_bias, int64_t num_allowed, int64_t num_masks, nb::handle out) {
-  const Output<float> scores(logits, rows * vocab);
-  const Output<int32_t> tokens(out, rows);
+// The lengths of a batch's arrays that are not one per row.
+struct Lengths {
+  int64_t history, bias, allowed, masks;
+};
+
+// call(rows) with the settings of a batch. False, and nothing done, when ids or offsets are out of
+// range.
+template <class Call>
+bool with_settings(nb::handle batch, int64_t rows, int64_t vocab, const Lengths& lengths,
+                   Call call) {
   const Settings given{batch};
   const auto temperature = given.get<float>("temperature", rows);
   const auto top_p = given.get<float>("top_p", rows), min_p = given.get<float>("min_p", rows);
@@ -40,48 +45,68 @@ bool sample(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch, in
   const auto top_k = given.get<int32_t>("top_k", rows);
   const auto seed = given.get<uint64_t>("seed", rows);
   const auto position = given.get<int64_t>("position", rows);
-  const auto history_ids = given.get<int32_t>("history_ids", num_history);
+  const auto history_ids = given.get<int32_t>("history_ids", lengths.history);
   const auto history_offsets = given.get<int64_t>("history_offsets", rows + 1);
   const auto num_prompt_tokens = given.get<int32_t>("num_prompt_tokens", rows);
-  const auto bias_ids = given.get<int32_t>("bias_ids", num_bias);
-  const auto bias_values = given.get<float>("bias_values", num_bias);
+  const auto bias_ids = given.get<int32_t>("bias_ids", lengths.bias);
+  const auto bias_values = given.get<float>("bias_values", lengths.bias);
   const auto bias_offsets = given.get<int64_t>("bias_offsets", rows + 1);
-  const auto allowed_ids = given.get<int32_t>("allowed_ids", num_allowed);
+  const auto allowed_ids = given.get<int32_t>("allowed_ids", lengths.allowed);
   const auto allowed_offsets = given.get<int64_t>("allowed_offsets", rows + 1);
-  const auto mask_words = given.get<uint32_t>("mask_words", num_masks * ((vocab + 31) / 32));
+  const auto mask_words = given.get<uint32_t>("mask_words", lengths.masks * ((vocab + 31) / 32));
   const auto mask_rows = given.get<int32_t>("mask_rows", rows);
   const int32_t *prompt = num_prompt_tokens, *mask = mask_rows;
-  if (vocab < 1 || !ragged(history_offsets, rows, history_ids, num_history, vocab) ||
-      !ragged(bias_offsets, rows, bias_ids, num_bias, vocab) ||
-      !ragged(allowed_offsets, rows, allowed_ids, num_allowed, vocab) ||
+  if (vocab < 1 || !ragged(history_offsets, rows, history_ids, lengths.history, vocab) ||
+      !ragged(bias_offsets, rows, bias_ids, lengths.bias, vocab) ||
+      !ragged(allowed_offsets, rows, allowed_ids, lengths.allowed, vocab) ||
       !std::all_of(
           prompt, prompt + rows, [](int32_t n) { return n >= 0; }) ||
-      !std::all_of(mask, mask + rows, [=](int32_t i) { return i >= -1 && i < num_masks; }))
+      !std::all_of(mask, mask + rows, [=](int32_t i) { return i >= -1 && i < lengths.masks; }))
     return false;
-  const SamplingRows all{rows,
-                         vocab,
-                         temperature,
-                         top_p,
-                         min_p,
-                         repetition,
-                         presence,
-                         frequency,
-                         top_k,
-                         seed,
-                         position,
-                         history_ids,
-                         history_offsets,
-                         num_prompt_tokens,
-                         bias_ids,
-                         bias_values,
-                         bias_offsets,
-                         allowed_ids,
-                         allowed_offsets,
-                         mask_words,
-                         mask_rows};
-  const GilRelease release(rows * vocab * 4);
-  kernels().sample(all, scores, tokens);
+  call(SamplingRows{rows,
+                    vocab,
+                    temperature,
+                    top_p,
+                    min_p,
+                    repetition,
+                    presence,
+                    frequency,
+                    top_k,
+                    seed,
+                    position,
+                    history_ids,
+                    history_offsets,
+                    num_prompt_tokens,
+                    bias_ids,
+                    bias_values,
+                    bias_offsets,
+                    allowed_ids,
+                    allowed_offsets,
+                    mask_words,
+                    mask_rows});
   return true;
+}
+
+bool sample(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch, int64_t num_history,
+            int64_t num_bias, int64_t num_allowed, int64_t num_masks, nb::handle out) {
+  const Output<float> scores(logits, rows * vocab);
+  const Output<int32_t> tokens(out, rows);
+  return with_settings(batch, rows, vocab, {num_history, num_bias, num_allowed, num_masks},
+                       [&](const SamplingRows& all) {
+                         const GilRelease release(rows * vocab * 4);
+                         kernels().sample(all, scores, tokens);
+                       });
+}
+
+bool sampling_probabilities(nb::handle logits, int64_t rows, int64_t vocab, nb::handle batch,
+                            int64_t num_history, int64_t num_bias, int64_t num_allowed,
+                            int64_t num_masks, nb::handle out) {
+  const Output<float> scores(logits, rows * vocab), probabilities(out, rows * vocab);
+  return with_settings(batch, rows, vocab, {num_history, num_bias, num_allowed, num_masks},
+                       [&](const SamplingRows& all) {
+                         const GilRelease release(rows * vocab * 4);
+                         kernels().sampling_probabilities(all, scores, probabilities);
+                       });
 }
 
 void token_logprobs(nb::handle logits, int64_t rows, int64_t vocab, nb::handle token_ids,
@@ -103,6 +128,7 @@ void token_logprobs(nb::handle logits, int64_t rows, int64_t vocab, nb::handle t
 
 void bind_sampling(nb::module_& m) {
   m.def("sample", sample);
+  m.def("sampling_probabilities", sampling_probabilities);
   m.def("token_logprobs", token_logprobs);
 }
 

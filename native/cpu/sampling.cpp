@@ -1,5 +1,6 @@
-// Choosing a token for each row of logits; see sampling_cut.h for how top-k and its like cut.
-#include "cpu/sampling_cut.h"
+// Choosing a token for each row of logits, and with which probability each one would be. See
+// sampling_cut.h for how top-k and its like cut, sampling_race.h for the draw.
+#include "cpu/sampling_race.h"
 #include "runtime/thread_pool.h"
 
 namespace quire::QUIRE_ISA {
@@ -46,31 +47,10 @@ void penalize(const SamplingRows& all, int64_t row, float* logits, int32_t* coun
   }
 }
 
-int32_t choose(const Row& row, float temperature, const Filter& filter, const Numbers& numbers) {
-  if (!(row.highest == row.highest)) return -1;
-  if (temperature == 0.0f) return static_cast<int32_t>(first_at_least(row, row.highest));
-  const bool ranked = filter.top_k < row.vocab, open = filter.top_p == 1.0f;
-  if (!ranked && open && filter.min_p == 0.0f)
-    return race_all(row, numbers, temperature, [](int64_t) { return true; });
-  const int64_t few = find_few(row, filter);
-  if (few != undecided) return race_items(row, numbers, temperature, few);
-  if (!ranked && open)
-    return race_all(row, numbers, temperature,
-                    [&](int64_t id) { return !(weight_at(row, row.logits[id]) < filter.min_p); });
-  const double total = weigh(row, filter.min_p, true);
-  Cut cut{-INFINITY, 0, total};
-  const auto top_k = static_cast<double>(filter.top_k);
-  if (ranked) cut = cut_prefix(row, top_k, INFINITY, total);
-  if (!open) cut = cut_prefix(row, top_k, filter.top_p * cut.weight, total);
-  return race_all(row, numbers, temperature, [&](int64_t id) {
-    const float logit = row.logits[id];
-    return row.weights[id] > 0.0f && (logit > cut.logit || (logit == cut.logit && id <= cut.id));
-  });
-}
-
-}  // namespace
-
-void sample(const SamplingRows& all, float* logits, int32_t* out) {
+// f(index, row, temperature, filter) for each row of logits, changed to what its settings make of
+// them.
+template <class Function>
+void each_row(const SamplingRows& all, float* logits, Function f) {
   parallel_for(all.rows, [&](int64_t index) {
     Row row{};
     row.logits = logits + index * all.vocab;
@@ -97,8 +77,69 @@ void sample(const SamplingRows& all, float* logits, int32_t* out) {
     const int64_t top_k = all.top_k[index];
     const Filter filter{top_k > 0 ? smaller(top_k, all.vocab) : all.vocab, all.top_p[index],
                         all.min_p[index]};
-    out[index] = choose(row, temperature, filter, Numbers(all.seed[index], all.position[index]));
+    f(index, row, temperature, filter);
   });
+}
+
+bool has_choice(const Row& row) { return row.highest == row.highest; }
+
+// Weights of what is kept, 0 elsewhere, to out (V,); their sum.
+double write_weights(const Row& row, const Kept& kept, float* out) {
+  double total = 0.0;
+  if (kept.few != undecided) {
+    for (int64_t id = 0; id < row.vocab; ++id) out[id] = 0.0f;
+    for (int64_t i = 0; i < kept.few; ++i) total += out[row.items[i].id] = row.weights[i];
+    return total;
+  }
+  const auto heavy = at_least(kept.least);
+  const F32 bound = set1(kept.cut.logit);
+  const int64_t last = kept.cut.id;  // of those with the logit of the cut
+  for (int64_t block = 0; block < row.num_blocks(); ++block)
+    total += weigh_block(row, block, out + block * block_tokens,
+                         [&](int64_t i, F32 x, F32 weight, int64_t n) {
+                           weight = heavy(i, x, weight, n);
+                           const F32 over = select(less(bound, x), weight, zero());
+                           if (i > last) return over;
+                           const F32 upto = select(less(x, bound), zero(), weight);
+                           if (i + n - 1 <= last) return upto;
+                           float lanes[F32::lanes], first[F32::lanes];
+                           store(lanes, over);
+                           store(first, upto);
+                           for (int64_t lane = 0; i + lane <= last; ++lane)
+                             lanes[lane] = first[lane];
+                           return load(lanes);
+                         });
+  return total;
+}
+
+}  // namespace
+
+void sample(const SamplingRows& all, float* logits, int32_t* out) {
+  each_row(all, logits,
+           [&](int64_t index, const Row& row, float temperature, const Filter& filter) {
+             if (!has_choice(row))
+               out[index] = -1;
+             else if (temperature == 0.0f)
+               out[index] = static_cast<int32_t>(first_at_least(row, row.highest));
+             else
+               out[index] = race(row, Numbers(all.seed[index], all.position[index]), temperature,
+                                 find_kept(row, filter));
+           });
+}
+
+void sampling_probabilities(const SamplingRows& all, float* logits, float* out) {
+  each_row(all, logits,
+           [&](int64_t index, const Row& row, float temperature, const Filter& filter) {
+             float* probabilities = out + index * all.vocab;
+             if (has_choice(row) && temperature > 0.0f) {
+               const double total = write_weights(row, find_kept(row, filter), probabilities);
+               const auto scale = static_cast<float>(1.0 / total);
+               for (int64_t id = 0; id < all.vocab; ++id) probabilities[id] *= scale;
+               return;
+             }
+             for (int64_t id = 0; id < all.vocab; ++id) probabilities[id] = 0.0f;
+             if (has_choice(row)) probabilities[first_at_least(row, row.highest)] = 1.0f;
+           });
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "cpu/sampling_interval.h"
-#include "cpu/sampling_race.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -177,6 +176,33 @@ inline Cut cut_prefix(const Row& row, double count, double weight, double total)
   }
   const int64_t found = collect(row, interval.low, interval.high);
   return cut_items(row, found, interval, over, count, weight);
+}
+
+// What the settings keep: items, where they are few, else all of a weight up to a cut.
+struct Kept {
+  int64_t few;  // the first of row.items, best first, with row.weights; or undecided
+  float least;
+  Cut cut;
+
+  bool has(const Row& row, int64_t id) const {
+    const float logit = row.logits[id];
+    return !(weight_at(row, logit) < least) &&
+           (logit > cut.logit || (logit == cut.logit && id <= cut.id));
+  }
+};
+
+inline Kept find_kept(const Row& row, const Filter& filter) {
+  const bool ranked = filter.top_k < row.vocab, open = filter.top_p == 1.0f;
+  Kept kept{undecided, filter.min_p, {-INFINITY, row.vocab, 0.0}};
+  if (!ranked && open && filter.min_p == 0.0f) return kept;
+  kept.few = find_few(row, filter);
+  if (kept.few != undecided || (!ranked && open)) return kept;
+  const double total = weigh(row, filter.min_p, true);
+  kept.cut.weight = total;
+  const auto top_k = static_cast<double>(filter.top_k);
+  if (ranked) kept.cut = cut_prefix(row, top_k, INFINITY, total);
+  if (!open) kept.cut = cut_prefix(row, top_k, filter.top_p * kept.cut.weight, total);
+  return kept;
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -5,7 +5,7 @@
 // w exp(-best score) cannot win. Logarithms are taken for the few that are left.
 #pragma once
 
-#include "cpu/sampling_row.h"
+#include "cpu/sampling_cut.h"
 #include "simd/words.h"
 
 namespace quire::QUIRE_ISA {
@@ -58,9 +58,9 @@ struct Race {
   double temperature, score = -INFINITY;
   int64_t winner = -1;
 
-  // Whether the token is in front of all that were; then it is the winner.
-  template <class Kept>
-  bool enter(int64_t id, Kept kept) {
+  // Whether the token, if it is `kept(id)`, is in front of all that were; then it is the winner.
+  template <class IsKept>
+  bool enter(int64_t id, IsKept kept) {
     const double x = (static_cast<double>(row.logits[id]) - row.highest) / temperature;
     const double its = x - numbers.log_number(id);
     if (its < score || (its == score && id > winner) || !kept(id)) return false;
@@ -70,9 +70,10 @@ struct Race {
   }
 };
 
-// The winner of all tokens that are `kept(id)`. The best token is.
-template <class Kept>
-inline int32_t race_all(const Row& row, const Numbers& numbers, float temperature, Kept kept) {
+// The winner of what is kept, found among all tokens.
+inline int32_t race_all(const Row& row, const Numbers& numbers, float temperature,
+                        const Kept& all) {
+  const auto kept = [&](int64_t id) { return all.has(row, id); };
   Race race{row, numbers, temperature};
   race.enter(first_at_least(row, row.highest), kept);
   // w exp(-score) without an exponential: 2^y is at most the float with bits (y + 127) 2^23, the
@@ -100,7 +101,7 @@ inline int32_t race_all(const Row& row, const Numbers& numbers, float temperatur
   return static_cast<int32_t>(race.winner);
 }
 
-// The winner of `count` items, which are all kept, best first, with their weights.
+// The winner of the first `count` items.
 inline int32_t race_items(const Row& row, const Numbers& numbers, float temperature,
                           int64_t count) {
   Race race{row, numbers, temperature};
@@ -113,6 +114,11 @@ inline int32_t race_items(const Row& row, const Numbers& numbers, float temperat
     reach = ::exp(-race.score) * (1.0 + 0x1p-12) * (1 << bound_bits);
   }
   return static_cast<int32_t>(race.winner);
+}
+
+inline int32_t race(const Row& row, const Numbers& numbers, float temperature, const Kept& kept) {
+  return kept.few != undecided ? race_items(row, numbers, temperature, kept.few)
+                               : race_all(row, numbers, temperature, kept);
 }
 
 }  // namespace quire::QUIRE_ISA

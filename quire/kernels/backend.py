@@ -345,6 +345,13 @@ class Backend(Protocol):
         """
         ...
 
+    def sampling_probabilities(self, logits: Array, batch: SamplingBatch) -> Array:
+        """Return what ``sample`` draws from, (B, V) float32. May overwrite ``logits``.
+
+        A greedy row has 1 at its token; one where no token can be chosen is 0 everywhere.
+        """
+        ...
+
     def token_logprobs(
         self, logits: Array, token_ids: Array, num_top: int
     ) -> tuple[Array, Array, Array, Array]:

@@ -26,6 +26,8 @@ float32.
 A row with a NaN, with +inf, or with nothing but -inf has no such token: the result is -1.
 A draw depends on the row's logits, settings, seed and position, and on nothing else.
 
+``sampling_probabilities`` are the weights of the kept tokens over their sum, and 0 for all others.
+
 ``token_logprobs`` works on raw logits: ``logprob = l - log(sum(exp(l)))``; the rank of a token is 1
 plus the number of tokens before it in the order (l falling, id rising).
 """

@@ -9,42 +9,21 @@ import pytest
 import torch
 
 from quire.core.errors import UnsupportedInputError
-from quire.kernels.backend import SamplingBatch
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.reference.backend import ReferenceBackend
 from quire.kernels.reference.sampling import penalized
-from tests.kernels.sampling_cases import batch, row_of
+from tests.kernels.sampling_cases import (
+    batch,
+    large_rows,
+    long_rows,
+    random_logits,
+    random_settings,
+    row_of,
+)
 from tests.kernels.torch_copies import tensors
 
 torch.set_num_threads(1)
 CPU, REFERENCE = CpuBackend(threads=1), ReferenceBackend()
-
-
-def random_logits(rows: int, vocab: int, seed: int = 0) -> np.ndarray:
-    return (np.random.default_rng(seed).standard_normal((rows, vocab)) * 3).astype(np.float32)
-
-
-def random_settings(rows: int, vocab: int) -> SamplingBatch:
-    """Every setting at once, some neutral, some sharp."""
-    rng = np.random.default_rng(5)
-    histories = [rng.integers(0, vocab, rng.integers(0, 30)).tolist() for _ in range(rows)]
-    return batch(
-        rows,
-        temperature=rng.choice([0.0, 0.3, 1.0, 1.7], rows),
-        top_p=rng.choice([1.0, 0.95, 0.5, 1e-6], rows),
-        min_p=rng.choice([0.0, 0.0, 0.1, 1.0], rows),
-        top_k=rng.choice([0, 0, 1, 5, 40, 10 * vocab], rows),
-        repetition_penalty=rng.choice([1.0, 1.1, 0.8], rows),
-        presence_penalty=rng.choice([0.0, 0.5, -0.5], rows),
-        frequency_penalty=rng.choice([0.0, 0.3], rows),
-        seed=rng.integers(0, 2**64, rows, dtype=np.uint64),
-        position=rng.integers(0, 10_000, rows),
-        history=histories,
-        num_prompt_tokens=[len(ids) // 2 for ids in histories],
-        bias=[{int(rng.integers(vocab)): 2.0} if i % 5 == 0 else {} for i in range(rows)],
-        allowed=[rng.integers(0, vocab, 7).tolist() if i % 7 == 0 else [] for i in range(rows)],
-        masks=rng.random((rows // 3, vocab)) < rng.choice([0.02, 0.5, 1.0], (rows // 3, 1)),
-    )
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 15, 17, 1000, 5003])
@@ -53,18 +32,6 @@ def test_chooses_what_the_reference_chooses(isa: str, vocab: int) -> None:
     logits, settings = random_logits(rows, vocab), random_settings(rows, vocab)
     want = REFERENCE.sample(torch.from_numpy(logits), tensors(settings)).numpy()
     np.testing.assert_array_equal(CPU.sample(logits.copy(), settings), want)
-
-
-def large_rows(vocab: int) -> np.ndarray:
-    """Rows as models give them, flat ones, rows of ties and rows with few possible tokens."""
-    rng = np.random.default_rng(11)
-    peaked = rng.standard_normal((10, vocab)) * 2.5
-    peaked[:, rng.integers(0, vocab, 30)] += rng.uniform(6, 18, 30)
-    flat = rng.standard_normal((10, vocab)) * 0.7
-    ties = np.round(rng.standard_normal((10, vocab)) * 2)
-    few = np.where(rng.random((10, vocab)) < 0.001, rng.standard_normal((10, vocab)), -np.inf)
-    few[:, vocab // 2] = 0.25
-    return np.concatenate([peaked, flat, ties, few]).astype(np.float32)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
@@ -95,26 +62,6 @@ def test_cuts_of_a_large_vocabulary_are_the_reference_s(
     settings = batch(rows, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     want = REFERENCE.sample(torch.from_numpy(logits), tensors(settings)).numpy()
     np.testing.assert_array_equal(CPU.sample(logits.copy(), settings), want)
-
-
-def long_rows(vocab: int) -> np.ndarray:
-    """Rows whose nucleus is long, two of each kind."""
-    rng = np.random.default_rng(17)
-    normal = rng.standard_normal((12, vocab))
-    ids = np.arange(vocab)
-    kinds = [
-        normal[:2],
-        normal[2:4] * 0.3,
-        normal[4:6] * 2.5,
-        rng.uniform(0, 5, (2, vocab)),
-        np.round(normal[6:8], 1),  # many equal logits at the cut
-        np.where(rng.random((2, vocab)) < 0.5, 1.0, 0.5),
-        np.full((2, vocab), -3.25),
-        np.where(rng.random((2, vocab)) < 0.9, -np.inf, normal[8:10]),
-        np.stack([ids, ids[::-1]]) * (10 / vocab),
-        normal[10:] + np.where(ids % 256 < 16, 0.0, 3.0),
-    ]
-    return np.concatenate(kinds).astype(np.float32)
 
 
 @pytest.mark.parametrize("vocab", [32_768, 40_003])

@@ -129,9 +129,14 @@ class CpuBackend:
     def sample(self, logits: Floats, batch: SamplingBatch) -> Ints:
         sampling.check(logits, batch)
         out = np.empty(len(logits), np.int32)
-        flat = (batch.history_ids, batch.bias_ids, batch.allowed_ids, batch.mask_words)
-        lengths = [len(values) for values in flat]
-        if not native.sample(logits, *logits.shape, batch, *lengths, out):
+        if not native.sample(logits, *logits.shape, batch, *_lengths(batch), out):
+            raise sampling.refuse_batch()
+        return out
+
+    def sampling_probabilities(self, logits: Floats, batch: SamplingBatch) -> Floats:
+        sampling.check(logits, batch)
+        out = np.empty(logits.shape, np.float32)
+        if not native.sampling_probabilities(logits, *logits.shape, batch, *_lengths(batch), out):
             raise sampling.refuse_batch()
         return out
 
@@ -147,3 +152,8 @@ class CpuBackend:
             logits, *logits.shape, token_ids, num_top, logprobs, ranks, top_ids, top_logprobs
         )
         return logprobs, ranks, top_ids, top_logprobs
+
+
+def _lengths(batch: SamplingBatch) -> list[int]:
+    flat = (batch.history_ids, batch.bias_ids, batch.allowed_ids, batch.mask_words)
+    return [len(values) for values in flat]

@@ -112,6 +112,10 @@ class ReferenceBackend:
         sampling_op.check(logits, batch)
         return sampling.sample(logits, batch)
 
+    def sampling_probabilities(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
+        sampling_op.check(logits, batch)
+        return sampling.sampling_probabilities(logits, batch)
+
     def token_logprobs(
         self, logits: Tensor, token_ids: Tensor, num_top: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -57,12 +57,16 @@ def exponentials(seed: int, position: int, token_ids: torch.Tensor) -> torch.Ten
     return -torch.log1p(-(bits.double() + 0.5) * 2.0**-52)
 
 
+def _has_choice(x: torch.Tensor) -> bool:
+    return not bool(torch.isnan(x).any()) and bool(torch.isfinite(x.max()))
+
+
 def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     """Return one token per row, (B,) int32."""
     tokens = []
     for row in range(logits.shape[0]):
         x = penalized(logits, batch, row)
-        if torch.isnan(x).any() or not torch.isfinite(x.max()):
+        if not _has_choice(x):
             tokens.append(-1)
         elif float(batch.temperature[row]) == 0.0:
             tokens.append(int((x == x.max()).nonzero()[0]))
@@ -74,6 +78,21 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
             scores -= exponentials(seed, int(batch.position[row]), torch.arange(len(x))).log()
             tokens.append(int(scores.where(kept, -torch.inf).argmax()))
     return torch.tensor(tokens, dtype=torch.int32)
+
+
+def sampling_probabilities(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """Return what ``sample`` draws from, (B, V) float32."""
+    result = torch.zeros(logits.shape)
+    for row in range(logits.shape[0]):
+        x = penalized(logits, batch, row)
+        if not _has_choice(x):
+            continue
+        if float(batch.temperature[row]) == 0.0:
+            result[row, int((x == x.max()).nonzero()[0])] = 1.0
+        else:
+            weights = kept_weights(x, batch, row)
+            result[row] = (weights / weights.sum()).float()
+    return result
 
 
 def token_logprobs(
