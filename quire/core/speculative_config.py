@@ -22,7 +22,7 @@ AVAILABLE_METHODS: frozenset[MethodName] = frozenset()
 Acceptance: TypeAlias = Literal["coupled", "rejection"]
 ACCEPTANCES: tuple[Acceptance, ...] = get_args(Acceptance)
 #: Those that the engine has; asking for another is an error.
-AVAILABLE_ACCEPTANCES: frozenset[Acceptance] = frozenset({"coupled"})
+AVAILABLE_ACCEPTANCES: frozenset[Acceptance] = frozenset({"coupled", "rejection"})
 
 #: Most tokens of a round where a method is given without a number of its own. A drafter computes
 #: for each token that it proposes, so that deep proposals must hold often to pay. Looked-up tokens

@@ -14,6 +14,7 @@ from quire.core.step import TokenLogprobs
 from quire.kernels.backend import Array, Backend, SamplingBatch
 
 IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
 
 
 class Sampler:
@@ -30,6 +31,16 @@ class Sampler:
         """
         tokens: IntArray = self._backend.to_numpy(self._backend.sample(logits, batch))
         return tokens
+
+    def probabilities(self, logits: Array, batch: SamplingBatch) -> FloatArray:
+        """Return what :meth:`draw` draws from, (B, V) float32; ``logits`` (B, V) are overwritten.
+
+        A row is 0 everywhere where no token is possible.
+        """
+        found: FloatArray = self._backend.to_numpy(
+            self._backend.sampling_probabilities(logits, batch)
+        )
+        return found
 
     def select(self, logits: Array, rows: IntArray) -> Array:
         """Copy ``rows`` (B,) of ``logits`` (L, V) to a new (B, V)."""

@@ -270,7 +270,10 @@ class ModelRunner:
                 request_id = request.request_id
                 count = 0 if num_proposed is None else int(num_proposed[i])
                 row, params = self._table.rows[request_id], self._params[request_id]
-                draws.append(Draw(request_id, row, first, params, count))
+                rejection = None
+                if count and self._speculation is not None:
+                    rejection = self._speculation.rejection(row)
+                draws.append(Draw(request_id, row, first, params, count, rejection))
                 first += count + 1
                 last_rows[request_id] = first - 1
         for fork in plan.forks:

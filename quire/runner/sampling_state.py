@@ -213,6 +213,10 @@ class SamplingState:
         )
         return self._backend.upload(sampling)
 
+    def seed(self, row: int) -> int:
+        """Return the seed of the draws of ``row``."""
+        return int(self._seed[row])
+
     def has_grammar(self, row: int) -> bool:
         """Whether a grammar says which tokens may follow in ``row``."""
         rules = self._rules.get(row)

@@ -15,9 +15,10 @@ from quire.core.speculative_params import choose_speculation
 from quire.core.step import SchedulerOutput
 from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
-from quire.layers.sampler import Sampler
+from quire.layers.sampler import FloatArray, Sampler
 from quire.runner.sampling_state import SamplingState
 from quire.speculative.proposer import Proposer
+from quire.speculative.rejection import DRAFT, Rejection, stream_seed
 
 #: Makes the proposers of a token table, by the name of their method.
 CreateProposers = Callable[[TokenTable], Mapping[str, Proposer]]
@@ -40,12 +41,16 @@ class Speculation:
         self._methods = methods
         self._proposers = proposers
         self._rows: dict[int, tuple[str, tuple[str, ...]]] = {}
+        self._rejecting: set[int] = set()  # rows that ask for acceptance by rejection
+        self._drafts: dict[int, list[FloatArray]] = {}  # of these, what their proposals come from
 
     def begin(self, row: int, params: SamplingParams, extra_keys: tuple[str, ...]) -> None:
         """Have a request that is new or starts over; see the protocol."""
         chosen = choose_speculation(params.speculative, self._methods)
         if chosen is not None:
             self._rows[row] = chosen.method, extra_keys
+            if chosen.acceptance == "rejection":
+                self._rejecting.add(row)
             self._proposers[chosen.method].begin(row, extra_keys)
 
     def fork(self, parent: int, child: int, params: SamplingParams) -> None:
@@ -56,6 +61,7 @@ class Speculation:
     def forget(self, row: int) -> None:
         """Let go of a row that was begun; the table still has its tokens."""
         if row in self._rows:
+            self._rejecting.discard(row)
             self._proposers[self._rows.pop(row)[0]].forget(row)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -69,6 +75,7 @@ class Speculation:
         Returns:
             (B,) int32, how many each request of the plan got; None when nobody got any.
         """
+        self._drafts.clear()
         asked: dict[str, list[tuple[int, int, int]]] = {}
         for i, request in enumerate(plan.scheduled):
             if request.num_lookahead_tokens:
@@ -87,5 +94,22 @@ class Speculation:
             counts[indices] = self._proposers[method].propose(rows, most, self._draw)
         return counts if counts.any() else None
 
+    def rejection(self, row: int) -> Rejection | None:
+        """Return what verifies the row's proposals of this step; None: the target's own draws."""
+        if row not in self._rejecting:
+            return None
+        drafts = self._drafts.get(row)
+        seed = self._sampling.seed(row)
+        return Rejection(seed, None if drafts is None else np.stack(drafts))
+
     def _draw(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:
-        return self._sampler.draw(logits, self._sampling.batch(rows, lengths))
+        batch = self._sampling.batch(rows, lengths)
+        rejecting = [i for i, row in enumerate(rows.tolist()) if row in self._rejecting]
+        if rejecting:
+            # Their proposals must not depend on the numbers by which the target draws.
+            own = self._sampler.select(logits, np.array(rejecting, np.int32))
+            drawn_from = self._sampling.batch(rows[rejecting], lengths[rejecting])
+            for i, q in zip(rejecting, self._sampler.probabilities(own, drawn_from), strict=True):
+                self._drafts.setdefault(int(rows[i]), []).append(q)
+                batch.seed[i] = stream_seed(int(batch.seed[i]), DRAFT)
+        return self._sampler.draw(logits, batch)

@@ -1,7 +1,8 @@
 """Drawing a step's tokens from its logits; proposed tokens hold as long as the draws agree.
 
 Each token of an answer is the target's own draw, a function of its logits, settings, seed and
-position: what was proposed decides only how many of them one step brings. L rows of logits.
+position: what was proposed decides only how many of them one step brings. Requests that ask for
+acceptance by rejection are the exception. L rows of logits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.layers.sampler import Sampler
 from quire.runner.sampling_state import SamplingState
+from quire.speculative.rejection import Rejection
 
 #: Rows of the vocabulary's width that exist at once besides the step's own logits.
 LOGITS_CHUNK_ROWS = 32
@@ -32,6 +34,7 @@ class Draw:
         first: Its first row of logits, after its last known token.
         params: Its settings.
         num_proposed: Tokens in the table after the known ones; a row of logits follows each.
+        rejection: Set where proposals hold by rejection and not by being the target's draws.
     """
 
     request_id: str
@@ -39,6 +42,7 @@ class Draw:
     first: int
     params: SamplingParams
     num_proposed: int = 0
+    rejection: Rejection | None = None
 
 
 class TokenDraws:
@@ -79,7 +83,11 @@ class TokenDraws:
         for draw in draws:
             start, end = end, end + draw.num_proposed + 1
             own = tokens[start:end]
-            result = SequenceResult(own) if none_proposed else self._keep(draw, own)
+            if none_proposed:
+                result = SequenceResult(own)
+            else:
+                held = self._num_held(draw, own, logits)
+                result = self._keep(draw, own, held)
             if own[0] < 0:
                 output.result(draw.request_id).error = self._sampling.refusal(draw.row)
                 continue
@@ -102,7 +110,7 @@ class TokenDraws:
     ) -> IntArray:
         """Draw for ``rows`` of the table, after ``lengths`` tokens, by the logits ``at`` these."""
         # Drawing overwrites the logits; rows that are needed again are copied, some at a time.
-        in_place = len(at) == len(logits) and all(d.params.logprobs is None for d in draws)
+        in_place = len(at) == len(logits) and not any(map(_reads_logits, draws))
         if in_place:
             return self._sampler.draw(logits, self._sampling.batch(rows, lengths))
         parts = []
@@ -113,19 +121,39 @@ class TokenDraws:
         drawn: IntArray = np.concatenate(parts)
         return drawn
 
-    def _keep(self, draw: Draw, drawn: list[int]) -> SequenceResult:
-        """Take the draws up to the first that is not what was proposed, that one included."""
-        table, row, num_proposed = self._table, draw.row, draw.num_proposed
-        start = int(table.num_tokens[row])
-        proposed = table.token_ids[row, start : start + num_proposed].tolist()
-        held = 0
-        while held < num_proposed and drawn[held] == proposed[held]:
-            held += 1
-        if drawn[held] < 0 and held > 0:  # the step that draws there alone says why it cannot
+    def _num_held(self, draw: Draw, drawn: list[int], logits: Array) -> int:
+        """Return how many proposals hold; the draw that follows them is put into ``drawn``."""
+        start, count = int(self._table.num_tokens[draw.row]), draw.num_proposed
+        proposed = self._table.token_ids[draw.row, start : start + count].tolist()
+        possible = next((i for i, token in enumerate(drawn) if token < 0), len(drawn))
+        if draw.rejection is not None and possible > 0:
+            last = min(count, possible)
+            rows = np.full(last, draw.row, np.int32)
+            own = self._sampler.select(logits, draw.first + np.arange(last, dtype=np.int32))
+            lengths = start + np.arange(last, dtype=np.int32)
+            batch = self._sampling.batch(rows, lengths)
+            target = self._sampler.probabilities(own, batch)
+            held, token = draw.rejection.verify(target, proposed[:last], batch.position)
+            if token is not None:
+                drawn[held] = token
+        else:
+            held = 0
+            while held < count and drawn[held] == proposed[held]:
+                held += 1
+        if held == possible and held > 0:
+            # Nothing can be drawn here: the step that draws here alone says why.
             held -= 1
+            drawn[held] = proposed[held]
+        return held
+
+    def _keep(self, draw: Draw, drawn: list[int], held: int) -> SequenceResult:
+        """Take the proposals that hold and the draw after them."""
+        table, row = self._table, draw.row
+        start = int(table.num_tokens[row])
+        kept = [*table.token_ids[row, start : start + held].tolist(), drawn[held]]
         table.token_ids[row, start + held] = drawn[held]
         table.num_tokens[row] = start + held + 1
-        return SequenceResult(drawn[: held + 1], num_accepted=held, num_proposed=num_proposed)
+        return SequenceResult(kept, num_accepted=held, num_proposed=draw.num_proposed)
 
     def _read_logprobs(self, asked: list[tuple[Draw, SequenceResult]], logits: Array) -> None:
         """Fill in the log-probabilities of the tokens that were kept."""
@@ -156,3 +184,8 @@ class TokenDraws:
             result = output.results[drawn[row].request_id]
             result.token_ids += forced
             result.num_forced = len(forced)
+
+
+def _reads_logits(draw: Draw) -> bool:
+    """Return whether the raw logits are read after the draws."""
+    return draw.params.logprobs is not None or draw.rejection is not None
