@@ -112,6 +112,9 @@ METRICS: dict[str, Metric] = {
     "structured_output_forced_tokens": _counter(
         "Of these, not drawn because a grammar allowed no other token."
     ),
+    "spec_decode_low_acceptance": _gauge(
+        "Whether fewer of a method's proposed tokens hold than its alarm says, by method."
+    ),
     "spec_decode_num_drafts": _counter("Rounds in which tokens were proposed, by method."),
     "spec_decode_num_draft_tokens": _counter("Tokens proposed ahead of the model, by method."),
     "spec_decode_num_accepted_tokens": _counter("Of these, tokens that held, by method."),

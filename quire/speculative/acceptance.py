@@ -12,6 +12,8 @@ from collections.abc import Sequence
 FIRST_GUESS, GUESS_TRIES = 0.7, 4.0
 #: What a round of a method, and of a request, is worth after another one.
 METHOD_DECAY, REQUEST_DECAY = 0.99, 0.92
+#: Proposed tokens of a method before which nothing is said of it.
+ENOUGH_TOKENS = 200
 #: Tries that a request needs to count as much as its method.
 REQUEST_TRIES = 2.0
 LEAST, MOST = 0.01, 0.995
@@ -34,9 +36,19 @@ class MethodAcceptance:
         self.accepted_at: list[int] = []
         self._tried: list[float] = []
         self._held: list[float] = []
+        self._recent_proposed = self._recent_accepted = 0.0
+
+    @property
+    def rate(self) -> float | None:
+        """Part of the tokens proposed lately that held; None before enough were proposed."""
+        if self.num_draft_tokens < ENOUGH_TOKENS:
+            return None
+        return self._recent_accepted / self._recent_proposed
 
     def observe(self, num_proposed: int, num_accepted: int) -> None:
         """A round has ended in which ``num_proposed`` > 0 tokens were proposed."""
+        self._recent_proposed = METHOD_DECAY * self._recent_proposed + num_proposed
+        self._recent_accepted = METHOD_DECAY * self._recent_accepted + num_accepted
         self.num_drafts += 1
         self.num_draft_tokens += num_proposed
         self.num_accepted += num_accepted

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
@@ -21,6 +22,8 @@ from quire.core.speculative_params import choose_speculation
 from quire.core.step import SequenceResult
 from quire.speculative.acceptance import MethodAcceptance, RequestAcceptance
 from quire.speculative.row_seconds import RowSeconds
+
+log = get_logger(__name__)
 
 #: Part of the time that is spent on proposals that are not expected to pay.
 EXPLORING = 0.02
@@ -32,6 +35,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 4, 64
 CHOICE_STEPS = 4
 #: Part of what the seconds of a draft were predicted wrong that is corrected by it.
 DRAFT_CORRECTED = 0.1
+#: An alarm ends that far over what raises it.
+ALARM_ENDS = 0.05
 #: A choice must promise that much more than nothing at all, since predictions err.
 LEAST_BENEFIT = 1.01
 
@@ -83,6 +88,7 @@ class Controller:
         self._acceptance = {method.method: MethodAcceptance() for method in methods}
         self._draft_seconds: dict[str, float] = {}  # for each token of the longest proposal
         self._sequences: dict[str, Speculating] = {}
+        self._alarms: set[str] = set()
         self._credit = 0.0  # seconds that may be spent on trying
         self._num_steps = self._next_choice = 0
         self._names: list[str] = []
@@ -124,6 +130,7 @@ class Controller:
             expected = method.expected(result.num_proposed)
             sequence.acceptance.observe(result.num_proposed, result.num_accepted, expected)
             method.observe(result.num_proposed, result.num_accepted)
+            self._look_at_alarm(sequence.method)
             failed = result.num_accepted == 0
             sequence.pause = min(2 * sequence.pause, LONGEST_PAUSE) if failed else FIRST_PAUSE
 
@@ -157,6 +164,7 @@ class Controller:
         values: Samples = {}
         for name, counts in self._acceptance.items():
             label = f'method="{name}"'
+            values[f"spec_decode_low_acceptance{{{label}}}"] = float(name in self._alarms)
             values[f"spec_decode_num_drafts{{{label}}}"] = counts.num_drafts
             values[f"spec_decode_num_draft_tokens{{{label}}}"] = counts.num_draft_tokens
             values[f"spec_decode_num_accepted_tokens{{{label}}}"] = counts.num_accepted
@@ -164,6 +172,23 @@ class Controller:
                 stem = "spec_decode_num_accepted_tokens_per_pos"
                 values[f'{stem}{{{label},position="{position}"}}'] = count
         return values
+
+    def _look_at_alarm(self, method: SpeculativeMethod) -> None:
+        """Raise or end the alarm of a method whose proposals hold too seldom."""
+        rate = self._acceptance[method.method].rate
+        if rate is None or (rate < method.alarm) == (method.method in self._alarms):
+            return
+        if rate >= method.alarm + ALARM_ENDS:
+            self._alarms.discard(method.method)
+        elif rate < method.alarm:
+            self._alarms.add(method.method)
+            log.warning(
+                "of the tokens that %s proposes %.0f%% hold, fewer than its alarm's %.0f%%; "
+                "what does not pay is not proposed",
+                method.method,
+                100 * rate,
+                100 * method.alarm,
+            )
 
     def _sequence(self, request: Decoding) -> Speculating:
         found = self._sequences.get(request.request_id)

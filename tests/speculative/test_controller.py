@@ -223,3 +223,24 @@ def test_counters() -> None:
         for at in range(3)
     ]
     assert per_position == [3, 3, 2]
+
+
+def test_the_alarm_is_raised_once_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """Below the alarm's share of what was proposed lately; not for one bad request."""
+    controller = Controller((METHOD,), {})
+    gauge = 'spec_decode_low_acceptance{method="draft_model"}'
+    rounds = [(4, held, wanted) for held, count, wanted in RATES for _ in range(count)]
+    for proposed, held, wanted in rounds:
+        result = SequenceResult([1] * (held + 1), held, num_proposed=proposed)
+        controller.observe(Decoding("a"), result)
+        if wanted is not None:
+            assert controller.samples()[gauge] == wanted
+    warnings = [record for record in caplog.records if "draft_model proposes" in record.message]
+    assert len(warnings) == 2
+
+
+#: Tokens that hold of four, for how many rounds, and the alarm meanwhile; None: it changes.
+RATES = [
+    (0, 40, 0.0), (0, 200, None), (0, 50, 1.0), (3, 500, None), (3, 50, 0.0), (1, 500, None),
+    (1, 50, 1.0),
+]  # fmt: skip

@@ -44,7 +44,7 @@ ELSEWHERE = {
     "kv_block_reuse_gap_seconds", "model_flops_utilization_perc",
     "model_bandwidth_utilization_perc",
     "spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
-    "spec_decode_num_accepted_tokens_per_pos",
+    "spec_decode_num_accepted_tokens_per_pos", "spec_decode_low_acceptance",
 }  # fmt: skip
 
 
