@@ -6,6 +6,7 @@ void bind_attention(nanobind::module_& m);
 void bind_experts(nanobind::module_& m);
 void bind_gguf(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
+void bind_ngram(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_probe(nanobind::module_& m);
 void bind_quantized(nanobind::module_& m);
@@ -18,6 +19,7 @@ NB_MODULE(_native, m) {
   quire::bind_attention(m);
   quire::bind_gguf(m);
   quire::bind_linear(m);
+  quire::bind_ngram(m);
   quire::bind_ops(m);
   quire::bind_probe(m);
   quire::bind_quantized(m);
