@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from quire.core.speculative_config import SpeculativeMethod
 from quire.kernels.token_table import TokenTable
+from quire.speculative.ngram import NgramProposer, lookup_lengths
 from quire.speculative.proposer import Proposer
 
 
@@ -17,4 +18,7 @@ def create_proposers(
 
 
 def _create(method: SpeculativeMethod, table: TokenTable) -> Proposer:
+    if method.method == "ngram":
+        shortest, longest = lookup_lengths(method.prompt_lookup_min, method.prompt_lookup_max)
+        return NgramProposer(table, shortest=shortest, longest=longest)
     raise NotImplementedError(method.method)

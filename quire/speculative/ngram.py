@@ -23,6 +23,13 @@ STORE_TOKENS = 1 << 18
 OPERATIONS = 1 << 15
 
 
+def lookup_lengths(shortest: int | None, longest: int | None) -> tuple[int, int]:
+    """Return both limits of a match; where one is not given, the default that fits the other."""
+    if shortest is None:
+        shortest = SHORTEST if longest is None else min(SHORTEST, longest)
+    return shortest, max(LONGEST, shortest) if longest is None else longest
+
+
 class NgramProposer:
     """Looks for the longest suffix of a row that occurred before, and copies what followed it.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quire.kernels.token_table import IntArray, TokenTable
-from quire.speculative.ngram import NgramProposer
+from quire.speculative.ngram import NgramProposer, lookup_lengths
 
 
 def no_draw(logits: object, rows: IntArray, lengths: IntArray) -> IntArray:
@@ -320,6 +320,23 @@ def test_work_of_a_step_does_not_grow_with_the_text() -> None:
             rows.append(row, [int(rng.integers(0, 50))])
         rows.propose(*live)
     assert lookup.num_operations() - before <= 50 * 32 * 60
+
+
+@pytest.mark.parametrize(
+    ("given", "lengths"),
+    [
+        ((None, None), (2, 32)),
+        ((5, None), (5, 32)),
+        ((40, None), (40, 40)),
+        ((None, 5), (2, 5)),
+        ((None, 1), (1, 1)),
+        ((3, 7), (3, 7)),
+    ],
+)
+def test_lengths_that_are_not_given_fit_the_others(
+    given: tuple[int | None, int | None], lengths: tuple[int, int]
+) -> None:
+    assert lookup_lengths(*given) == lengths
 
 
 @pytest.mark.parametrize(("shortest", "longest"), [(0, 3), (4, 3), (-1, -1)])
