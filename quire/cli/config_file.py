@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import click
 def read_config_file(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
     """Make the file's entries the command's defaults; an option's eager callback.
 
-    Keys are flag names with dashes or underscores, ``max-model-len: 4k``.
+    Keys are flag names with dashes or underscores, ``max-model-len: 4k``. What a flag takes as
+    JSON may be written as YAML, too.
 
     Raises:
         click.BadParameter: Not YAML, no mapping, or a key that is no flag of this command.
@@ -34,12 +36,25 @@ def read_config_file(ctx: click.Context, param: click.Parameter, path: str | Non
         for spelling in option.opts
     }
     keys = {key: str(key).replace("-", "_") for key in entries}
-    given = {names.get(keys[key], keys[key]): value for key, value in entries.items()}
+    repeatable = {option.name for option in options if option.multiple}
+    given: dict[Any, Any] = {}
+    for key, value in entries.items():
+        name = names.get(keys[key], keys[key])
+        many = name in repeatable and isinstance(value, list)
+        given[name] = list(map(_as_text, value)) if many else _as_text(value)
     known = {option.name for option in options}
     unknown = sorted(set(given) - (known - {param.name}))
     if unknown:
         raise click.BadParameter(f"{path} names unknown flags: {', '.join(unknown)}.", ctx, param)
     ctx.default_map = {**(ctx.default_map or {}), **given}
+
+
+def _as_text(value: Any) -> Any:
+    """Return the JSON text of a mapping, or of a list of mappings; anything else as it is."""
+    items = value if isinstance(value, list) and value else [value]
+    if all(isinstance(item, dict) for item in items):
+        return json.dumps(value, default=str)  # a date, which YAML has and JSON does not
+    return value
 
 
 def config_file_option() -> click.Option:

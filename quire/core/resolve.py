@@ -12,6 +12,7 @@ from quire.core.errors import ConfigError
 from quire.core.machine import Machine
 from quire.core.memory_budget import format_bytes
 from quire.core.model_config import ModelConfig
+from quire.core.speculative_config import refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
     max_model_len, why = _max_model_len(config, model_config)
     if why:
         chosen("max_model_len", max_model_len, why)
+    _check_speculation(config, max_model_len)
     memory_bytes, why = _memory_bytes(config, machine)
     if why:
         chosen("memory", format_bytes(memory_bytes), why)
@@ -107,6 +109,14 @@ def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> tuple[int
     if not config.scheduler.enable_chunked_prefill and budget < limit:
         return budget, "without chunked prefill a prompt must fit --max-num-batched-tokens"
     return limit, "the model's"
+
+
+def _check_speculation(config: EngineConfig, max_model_len: int) -> None:
+    for method in config.speculative.parsed().methods:
+        tokens = method.num_speculative_tokens
+        if tokens >= max_model_len:
+            rule = f"must be less than the {max_model_len} tokens of a request"
+            refuse("num_speculative_tokens", rule, tokens)
 
 
 def _memory_bytes(config: EngineConfig, machine: Machine) -> tuple[int, str]:

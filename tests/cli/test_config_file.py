@@ -18,6 +18,8 @@ def show(config: EngineConfig) -> None:
     """Print what arrived."""
     click.echo(f"{config.model.model} {config.model.max_model_len}")
     click.echo(f"{config.scheduler.batching_type} {config.cache.enable_prefix_caching}")
+    for method in config.speculative.parsed().methods:
+        click.echo(f"{method.method} {method.num_speculative_tokens}")
 
 
 def run(tmp_path: Path, text: str, *arguments: str) -> tuple[int, str]:
@@ -41,6 +43,28 @@ def test_the_command_line_wins_wherever_it_stands(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "speculative-config:\n  method: ngram\n  num_speculative_tokens: 3\n",
+        "speculative_config:\n- method: ngram\n  num_speculative_tokens: 3\n",
+        """speculative-config: '{"method": "ngram", "num_speculative_tokens": 3}'""",
+        "sc: {method: ngram}\nspec-tokens: 3\n",
+    ],
+)
+def test_json_of_a_flag_may_be_yaml(tmp_path, text):
+    code, output = run(tmp_path, text)
+    assert code == 0 and output.endswith("\nngram 3\n")
+
+
+def test_a_list_of_a_repeatable_flag_stays_one(tmp_path):
+    text = "lora-modules:\n- {name: a, path: b}\n- c=d\n"
+    code, output = run(tmp_path, text)
+    assert code == 0
+    assert '--lora-modules {"name": "a", "path": "b"} is not' in output
+    assert "--lora-modules c=d is not" in output
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("no-such-flag: 1", "unknown flags: no_such_flag"),
@@ -50,6 +74,8 @@ def test_the_command_line_wins_wherever_it_stands(tmp_path):
         ("\xff\xfe: 1", "must be YAML"),
         ("max-model-len: many", "whole number"),
         ("batching_type: sometimes", "inflight"),
+        ("speculative-config: {method: magic}", '"method" must be one of ngram'),
+        ("max-model-len: {a: 1}", "whole number"),
         ("block-size: 0", "--block-size must be at least 1"),
     ],
 )

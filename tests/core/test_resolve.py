@@ -82,3 +82,10 @@ def test_fp8_is_e4m3() -> None:
     assert found.kv_cache_dtype == "fp8_e4m3"
     assert any(line.startswith("kv_cache_dtype = fp8_e4m3") for line in found.choices)
     assert resolved(kv_cache_dtype="int8").kv_cache_dtype == "int8"
+
+
+def test_more_proposed_tokens_than_a_request_may_have() -> None:
+    method = {"method": "ngram", "num_speculative_tokens": 8}
+    assert resolved(max_model_len=9, speculative_config=method).max_model_len == 9
+    with pytest.raises(ConfigError, match=r'"num_speculative_tokens" must be less than the 8 tok'):
+        resolved(max_model_len=8, speculative_config=method)
