@@ -28,6 +28,10 @@ COMMANDS = {
     "copy": ("quire.cli.copy:copy", "Give a model one more name."),
     "rm": ("quire.cli.rm:rm", "Remove models and their files."),
     "convert": ("quire.cli.convert:convert", "Write a checkpoint to a GGUF file."),
+    "train-heads": (
+        "quire.cli.train_heads:train_heads",
+        "Train draft heads for a model on its own answers.",
+    ),
     "ps": ("quire.cli.ps:ps", "Show the models of a running server."),
     "top": ("quire.cli.top.command:top", "Watch a running server: figures and alarms, live."),
     "stop": ("quire.cli.stop:stop", "Unload a model of a running server."),

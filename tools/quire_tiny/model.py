@@ -11,9 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# Without instructions for it, torch emulates bfloat16 at a fraction of the speed of float32.
-PRECISION = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-
 
 @dataclass(frozen=True)
 class ModelShape:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tools.quire_tiny.model import PRECISION, Llama
-from tools.quire_tiny.muon import Muon
+from quire.training.muon import PRECISION, Muon
+from tools.quire_tiny.model import Llama
 from tools.quire_tiny.packing import Rows
 
 MUON_LR, ADAM_LR = 0.02, 3e-3
@@ -67,7 +67,7 @@ def optimizers_of(model: Llama, pool: Pool) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices of the layers and AdamW for the rest."""
     matrices = [p for p in model.layers.parameters() if p.ndim == 2]
     rest = [p for p in model.parameters() if all(p is not m for m in matrices)]
-    muon = Muon(matrices, MUON_LR, pool)
+    muon = Muon(matrices, MUON_LR, pool.map)
     adam = torch.optim.AdamW(rest, ADAM_LR, betas=(0.9, 0.95), weight_decay=0.0)
     for optimizer in (muon, adam):
         for group in optimizer.param_groups:

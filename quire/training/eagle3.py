@@ -1,0 +1,117 @@
+"""EAGLE-3: features of three depths of the target, a layer over embedding and feature side by side.
+
+The output before the last norm is the next feature. A draft vocabulary may be smaller than the
+target's: ``d2t[i] + i`` is the target's id of draft token i, ``t2d`` says which ids have one.
+
+Source: Li et al. 2025 (EAGLE-3); names of tensors as in its published checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quire.training.draft_layer import DraftAttention, DraftMLP, Drafts, LayerShape, RMSNorm
+from quire.training.recurrent_head import RecurrentHead
+from quire.training.target import Vocabulary
+
+
+class Eagle3Layer(nn.Module):
+    """A Llama layer whose attention reads embedding and feature, each with a norm of its own."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(shape)
+        self.hidden_norm = RMSNorm(shape)
+        self.self_attn = DraftAttention(shape, 2 * shape.hidden_size)
+        self.post_attention_layernorm = RMSNorm(shape)
+        self.mlp = DraftMLP(shape)
+
+    def forward(self, features: Tensor, embeds: Tensor, drafts: Drafts) -> Tensor:
+        """Map two (B, T, D), later (B, R, D), to (B, R, D); the features are the residual."""
+        wide = torch.cat([self.input_layernorm(embeds), self.hidden_norm(features)], dim=-1)
+        x = drafts.rows(features) + self.self_attn(wide, drafts)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Eagle3Head(RecurrentHead):
+    """See the module.
+
+    Args:
+        shape: Of the layer.
+        vocabulary: The target's.
+        captured_layers: Three of the target's.
+        draft_ids: (W,) int64 ascending ids of the target that can be drafted; None for all.
+        own_head: Whether it has an output head of its own, begun as the target's.
+    """
+
+    method = "eagle3"
+
+    def __init__(
+        self,
+        shape: LayerShape,
+        vocabulary: Vocabulary,
+        captured_layers: Sequence[int],
+        draft_ids: Tensor | None = None,
+        own_head: bool = False,
+    ) -> None:
+        super().__init__(shape, vocabulary)
+        self.captured_layers = tuple(captured_layers)
+        width = len(self.captured_layers) * shape.hidden_size
+        self.fc = nn.Linear(width, shape.hidden_size, bias=False)
+        self.midlayer = Eagle3Layer(shape)
+        self.norm = RMSNorm(shape)
+        with torch.no_grad():
+            self.norm.weight.copy_(vocabulary.norm)
+        self.lm_head: nn.Linear | None = None
+        size = len(vocabulary.head)
+        self.draft_ids = torch.arange(size) if draft_ids is None else draft_ids
+        if own_head or draft_ids is not None:
+            self.lm_head = nn.Linear(shape.hidden_size, len(self.draft_ids), bias=False)
+            with torch.no_grad():
+                self.lm_head.weight.copy_(vocabulary.head[self.draft_ids])
+        if draft_ids is not None:
+            self.register_buffer("d2t", draft_ids - torch.arange(len(draft_ids)))
+            known = torch.zeros(size, dtype=torch.bool)
+            known[draft_ids] = True
+            self.register_buffer("t2d", known)
+
+    def features(self, states: Tensor) -> Tensor:
+        """``fc`` of the captured layers."""
+        out: Tensor = self.fc(states[..., self.shape.hidden_size :])
+        return out
+
+    def mix(self, features: Tensor, embeds: Tensor, drafts: Drafts) -> Tensor:
+        """``midlayer(feature, embedding)``."""
+        out: Tensor = self.midlayer(features, embeds, drafts)
+        return out
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Head of the norm, -inf for ids outside of the draft vocabulary."""
+        normed: Tensor = self.norm(outputs)
+        if self.lm_head is None:
+            return normed @ self.vocabulary.head.T
+        drafted: Tensor = self.lm_head(normed)
+        if len(self.draft_ids) == len(self.vocabulary.head):
+            return drafted
+        shape = *drafted.shape[:-1], len(self.vocabulary.head)
+        return drafted.new_full(shape, -torch.inf).index_copy(-1, self.draft_ids, drafted)
+
+    def settings(self) -> dict[str, Any]:
+        """Layer ids are at the top, as ``speculators`` writes them, and in ``eagle_config``."""
+        layers = list(self.captured_layers)
+        return {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            "draft_vocab_size": len(self.draft_ids),
+            "norm_before_residual": False,
+            "eagle_aux_hidden_state_layer_ids": layers,
+            "eagle_config": {
+                "use_aux_hidden_state": True,
+                "eagle_aux_hidden_state_layer_ids": layers,
+            },
+        }
