@@ -63,6 +63,7 @@ class Eagle3Head(RecurrentHead):
         self.captured_layers = tuple(captured_layers)
         width = len(self.captured_layers) * shape.hidden_size
         self.fc = nn.Linear(width, shape.hidden_size, bias=False)
+        self.input_scale = torch.ones(width)
         self.midlayer = Eagle3Layer(shape)
         self.norm = RMSNorm(shape)
         with torch.no_grad():
@@ -82,8 +83,24 @@ class Eagle3Head(RecurrentHead):
 
     def features(self, states: Tensor) -> Tensor:
         """``fc`` of the captured layers."""
-        out: Tensor = self.fc(states[..., self.shape.hidden_size :])
+        out: Tensor = self.fc(states[..., self.shape.hidden_size :] * self.input_scale)
         return out
+
+    def scale_to(self, states: Tensor) -> None:
+        """Train ``fc`` on inputs of mean square 1 in each layer, as those of states (T, S) are.
+
+        The residual stream grows with depth: unscaled, features would be large beside what the
+        layer adds to them. The stored ``fc`` has the scale in it.
+        """
+        shape = len(states), len(self.captured_layers), self.shape.hidden_size
+        captured = states[:, self.shape.hidden_size :].reshape(shape)
+        scale = captured.square().mean((0, 2)).rsqrt()
+        self.input_scale = scale.repeat_interleave(self.shape.hidden_size)
+
+    def published(self) -> dict[str, Tensor]:
+        """``fc`` has the scale of its inputs in it."""
+        state = self.state_dict()
+        return state | {"fc.weight": state["fc.weight"] * self.input_scale}
 
     def mix(self, features: Tensor, embeds: Tensor, drafts: Drafts) -> Tensor:
         """``midlayer(feature, embedding)``."""

@@ -72,6 +72,10 @@ class Examples:
         self._counts = np.array([max(0, _num_starts(rollout)) for rollout in rollouts])
         self.num_starts = int(self._counts.sum())
 
+    def some_states(self, count: int = 4096) -> Tensor:
+        """Return the first states, at most ``count`` (T, S) float32."""
+        return self._states[:count].float()
+
     def batches(self, rng: np.random.Generator | None = None) -> Iterator[Batch]:
         """Yield every roll-out with a start once, those of like lengths together.
 

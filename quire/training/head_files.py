@@ -54,7 +54,7 @@ def save_head(head: Head, folder: Path, base_model: str, max_position_embeddings
         }
     tensors = {
         _published_name(head, name): tensor.bfloat16() if tensor.is_floating_point() else tensor
-        for name, tensor in head.state_dict().items()
+        for name, tensor in head.published().items()
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -114,9 +114,7 @@ def _create(config: dict[str, Any], stored: dict[str, Tensor], vocabulary: Vocab
 
 
 def _published_name(head: Head, name: str) -> str:
-    if isinstance(head, MedusaHeads):
-        return name.removeprefix("heads.")
-    return head.tensor_prefix() + name
+    return name if isinstance(head, MedusaHeads) else head.tensor_prefix() + name
 
 
 def _module_name(head: Head, name: str) -> str:

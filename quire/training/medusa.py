@@ -84,6 +84,6 @@ class MedusaHeads(nn.Module):
             "original_lm_head": not self.own_head,
         }
 
-    def tensor_prefix(self) -> str:
+    def published(self) -> dict[str, Tensor]:
         """``0.0.linear.weight``, where the module says ``heads.0.0.linear.weight``."""
-        return ""
+        return {name.removeprefix("heads."): part for name, part in self.state_dict().items()}

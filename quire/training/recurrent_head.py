@@ -62,6 +62,13 @@ class RecurrentHead(nn.Module, ABC):
     def settings(self) -> dict[str, Any]:
         """Return what ``config.json`` says of this kind besides the shape."""
 
+    def scale_to(self, states: Tensor) -> None:
+        """Prepare for features of the size of those of states (T, S); before training."""
+
+    def published(self) -> dict[str, Tensor]:
+        """Return the weights as they are stored, under the names of ``state_dict``."""
+        return self.state_dict()
+
     def tensor_prefix(self) -> str:
         """Return what the published layout writes before the names of ``state_dict``."""
         return ""

@@ -16,6 +16,7 @@ from quire.training.acceptance import Acceptance, draft_all, measure_acceptance
 from quire.training.examples import Examples, write_states
 from quire.training.head_files import Head, load_head, save_head
 from quire.training.plan import TrainingPlan, create_head
+from quire.training.recurrent_head import RecurrentHead
 from quire.training.rollouts import RollOut
 from quire.training.target import Target, Vocabulary, load_vocabulary
 from quire.training.trainer import Progress, Trainer
@@ -58,6 +59,8 @@ def train_head(
     vocabulary = load_vocabulary(target)
     torch.manual_seed(plan.seed)
     head = create_head(plan, config, vocabulary)
+    if isinstance(head, RecurrentHead):
+        head.scale_to(training.some_states())
     trainer = Trainer(
         head,
         training,

@@ -59,6 +59,21 @@ def test_a_head_comes_back_under_published_names(name, create_head, vocabulary, 
     torch.testing.assert_close(logits_of(again), logits_of(head), rtol=0, atol=0)
 
 
+def test_the_scale_of_its_inputs_is_stored_in_the_matrix(create_head, vocabulary, tmp_path):
+    head = rounded(create_head("eagle3"))
+    want = logits_of(head)
+    states = torch.randn(50, 4 * 32, generator=torch.Generator().manual_seed(10))
+    states[:, 32:] *= torch.tensor([2.0, 8.0, 64.0]).repeat_interleave(32)
+    head.scale_to(states)
+    scaled = states[:, 32:] * head.input_scale
+    squares = scaled.unflatten(1, (3, 32)).square().mean((0, 2))
+    torch.testing.assert_close(squares, torch.ones(3))
+    got = logits_of(head)
+    assert not torch.allclose(got, want)
+    save_head(head, tmp_path, "quire-tiny", 2048)
+    torch.testing.assert_close(logits_of(load_head(tmp_path, vocabulary)), got, rtol=0.05, atol=0.3)
+
+
 def test_the_layout_of_speculators_is_read(create_head, vocabulary, tmp_path):
     head = rounded(create_head("eagle3-draft-vocabulary"))
     save_head(head, tmp_path, "quire-tiny", 2048)
