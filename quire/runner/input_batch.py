@@ -12,6 +12,7 @@ import numpy as np
 from quire.core.step import NewRequest, ScheduledRequest, SchedulerOutput
 from quire.kernels.backend import Backend
 from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.ragged_batch import ragged_batch
 from quire.kernels.token_table import IntArray, TokenTable
 
 
@@ -31,7 +32,6 @@ class InputBatch:
         self.table = TokenTable(num_rows, -(-max_model_len // block_size) + 1)
         self._backend = backend
         self._block_size = block_size
-        self._arange: IntArray = np.arange(4096, dtype=np.int32)
 
     def add(self, request: NewRequest) -> int:
         """Add a request that is new, or resumed after preemption; return its row."""
@@ -69,42 +69,21 @@ class InputBatch:
             The step; ``logits_indices`` are the rows of the last own token and of the proposed ones
             of each request that samples, then ``prompt_rows``.
         """
-        table, block_size = self.table, self._block_size
+        table = self.table
         rows = np.array([table.rows[r.request_id] for r in scheduled], np.int32)
         computed = np.array([r.num_computed_tokens for r in scheduled], np.int32)
         lengths = np.array([r.num_scheduled_tokens for r in scheduled], np.int32)
         samples = np.array([r.samples for r in scheduled], np.bool_)
         if num_proposed is not None:
             lengths += num_proposed
-        query_start_loc = np.zeros(len(rows) + 1, np.int32)
-        np.cumsum(lengths, out=query_start_loc[1:])
-        num_tokens = int(query_start_loc[-1])
-        if num_tokens > len(self._arange):
-            self._arange = np.arange(2 * num_tokens, dtype=np.int32)
-        if num_tokens == len(rows):
-            token_rows, positions = rows, computed
-        else:
-            token_rows = np.repeat(rows, lengths)
-            positions = np.repeat(computed - query_start_loc[:-1], lengths)
-            positions += self._arange[:num_tokens]
-        seq_lens = computed + lengths
-        wanted = [query_start_loc[1:][samples] - 1]
+        step = ragged_batch(table, self._block_size, rows, computed, lengths)
+        wanted = [step.logits_indices[samples]]
         if num_proposed is not None:
             wanted[0] = _last_rows(wanted[0], num_proposed[samples] + 1)
         for i, first, count in prompt_rows:
-            wanted.append(np.arange(count, dtype=np.int32) + (query_start_loc[i] + first))
-        width = -(-int(seq_lens.max()) // block_size)
-        blocks = table.block_ids[token_rows, positions // block_size]
-        slots = blocks.astype(np.int64) * block_size + positions % block_size
-        step = ForwardBatch(
-            input_ids=table.token_ids[token_rows, positions],
-            positions=positions,
-            slot_mapping=slots,
-            block_tables=np.ascontiguousarray(table.block_ids[rows, :width]),
-            query_start_loc=query_start_loc,
-            seq_lens=seq_lens,
-            logits_indices=np.concatenate(wanted),
-        )
+            first += int(step.query_start_loc[i])
+            wanted.append(np.arange(first, first + count, dtype=np.int32))
+        step.logits_indices = np.concatenate(wanted)
         return self._backend.upload(step)
 
     def rows_without_memory(self, num_rows: int) -> ForwardBatch:
