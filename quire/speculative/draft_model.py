@@ -1,0 +1,140 @@
+"""Tokens proposed by a model: a smaller one with the target's vocabulary, or the target rounded.
+
+Its KV cache has a block for each block id of the target and is read through the target's block
+tables, so that prefix hits, forks, preemption and refused proposals need nothing of it. V
+vocabulary of the target, W of the draft, B rows of the token table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire.kernels.backend import Array, KVCache
+from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.ragged_batch import ragged_batch
+from quire.kernels.token_table import IntArray, TokenTable
+from quire.models.decoder import Decoder
+from quire.speculative.proposer import Draw
+from quire.speculative.valid_slots import ValidSlots
+
+#: Most tokens that a proposal computes before its own, over all rows: long prompts take several
+#: steps, in which the target goes on without proposals for them.
+MAX_TOKENS = 512
+
+
+class DraftModelProposer:
+    """See :class:`~quire.speculative.proposer.Proposer`.
+
+    Args:
+        table: Of the target's runner.
+        model: The draft, on the target's backend.
+        kv_cache: Of the draft, with as many blocks of the same size as the target's.
+        vocab_size: V; ids are equal in both, as far as both have them.
+        max_model_len: Rows of more tokens get no proposals.
+    """
+
+    def __init__(
+        self,
+        table: TokenTable,
+        model: Decoder,
+        kv_cache: KVCache,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+    ) -> None:
+        self._table = table
+        self._model = model
+        self._kv_cache = kv_cache
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._block_size = kv_cache.spec.block_size
+        self._slots = ValidSlots(table, kv_cache.num_blocks, self._block_size)
+        self._logits: Array | None = None
+
+    def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
+        """Have a row; its KV may be there already, and is found by its tokens."""
+        self._slots.begin(row)
+
+    def forget(self, row: int) -> None:
+        """Do nothing: what is kept is of blocks."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy the draft's blocks as the target's were."""
+        self._kv_cache.copy_blocks(pairs)
+        self._slots.copy_blocks(pairs)
+
+    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+        """Write proposals into the table; see the protocol."""
+        counts = np.zeros(len(rows), np.int32)
+        most = np.minimum(most, self._max_model_len - self._table.num_tokens[rows])
+        within = np.flatnonzero(most > 0)
+        if len(within):
+            counts[within] = self._draft(rows[within], most[within], draw)
+        return counts
+
+    def _draft(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+        table = self._table
+        known = table.num_tokens[rows]
+        counts = np.zeros(len(rows), np.int32)
+        # The last known token is computed in any case: its logits are wanted.
+        starts = np.minimum(self._slots.find(rows), known - 1)
+        lengths = _share(known - starts, MAX_TOKENS)
+        ends = starts + lengths
+        live = np.flatnonzero(ends == known)
+        part = lengths > 0
+        batch = ragged_batch(table, self._block_size, rows[part], starts[part], lengths[part])
+        batch.logits_indices = batch.logits_indices[ends[part] == known[part]]
+        while True:
+            logits = self._compute(batch)
+            if logits is None:
+                break
+            tokens = draw(logits, rows[live], known[live] + counts[live])
+            possible = tokens >= 0
+            live = live[possible]
+            table.token_ids[rows[live], known[live] + counts[live]] = tokens[possible]
+            counts[live] += 1
+            live = live[counts[live] < most[live]]
+            if not len(live):
+                break
+            ones = np.ones(len(live), np.int32)
+            batch = ragged_batch(table, self._block_size, rows[live], ends[live], ones)
+            ends[live] += 1
+        self._slots.fill(rows, ends)
+        return counts
+
+    def _compute(self, batch: ForwardBatch) -> Array | None:
+        """Compute a batch; return its logits, (L, V), or None where none are wanted."""
+        model = self._model
+        draft_size = model.config.vocab_size
+        if draft_size < self._vocab_size:
+            np.minimum(batch.input_ids, draft_size - 1, out=batch.input_ids)
+        hidden = model.forward(model.backend.upload(batch), self._kv_cache)
+        if not len(hidden):
+            return None
+        logits = model.logits(hidden)
+        if draft_size == self._vocab_size:
+            return logits
+        return self._fitted(logits)
+
+    def _fitted(self, logits: Array) -> Array:
+        """Return logits (L, W) as (L, V): cut, or with ids that the draft does not have."""
+        num_rows, common = len(logits), min(self._model.config.vocab_size, self._vocab_size)
+        if self._logits is None or len(self._logits) < num_rows:
+            self._logits = self._model.backend.empty((num_rows, self._vocab_size))
+        fitted = self._logits[:num_rows]
+        fitted[:, :common] = logits[:, :common]
+        fitted[:, common:] = -np.inf
+        return fitted
+
+
+def _share(wanted: IntArray, budget: int) -> IntArray:
+    """Divide a budget of tokens (B,): who wants few gets all of it first."""
+    if wanted.sum() <= budget:
+        return wanted
+    order = np.argsort(wanted, kind="stable")
+    before = np.cumsum(wanted[order]) - wanted[order]
+    shares = np.empty_like(wanted)
+    shares[order] = np.clip(budget - before, 0, wanted[order])
+    return shares
