@@ -14,6 +14,7 @@ from quire.core.resolve import ResolvedConfig, resolve
 from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
 from quire.models.hub import resolve_model
+from quire.runner.loaded_drafts import find_drafts
 from quire.runner.loaded_model import expected_demand
 
 #: An engine's process and those that try its grammars, apart from weights, scratch and KV cache.
@@ -47,7 +48,10 @@ def engine_demand(
     model_config = read_model_config(path)
     resolved = resolve(config, machine, model_config)
     backend = create_backend(resolved.device, threads=1)
-    return expected_demand(path, backend, model_config, resolved), resolved
+    demand = expected_demand(path, backend, model_config, resolved)
+    for draft in find_drafts(path, model_config, resolved, machine):
+        demand = demand.with_model(draft.demand(backend))
+    return demand, resolved
 
 
 def memory_needs(config: EngineConfig, machine: Machine) -> MemoryNeeds:

@@ -21,8 +21,14 @@ from quire.models.config_reader import read_model_config
 from quire.models.gguf_file import forget_gguf
 from quire.models.loader import Progress
 from quire.runner.kv_canary import KVCanary
+from quire.runner.loaded_drafts import (
+    divide_progress,
+    find_drafts,
+    load_draft,
+    plan_with_drafts,
+)
 from quire.runner.loaded_model import LoadedModel, expected_demand, load
-from quire.runner.memory import MemoryPlan, plan_memory
+from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
 from quire.runner.step_estimate import StepEstimate
 from quire.speculative.create import create_proposers
@@ -142,16 +148,20 @@ def load_executor(
     device_bytes = max(machine.free_bytes, resolved.memory_bytes)
     # Weights that cannot fit are refused before they fill the memory.
     expected = expected_demand(folder, backend, model_config, resolved)
-    plan_memory(resolved, expected, device_bytes)
+    found = find_drafts(folder, model_config, resolved, machine)
+    plan_with_drafts(resolved, expected, {d: d.demand(backend) for d in found}, device_bytes)
+    parts = divide_progress(on_progress, [folder, *(draft.path for draft in found)])
     model = load(
         folder,
         backend,
         resolved,
         eos_token_ids=eos_token_ids,
-        on_progress=on_progress,
+        on_progress=parts[0],
         meanwhile=meanwhile,
     )
-    memory = plan_memory(resolved, model.demand, device_bytes)
+    drafts = {d: load_draft(d, backend, part) for d, part in zip(found, parts[1:], strict=True)}
+    demands = {draft: loaded.demand for draft, loaded in drafts.items()}
+    memory = plan_with_drafts(resolved, model.demand, demands, device_bytes)
     for line in (*resolved.choices, *memory.choices, *memory.lines()):
         log.info("%s", line)
     for kind, kernel in backend.kernel_names().items():
@@ -170,6 +180,7 @@ def load_executor(
     )
     methods = config.speculative.methods()
     if methods:
-        runner.speculate(methods, lambda table: create_proposers(methods, table))
+        makers = {d.method.method: drafts[d].maker(memory.budget.num_blocks) for d in drafts}
+        runner.speculate(methods, lambda table: create_proposers(methods, table, makers))
     forget_gguf()
     return InProcessExecutor(model, memory, runner)

@@ -74,7 +74,7 @@ def model_demand(
         head_dim=config.head_dim,
         block_size=resolved.config.cache.block_size,
         dtype=resolved.kv_cache_dtype,
-        window=_window(config, resolved.config.cache),
+        window=kept_window(config, resolved.config.cache),
         step_tokens=options.max_num_batched_tokens,
     )
     # Besides the step's logits there are copies of a chunk for sampling and for log-probabilities.
@@ -91,7 +91,7 @@ def model_demand(
     )
 
 
-def _window(config: ModelConfig, cache: CacheOptions) -> int | None:
+def kept_window(config: ModelConfig, cache: CacheOptions) -> int | None:
     """Return the tokens after which KV is given back, if the model and the layout allow it."""
     every_layer = all(config.layer_windows)
     paged = cache.kv_layout == "paged" and cache.use_cache

@@ -40,6 +40,8 @@ CONSTRUCTORS: list[dict[str, Any]] = [
 def test_constructors_of_scripts(folder: Path, device: str, keywords: dict[str, Any]) -> None:
     sized = "kv_cache_config" in keywords or "gpu_memory_utilization" in keywords
     small = {"max_num_seqs": 2, **({} if sized else {"memory": "64MiB"})}
+    if "speculative_model" in keywords:
+        keywords = {**keywords, "speculative_model": str(folder)}
     with LLM(model=str(folder), device=device, threads=1, **{**small, **keywords}) as llm:
         sampling_params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=4, seed=1)
         outputs = llm.generate(["Hello, my name is", "The future of AI is"], sampling_params)

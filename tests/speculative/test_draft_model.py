@@ -147,7 +147,7 @@ def test_logits_are_those_of_the_draft_alone(backend: Backend, alone: Alone) -> 
     assert num_checked > 200
 
 
-def test_what_is_there_already_is_not_computed_again(backend: Backend) -> None:
+def test_what_is_there_already_is_not_computed_again(backend: Backend, alone: Alone) -> None:
     drafting, computed = Drafting(backend), []
     model = drafting.proposer._model
     forward = model.forward
@@ -178,6 +178,7 @@ def test_what_is_there_already_is_not_computed_again(backend: Backend) -> None:
     third = drafting.add("c", [*tokens[:-1], 9], [1, 2, 3, 4, 30])  # a copied block
     drafting.propose([third], [1])
     assert computed == [1]
+    check(drafting, alone)
 
 
 def test_long_prompts_take_several_steps(backend: Backend, alone: Alone) -> None:

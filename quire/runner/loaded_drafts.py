@@ -1,0 +1,258 @@
+"""Draft models: found and sized before the model that they propose for, loaded after it.
+
+Whether their tokens are the target's is seen where tokenizers are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from quire.core.config import ModelOptions
+from quire.core.errors import ConfigError, QuireError
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.log import get_logger
+from quire.core.machine import Machine
+from quire.core.memory_budget import MemoryDemand, format_bytes
+from quire.core.model_config import ModelConfig
+from quire.core.resolve import ResolvedConfig, resolve
+from quire.core.speculative_config import SpeculativeMethod
+from quire.kernels.backend import Backend
+from quire.kernels.token_table import TokenTable
+from quire.layers.workspace import workspace_bytes
+from quire.models.config_reader import read_model_config
+from quire.models.decoder import Decoder
+from quire.models.hub import resolve_model
+from quire.models.loader import Progress, load_model
+from quire.models.weight_bytes import expected_weight_bytes
+from quire.quantization.plan import create_plan
+from quire.runner.memory import MemoryPlan, kept_window, plan_memory
+from quire.speculative.draft_model import MAX_TOKENS, DraftModelProposer
+from quire.speculative.valid_slots import SLOT_BYTES
+
+log = get_logger(__name__)
+
+#: Methods whose drafter is a whole model.
+METHODS = ("draft_model", "self")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A draft model that is not loaded; a key of what is found of it.
+
+    Attributes:
+        method: It is for.
+        path: Of the checkpoint, a folder or a GGUF file.
+        config: Read from it.
+        settings: The engine's, with the draft in the model's place.
+        vocab_size: Of the target.
+        max_model_len: Sequences of more tokens get no proposals.
+    """
+
+    method: SpeculativeMethod
+    path: Path
+    config: ModelConfig
+    settings: ResolvedConfig
+    vocab_size: int
+    max_model_len: int
+
+    @property
+    def name(self) -> str:
+        """As the settings name it."""
+        return self.method.model or f"the model in {self.method.quantization}"
+
+    def demand(self, backend: Backend, weight_bytes: int | None = None) -> MemoryDemand:
+        """Return what it needs besides the target.
+
+        Args:
+            backend: Of both.
+            weight_bytes: Its own; None to foretell them.
+        """
+        config, settings = self.config, self.settings
+        cache, options = settings.config.cache, settings.config.scheduler
+        if weight_bytes is None:
+            plan = create_plan(settings.config.model)
+            weight_bytes = expected_weight_bytes(
+                self.path, config, settings.dtype, plan, self.max_model_len
+            )
+        widths = {config.vocab_size, self.vocab_size}  # logits of both widths where they differ
+        scratch = workspace_bytes(config, MAX_TOKENS, backend.activation_dtype)
+        scratch += 4 * options.max_num_seqs * sum(widths)
+        spec = KVCacheSpec(
+            num_layers=config.num_layers,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            block_size=cache.block_size,
+            dtype=settings.kv_cache_dtype,
+        )
+        # No more slots than sequences of full length have, and than KV fits in memory.
+        num_slots = options.max_num_seqs * settings.max_model_len
+        num_slots = min(num_slots, settings.memory_bytes // spec.token_bytes)
+        scratch += SLOT_BYTES * num_slots
+        return MemoryDemand(
+            weight_bytes=weight_bytes,
+            weight_dtype=settings.dtype,
+            scratch_bytes=scratch,
+            spec=spec,
+            max_model_len=settings.max_model_len,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDraft:
+    """A draft model that is ready to compute.
+
+    Attributes:
+        draft: What it is.
+        decoder: Its weights, on the target's backend.
+        demand: Its bytes, and the blocks of its KV cache.
+    """
+
+    draft: Draft
+    decoder: Decoder
+    demand: MemoryDemand
+
+    def maker(self, num_blocks: int) -> Callable[[TokenTable], DraftModelProposer]:
+        """Allocate its buffers and its KV cache; return what makes a table's proposer."""
+        kv_cache = self.decoder.backend.kv_cache(self.demand.spec, num_blocks)
+        self.decoder.reserve(MAX_TOKENS, self.draft.settings.config.scheduler.max_num_seqs)
+        sizes = {
+            "vocab_size": self.draft.vocab_size,
+            "max_model_len": self.draft.max_model_len,
+        }
+        return lambda table: DraftModelProposer(table, self.decoder, kv_cache, **sizes)
+
+
+def find_drafts(
+    folder: Path, target: ModelConfig, resolved: ResolvedConfig, machine: Machine
+) -> list[Draft]:
+    """Return the draft models that the settings ask for; weights are not read.
+
+    Args:
+        folder: The target's checkpoint.
+        target: Its shape.
+        resolved: The engine's settings.
+        machine: What may be used.
+
+    Raises:
+        ConfigError: One of them cannot be used.
+    """
+    drafts = []
+    for method in resolved.config.speculative.methods():
+        if method.method in METHODS:
+            try:
+                drafts.append(_find(method, folder, target, resolved, machine))
+            except QuireError as error:
+                raise _refuse(method, error) from error
+    return drafts
+
+
+def plan_with_drafts(
+    resolved: ResolvedConfig,
+    target: MemoryDemand,
+    drafts: Mapping[Draft, MemoryDemand],
+    device_bytes: int,
+) -> MemoryPlan:
+    """Divide the memory between a model and its drafts, as :func:`plan_memory` does.
+
+    Raises:
+        ConfigError: It does not fit; the message says so where it would without a draft.
+    """
+    demand, plan = target, None
+    for draft, own in drafts.items():
+        plan = plan or plan_memory(resolved, target, device_bytes)
+        demand = demand.with_model(own)
+        try:
+            plan = plan_memory(resolved, demand, device_bytes)
+        except ConfigError as error:
+            raise ConfigError(
+                f"[config] --speculative-config: {draft.name} must fit in memory next to the "
+                f"model; it needs {format_bytes(own.fixed_bytes)}, and "
+                f"{format_bytes(own.spec.token_bytes)} for each token of KV. Take a smaller "
+                f"drafter or none, or make room: {error}"
+            ) from error
+    return plan or plan_memory(resolved, target, device_bytes)
+
+
+def load_draft(draft: Draft, backend: Backend, on_progress: Progress | None = None) -> LoadedDraft:
+    """Load a draft model.
+
+    Raises:
+        ConfigError: The checkpoint cannot be used.
+    """
+    options = draft.settings.config.model
+    try:
+        decoder = load_model(
+            draft.path,
+            backend,
+            dtype=draft.settings.dtype,
+            plan=create_plan(options),
+            max_model_len=draft.max_model_len,
+            packed_weights_cache=options.packed_weights_cache,
+            on_progress=on_progress,
+        )
+    except QuireError as error:
+        raise _refuse(draft.method, error) from error
+    log.info(
+        "drafts by %s: %s in %s, for sequences of up to %d tokens",
+        draft.name,
+        format_bytes(decoder.weight_bytes),
+        draft.settings.dtype,
+        draft.max_model_len,
+    )
+    return LoadedDraft(draft, decoder, draft.demand(backend, decoder.weight_bytes))
+
+
+def divide_progress(on_progress: Progress | None, paths: Sequence[Path]) -> list[Progress | None]:
+    """Return the progress of checkpoints that are loaded in turn, each as a part of the whole."""
+    if on_progress is None:
+        return [None] * len(paths)
+    sizes = [_stored_bytes(path) for path in paths]
+    return [_part(on_progress, sum(sizes[:i]), sum(sizes[i + 1 :])) for i in range(len(paths))]
+
+
+def _part(on_progress: Progress, before: int, after: int) -> Progress:
+    return lambda done, total: on_progress(before + done, before + total + after)
+
+
+def _stored_bytes(path: Path) -> int:
+    files = path.glob("*.safetensors") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)
+
+
+def _find(
+    method: SpeculativeMethod,
+    folder: Path,
+    target: ModelConfig,
+    resolved: ResolvedConfig,
+    machine: Machine,
+) -> Draft:
+    options: ModelOptions = replace(
+        resolved.config.model,
+        quantization=method.quantization,
+        quantization_overrides=None,
+        activations="int8",
+        max_model_len=None,
+    )
+    path, config = folder, target
+    if method.method != "self":
+        assert method.model is not None, method
+        path = resolve_model(method.model, method.revision)
+        config = read_model_config(path)
+    settings = resolve(replace(resolved.config, model=options), machine, config)
+    limits = [resolved.max_model_len, config.max_position_embeddings]
+    if method.max_model_len is not None:
+        limits.append(method.max_model_len)
+    kept = kept_window(target, resolved.config.cache)
+    seen = config.sliding_window if all(config.layer_windows) else None
+    if kept is not None and (seen is None or seen > kept):
+        limits.append(kept)  # what the target gives back, the draft would need
+    return Draft(method, path, config, settings, target.vocab_size, min(limits))
+
+
+def _refuse(method: SpeculativeMethod, error: QuireError) -> ConfigError:
+    name = method.model or method.method
+    return ConfigError(
+        f"[config] --speculative-config must name a drafter that can be loaded; got {name}: {error}"
+    )

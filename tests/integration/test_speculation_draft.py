@@ -1,0 +1,189 @@
+"""A draft model, and the model itself rounded: the same answers in fewer steps, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.core.outputs import RequestOutput
+from quire.models.hub import ASSETS
+
+TINY = ASSETS / "quire-tiny"
+DRAFT = ASSETS / "quire-tiny-draft"
+PROMPTS = [
+    "Once upon a time, there was a little girl who",
+    "The dog ran to the park and",
+    "Question: What is the color of the sky?\nAnswer:",
+    "List three fruits.",
+]
+KINDS = {
+    "greedy": {"temperature": 0.0},
+    "sampled": {"temperature": 0.8, "top_p": 0.9},
+    "logprobs": {"temperature": 0.8, "top_p": 0.9, "logprobs": 3, "prompt_logprobs": 1},
+    "penalties": {"temperature": 0.7, "frequency_penalty": 0.6, "repetition_penalty": 1.2},
+    "n": {"temperature": 0.8, "n": 3},
+    "bounds": {"temperature": 0.5, "min_tokens": 30, "stop": ["."], "logit_bias": {5: -4.0}},
+}
+
+Create = Callable[..., LLM]
+Result = tuple[Any, ...]
+
+
+def draft_model(tokens: int = 4, model: Path = DRAFT, **further: Any) -> dict[str, Any]:
+    """Return the setting of a draft model with a fixed number of tokens a round."""
+    method = {"method": "draft_model", "model": str(model)}
+    return {**method, "num_speculative_tokens": tokens, "adaptive": False, **further}
+
+
+@pytest.fixture
+def create(create_llm: Create, device: str) -> Create:
+    """Return a maker of quire-tiny, by the native kernels: torch does not promise equal bits."""
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+
+    def make(**settings: Any) -> LLM:
+        return create_llm(TINY, **settings)
+
+    return make
+
+
+def results(outputs: list[RequestOutput]) -> list[Result]:
+    """Return everything of answers that speculation must not change."""
+    return [
+        (
+            o.prompt_logprobs,
+            *((c.token_ids, c.text, c.logprobs, c.finish_reason) for c in o.outputs),
+        )
+        for o in outputs
+    ]
+
+
+def params(kind: str, tokens: int = 60) -> list[SamplingParams]:
+    """Return settings for each prompt, each with another seed."""
+    own: dict[str, Any] = {"ignore_eos": True, **KINDS[kind]}
+    return [SamplingParams(max_tokens=tokens, seed=i, **own) for i in range(len(PROMPTS))]
+
+
+def accepted(llm: LLM) -> float:
+    """Return which part of the proposed tokens held since the last call."""
+    stats = llm.engine.stats()
+    stems = "spec_decode_num_accepted_tokens", "spec_decode_num_draft_tokens"
+    now = [sum(v for k, v in stats.items() if k.startswith(stem + "{")) for stem in stems]
+    before = getattr(llm, "counted", [0.0, 0.0])
+    llm.counted = now  # type: ignore[attr-defined]
+    assert now[1] > before[1], "nothing was proposed"
+    return float((now[0] - before[0]) / (now[1] - before[1]))
+
+
+def num_steps(llm: LLM) -> float:
+    return float(llm.engine.stats()["num_steps"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "settings", [{}, {"max_num_batched_tokens": 16}, {"threads": 2, "block_size": 8}], ids=str
+)
+def test_answers_are_the_same(create: Create, kind: str, settings: dict[str, Any]) -> None:
+    expected = create(**settings).generate(PROMPTS, params(kind))
+    llm = create(**settings, speculative_config=draft_model())
+    assert results(llm.generate(PROMPTS, params(kind))) == results(expected)
+    assert accepted(llm) > 0.3
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled"])
+def test_one_stream_takes_fewer_steps(create: Create, kind: str) -> None:
+    """SPD-06: with K=4 at least 1.3 times fewer."""
+    steps = {}
+    for speculative in (None, draft_model()):
+        llm = create(speculative_config=speculative)
+        for prompt, own in zip(PROMPTS, params(kind, 100), strict=True):
+            llm.generate(prompt, own)
+        steps[speculative is None] = num_steps(llm)
+    assert steps[True] >= 2 * steps[False]
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 7])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_that_is_the_model_is_always_right(create: Create, kind: str, tokens: int) -> None:
+    """SPD-04: each round yields all proposals and a token besides."""
+    llm = create(speculative_config=draft_model(tokens, TINY))
+    llm.generate(PROMPTS, params(kind))
+    assert accepted(llm) == 1.0
+
+
+def test_the_model_rounded_is_mostly_right(create: Create) -> None:
+    """SPD-08: int4 drafts for the model itself."""
+    method = {"method": "self", "quantization": "int4", "adaptive": False}
+    for kind in ("greedy", "sampled"):
+        llm = create(speculative_config=method)
+        expected = create().generate(PROMPTS, params(kind))
+        assert results(llm.generate(PROMPTS, params(kind))) == results(expected)
+        assert accepted(llm) >= 0.8
+
+
+def test_a_warm_prefix_is_drafted_from_as_well_as_a_cold_one(create: Create) -> None:
+    llm = create(speculative_config=draft_model())
+    story = PROMPTS[0] + llm.generate(PROMPTS[:1], SamplingParams(max_tokens=80))[0].outputs[0].text
+    prompts = [story + end for end in ("\nThe end", " Then they", "\nQuestion: Who")]
+    own = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+    accepted(llm)
+    llm.engine.reset_prefix_cache()
+    cold = results(llm.generate(prompts[:1], own)), accepted(llm)
+    warm = llm.generate(prompts[:1], own)
+    assert warm[0].num_cached_tokens > 64
+    assert (results(warm), accepted(llm)) == cold
+    others = llm.generate(prompts, own)
+    assert results(others) == results(create().generate(prompts, own))
+    assert accepted(llm) > 0.4
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled", "n"])
+def test_preemption_and_copied_blocks_cost_no_acceptance(create: Create, kind: str) -> None:
+    """With few blocks sequences lose theirs and find some of them again."""
+    settings = {"block_size": 8, "max_model_len": 128}
+    roomy = create(**settings, speculative_config=draft_model())
+    expected = results(roomy.generate(PROMPTS, params(kind)))
+    usual = accepted(roomy)
+    llm = create(
+        **settings,
+        num_gpu_blocks_override=28,
+        looks_ahead=False,
+        speculative_config=draft_model(),
+    )
+    for _ in range(2):
+        assert results(llm.generate(PROMPTS, params(kind))) == expected
+        assert accepted(llm) > usual - 0.1
+    assert llm.engine.stats()["num_preemptions"] > 0
+
+
+def test_answers_go_on_where_the_draft_ends(create: Create) -> None:
+    """SPD-07: beyond its context nothing is proposed."""
+    expected = create().generate(PROMPTS, params("sampled", 100))
+    limited = create(speculative_config=draft_model(max_model_len=40))
+    assert results(limited.generate(PROMPTS, params("sampled", 100))) == results(expected)
+    within = limited.engine.stats()['spec_decode_num_draft_tokens{method="draft_model"}']
+    assert 0 < within < 40 * len(PROMPTS) * 4
+    steps = num_steps(limited)
+    free = create(speculative_config=draft_model())
+    free.generate(PROMPTS, params("sampled", 100))
+    assert num_steps(free) < steps
+
+
+def test_layouts_and_caches(create: Create) -> None:
+    for settings in (
+        {"kv_layout": "contiguous", "max_model_len": 256, "max_num_seqs": 4},
+        {"enable_prefix_caching": False},
+        {"kv_cache_dtype": "int8"},
+        {"use_cache": False},
+        {"quantization": "int8"},
+        {"dtype": "float32", "kv_canary": "raise"},
+    ):
+        expected = create(**settings).generate(PROMPTS[:2], params("sampled", 30)[:2])
+        llm = create(**settings, speculative_config=draft_model())
+        outputs = llm.generate(PROMPTS[:2], params("sampled", 30)[:2])
+        assert results(outputs) == results(expected), settings
+        assert accepted(llm) > 0.3, settings
