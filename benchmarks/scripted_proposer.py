@@ -74,14 +74,19 @@ class ScriptedProposer:
 
 
 def use_script(
-    engine: TextEngine, sequences: Iterable[Sequence[int]], rate: float, **settings: Any
+    engine: TextEngine,
+    sequences: Iterable[Sequence[int]],
+    rate: float,
+    *,
+    seed: int = 0,
+    **settings: Any,
 ) -> Controller:
     """Have an engine speculate with a :class:`ScriptedProposer`; return what chooses lengths.
 
     Args:
         engine: That was started without speculation.
         sequences: As of :class:`ScriptedProposer`.
-        rate: As there.
+        rate, seed: As there.
         **settings: Of :class:`SpeculativeMethod`, such as ``num_speculative_tokens``.
     """
     scheduler, runner = engine.engine.scheduler, engine.executor.runner
@@ -90,8 +95,9 @@ def use_script(
     known = list(sequences)
     methods = (SpeculativeMethod(method="ngram", **settings),)
     runner.speculate(
-        methods, lambda table: {"ngram": ScriptedProposer(table, known, rate, vocab_size)}
+        methods, lambda table: {"ngram": ScriptedProposer(table, known, rate, vocab_size, seed)}
     )
-    controller = Controller(methods, runner.measure_rows())
+    row_seconds = runner.measure_rows() if methods[0].adaptive else {}
+    controller = Controller(methods, row_seconds)
     scheduler.lookahead = Lookahead(scheduler.kv, controller, scheduler.options)
     return controller

@@ -57,7 +57,7 @@ class SpeculativeMethod:
         disable_by_batch_size: Nothing is proposed from this number of running requests on.
         num_speculative_tokens_per_batch_size: ``(first, last, tokens)`` for ranges of running
             requests, both ends included, ascending; a gap is as the range before it.
-        alarm: Share of proposed tokens that should hold; below it an alarm is raised.
+        alarm: How often a proposal should hold when all before it did; below it an alarm is raised.
         is_inferred: The method was not named: a loader may find that the model is for another.
 
     Raises:

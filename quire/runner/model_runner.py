@@ -117,6 +117,10 @@ class ModelRunner:
             self._table, self._sampling, self._sampler, methods, create_proposers(self._table)
         )
 
+    def end_speculation(self) -> None:
+        """Have nothing proposed from now on; no request is live."""
+        self._speculation = None
+
     def execute(
         self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
     ) -> StepOutput:

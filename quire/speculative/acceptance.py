@@ -11,11 +11,11 @@ from collections.abc import Sequence
 #: Before anything is known: how often a first proposal holds, worth that many tries.
 FIRST_GUESS, GUESS_TRIES = 0.7, 4.0
 #: What a round of a method, and of a request, is worth after another one.
-METHOD_DECAY, REQUEST_DECAY = 0.99, 0.92
+METHOD_DECAY, REQUEST_DECAY = 0.99, 0.96
 #: Proposed tokens of a method before which nothing is said of it.
 ENOUGH_TOKENS = 200
 #: Tries that a request needs to count as much as its method.
-REQUEST_TRIES = 2.0
+REQUEST_TRIES = 4.0
 LEAST, MOST = 0.01, 0.995
 
 
@@ -36,18 +36,22 @@ class MethodAcceptance:
         self.accepted_at: list[int] = []
         self._tried: list[float] = []
         self._held: list[float] = []
-        self._recent_proposed = self._recent_accepted = 0.0
+        self._recent_tried = self._recent_accepted = 0.0
 
     @property
     def rate(self) -> float | None:
-        """Part of the tokens proposed lately that held; None before enough were proposed."""
+        """How often a proposal held lately when all before it did; None before enough were tried.
+
+        Unlike accepted over proposed tokens it does not fall with the length of proposals.
+        """
         if self.num_draft_tokens < ENOUGH_TOKENS:
             return None
-        return self._recent_accepted / self._recent_proposed
+        return self._recent_accepted / self._recent_tried
 
     def observe(self, num_proposed: int, num_accepted: int) -> None:
         """A round has ended in which ``num_proposed`` > 0 tokens were proposed."""
-        self._recent_proposed = METHOD_DECAY * self._recent_proposed + num_proposed
+        num_tried = min(num_accepted + 1, num_proposed)
+        self._recent_tried = METHOD_DECAY * self._recent_tried + num_tried
         self._recent_accepted = METHOD_DECAY * self._recent_accepted + num_accepted
         self.num_drafts += 1
         self.num_draft_tokens += num_proposed
@@ -58,7 +62,7 @@ class MethodAcceptance:
             self._held.append(0.0)
         for position in range(num_accepted):
             self.accepted_at[position] += 1
-        for position in range(min(num_accepted + 1, num_proposed)):
+        for position in range(num_tried):
             self._tried[position] = METHOD_DECAY * self._tried[position] + 1.0
             self._held[position] = METHOD_DECAY * self._held[position] + (position < num_accepted)
 

@@ -183,8 +183,8 @@ class Controller:
         elif rate < method.alarm:
             self._alarms.add(method.method)
             log.warning(
-                "of the tokens that %s proposes %.0f%% hold, fewer than its alarm's %.0f%%; "
-                "what does not pay is not proposed",
+                "a token that %s proposes holds in %.0f%% of all cases, less than its alarm's "
+                "%.0f%%; what does not pay is not proposed",
                 method.method,
                 100 * rate,
                 100 * method.alarm,

@@ -1,10 +1,10 @@
 """What a step takes by the number of its rows, measured at start and corrected by every step.
 
 Rows are what speculation buys: with few of them a step reads all weights for each, with many it
-computes. In between lies what no formula knows, so it is measured. Contexts that grow, and
-neighbours that come, make steps of any size longer: that factor is followed quickly, the shape
-slowly (normalized least mean squares, Widrow and Hoff 1960). What is chosen by quotients of two
-predictions does not depend on the factor.
+computes. In between lies what no formula knows, so the shape is measured. A step of the engine
+takes more than its shape: some time of its own, and longer when contexts grow or neighbours come.
+So it is ``own + factor * shape(rows)``; both numbers are followed from step to step (a Kalman
+filter of two states, Kalman 1960), and what they leave corrects the shape, slowly.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ from collections.abc import Mapping
 
 #: Numbers of rows whose seconds are kept; those between lie on a line.
 KNOTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
-#: Part of what a prediction missed that is put down to the moment, and to that number of rows.
-MOMENT, SHAPE = 0.2, 0.05
+#: Part of what a prediction missed that is put down to that number of rows.
+SHAPE = 0.02
+#: How uncertain a step's own time (in steps of one row) and the factor are at first, and how much
+#: they change from a step to the next: standard deviations.
+FIRST_SPREAD, CHANGE = (1.0, 0.5), (0.01, 0.01)
+#: Of a step's seconds around what is predicted, as a part of them.
+NOISE = 0.2
 #: A step counts as at most that much longer or shorter than predicted; something else is to blame.
 MOST_MISSED = 0.5
 #: Where nothing is known but one number of rows, a row is thought to add that part of a step.
@@ -23,8 +28,9 @@ GUESSED_SLOPE = 0.1
 #: Rows past what was measured add that times as much as the last ones measured: activations leave
 #: the caches. On a Zen 5 it was 1.0 to 1.27 from 32 to 64 rows, by the type of the weights.
 BEYOND = 1.2
-#: No step is thought to take less of its measured seconds.
-LEAST_PART = 0.1
+#: No step is thought to take less of its measured seconds; and rows do not get cheaper than they
+#: were, or those that are never tried would seem to be free.
+LEAST_PART, LEAST_FACTOR = 0.1, 0.7
 
 
 class RowSeconds:
@@ -36,7 +42,9 @@ class RowSeconds:
 
     def __init__(self, measured: Mapping[int, float]) -> None:
         self._seconds = [] if not measured else _at_knots(measured)
-        self._moment = 1.0
+        self._own, self._factor = 0.0, 1.0
+        self._variances = [spread**2 for spread in FIRST_SPREAD]
+        self._covariance = 0.0
 
     @property
     def is_known(self) -> bool:
@@ -47,7 +55,8 @@ class RowSeconds:
         """Return the seconds of a step of ``num_rows``, at least 1; 0.0 when nothing is known."""
         if not self._seconds:
             return 0.0
-        return self._moment * self._shape(*_place(num_rows))
+        shape = self._shape(*_place(num_rows))
+        return max(self._own + self._factor * shape, LEAST_PART * shape)
 
     def observe(self, num_rows: int, seconds: float) -> None:
         """A step of nothing but decoding sequences has ended."""
@@ -56,14 +65,33 @@ class RowSeconds:
             return
         knot, part = _place(num_rows)
         shape = self._shape(knot, part)
-        missed = seconds / (self._moment * shape) - 1.0
-        missed = min(max(missed, -MOST_MISSED), MOST_MISSED)
-        self._moment = max(self._moment * (1.0 + MOMENT * missed), LEAST_PART)
+        predicted = self.predict(num_rows)
+        most = MOST_MISSED * predicted
+        missed = min(max(seconds - predicted, -most), most)
+        self._follow(shape, predicted, missed)
         for at, weight in ((knot, 1.0 - part), (knot + 1, part)):
-            self._seconds[at] *= 1.0 + SHAPE * weight * missed
+            self._seconds[at] *= 1.0 + SHAPE * weight * missed / predicted
+
+    def _follow(self, shape: float, predicted: float, missed: float) -> None:
+        """Divide what was missed between a step's own time and the factor."""
+        unit = self._seconds[0]
+        x = shape / unit
+        own_variance, factor_variance = (
+            variance + change**2 for variance, change in zip(self._variances, CHANGE, strict=True)
+        )
+        own_gain = own_variance + self._covariance * x
+        factor_gain = self._covariance + factor_variance * x
+        total = own_gain + factor_gain * x + (NOISE * predicted / unit) ** 2
+        self._own = max(self._own + own_gain / total * missed, 0.0)
+        self._factor = max(self._factor + factor_gain / total * missed / unit, LEAST_FACTOR)
+        self._covariance -= own_gain * factor_gain / total
+        self._variances = [
+            own_variance - own_gain**2 / total,
+            factor_variance - factor_gain**2 / total,
+        ]
 
     def _shape(self, knot: int, part: float) -> float:
-        """Return the seconds without what the moment adds."""
+        """Return the seconds as they were measured, or on a line between two that were."""
         return self._seconds[knot] * (1.0 - part) + self._seconds[knot + 1] * part
 
 

@@ -9,9 +9,14 @@ from benchmarks.robustness.random_clients import Load
 from tools.serve_process import ServeProcess
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [[], ["--speculative-config", '{"method": "ngram", "adaptive": false}']],
+    ids=["plain", "speculative"],
+)
 @pytest.mark.parametrize("seed", [1])
-def test_every_request_ends_once_and_leaves_nothing_behind(device, seed):
-    with ServeProcess([*TIGHT, "--device", device, "--threads", "1"]) as server:
+def test_every_request_ends_once_and_leaves_nothing_behind(device, seed, settings):
+    with ServeProcess([*TIGHT, "--device", device, "--threads", "1", *settings]) as server:
         outcome = run(server.wait_ready(), Load(num_requests=300, seed=seed))
         assert outcome["wrong"] == []
         # Something of everything, or the test shows nothing.

@@ -103,11 +103,12 @@ def controlled(
     rates: list[float],
     *,
     draft_seconds: float = 0.0005,
-    num_steps: int = 800,
+    num_steps: int = 1500,
+    start: Callable[[int], float] | None = None,
     known: bool = True,
 ) -> Simulated:
     live = [Decoding(str(i)) for i in range(len(rates))]
-    controller = Controller((METHOD,), measured(machine) if known else {1: machine(1)})
+    controller = Controller((METHOD,), measured(start or machine) if known else {1: machine(1)})
     engine = Simulated(machine, draft_seconds)
     for _ in range(num_steps):
         engine.step(controller, live, {str(i): rate for i, rate in enumerate(rates)})
@@ -124,14 +125,22 @@ def fixed(
     return engine
 
 
+@pytest.mark.parametrize("own", [0.0, 0.01])
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("rate", [0.0, 0.3, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("rate", [0.0, 0.6, 0.9])
 @pytest.mark.parametrize("load", [1, 4, 16, 64])
-def test_it_is_as_good_as_the_best_fixed_length(machine: str, rate: float, load: int) -> None:
-    seconds_of = MACHINES[machine]
+def test_it_is_as_good_as_the_best_fixed_length(
+    machine: str, rate: float, load: int, own: float
+) -> None:
+    """``own``: what a step takes besides, which was not measured at start."""
+    shape = MACHINES[machine]
+
+    def seconds_of(rows: int) -> float:
+        return own + shape(rows)
+
     best = max(fixed(seconds_of, [rate] * load, length).rate for length in range(9))
     plain = fixed(seconds_of, [rate] * load, 0).rate
-    found = controlled(seconds_of, [rate] * load).rate
+    found = controlled(seconds_of, [rate] * load, start=shape).rate
     assert found >= 0.95 * best
     assert found >= 0.97 * plain
 

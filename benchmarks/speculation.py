@@ -1,0 +1,136 @@
+"""What proposed tokens bring when they hold at a set rate, by length and load; quality is scripted.
+
+    scripts/bench speculation MODEL [--rates 0,0.8] [--loads 1,4,16]
+
+Each request's answer is known from a run before, and each token proposed is the right one with the
+given probability (:mod:`benchmarks.scripted_proposer`), so that nothing is measured but what
+checking costs and what the controller makes of it. ``K`` is a fixed length, ``auto`` the
+controller's choice up to 8. Every answer is compared with the plain one. The rounds go through all
+lengths in turn; ratios are of the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks import results
+from benchmarks.scripted_proposer import use_script
+from quire import LLM, SamplingParams
+from quire.core.machine import read_machine
+
+LENGTHS = (1, 2, 4, 6, 8)
+PROMPT_TOKENS = 64
+
+
+class Load:
+    """A number of requests that run together, and what they are answered without proposals."""
+
+    def __init__(self, llm: LLM, num_requests: int, num_tokens: int) -> None:
+        draw = random.Random(num_requests)
+        vocab_size = llm.engine.model_config.vocab_size
+        self._llm = llm
+        self._prompts = [
+            [draw.randrange(5, vocab_size) for _ in range(PROMPT_TOKENS)]
+            for _ in range(num_requests)
+        ]
+        self._params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+        self.answers = self.run()[0]
+        self.script = [p + a for p, a in zip(self._prompts, self.answers, strict=True)]
+
+    def run(self) -> tuple[list[list[int]], float, float]:
+        """Return the answers, the seconds they took, and the steps."""
+        before = self._llm.engine.stats()["num_steps"]
+        start = time.perf_counter()
+        outputs = self._llm.generate(self._prompts, self._params, use_tqdm=False)
+        seconds = time.perf_counter() - start
+        steps = self._llm.engine.stats()["num_steps"]
+        assert isinstance(before, float | int) and isinstance(steps, float | int)
+        return [list(o.outputs[0].token_ids) for o in outputs], seconds, steps - before
+
+
+def measure(llm: LLM, load: Load, rate: float, rounds: int) -> dict[str, Any]:
+    """Return for each length the ratio to no proposals, by round, and the tokens a step."""
+    choices: dict[str, dict[str, Any] | None] = {"off": None}
+    choices |= {f"K={k}": {"num_speculative_tokens": k, "adaptive": False} for k in LENGTHS}
+    choices["auto"] = {"num_speculative_tokens": max(LENGTHS)}
+    seconds: dict[str, list[float]] = {name: [] for name in choices}
+    steps: dict[str, float] = {}
+    for number in range(rounds):
+        for name, settings in choices.items():
+            use_nothing(llm)
+            if settings is not None:
+                use_script(llm.engine, load.script, rate, seed=number, **settings)
+            answers, taken, steps[name] = load.run()
+            assert answers == load.answers, f"other tokens with {name} at rate {rate}"
+            seconds[name].append(taken)
+    num_tokens = sum(map(len, load.answers)) / len(load.answers)
+    return {
+        name: {
+            "seconds": results.summary(taken),
+            "speedup": results.summary([a / b for a, b in zip(seconds["off"], taken, strict=True)]),
+            "tokens_per_step": round(num_tokens / steps[name], 2),
+        }
+        for name, taken in seconds.items()
+    }
+
+
+def use_nothing(llm: LLM) -> None:
+    """Have nothing proposed."""
+    llm.engine.engine.scheduler.lookahead = None
+    runner = llm.engine.executor.runner
+    assert runner is not None
+    runner.end_speculation()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="checkpoint or name")
+    parser.add_argument("--rates", default="0,0.5,0.8,0.95")
+    parser.add_argument("--loads", default="1,4,16")
+    parser.add_argument("--tokens", type=int, default=128, help="of each answer")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=read_machine().num_cores)
+    arguments = parser.parse_args()
+    rates = [float(rate) for rate in arguments.rates.split(",")]
+    loads = [int(load) for load in arguments.loads.split(",")]
+    found: dict[str, Any] = {}
+    table = Table("requests", "rate", *(f"K={k}" for k in LENGTHS), "auto", "auto / best")
+    with (
+        LLM(arguments.model, threads=arguments.threads, max_model_len=1024) as llm,
+        Progress(console=Console(stderr=True), transient=True) as bar,
+    ):
+        task = bar.add_task("loads", total=len(loads) * len(rates))
+        for num_requests in loads:
+            load = Load(llm, num_requests, arguments.tokens)
+            for rate in rates:
+                rows = measure(llm, load, rate, arguments.rounds)
+                found.setdefault(str(num_requests), {})[str(rate)] = rows
+                ratios = {name: row["speedup"]["median"] for name, row in rows.items()}
+                best = max(value for name, value in ratios.items() if name != "auto")
+                shown = [f"{ratios[name]:.2f}" for name in rows if name != "off"]
+                relative = f"{ratios['auto'] / best:.2f}"
+                table.add_row(str(num_requests), str(rate), *shown, relative)
+                bar.advance(task)
+    Console().print(table)
+    model = Path(arguments.model).stem
+    name = results.per_processor(f"speculation_{model}")
+    print(results.write(name, found, model=model, threads=arguments.threads))
+    for num_requests, by_rate in found.items():
+        plain = median([rows["off"]["seconds"]["median"] for rows in by_rate.values()])
+        total = arguments.tokens * int(num_requests)
+        print(f"{num_requests} requests without proposals: {total / plain:.0f} tokens a second")
+
+
+if __name__ == "__main__":
+    main()
