@@ -82,9 +82,9 @@ class ValidSlots:
             span = self._span(unfinished, starts, lengths)
             valid = (self._stored[span.slots] == span.hashes) | (span.blocks == 0)
             # Up to the first that is not: of each run, or after it.
-            invalid = np.append(np.flatnonzero(~valid), len(valid))
+            invalid = np.append((~valid).nonzero()[0], len(valid))
             begins = span.ends - lengths
-            first = np.minimum(invalid[np.searchsorted(invalid, begins)], span.ends)
+            first = np.minimum(invalid[invalid.searchsorted(begins)], span.ends)
             counts = first - begins
             moved = counts > 0
             self._hashes[unfinished[moved]] = span.hashes[first[moved] - 1]
@@ -118,28 +118,26 @@ class ValidSlots:
         """Return the slots of runs of positions that begin where the rows' hashes are known."""
         table, block_size = self._table, self._block_size
         ends = np.cumsum(lengths, dtype=np.int64)
-        token_rows = np.repeat(rows, lengths)
-        positions = np.repeat(starts - (ends - lengths), lengths)
+        token_rows = rows.repeat(lengths)
+        positions = (starts - (ends - lengths)).repeat(lengths)
         positions += np.arange(len(positions))
-        tokens = table.token_ids[token_rows, positions]
         hashes = np.zeros(len(positions) + 1, np.uint64)
-        np.cumsum(_mix(tokens, positions), out=hashes[1:])
-        hashes[1:] += np.repeat(self._hashes[rows] - hashes[ends - lengths], lengths)
-        blocks = table.block_ids[token_rows, positions // block_size]
-        slots = blocks.astype(np.int64) * block_size + positions % block_size
+        _mix(table.token_ids[token_rows, positions], positions).cumsum(out=hashes[1:])
+        hashes[1:] += (self._hashes[rows] - hashes[ends - lengths]).repeat(lengths)
+        numbers = positions // block_size
+        blocks = table.block_ids[token_rows, numbers]
+        slots = positions + (blocks - numbers) * block_size
         return _Span(ends, hashes[1:], blocks, slots)
 
 
 def _mix(tokens: IntArray, positions: npt.NDArray[np.int64]) -> Hashes:
-    """Return 64 bits for each token at its position, by the finalizer of SplitMix64.
+    """Return 64 bits for each token at its position.
 
     The sum over all positions, modulo 2^64, is the hash of a sequence.
     """
-    bits = (positions.astype(np.uint64) << np.uint64(32)) + tokens.astype(np.uint64)
-    bits += np.uint64(0x9E3779B97F4A7C15)
-    bits ^= bits >> np.uint64(30)
+    bits = (((positions + 1) << 32) + tokens).view(np.uint64)
     bits *= np.uint64(0xBF58476D1CE4E5B9)
-    bits ^= bits >> np.uint64(27)
+    bits ^= bits >> np.uint64(32)
     bits *= np.uint64(0x94D049BB133111EB)
-    bits ^= bits >> np.uint64(31)
+    bits ^= bits >> np.uint64(29)
     return bits
