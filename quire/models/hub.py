@@ -28,6 +28,8 @@ from quire.models.pull_progress import OnProgress, PullProgress, terminal_progre
 log = logging.getLogger(__name__)
 
 EMBEDDED = "quire-tiny"
+#: Also in the package, for the other one to speculate with; it is listed nowhere.
+EMBEDDED_DRAFT = "quire-tiny-draft"
 ASSETS = Path(__file__).parent.parent / "assets"
 
 
@@ -78,8 +80,8 @@ def download_model(
                 model, revision, weights=weights, on_progress=shown, must_fit=must_fit
             )
     model, revision = stands_for(model, revision)
-    if model == EMBEDDED:
-        return _embedded()
+    if model in (EMBEDDED, EMBEDDED_DRAFT):
+        return _embedded(model)
     named = named_model(model)
     path = None if named is not None else _local_model(model)
     if path is not None:
@@ -107,8 +109,8 @@ def find_model(model: str, revision: str | None = None, *, weights: bool = True)
         ModelLoadError: There cannot be such a model.
     """
     model, revision = stands_for(model, revision)
-    if model == EMBEDDED:
-        return _embedded()
+    if model in (EMBEDDED, EMBEDDED_DRAFT):
+        return _embedded(model)
     named = named_model(model)
     if named is not None:
         return named.find()
@@ -239,11 +241,11 @@ def _hub_reference(model: str, revision: str | None) -> HubReference:
     return reference
 
 
-def _embedded() -> Path:
-    folder = ASSETS / EMBEDDED
+def _embedded(model: str) -> Path:
+    folder = ASSETS / model
     if not (folder / "config.json").exists():
         raise ModelLoadError(
-            f"[load] {EMBEDDED} must be in the package; got no {folder}. Reinstall Quire."
+            f"[load] {model} must be in the package; got no {folder}. Reinstall Quire."
         )
     return folder
 

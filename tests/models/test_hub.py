@@ -137,3 +137,9 @@ def test_id_unknown_to_the_hub_is_one_clear_error(tmp_path, endpoint):
         "[load] the model must be a folder, quire-tiny, or a hub id; got org/other" in result.stderr
     )
     assert "Traceback" not in result.stderr
+
+
+def test_the_embedded_draft_has_a_name(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert hub.resolve_model("quire-tiny-draft").name == "quire-tiny-draft"
+    assert hub.find_model("quire-tiny-draft") == hub.resolve_model("quire-tiny-draft")
