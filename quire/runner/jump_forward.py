@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from quire.core.errors import GRAMMAR_LIMIT
+from quire.core.structured_outputs import TokenMatcher
 from quire.kernels.token_table import IntArray
 from quire.runner.token_rules import TokenRules
 
@@ -26,24 +28,38 @@ class GrammarAdvance:
 
     Args:
         rules: Of the row, with a matcher, which nobody else uses until :attr:`finished` is set.
+            Neither is written to.
         output_ids: All of the row's output; kept.
         jumps: Whether tokens that the grammar leaves no choice about are taken without the model.
+        create_matcher: Makes another matcher, at the start of the output, where this one fails;
+            None: it counts.
 
     Attributes:
         finished: Set when what may come next is known.
+        known: A number of output tokens, and what may come after them, a bit per id; None when
+            that is for the matcher to say.
+        matcher: To be used from then on.
         mask_seconds: Computing time of the dearest mask; where several tokens were followed up to
             it, by token.
     """
 
-    def __init__(self, rules: TokenRules, output_ids: IntArray, jumps: bool) -> None:
+    def __init__(
+        self,
+        rules: TokenRules,
+        output_ids: IntArray,
+        jumps: bool,
+        create_matcher: Callable[[], TokenMatcher] | None = None,
+    ) -> None:
         assert rules.matcher is not None, "no grammar"
         self._rules = rules
-        self._matcher = rules.matcher
+        self.matcher = rules.matcher
+        self._create_matcher = create_matcher
         self._output_ids = output_ids
         self._jumps = jumps
         self._forced: list[int] = []
         self._lock = threading.Lock()  # of the tokens forced and whether there may be more
         self.finished = threading.Event()
+        self.known: tuple[int, bytes] | None = None
         self.mask_seconds = 0.0
 
     def run(self) -> None:
@@ -51,16 +67,23 @@ class GrammarAdvance:
         try:
             while self._output_ids[-1] not in self._rules.stop_ids:
                 mask = self._mask()
+                if self._create_matcher is not None and self.matcher.error:
+                    # It may have spent on proposed tokens what is missing now.
+                    self.matcher, self._create_matcher = self._create_matcher(), None
+                    mask = self._mask()
+                self.known = len(self._output_ids), mask
                 token = only_token(mask) if self._jumps else None
                 if token is None or not self._take(token):
                     break
             if self.mask_seconds > MAX_MASK_SECONDS:
-                self._matcher.fail(
+                self.known = None
+                self.matcher.fail(
                     f"{GRAMMAR_LIMIT} need at most {MAX_MASK_SECONDS:g} s of computing for a "
                     f"token; got {self.mask_seconds:.1f} s. Simplify it."
                 )
         except BaseException as error:  # Rust libraries raise panics as such
-            self._matcher.fail(f"[structured_outputs] the grammar's library failed: {error!r}.")
+            self.known = None
+            self.matcher.fail(f"[structured_outputs] the grammar's library failed: {error!r}.")
         finally:
             self.finished.set()
 
@@ -71,9 +94,9 @@ class GrammarAdvance:
             return list(self._forced)
 
     def _mask(self) -> bytes:
-        new_ids = self._output_ids[self._matcher.num_taken :].tolist()
+        new_ids = self._output_ids[self.matcher.num_taken :].tolist()
         start = time.thread_time()
-        mask = self._matcher.allowed(new_ids)
+        mask = self.matcher.allowed(new_ids)
         seconds = time.thread_time() - start
         self.mask_seconds = max(self.mask_seconds, seconds / max(1, len(new_ids)))
         return mask

@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import SimpleQueue
+from typing import Protocol
 
 from quire.core.log import get_logger
-from quire.runner.jump_forward import GrammarAdvance
 
 log = get_logger(__name__)
 
@@ -35,14 +35,28 @@ STACK_BYTES = 16 * 2**20
 NICENESS = 10
 
 
+class MaskJob(Protocol):
+    """Work on one grammar, of which nobody knows how long it takes.
+
+    Attributes:
+        finished: Set at its end.
+    """
+
+    finished: threading.Event
+
+    def run(self) -> None:
+        """Do it; raises nothing."""
+        ...
+
+
 class MaskThreads:
     """A few threads, started when they are needed."""
 
     def __init__(self) -> None:
-        self._queues: dict[bool, SimpleQueue[GrammarAdvance | None]] = {}
+        self._queues: dict[bool, SimpleQueue[MaskJob | None]] = {}
 
-    def submit(self, advance: GrammarAdvance, *, slow: bool) -> None:
-        """Run ``advance`` after those of its kind.
+    def submit(self, job: MaskJob, *, slow: bool) -> None:
+        """Run ``job`` after those of its kind.
 
         Raises:
             RuntimeError: There is no thread, and none could be started; the next call tries again.
@@ -50,7 +64,7 @@ class MaskThreads:
         queue = self._queues.get(slow)
         if queue is None:
             queue = self._queues[slow] = _start(slow)
-        queue.put(advance)
+        queue.put(job)
 
     def close(self) -> None:
         """End the threads after what is in their queues."""
@@ -60,23 +74,23 @@ class MaskThreads:
         self._queues.clear()
 
 
-def wait(advances: Sequence[GrammarAdvance], *, alone: bool) -> None:
-    """Wait until grammars have advanced, but not for long.
+def wait(jobs: Sequence[MaskJob], *, alone: bool) -> None:
+    """Wait until jobs are finished, but not for long.
 
     Args:
-        advances: Of grammars that have not been slow.
+        jobs: Of grammars that have not been slow.
         alone: Nobody else is held up.
     """
-    seconds = SECONDS_ALONE if alone else SECONDS_BESIDES + SECONDS_EACH * len(advances)
+    seconds = SECONDS_ALONE if alone else SECONDS_BESIDES + SECONDS_EACH * len(jobs)
     end = time.monotonic() + seconds
-    for advance in advances:
-        if not advance.finished.wait(max(0.0, end - time.monotonic())):
+    for job in jobs:
+        if not job.finished.wait(max(0.0, end - time.monotonic())):
             return
 
 
-def _start(slow: bool) -> SimpleQueue[GrammarAdvance | None]:
+def _start(slow: bool) -> SimpleQueue[MaskJob | None]:
     """Start the threads of a kind, at least one, and return their queue."""
-    queue: SimpleQueue[GrammarAdvance | None] = SimpleQueue()
+    queue: SimpleQueue[MaskJob | None] = SimpleQueue()
     name = "quire-slow-masks" if slow else "quire-masks"
     default = threading.stack_size(STACK_BYTES)
     try:
@@ -96,10 +110,10 @@ def _start(slow: bool) -> SimpleQueue[GrammarAdvance | None]:
     return queue
 
 
-def _run(queue: SimpleQueue[GrammarAdvance | None], slow: bool) -> None:
+def _run(queue: SimpleQueue[MaskJob | None], slow: bool) -> None:
     if slow and sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-    while (advance := queue.get()) is not None:
-        advance.run()
-        del advance  # while waiting it would keep a request's grammar
+    while (job := queue.get()) is not None:
+        job.run()
+        del job  # while waiting it would keep a request's grammar

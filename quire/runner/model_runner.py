@@ -162,7 +162,7 @@ class ModelRunner:
                     row = self._table.rows[request.request_id]
                     num_known = request.num_computed_tokens + request.num_scheduled_tokens
                     self._table.num_tokens[row] = num_known
-                    self._sampling.restart(row, self._params[request.request_id])
+                    self._sampling.restart(row)
             raise
 
     def _forward(self, plan: SchedulerOutput) -> StepOutput:

@@ -6,16 +6,18 @@ ids); the arithmetic on logits is the backend's ``sample``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import GrammarSource
+from quire.core.structured_outputs import GrammarSource, TokenMatcher
 from quire.kernels.backend import Backend, SamplingBatch
 from quire.kernels.token_table import IntArray, TokenTable
+from quire.runner.grammar_lookahead import GrammarLookahead
 from quire.runner.jump_forward import GrammarAdvance
 from quire.runner.mask_threads import SLOW_SECONDS, MaskThreads, wait
 from quire.runner.token_rules import FloatArray, TokenRules
@@ -61,6 +63,8 @@ class SamplingState:
         self._rules: dict[int, TokenRules] = {}
         self._jumping: set[int] = set()  # rows whose grammar may decide tokens alone
         self._advances: dict[int, GrammarAdvance] = {}  # that were under way when last looked at
+        self._lookaheads: dict[int, GrammarLookahead] = {}  # of this step, or still at work
+        self._late: dict[int, IntArray] = {}  # outputs to be followed once lookaheads are done
         self._threads = MaskThreads()
 
     def set(self, row: int, params: SamplingParams, seed: int) -> None:
@@ -81,7 +85,7 @@ class SamplingState:
         rules = TokenRules.from_params(params, self._eos_token_ids, matcher)
         self._rules.pop(row, None)
         self._jumping.discard(row)
-        self._advances.pop(row, None)
+        self._forget_jobs(row)
         if rules is not None:
             self._rules[row] = rules
             # Log-probabilities are the model's: it must be asked.
@@ -89,19 +93,64 @@ class SamplingState:
                 self._jumping.add(row)
             if matcher is not None and len(self._output_ids(row)):
                 with suppress(RuntimeError):  # without a thread it follows when a token is drawn
-                    self._advances[row] = self._follow(row, jumps=False)
+                    self._advances[row] = self._follow(row, self._output_ids(row), jumps=False)
 
-    def restart(self, row: int, params: SamplingParams) -> None:
+    def restart(self, row: int) -> None:
         """Forget how far the grammar of ``row`` has got, because its step failed.
 
         The step is computed again at once, so it follows the row's output when the token is drawn.
         """
         rules = self._rules.get(row)
         if rules is not None and rules.matcher is not None:
-            assert self._grammars is not None and params.structured_outputs is not None
             self.unready_rows()  # those that are done tell whether they were slow
-            self._advances.pop(row, None)
-            rules.matcher = self._grammars.create_matcher(params.structured_outputs)
+            self._forget_jobs(row)
+            rules.matcher = self._create_matcher(rules)
+            rules.known, rules.has_looked_ahead = None, False
+
+    def can_follow_proposals(self, row: int) -> bool:
+        """Return whether tokens proposed for ``row`` may be drawn in this step.
+
+        Without a grammar they may. A grammar follows them in another thread, where it has not been
+        slow, has no work left, and need not be asked about the token that is drawn anyway.
+        """
+        rules = self._rules.get(row)
+        if rules is None or rules.matcher is None:
+            return True
+        if row in self._lookaheads and not self._take_lookahead(row):
+            return False
+        num_known = len(self._output_ids(row))
+        if rules.is_slow or rules.known is None or rules.known[0] != num_known:
+            return False
+        return rules.matcher.num_taken == num_known and not rules.matcher.error
+
+    def look_ahead(self, counts: Mapping[int, int], num_others: int) -> dict[int, int]:
+        """Have the grammars of rows follow proposed tokens, in other threads, and come back.
+
+        It waits a little; of those that are not done then no proposed token is tried.
+
+        Args:
+            counts: By row, of those that :meth:`can_follow_proposals`, how many tokens the table
+                has after those that are known; some rows without a grammar.
+            num_others: Other rows of the step.
+
+        Returns:
+            By row how many of them may be tried: :meth:`batch` has what may come after each.
+        """
+        followed = dict(counts)
+        begun: dict[int, GrammarLookahead] = {}
+        for row, count in counts.items():
+            rules = self._rules.get(row)
+            if count and rules is not None and rules.matcher is not None:
+                followed[row] = 0
+                with suppress(RuntimeError):  # there is no thread
+                    begun[row] = self._look_ahead(row, rules.matcher, count)
+        self._lookaheads |= begun
+        wait(list(begun.values()), alone=len(counts) + num_others == 1)
+        for row, lookahead in begun.items():
+            lookahead.stop()
+            if lookahead.finished.is_set():
+                followed[row] = len(lookahead.masks)
+        return followed
 
     def advance(self, rows: Sequence[int], num_others: int) -> dict[int, list[int]]:
         """Have the grammars of rows follow the tokens drawn, in other threads.
@@ -120,7 +169,11 @@ class SamplingState:
         for row in rows:
             rules = self._rules.get(row)
             if rules is not None and rules.matcher is not None:
-                advances[row] = self._follow(row, jumps=row in self._jumping)
+                if row in self._lookaheads and not self._take_lookahead(row):
+                    self._late[row] = self._output_ids(row).copy()
+                    continue
+                jumps = row in self._jumping
+                advances[row] = self._follow(row, self._output_ids(row), jumps=jumps)
         if not advances:
             return {}
         alone = len(rows) + num_others == 1
@@ -137,14 +190,21 @@ class SamplingState:
 
     def unready_rows(self) -> list[int]:
         """Return the rows whose grammars are still at work; no token can be drawn for them."""
+        for row in [row for row in self._late if self._take_lookahead(row)]:
+            with suppress(RuntimeError):  # without a thread it follows when a token is drawn
+                self._advances[row] = self._follow(row, self._late.pop(row), jumps=False)
         for row in [row for row, advance in self._advances.items() if advance.finished.is_set()]:
-            self._rules[row].is_slow |= self._advances.pop(row).mask_seconds > SLOW_SECONDS
-        return list(self._advances)
+            rules, advance = self._rules[row], self._advances.pop(row)
+            rules.is_slow |= advance.mask_seconds > SLOW_SECONDS
+            rules.known = advance.known
+            if rules.matcher is not advance.matcher:
+                rules.matcher, rules.has_looked_ahead = advance.matcher, False
+        return [*self._advances, *self._late]
 
     def wait_until_ready(self, seconds: float) -> None:
         """Wait until a grammar at work is done, at most that long."""
-        for advance in self._advances.values():
-            advance.finished.wait(seconds)
+        for job in (*self._advances.values(), *(self._lookaheads[row] for row in self._late)):
+            job.finished.wait(seconds)
             return
 
     def close(self) -> None:
@@ -157,29 +217,52 @@ class SamplingState:
         Args:
             rows: (B,) of the table. A row may occur several times, one after the other: first with
                 the tokens that are known, then with proposed ones that the table has after them.
-            lengths: (B,) tokens of the row before the draw; more each time the row occurs.
+            lengths: (B,) tokens of the row before the draw; more each time the row occurs, and at
+                most those that :meth:`look_ahead` has followed where the row has a grammar.
 
         Returns:
-            What drawing one by one would be given. After a token that a grammar forbids, no token
-            is possible.
+            What drawing one by one would be given.
         """
+        masks: dict[int, bytes] = {}
+        for i, (row, num_ahead) in enumerate(self._places(rows, lengths)):
+            if self._has_grammar(row):
+                lookahead = self._lookaheads.get(row)
+                if num_ahead == 0:
+                    masks[i] = self._known_mask(row)
+                else:
+                    assert lookahead is not None and lookahead.finished.is_set(), f"row {row}"
+                    masks[i] = lookahead.masks[num_ahead - 1]
+        return self._assemble(rows, lengths, masks)
+
+    def draft_batch(self, rows: IntArray, lengths: IntArray) -> SamplingBatch:
+        """Assemble what ``sample`` needs to propose a token for each row.
+
+        As :meth:`batch`, but grammars say nothing about what comes after proposed tokens, which
+        they have not followed yet.
+        """
+        places = enumerate(self._places(rows, lengths))
+        masks = {
+            i: self._known_mask(row)
+            for i, (row, num_ahead) in places
+            if num_ahead == 0 and self._has_grammar(row)
+        }
+        return self._assemble(rows, lengths, masks)
+
+    def _assemble(
+        self, rows: IntArray, lengths: IntArray, masks: Mapping[int, bytes]
+    ) -> SamplingBatch:
+        """Assemble what is drawn with, with the masks of some places of ``rows``."""
         table, count = self._table, len(rows)
         history, bias_ids, allowed = [_NO_IDS], [_NO_IDS], [_NO_IDS]
         bias_values = [_NO_VALUES]
         ruled = [(i, row) for i, row in enumerate(rows.tolist()) if row in self._rules]
-        num_known: dict[int, int] = {}  # output tokens, of rows with a grammar
         sizes = np.zeros((3, count + 1), np.int64)
         mask_rows = np.full(count, -1, np.int32)
-        masks: list[npt.NDArray[np.uint32]] = []
+        mask_rows[list(masks)] = np.arange(len(masks))
+        words = [np.frombuffer(mask, np.uint32) for mask in masks.values()]
         for i, row in ruled:
             rules, tokens = self._rules[row], table.token_ids[row, : lengths[i]]
             output_ids = tokens[table.num_prompt_tokens[row] :]
-            if rules.matcher is not None:
-                assert row not in self._advances, f"row {row} is not ready"
-                num_known.setdefault(row, len(output_ids))
-                mask_rows[i] = len(masks)
-                new_ids = output_ids[rules.matcher.num_taken :].tolist()
-                masks.append(np.frombuffer(rules.matcher.allowed(new_ids), np.uint32))
             ids, values = rules.bias(output_ids)
             bias_ids.append(ids)
             bias_values.append(values)
@@ -188,10 +271,6 @@ class SamplingState:
             if rules.penalized:
                 history.append(tokens)
                 sizes[0, i + 1] = len(tokens)
-        for row, length in num_known.items():
-            matcher = self._rules[row].matcher
-            assert matcher is not None
-            matcher.rollback(matcher.num_taken - length)
         offsets = np.cumsum(sizes, axis=1)
         floats = np.take(self._floats, rows, axis=1)
         num_prompt_tokens = table.num_prompt_tokens[rows]
@@ -208,7 +287,7 @@ class SamplingState:
             bias_offsets=offsets[1],
             allowed_ids=np.concatenate(allowed),
             allowed_offsets=offsets[2],
-            mask_words=np.stack(masks) if masks else _NO_MASKS,
+            mask_words=np.stack(words) if words else _NO_MASKS,
             mask_rows=mask_rows,
         )
         return self._backend.upload(sampling)
@@ -217,16 +296,14 @@ class SamplingState:
         """Return the seed of the draws of ``row``."""
         return int(self._seed[row])
 
-    def has_grammar(self, row: int) -> bool:
-        """Whether a grammar says which tokens may follow in ``row``."""
-        rules = self._rules.get(row)
-        return rules is not None and rules.matcher is not None
-
     def refusal(self, row: int) -> str:
         """Say why no token could be drawn for ``row``."""
         rules = self._rules.get(row)
-        if rules is not None and rules.matcher is not None and rules.matcher.error:
-            return rules.matcher.error
+        # A matcher that looks ahead had no error before, and must not be asked now.
+        if rules is not None and rules.matcher is not None and row not in self._lookaheads:
+            error = rules.matcher.error
+            if error:
+                return error
         if rules is not None:
             return (
                 "[sampling] a token must be possible; structured_outputs, allowed_token_ids, "
@@ -241,12 +318,72 @@ class SamplingState:
     def _output_ids(self, row: int) -> IntArray:
         return self._table.tokens(row)[self._table.num_prompt_tokens[row] :]
 
-    def _follow(self, row: int, *, jumps: bool) -> GrammarAdvance:
+    def _has_grammar(self, row: int) -> bool:
+        rules = self._rules.get(row)
+        return rules is not None and rules.matcher is not None
+
+    def _places(self, rows: IntArray, lengths: IntArray) -> list[tuple[int, int]]:
+        """Return the row of each draw, and how many proposed tokens are before it."""
+        num_ahead = lengths - self._table.num_tokens[rows]
+        return list(zip(rows.tolist(), num_ahead.tolist(), strict=True))
+
+    def _known_mask(self, row: int) -> bytes:
+        """Return which tokens may follow those that are known, a bit per id.
+
+        The matcher is asked where no thread has followed them: at the output's start, and after a
+        step that failed.
+        """
+        assert row not in self._advances, f"row {row} is not ready"
+        rules, output_ids = self._rules[row], self._output_ids(row)
+        if rules.known is None or rules.known[0] != len(output_ids):
+            assert rules.matcher is not None and row not in self._lookaheads, f"row {row}"
+            new_ids = output_ids[rules.matcher.num_taken :].tolist()
+            rules.known = len(output_ids), rules.matcher.allowed(new_ids)
+        return rules.known[1]
+
+    def _follow(self, row: int, output_ids: IntArray, *, jumps: bool) -> GrammarAdvance:
         """Have the grammar of a row follow the row's output in another thread."""
         rules = self._rules[row]
-        advance = GrammarAdvance(rules, self._output_ids(row).copy(), jumps)
+        create = partial(self._create_matcher, rules) if rules.has_looked_ahead else None
+        advance = GrammarAdvance(rules, output_ids.copy(), jumps, create)
         self._threads.submit(advance, slow=rules.is_slow)
         return advance
+
+    def _look_ahead(self, row: int, matcher: TokenMatcher, count: int) -> GrammarLookahead:
+        """Have the grammar of a row follow its proposed tokens in another thread."""
+        rules, start = self._rules[row], int(self._table.num_tokens[row])
+        assert rules.known is not None and not rules.is_slow, f"row {row} has no mask to begin with"
+        proposed = self._table.token_ids[row, start : start + count].tolist()
+        stop_ids = frozenset(rules.stop_ids.tolist())
+        create = partial(self._create_matcher, rules)
+        lookahead = GrammarLookahead(matcher, rules.known[1], proposed, stop_ids, create)
+        self._threads.submit(lookahead, slow=False)
+        rules.has_looked_ahead = True
+        return lookahead
+
+    def _take_lookahead(self, row: int) -> bool:
+        """Let go of a row's lookahead if it is done; return whether it is."""
+        lookahead, rules = self._lookaheads[row], self._rules[row]
+        if not lookahead.finished.is_set():
+            return False
+        del self._lookaheads[row]
+        rules.is_slow |= lookahead.mask_seconds > SLOW_SECONDS
+        if rules.matcher is not lookahead.matcher:
+            rules.matcher, rules.has_looked_ahead = lookahead.matcher, False
+        return True
+
+    def _create_matcher(self, rules: TokenRules) -> TokenMatcher:
+        """Return a matcher for a row that had one, at the start of its output; any thread's."""
+        assert self._grammars is not None and rules.constraint is not None
+        return self._grammars.create_matcher(rules.constraint)
+
+    def _forget_jobs(self, row: int) -> None:
+        """Let whatever threads do with a row's grammar be without effect."""
+        self._advances.pop(row, None)
+        self._late.pop(row, None)
+        lookahead = self._lookaheads.pop(row, None)
+        if lookahead is not None:
+            lookahead.stop()
 
     def _grow(self) -> None:
         self._floats = np.concatenate([self._floats, np.zeros_like(self._floats)], axis=1)

@@ -49,7 +49,9 @@ class Speculation:
         chosen = choose_speculation(params.speculative, self._methods)
         if chosen is not None:
             self._rows[row] = chosen.method, extra_keys
-            if chosen.acceptance == "rejection":
+            # A grammar drops proposals for what they are, which rejection must not: the target's own
+            # draws verify those of its rows.
+            if chosen.acceptance == "rejection" and params.structured_outputs is None:
                 self._rejecting.add(row)
             self._proposers[chosen.method].begin(row, extra_keys)
 
@@ -80,18 +82,22 @@ class Speculation:
         for i, request in enumerate(plan.scheduled):
             if request.num_lookahead_tokens:
                 row = self._table.rows[request.request_id]
-                if not self._sampling.has_grammar(row):
+                if self._sampling.can_follow_proposals(row):
                     one = i, row, request.num_lookahead_tokens
                     asked.setdefault(self._rows[row][0], []).append(one)
         if not asked:
             return None
-        counts = np.zeros(len(plan.scheduled), np.int32)
+        found: dict[int, int] = {}
         for method, entries in asked.items():
-            indices, rows, most = (
-                np.array(column, np.int32) for column in zip(*entries, strict=True)
-            )
+            _, rows, most = (np.array(column, np.int32) for column in zip(*entries, strict=True))
             self._table.reserve(rows, most + 1)
-            counts[indices] = self._proposers[method].propose(rows, most, self._draw)
+            got = self._proposers[method].propose(rows, most, self._draw)
+            found.update(zip(rows.tolist(), got.tolist(), strict=True))
+        followed = self._sampling.look_ahead(found, len(plan.scheduled) - len(found))
+        counts = np.zeros(len(plan.scheduled), np.int32)
+        for entries in asked.values():
+            for i, row, _ in entries:
+                counts[i] = followed[row]
         return counts if counts.any() else None
 
     def rejection(self, row: int) -> Rejection | None:
@@ -103,12 +109,12 @@ class Speculation:
         return Rejection(seed, None if drafts is None else np.stack(drafts))
 
     def _draw(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:
-        batch = self._sampling.batch(rows, lengths)
+        batch = self._sampling.draft_batch(rows, lengths)
         rejecting = [i for i, row in enumerate(rows.tolist()) if row in self._rejecting]
         if rejecting:
             # Their proposals must not depend on the numbers by which the target draws.
             own = self._sampler.select(logits, np.array(rejecting, np.int32))
-            drawn_from = self._sampling.batch(rows[rejecting], lengths[rejecting])
+            drawn_from = self._sampling.draft_batch(rows[rejecting], lengths[rejecting])
             for i, q in zip(rejecting, self._sampler.probabilities(own, drawn_from), strict=True):
                 self._drafts.setdefault(int(rows[i]), []).append(q)
                 batch.seed[i] = stream_seed(int(batch.seed[i]), DRAFT)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import TokenMatcher
+from quire.core.structured_outputs import StructuredOutputs, TokenMatcher
 from quire.kernels.token_table import IntArray
 
 FloatArray = npt.NDArray[np.float32]
@@ -27,7 +27,11 @@ class TokenRules:
         stop_ids: End-of-sequence and stop ids.
         bad_words: Sequences of at least two ids whose last one is forbidden after the others.
         matcher: Follows the output through its grammar; None without one.
+        constraint: What the matcher was made of.
         is_slow: The matcher has taken long.
+        has_looked_ahead: The matcher has followed tokens that were only proposed.
+        known: A number of output tokens, and which may come after them, a bit per id; None where
+            the matcher has yet to say.
     """
 
     penalized: bool
@@ -38,7 +42,10 @@ class TokenRules:
     stop_ids: IntArray
     bad_words: list[IntArray]
     matcher: TokenMatcher | None
+    constraint: StructuredOutputs | None = None
     is_slow: bool = False
+    has_looked_ahead: bool = False
+    known: tuple[int, bytes] | None = None
 
     @classmethod
     def from_params(
@@ -59,6 +66,7 @@ class TokenRules:
             stop_ids=np.unique(np.array(eos + tuple(params.stop_token_ids or ()), np.int32)),
             bad_words=[np.array(i, np.int32) for i in params.bad_words_token_ids if len(i) > 1],
             matcher=matcher,
+            constraint=params.structured_outputs,
         )
         plain = not (
             rules.penalized

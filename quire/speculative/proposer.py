@@ -16,7 +16,9 @@ from quire.kernels.token_table import IntArray
 class Draw(Protocol):
     """Draws as the target will at the same position: with its settings, its seed, its grammar.
 
-    The draws of two distributions that are alike then agree most of the time.
+    The draws of two distributions that are alike then agree most of the time. The grammar says only
+    what may come after tokens that are known: what comes after proposed ones is drawn without it,
+    since computing that may take long.
     """
 
     def __call__(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:

@@ -12,6 +12,7 @@ from quire.core.structured_outputs import StructuredOutputs
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.token_table import TokenTable
 from quire.layers.sampler import Sampler
+from quire.runner import mask_threads
 from quire.runner.sampling_state import SamplingState
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import load_tokenizer
@@ -83,8 +84,14 @@ class Sequences:
     def append(self, token_id: int) -> None:
         self.table.append_tokens(self.rows, np.full(len(self.rows), token_id, np.int32))
 
-    def take_back(self) -> None:
-        self.table.num_tokens[self.rows] = len(PROMPT) + len(KNOWN)
+    def propose(self, tokens: list[int]) -> list[int]:
+        """Write tokens after those that are known; return how many of them each row may try."""
+        start = len(PROMPT) + len(KNOWN)
+        self.table.reserve(self.rows, np.full(len(self.rows), len(tokens) + 1, np.int32))
+        self.table.token_ids[self.rows, start : start + len(tokens)] = tokens
+        assert all(self.state.can_follow_proposals(row) for row in self.rows.tolist())
+        followed = self.state.look_ahead(dict.fromkeys(self.rows.tolist(), len(tokens)), 0)
+        return [followed[row] for row in self.rows.tolist()]
 
 
 def check(
@@ -92,6 +99,7 @@ def check(
 ) -> list[int]:
     """Compare both ways, twice over, so that what the first call leaves behind shows."""
     count, num_rows = len(proposed) + 1, len(settings)
+    has_grammar = ["structured_outputs" in own for own in settings]
     rng = np.random.default_rng(len(proposed))
     logits = (rng.standard_normal((num_rows, count, VOCAB)) * 3).astype(np.float32)
     single, several = (Sequences(grammars, settings) for _ in range(2))
@@ -102,15 +110,27 @@ def check(
         if i < len(proposed):
             single.append(proposed[i])
     for _ in range(2):
-        for token_id in proposed:
-            several.append(token_id)
-        rows = np.repeat(several.rows, count)
-        lengths = np.tile(np.arange(start, start + count), num_rows)
-        found = several.draw(rows, lengths, logits.reshape(-1, VOCAB))
-        assert found == expected.ravel().tolist()
-        several.take_back()
+        followed = several.propose(proposed)
+        # Where a grammar forbids a token, nothing can be drawn after it: so it is not tried.
+        possible = (expected >= 0).sum(axis=1) - 1
+        assert followed == [
+            int(possible[i]) if has_grammar[i] else len(proposed) for i in range(num_rows)
+        ]
+        tried = [(i, k) for i in range(num_rows) for k in range(followed[i] + 1)]
+        rows, lengths = [several.rows[i] for i, _ in tried], [start + k for _, k in tried]
+        found = several.draw(rows, lengths, np.stack([logits[i, k] for i, k in tried]))
+        assert found == [expected[i, k] for i, k in tried]
     drawn: list[int] = expected.ravel().tolist()
     return drawn
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grammars are followed in time on any machine."""
+    monkeypatch.setattr(mask_threads, "SECONDS_BESIDES", 5.0)
+    monkeypatch.setattr(mask_threads, "SECONDS_ALONE", 5.0)
+    monkeypatch.setattr("quire.runner.grammar_lookahead.SLOW_SECONDS", 5.0)
+    monkeypatch.setattr("quire.runner.sampling_state.SLOW_SECONDS", 5.0)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -10,97 +10,8 @@ import pytest
 
 from quire.core.errors import GRAMMAR_LIMIT
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputs
-from quire.kernels.cpu.backend import CpuBackend
-from quire.kernels.token_table import TokenTable
 from quire.runner import jump_forward, mask_threads
-from quire.runner.sampling_state import SamplingState
-
-VOCAB, EOS = 64, 63
-BACKEND = CpuBackend(threads=1)
-ANY, FORCES_NEXT = 5, 7
-
-
-class ScriptedMatcher:
-    """Allows one token after :data:`FORCES_NEXT` and any after others; waits when told to.
-
-    Attributes:
-        gate: What following tokens waits for.
-        threads: Those in which it has followed tokens.
-    """
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.threads: list[str] = []
-        self.num_taken = 0
-        self.error = ""
-        self.seen: list[int] = []
-        self.failing: BaseException | None = None
-
-    def allowed(self, new_ids: list[int]) -> bytes:
-        self.seen += new_ids
-        self.num_taken += len(new_ids)
-        if new_ids:
-            self.threads.append(threading.current_thread().name)
-            assert self.gate.wait(20)
-            if self.failing is not None:
-                raise self.failing
-        if self.error:
-            return bytes(VOCAB // 8)
-        if self.seen and self.seen[-1] >= FORCES_NEXT:
-            return (1 << (self.seen[-1] + 1)).to_bytes(VOCAB // 8, "little")
-        return b"\xff" * (VOCAB // 8)
-
-    def fail(self, reason: str) -> None:
-        self.error = reason
-
-    def rollback(self, num_tokens: int) -> None:
-        del self.seen[len(self.seen) - num_tokens :]
-        self.num_taken -= num_tokens
-
-
-def params() -> SamplingParams:
-    return SamplingParams(structured_outputs=StructuredOutputs(regex="x"))
-
-
-class Rows:
-    """Some rows with grammars in a table."""
-
-    def __init__(self, count: int) -> None:
-        self.matchers: list[ScriptedMatcher] = []
-        self.new_ones_wait = False
-        self.table = TokenTable(count, 4)
-        self.state = SamplingState(self.table, [EOS], BACKEND, self)
-        for i in range(count):
-            row = self.table.add(str(i), [1, 2], 2)
-            self.state.set(row, params(), i)
-        self.rows = [self.table.rows[str(i)] for i in range(count)]
-
-    def create_matcher(self, constraint: StructuredOutputs) -> ScriptedMatcher:
-        self.matchers.append(ScriptedMatcher())
-        if self.new_ones_wait:
-            self.matchers[-1].gate.clear()
-        return self.matchers[-1]
-
-    def resume(self, output_ids: list[int]) -> int:
-        """Have the first request come back after a preemption; return its row."""
-        self.table.remove("0")
-        row = self.table.add("0", [1, 2, *output_ids], 2)
-        self.state.set(row, params(), 0)
-        return row
-
-    def draw(self, *tokens: int, num_others: int = 1) -> dict[int, list[int]]:
-        """Have the first rows draw tokens; return the tokens forced by place."""
-        rows = self.rows[: len(tokens)]
-        self.table.append_tokens(np.array(rows, np.int32), np.array(tokens, np.int32))
-        forced = self.state.advance(rows, num_others)
-        return {self.rows.index(row): found for row, found in forced.items()}
-
-    def wait(self) -> None:
-        while self.state.unready_rows():
-            self.state.wait_until_ready(20)
-
+from tests.runner.scripted_grammars import ANY, FORCES_NEXT, Rows, params
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +112,7 @@ def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, num_sta
         with pytest.raises(RuntimeError, match="can't start"):
             rows.draw(ANY)
         monkeypatch.setattr(threading.Thread, "start", healthy)
-        rows.state.restart(rows.rows[0], params())  # as the runner does after a failed step
+        rows.state.restart(rows.rows[0])  # as the runner does after a failed step
     rows.draw(ANY, ANY)
     for advance in rows.state._advances.values():
         assert advance.finished.wait(20), "nobody serves it"
@@ -229,7 +140,7 @@ def test_a_row_whose_step_failed_follows_at_once_and_stays_slow() -> None:
     rows.wait()
     rules = rows.state._rules[rows.rows[0]]
     rules.is_slow = True
-    rows.state.restart(rows.rows[0], params())
+    rows.state.restart(rows.rows[0])
     assert rows.state.unready_rows() == []  # its step is computed again now
     assert rules.is_slow and rules.matcher is rows.matchers[1]
     rows.state.batch(np.array(rows.rows, np.int32), np.array([3]))
