@@ -19,7 +19,7 @@ from quire.kernels.backend import Backend, SamplingBatch
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.runner.grammar_lookahead import GrammarLookahead
 from quire.runner.jump_forward import GrammarAdvance
-from quire.runner.mask_threads import SLOW_SECONDS, MaskThreads, wait
+from quire.runner.mask_threads import SLOW_SECONDS, MaskJob, MaskThreads, wait
 from quire.runner.token_rules import FloatArray, TokenRules
 
 _NO_IDS: IntArray = np.empty(0, np.int32)
@@ -203,9 +203,10 @@ class SamplingState:
 
     def wait_until_ready(self, seconds: float) -> None:
         """Wait until a grammar at work is done, at most that long."""
-        for job in (*self._advances.values(), *(self._lookaheads[row] for row in self._late)):
-            job.finished.wait(seconds)
-            return
+        late = [self._lookaheads[row] for row in self._late]
+        jobs: list[MaskJob] = [*self._advances.values(), *late]
+        if jobs:
+            jobs[0].finished.wait(seconds)
 
     def close(self) -> None:
         """End the threads; no call follows."""

@@ -49,8 +49,8 @@ class Speculation:
         chosen = choose_speculation(params.speculative, self._methods)
         if chosen is not None:
             self._rows[row] = chosen.method, extra_keys
-            # A grammar drops proposals for what they are, which rejection must not: the target's own
-            # draws verify those of its rows.
+            # A grammar drops proposals for what they are, which rejection must not: the target's
+            # own draws verify those of its rows.
             if chosen.acceptance == "rejection" and params.structured_outputs is None:
                 self._rejecting.add(row)
             self._proposers[chosen.method].begin(row, extra_keys)

@@ -42,8 +42,8 @@ def masks(rows: Rows, row: int, num_followed: int) -> list[int]:
     count = num_followed + 1
     lengths = rows.table.num_tokens[row] + np.arange(count)
     batch = rows.state.batch(np.full(count, row, np.int32), lengths)
-    words = [batch.mask_words[i] for i in batch.mask_rows.tolist()]
-    return [int.from_bytes(one.tobytes(), "little") for one in words]
+    found = [batch.mask_words[i] for i in batch.mask_rows.tolist()]
+    return [int.from_bytes(one.tobytes(), "little") for one in found]
 
 
 def is_back(matcher: ScriptedMatcher, *seen: int) -> bool:

@@ -11,7 +11,8 @@ import pytest
 from quire.core.errors import GRAMMAR_LIMIT
 from quire.core.sampling_params import SamplingParams
 from quire.runner import jump_forward, mask_threads
-from tests.runner.scripted_grammars import ANY, FORCES_NEXT, Rows, params
+from tests.runner.scripted_grammars import ANY, FORCES_NEXT, Rows
+
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
