@@ -198,3 +198,18 @@ def test_a_limit_after_a_proposed_token_fails_no_request(
     monkeypatch.setattr(GrammarLookahead, "_follow", follow)
     assert run(speculating, params) == (expected, num_steps)
     assert len(failed) > 50
+
+
+@pytest.mark.parametrize(
+    "method", [{"method": "ngram"}, {"method": "self", "quantization": "int8"}]
+)
+def test_what_real_proposers_propose(create_llm: Create, method: dict[str, Any]) -> None:
+    """Drafts after the first are drawn without the grammar, which then forbids some of them."""
+    folder = resolve_model("quire-tiny")
+    params = [of(name, **HOW[how]) for name in CONSTRAINTS for how in ("greedy", "seeded")]
+    expected, num_steps = run(create_llm(folder, max_num_seqs=16), params)
+    llm = create_llm(folder, max_num_seqs=16, speculative_config={**method, "adaptive": False})
+    found, fewer = run(llm, params)
+    assert found == expected
+    assert llm.engine.stats()[f'spec_decode_num_accepted_tokens{{method="{method["method"]}"}}'] > 0
+    assert fewer < num_steps
