@@ -195,10 +195,9 @@ def load_draft(draft: Draft, backend: Backend, on_progress: Progress | None = No
     except QuireError as error:
         raise _refuse(draft.method, error) from error
     log.info(
-        "drafts by %s: %s in %s, for sequences of up to %d tokens",
+        "drafts by %s: weights %s, for sequences of up to %d tokens",
         draft.name,
         format_bytes(decoder.weight_bytes),
-        draft.settings.dtype,
         draft.max_model_len,
     )
     return LoadedDraft(draft, decoder, draft.demand(backend, decoder.weight_bytes))

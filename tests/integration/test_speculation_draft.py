@@ -11,6 +11,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.core.outputs import RequestOutput
 from quire.models.hub import ASSETS
+from tests.integration.conftest import FAMILIES
 
 TINY = ASSETS / "quire-tiny"
 DRAFT = ASSETS / "quire-tiny-draft"
@@ -113,6 +114,39 @@ def test_a_draft_that_is_the_model_is_always_right(create: Create, kind: str, to
     llm = create(speculative_config=draft_model(tokens, TINY))
     llm.generate(PROMPTS, params(kind))
     assert accepted(llm) == 1.0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_draft_of_each_family(
+    create_llm: Create, checkpoint: Any, device: str, family: str
+) -> None:
+    """Windows give blocks back while the draft goes on in the others."""
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+    folder = checkpoint(family)
+    prompts = [[5, 6, 7], list(range(8, 29))]
+    own = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
+    settings = {"block_size": 8, "max_num_batched_tokens": 16}
+    expected = create_llm(folder, **settings).generate(prompts, own)
+    llm = create_llm(folder, **settings, speculative_config=draft_model(4, folder))
+    assert results(llm.generate(prompts, own)) == results(expected)
+    assert accepted(llm) == 1.0
+
+
+def test_a_draft_that_sees_further_than_the_model_keeps(
+    create_llm: Create, checkpoint: Any, device: str
+) -> None:
+    """Past the window of the model, which gives back what the draft would read."""
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+    target = checkpoint("tiny-mistral", sliding_window=32)
+    own = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
+    expected = create_llm(target, block_size=8).generate([[5, 6, 7]], own)
+    method = draft_model(4, checkpoint("tiny-llama"))
+    llm = create_llm(target, block_size=8, speculative_config=method)
+    assert results(llm.generate([[5, 6, 7]], own)) == results(expected)
+    stats = llm.engine.stats()
+    assert 0 < stats['spec_decode_num_draft_tokens{method="draft_model"}'] < 4 * 32
 
 
 def test_the_model_rounded_is_mostly_right(create: Create) -> None:

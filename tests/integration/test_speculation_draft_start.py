@@ -123,7 +123,7 @@ def test_memory_is_counted(create_llm: Create, quire_log: list[logging.LogRecord
         assert per_token == spec.token_bytes + token_bytes
     assert executors[1].num_blocks < executors[0].num_blocks
     lines = [record.getMessage() for record in quire_log]
-    assert any(line.startswith(f"drafts by {DRAFT}: 1.") for line in lines)
+    assert any(line.startswith(f"drafts by {DRAFT}: weights 1.") for line in lines)
     machine = read_machine()
     needs = [
         memory_needs(
