@@ -15,6 +15,8 @@ void bind_sampling(nanobind::module_& m);
 }  // namespace quire
 
 NB_MODULE(_native, m) {
+  // What lives as long as the process is no leak, and its users read stderr.
+  nanobind::set_leak_warnings(false);
   m.doc() = "Native kernels of Quire";
   quire::bind_attention(m);
   quire::bind_gguf(m);
