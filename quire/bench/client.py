@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from quire.bench.connection import Pool
-from quire.bench.options import BenchOptions
+from quire.bench.server_options import ServerOptions
 from quire.bench.workload import Job
 from quire.core.errors import ConfigError
 
@@ -158,18 +158,23 @@ def message_of(error: Any) -> str:
 
 
 class Client:
-    """Sends jobs to one server."""
+    """Sends jobs to one server.
 
-    def __init__(self, options: BenchOptions, model: str, pool: Pool) -> None:
-        self._options, self._model, self._pool = options, model, pool
-        self._extra = parse_extra_body(options.extra_body)
+    Attributes:
+        model: Name that is asked for.
+        pool: Connections to the server.
+    """
+
+    def __init__(self, options: ServerOptions, model: str, pool: Pool) -> None:
+        self._options, self.model, self.pool = options, model, pool
+        self._extra = parse_fields("--extra-body", options.extra_body)
         self._path = options.path()
 
     def body(self, job: Job) -> bytes:
         """Return the request as JSON."""
         options = self._options
         fields: dict[str, Any] = {
-            "model": self._model,
+            "model": self.model,
             "max_tokens": job.max_tokens,
             "temperature": options.temperature,
             "stream": True,
@@ -181,7 +186,7 @@ class Client:
             fields["messages"] = [{"role": "user", "content": job.prompt}]
         else:
             fields["prompt"] = job.prompt
-        return msgspec.json.encode(fields | self._extra)
+        return msgspec.json.encode(fields | job.fields | self._extra)
 
     async def run(self, record: Record) -> None:
         """Send the record's job now and fill in the rest of the record; never raises."""
@@ -190,7 +195,7 @@ class Client:
         record.sent = time.perf_counter()
         try:
             async with asyncio.timeout(self._options.request_timeout):
-                status = await self._pool.send("POST", self._path, body, reader.feed)
+                status = await self.pool.send("POST", self._path, body, reader.feed)
         except TimeoutError:
             record.error = f"no end within --request-timeout {self._options.request_timeout:g} s"
         except OSError as error:
@@ -223,8 +228,8 @@ def refusal(status: int, body: bytes) -> str:
     return f"HTTP {status}: {message_of(decoded)}"
 
 
-def parse_extra_body(text: str | None) -> dict[str, Any]:
-    """Return the fields of ``--extra-body``.
+def parse_fields(flag: str, text: str | None) -> dict[str, Any]:
+    """Return the request fields that a flag's value has; none without a value.
 
     Raises:
         ConfigError: It is no JSON object.
@@ -232,9 +237,9 @@ def parse_extra_body(text: str | None) -> dict[str, Any]:
     try:
         fields = msgspec.json.decode(text or "{}")
     except msgspec.DecodeError as error:
-        raise ConfigError(f"[bench] --extra-body must be JSON; got {error}.") from error
+        raise ConfigError(f"[bench] {flag} must be JSON; got {error}.") from error
     if not isinstance(fields, dict):
-        raise ConfigError(f"[bench] --extra-body must be a JSON object; got {text}.")
+        raise ConfigError(f"[bench] {flag} must be a JSON object; got {text}.")
     return fields
 
 

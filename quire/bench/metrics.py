@@ -176,8 +176,8 @@ def peak_concurrency(records: Sequence[Record]) -> int:
     return most
 
 
-def find_warnings(records: Sequence[Record], distributions: dict[str, Distribution]) -> list[str]:
-    """Return what makes the figures less than they seem."""
+def few_samples(distributions: dict[str, Distribution]) -> list[str]:
+    """Return which percentiles rest on too few samples."""
     found = []
     for name, distribution in distributions.items():
         for percent in distribution.percentiles:
@@ -187,6 +187,12 @@ def find_warnings(records: Sequence[Record], distributions: dict[str, Distributi
                     f"P{percent:g} of {name.upper()} rests on {distribution.num_samples} samples "
                     f"(fewer than {needed}): it is little more than their maximum"
                 )
+    return found
+
+
+def find_warnings(records: Sequence[Record], distributions: dict[str, Distribution]) -> list[str]:
+    """Return what makes the figures less than they seem."""
+    found = few_samples(distributions)
     good = [record for record in records if record.error is None]
     short = sum(record.num_output_tokens < record.job.max_tokens for record in good)
     if short:

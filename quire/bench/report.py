@@ -6,14 +6,15 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from quire.bench.client import Record
 from quire.bench.metrics import Distribution, Latencies, Metrics, measure
-from quire.bench.options import BenchOptions, pairs
+from quire.bench.options import BenchOptions
+from quire.bench.server_options import ServerOptions, pairs
 from quire.core.errors import ConfigError
 
 WIDTH = 50
@@ -77,6 +78,16 @@ def document(
         "burstiness": options.burstiness,
         "max_concurrency": options.max_concurrency,
         **pairs("--metadata", options.metadata),
+        **figures(metrics),
+    }
+    if options.save_detailed:
+        found |= _details(records)
+    return found
+
+
+def figures(metrics: Metrics) -> dict[str, Any]:
+    """Return the figures of a run by their names in the result file."""
+    found: dict[str, Any] = {
         "duration": metrics.duration,
         "completed": metrics.completed,
         "failed": metrics.failed,
@@ -95,8 +106,6 @@ def document(
         found |= _figures(name, distribution)
     found["warnings"] = metrics.warnings
     found["error_counts"] = dict(metrics.errors)
-    if options.save_detailed:
-        found |= _details(records)
     return found
 
 
@@ -127,17 +136,18 @@ def _details(records: Sequence[Record]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check_file(options: BenchOptions) -> None:
+def check_file(options: ServerOptions, own: Collection[str]) -> None:
     """Refuse a result file that could not be written as asked, before anything is sent.
+
+    Args:
+        own: Names that the file has without metadata.
 
     Raises:
         ConfigError: The folder cannot be written to, or metadata has the name of a figure.
     """
     if not (options.save_result or options.append_result):
         return
-    nothing = measure([], 1.0, options.percentiles(), options.slos())
-    own = document(nothing, [], replace(options, metadata=()), "")
-    taken = sorted(own.keys() & pairs("--metadata", options.metadata).keys())
+    taken = sorted(pairs("--metadata", options.metadata).keys() & own)
     if taken:
         raise ConfigError(
             f"[bench] --metadata must have names of its own; got {', '.join(taken)}, which the "
@@ -152,8 +162,25 @@ def check_file(options: BenchOptions) -> None:
         raise ConfigError(f"[bench] the result file must be writable; got {path}.")
 
 
-def save(result: dict[str, Any], options: BenchOptions) -> Path:
+def names_of_result(options: BenchOptions) -> Collection[str]:
+    """Return the names that the result file of ``bench serve`` has without metadata."""
+    nothing = measure([], 1.0, options.percentiles(), options.slos())
+    return document(nothing, [], replace(options, metadata=()), "").keys()
+
+
+def load_name(options: BenchOptions) -> str:
+    """Return what the load is called in the name of a result file."""
+    rate = options.request_rate
+    limit = "" if options.max_concurrency is None else f"-concurrency{options.max_concurrency}"
+    return f"{options.backend}-{'inf' if math.isinf(rate) else rate}qps{limit}"
+
+
+def save(result: dict[str, Any], options: ServerOptions, load: str) -> Path:
     """Write the result file and return its path.
+
+    Args:
+        result: With ``model_id`` and ``date``.
+        load: First part of the file's name where the options give none.
 
     Raises:
         ConfigError: It cannot be written.
@@ -161,8 +188,7 @@ def save(result: dict[str, Any], options: BenchOptions) -> Path:
     name = options.result_filename
     if name is None:
         model = str(result["model_id"]).rsplit("/", 1)[-1]
-        limit = "" if options.max_concurrency is None else f"-concurrency{options.max_concurrency}"
-        name = f"{options.backend}-{result['request_rate']}qps{limit}-{model}-{result['date']}.json"
+        name = f"{load}-{model}-{result['date']}.json"
     path = Path(options.result_dir or ".") / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from quire.bench.arrivals import arrival_times
 from quire.bench.client import Client, Record, first_model, wait_ready
 from quire.bench.connection import Pool
 from quire.bench.metrics import Metrics, measure
-from quire.bench.options import BenchOptions, pairs
+from quire.bench.options import BenchOptions
+from quire.bench.server_options import ServerOptions
 from quire.bench.workload import Job, make_jobs
 from quire.core.errors import ConfigError
 
@@ -35,6 +36,21 @@ class Run:
     metrics: Metrics
 
 
+@asynccontextmanager
+async def connected(options: ServerOptions) -> AsyncIterator[Client]:
+    """Yield a client of the server, which is ready.
+
+    Raises:
+        ConfigError: The options cannot be, or no server is there.
+    """
+    pool = Pool(options.url(), options.headers(), verify=not options.insecure)
+    try:
+        await wait_ready(pool, options.ready_check_timeout_sec)
+        yield Client(options, options.model or await first_model(pool), pool)
+    finally:
+        pool.close()
+
+
 async def run_benchmark(options: BenchOptions, on_done: OnDone = lambda record: None) -> Run:
     """Send the load that ``options`` describe.
 
@@ -44,29 +60,36 @@ async def run_benchmark(options: BenchOptions, on_done: OnDone = lambda record: 
     Raises:
         ConfigError: The options cannot be, or no server is there.
     """
-    headers = pairs("--header", options.header)
-    if options.api_key is not None:
-        headers["Authorization"] = f"Bearer {options.api_key}"
     jobs = make_jobs(options, _tokenizer(options))
-    pool = Pool(options.url(), headers, verify=not options.insecure)
-    try:
-        await wait_ready(pool, options.ready_check_timeout_sec)
-        model = options.model or await first_model(pool)
-        client = Client(options, model, pool)
-        await _warm_up(client, jobs, options)
+    async with connected(options) as client:
+        warm_ups = [jobs[i % len(jobs)] for i in range(options.num_warmups)]
+        await warm_up(client, warm_ups, options.max_concurrency)
         starts = _starts(jobs, options)
-        begin = time.perf_counter()
-        records = [Record(job, begin + start) for job, start in zip(jobs, starts, strict=True)]
-        await send_all(client, records, options.max_concurrency, on_done)
-        duration = time.perf_counter() - begin
-    finally:
-        pool.close()
+        records, duration = await send_jobs(client, jobs, starts, options.max_concurrency, on_done)
     metrics = measure(records, duration, options.percentiles(), options.slos())
     if options.max_concurrency is None:
         late = max(record.sent - record.due for record in records)
         if late > LATE_SECONDS and options.request_rate != float("inf"):
             metrics.warnings.append(f"the client sent a request {late * 1000:.0f} ms late")
-    return Run(model, records, metrics)
+    return Run(client.model, records, metrics)
+
+
+async def send_jobs(
+    client: Client,
+    jobs: Sequence[Job],
+    starts: Sequence[float],
+    max_concurrency: int | None,
+    on_done: OnDone,
+) -> tuple[list[Record], float]:
+    """Send each job at its time, in seconds from now.
+
+    Returns:
+        The jobs' records in their order, and the seconds from now to the end of the last.
+    """
+    begin = time.perf_counter()
+    records = [Record(job, begin + start) for job, start in zip(jobs, starts, strict=True)]
+    await send_all(client, records, max_concurrency, on_done)
+    return records, time.perf_counter() - begin
 
 
 async def send_all(
@@ -88,14 +111,14 @@ async def send_all(
             tasks.create_task(one(record))
 
 
-async def _warm_up(client: Client, jobs: list[Job], options: BenchOptions) -> None:
-    """Send the first jobs beforehand.
+async def warm_up(client: Client, jobs: Sequence[Job], max_concurrency: int | None) -> None:
+    """Send jobs beforehand.
 
     Raises:
         ConfigError: One failed: the others would too.
     """
-    records = [Record(jobs[i % len(jobs)], 0.0) for i in range(options.num_warmups)]
-    await send_all(client, records, options.max_concurrency, lambda record: None)
+    records = [Record(job, 0.0) for job in jobs]
+    await send_all(client, records, max_concurrency, lambda record: None)
     for record in records:
         if record.error is not None:
             raise ConfigError(f"[bench] warm-up requests must succeed; got {record.error}")

@@ -6,11 +6,11 @@ import csv
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quire.bench.options import BenchOptions
 from quire.core.errors import ConfigError
@@ -32,12 +32,14 @@ class Job:
         num_prompt_tokens: What the prompt was made for; the server's count is the one reported.
         max_tokens: Output tokens asked for.
         start: Seconds from the start of the run where the trace says so, else None.
+        fields: Further fields of the request, or others than it would have.
     """
 
     prompt: str | list[int]
     num_prompt_tokens: int
     max_tokens: int
     start: float | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
