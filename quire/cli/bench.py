@@ -6,11 +6,15 @@ import click
 
 from quire.bench.options import BenchOptions
 from quire.cli.bench_flags import BenchCommand, bench_flags, requests_bar
+from quire.cli.bench_spec import spec
 
 
 @click.group()
 def bench() -> None:
     """Measure a server as its clients see it."""
+
+
+bench.add_command(spec)
 
 
 @bench.command(cls=BenchCommand)
