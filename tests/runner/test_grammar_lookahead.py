@@ -120,10 +120,11 @@ def test_what_fails_after_proposed_tokens_fails_no_request(failing: BaseExceptio
     (row,) = rows.rows
     rows.matchers[0].budget, rows.matchers[0].failing = 1, failing
     assert rows.propose([1, 2, 3]) == [1 if failing is None else 0]
+    assert len(rows.matchers) == 2, "there is another one before anything is drawn"
     assert masks(rows, row, 0) == [EVERYTHING]
     assert rows.draw(FORCES_NEXT)[0][0] == FORCES_NEXT + 1
     rows.wait()
-    assert len(rows.matchers) == 2 and rows.matchers[1].seen[:2] == [ANY, FORCES_NEXT]
+    assert rows.matchers[1].seen[:2] == [ANY, FORCES_NEXT]
     assert set(rows.matchers[1].threads) == {"quire-masks"}
     assert not rows.matchers[1].error
 
