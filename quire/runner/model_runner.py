@@ -113,8 +113,9 @@ class ModelRunner:
         self, methods: Sequence[SpeculativeMethod], create_proposers: CreateProposers
     ) -> None:
         """Have tokens proposed from now on, for requests that come."""
+        proposers = create_proposers(self._table)
         self._speculation = Speculation(
-            self._table, self._sampling, self._sampler, methods, create_proposers(self._table)
+            self._table, self._sampling, self._sampler, methods, proposers, self._model
         )
 
     def end_speculation(self) -> None:
@@ -171,14 +172,16 @@ class ModelRunner:
         if self._pooling:
             prompt_parts += self._pooled_parts(plan)
         wanted = [(part.index, part.first, part.count) for part in prompt_parts]
-        num_proposed = None
+        num_proposed = capture = None
         if self._speculation is not None:
             start = time.perf_counter()
             num_proposed = self._speculation.propose(plan)
             output.propose_seconds = time.perf_counter() - start
+            wanted += self._speculation.wanted_rows(plan)
+            capture = self._speculation.capture
         batch = self._input.build(plan.scheduled, wanted, num_proposed)
-        hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan))
-        num_samples = len(hidden) - sum(part.count for part in prompt_parts)
+        hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan), capture)
+        num_samples = len(hidden) - sum(count for _, _, count in wanted)
         at = num_samples
         for part in prompt_parts:
             rows = hidden[at : at + part.count]
@@ -190,6 +193,8 @@ class ModelRunner:
             draws = self._draws(plan, num_proposed)
             self._token_draws.run(draws, logits, output, len(plan.scheduled))
             output.sample_seconds = time.perf_counter() - start
+        if self._speculation is not None:
+            self._speculation.observe(plan, num_proposed, output, hidden)
         return output
 
     def _between_layers(self, plan: SchedulerOutput) -> Callable[[], None]:

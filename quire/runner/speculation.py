@@ -12,13 +12,17 @@ import numpy as np
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import choose_speculation
-from quire.core.step import SchedulerOutput
+from quire.core.step import SchedulerOutput, StepOutput
 from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
+from quire.layers.residual_capture import ResidualCapture
 from quire.layers.sampler import FloatArray, Sampler
+from quire.models.decoder import Decoder, HiddenStates
 from quire.runner.sampling_state import SamplingState
+from quire.runner.state_reading import StateReading
 from quire.speculative.proposer import Proposer
 from quire.speculative.rejection import DRAFT, Rejection, stream_seed
+from quire.speculative.target_states import StateReader
 
 #: Makes the proposers of a token table, by the name of their method.
 CreateProposers = Callable[[TokenTable], Mapping[str, Proposer]]
@@ -34,21 +38,32 @@ class Speculation:
         sampler: Sampler,
         methods: Sequence[SpeculativeMethod],
         proposers: Mapping[str, Proposer],
+        model: Decoder,
     ) -> None:
         self._table = table
         self._sampling = sampling
         self._sampler = sampler
         self._methods = methods
         self._proposers = proposers
-        self._rows: dict[int, tuple[str, tuple[str, ...]]] = {}
+        self._row_methods: dict[int, str] = {}
+        self._extra_keys: dict[int, tuple[str, ...]] = {}
         self._rejecting: set[int] = set()  # rows that ask for acceptance by rejection
         self._drafts: dict[int, list[FloatArray]] = {}  # of these, what their proposals come from
+        readers = {n: p for n, p in proposers.items() if isinstance(p, StateReader)}
+        self._states = StateReading(table, model, readers) if readers else None
+        self._forks: list[tuple[int, int]] = []  # of this step
+
+    @property
+    def capture(self) -> ResidualCapture | None:
+        """What a step of the target is to keep."""
+        return None if self._states is None else self._states.capture
 
     def begin(self, row: int, params: SamplingParams, extra_keys: tuple[str, ...]) -> None:
         """Have a request that is new or starts over; see the protocol."""
         chosen = choose_speculation(params.speculative, self._methods)
         if chosen is not None:
-            self._rows[row] = chosen.method, extra_keys
+            self._row_methods[row] = chosen.method
+            self._extra_keys[row] = extra_keys
             # A grammar drops proposals for what they are, which rejection must not: the target's
             # own draws verify those of its rows.
             if chosen.acceptance == "rejection" and params.structured_outputs is None:
@@ -57,14 +72,16 @@ class Speculation:
 
     def fork(self, parent: int, child: int, params: SamplingParams) -> None:
         """Have a sequence that splits off from another one."""
-        if parent in self._rows:
-            self.begin(child, params, self._rows[parent][1])
+        if parent in self._row_methods:
+            self.begin(child, params, self._extra_keys[parent])
+            self._forks.append((parent, child))
 
     def forget(self, row: int) -> None:
         """Let go of a row that was begun; the table still has its tokens."""
-        if row in self._rows:
+        if row in self._row_methods:
             self._rejecting.discard(row)
-            self._proposers[self._rows.pop(row)[0]].forget(row)
+            del self._extra_keys[row]
+            self._proposers[self._row_methods.pop(row)].forget(row)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy what proposers keep by block."""
@@ -77,6 +94,7 @@ class Speculation:
         Returns:
             (B,) int32, how many each request of the plan got; None when nobody got any.
         """
+        self._forks.clear()
         self._drafts.clear()
         asked: dict[str, list[tuple[int, int, int]]] = {}
         for i, request in enumerate(plan.scheduled):
@@ -84,7 +102,7 @@ class Speculation:
                 row = self._table.rows[request.request_id]
                 if self._sampling.can_follow_proposals(row):
                     one = i, row, request.num_lookahead_tokens
-                    asked.setdefault(self._rows[row][0], []).append(one)
+                    asked.setdefault(self._row_methods[row], []).append(one)
         if not asked:
             return None
         found: dict[int, int] = {}
@@ -99,6 +117,33 @@ class Speculation:
             for i, row, _ in entries:
                 counts[i] = followed[row]
         return counts if counts.any() else None
+
+    def wanted_rows(self, plan: SchedulerOutput) -> list[tuple[int, int, int]]:
+        """Return the rows of a step whose states proposers read, besides those drawn from.
+
+        They are as of :meth:`~quire.runner.input_batch.InputBatch.build`.
+        """
+        return [] if self._states is None else self._states.wanted_rows(plan, self._row_methods)
+
+    def observe(
+        self,
+        plan: SchedulerOutput,
+        num_proposed: IntArray | None,
+        output: StepOutput,
+        hidden: HiddenStates,
+    ) -> None:
+        """Tell proposers what they read of a step that was computed, its tokens drawn.
+
+        Args:
+            plan: Of the step.
+            num_proposed: As returned by :meth:`propose`.
+            output: What was drawn.
+            hidden: Of the step; :meth:`wanted_rows` are its last ones.
+        """
+        if self._states is not None:
+            self._states.read(plan, num_proposed, output, hidden, self._row_methods)
+            for parent, child in self._forks:
+                self._states.fork(parent, child, self._row_methods)
 
     def rejection(self, row: int) -> Rejection | None:
         """Return what verifies the row's proposals of this step; None: the target's own draws."""

@@ -1,0 +1,155 @@
+"""Takes hidden states out of a step for the proposers that read them; it proposes nothing.
+
+B requests of the step, T rows of it, L states that the final norm made, D model dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
+from quire.kernels.backend import Array, Backend
+from quire.kernels.token_table import IntArray, TokenTable
+from quire.layers.residual_capture import ResidualCapture
+from quire.models.decoder import Decoder, HiddenStates
+from quire.speculative.target_states import ComputedStates, StateReader, WantedStates
+
+
+class StateReading:
+    """The readers of one engine.
+
+    Args:
+        table: Of the runner.
+        model: The target.
+        readers: At least one, by the name of its method.
+
+    Attributes:
+        capture: Keeps the residual stream of a step for them; None where none reads it.
+    """
+
+    def __init__(
+        self, table: TokenTable, model: Decoder, readers: Mapping[str, StateReader]
+    ) -> None:
+        self._table = table
+        self._backend: Backend = model.backend
+        self._readers = readers
+        layers = sorted({n for r in readers.values() for n in r.wanted_states.layers})
+        config = model.config
+        self.capture = (
+            ResidualCapture(self._backend, layers, config.hidden_size, config.num_layers)
+            if layers
+            else None
+        )
+
+    def wanted_rows(
+        self, plan: SchedulerOutput, methods: Mapping[int, str]
+    ) -> list[tuple[int, int, int]]:
+        """Return the rows whose final states are wanted besides those that tokens are drawn from.
+
+        Args:
+            plan: Of the step.
+            methods: Of rows of the table.
+
+        Returns:
+            ``(i, first, count)`` as of :meth:`~quire.runner.input_batch.InputBatch.build`.
+        """
+        wanted = []
+        for i, request in enumerate(plan.scheduled):
+            reader = self._reader(request.request_id, methods)
+            count = request.num_scheduled_tokens - request.samples
+            if reader is not None and count:
+                states = reader.wanted_states
+                if states.of_every_position and not states.layers:
+                    wanted.append((i, 0, count))
+        return wanted
+
+    def read(
+        self,
+        plan: SchedulerOutput,
+        num_proposed: IntArray | None,
+        output: StepOutput,
+        hidden: HiddenStates,
+        methods: Mapping[int, str],
+    ) -> None:
+        """Tell the readers what a step has computed of their rows.
+
+        Args:
+            plan: Of the step.
+            num_proposed: (B,) tokens that were proposed, or None for none at all.
+            output: Of the step, its tokens drawn.
+            hidden: Of the step; :meth:`wanted_rows` are its last ones.
+            methods: Of rows of the table.
+        """
+        told: dict[str, list[tuple[int, int, list[int]]]] = {}
+        extra = len(hidden) - sum(count for _, _, count in self.wanted_rows(plan, methods))
+        first_row = first_drawn = 0
+        for i, request in enumerate(plan.scheduled):
+            proposed = 0 if num_proposed is None else int(num_proposed[i])
+            scheduled, start = request.num_scheduled_tokens, request.num_computed_tokens
+            reader = self._reader(request.request_id, methods)
+            if reader is not None:
+                wanted = reader.wanted_states
+                held = _held(output.results.get(request.request_id))
+                first = scheduled - request.samples
+                drawn = range(first_drawn, first_drawn + (held + 1) * request.samples)
+                places = list(range(first_row, first_row + scheduled + held))
+                if not wanted.layers:
+                    before = range(extra, extra + first) if wanted.of_every_position else ()
+                    extra += len(before)
+                    places = [*before, *drawn]
+                if not wanted.of_every_position:
+                    start, places = start + scheduled - 1 + held, places[-1:] if drawn else []
+                if places and held >= 0:
+                    row = self._table.rows[request.request_id]
+                    told.setdefault(methods[row], []).append((row, start, places))
+            first_row += scheduled + proposed
+            first_drawn += (proposed + 1) * request.samples
+        for method, runs in told.items():
+            self._tell(self._readers[method], runs, hidden)
+
+    def fork(self, parent: int, child: int, methods: Mapping[int, str]) -> None:
+        """Have a row know what is known of another one, where both have the same reader."""
+        reader = self._readers.get(methods.get(parent, ""))
+        if reader is not None and methods.get(child) == methods[parent]:
+            reader.fork(parent, child)
+
+    def _reader(self, request_id: str, methods: Mapping[int, str]) -> StateReader | None:
+        return self._readers.get(methods.get(self._table.rows[request_id], ""))
+
+    def _tell(
+        self,
+        reader: StateReader,
+        runs: Sequence[tuple[int, int, list[int]]],
+        hidden: HiddenStates,
+    ) -> None:
+        rows, starts, places = zip(*runs, strict=True)
+        counts = np.array([len(own) for own in places], np.int32)
+        at = np.array([place for own in places for place in own], np.int32)
+        states = self._gather(reader.wanted_states, at, hidden)
+        reader.observe(
+            ComputedStates(np.array(rows, np.int32), np.array(starts, np.int32), counts, states)
+        )
+
+    def _gather(self, wanted: WantedStates, at: IntArray, hidden: HiddenStates) -> Array:
+        """Copy the states of some rows of the step."""
+        backend, source = self._backend, hidden.states
+        if wanted.layers:
+            assert self.capture is not None, "a reader of layers came after the capture was made"
+            columns = np.array([self.capture.layers.index(n) for n in wanted.layers], np.int32)
+            states, num_layers = self.capture.states, len(self.capture.layers)
+            source = states.reshape(states.shape[0] * num_layers, -1)
+            at = (num_layers * at[:, None] + columns).reshape(-1)
+        size = source.shape[1]
+        out = backend.empty((len(at), size), backend.activation_dtype)
+        backend.gather_rows(source, backend.from_numpy(at), out)
+        parts = len(wanted.layers) or 1
+        return out.reshape(len(at) // parts, parts * size)
+
+
+def _held(result: SequenceResult | None) -> int:
+    """Return how many proposals held; -1 for a request that ends by an error."""
+    if result is None:
+        return 0
+    return -1 if result.error is not None else result.num_accepted
