@@ -15,6 +15,7 @@ from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
 from quire.models.hub import resolve_model
 from quire.runner.loaded_drafts import find_drafts
+from quire.runner.loaded_heads import find_heads, with_heads
 from quire.runner.loaded_model import expected_demand
 
 #: An engine's process and those that try its grammars, apart from weights, scratch and KV cache.
@@ -49,6 +50,7 @@ def engine_demand(
     resolved = resolve(config, machine, model_config)
     backend = create_backend(resolved.device, threads=1)
     demand = expected_demand(path, backend, model_config, resolved)
+    demand = with_heads(demand, find_heads(model_config, resolved))
     for draft in find_drafts(path, model_config, resolved, machine):
         demand = demand.with_model(draft.demand(backend))
     return demand, resolved

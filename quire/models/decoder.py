@@ -81,6 +81,16 @@ class Decoder:
         self._workspace: Workspace | None = None
         self._logits: Array | None = None
 
+    @property
+    def embedding(self) -> Linear:
+        """Looked up by token id; V to D."""
+        return self._parts.embedding
+
+    @property
+    def head(self) -> Linear:
+        """What :meth:`logits` multiplies with; heads that draft multiply states of their own."""
+        return self._parts.head
+
     def reserve(self, max_tokens: int, max_logits_rows: int = 0) -> None:
         """Allocate activations for steps of up to ``max_tokens`` rows.
 

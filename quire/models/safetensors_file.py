@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from quire.core.errors import ModelLoadError
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
 from quire.models.mapped_pages import release_pages
 
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+#: Types that are read as whole numbers.
+INTEGERS: dict[str, npt.DTypeLike] = {"I64": np.int64, "I32": np.int32, "BOOL": np.uint8}
 
 #: Bits of an element of every type the format defines; only DTYPES can be loaded.
 DTYPE_BITS = {
@@ -97,6 +100,22 @@ class SafetensorsFile:
         array = np.frombuffer(self._map, NUMPY_DTYPES[dtype], count, entry.begin)
         array = np.require(array, requirements="A").reshape(entry.shape)
         return HostTensor(name, dtype, array)
+
+    def integers(self, name: str) -> np.ndarray:
+        """Return a copy of a tensor of integers or truth values, as int64.
+
+        Raises:
+            ModelLoadError: It is none.
+        """
+        entry = self.entries[name]
+        if entry.dtype not in INTEGERS:
+            raise ModelLoadError(
+                f"[load] {self.path}: {name} must be one of {', '.join(INTEGERS)}; "
+                f"got {entry.dtype}."
+            )
+        count = math.prod(entry.shape)
+        array = np.frombuffer(self._map, INTEGERS[entry.dtype], count, entry.begin)
+        return array.astype(np.int64).reshape(entry.shape)
 
     def release(self, name: str) -> None:
         """Give the pages of tensor ``name`` back; reading it again maps them again."""

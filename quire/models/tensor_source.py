@@ -39,8 +39,8 @@ class Entry(Protocol):
         ...
 
 
-class TensorSource(Protocol):
-    """Tensors of one checkpoint."""
+class NamedTensors(Protocol):
+    """Which tensors there are."""
 
     @property
     def path(self) -> Path:
@@ -51,6 +51,14 @@ class TensorSource(Protocol):
     def names(self) -> set[str]:
         """Names of all tensors."""
         ...
+
+    def entry(self, name: str) -> Entry:
+        """Return shape and size of a tensor."""
+        ...
+
+
+class TensorSource(NamedTensors, Protocol):
+    """Tensors of one checkpoint."""
 
     @property
     def mixes_types(self) -> bool:
@@ -63,10 +71,6 @@ class TensorSource(Protocol):
 
     def notices(self) -> list[str]:
         """Return what a user should know of how the tensors are stored."""
-        ...
-
-    def entry(self, name: str) -> Entry:
-        """Return shape and size of a tensor."""
         ...
 
     def tensor(self, name: str) -> HostTensor | BlockMatrix:
@@ -103,7 +107,7 @@ def map_weights(source: TensorSource, config: ModelConfig) -> WeightMap:
 
 
 def check_tensors(
-    source: TensorSource, shapes: Mapping[str, tuple[int, ...]], harmless: Sequence[str]
+    source: NamedTensors, shapes: Mapping[str, tuple[int, ...]], harmless: Sequence[str]
 ) -> None:
     """Account for every tensor.
 

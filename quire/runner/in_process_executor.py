@@ -27,6 +27,7 @@ from quire.runner.loaded_drafts import (
     load_draft,
     plan_with_drafts,
 )
+from quire.runner.loaded_heads import find_heads, with_heads
 from quire.runner.loaded_model import LoadedModel, expected_demand, load
 from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
@@ -148,6 +149,8 @@ def load_executor(
     device_bytes = max(machine.free_bytes, resolved.memory_bytes)
     # Weights that cannot fit are refused before they fill the memory.
     expected = expected_demand(folder, backend, model_config, resolved)
+    heads = find_heads(model_config, resolved)
+    expected = with_heads(expected, heads)
     found = find_drafts(folder, model_config, resolved, machine)
     plan_with_drafts(resolved, expected, {d: d.demand(backend) for d in found}, device_bytes)
     parts = divide_progress(on_progress, [folder, *(draft.path for draft in found)])
@@ -161,7 +164,9 @@ def load_executor(
     )
     drafts = {d: load_draft(d, backend, part) for d, part in zip(found, parts[1:], strict=True)}
     demands = {draft: loaded.demand for draft, loaded in drafts.items()}
-    memory = plan_with_drafts(resolved, model.demand, demands, device_bytes)
+    loaded_heads = [head.load(model.decoder) for head in heads]
+    demand = with_heads(model.demand, loaded_heads)
+    memory = plan_with_drafts(resolved, demand, demands, device_bytes)
     for line in (*resolved.choices, *memory.choices, *memory.lines()):
         log.info("%s", line)
     for kind, kernel in backend.kernel_names().items():
@@ -180,7 +185,9 @@ def load_executor(
     )
     methods = config.speculative.methods()
     if methods:
-        makers = {d.method.method: drafts[d].maker(memory.budget.num_blocks) for d in drafts}
+        num_blocks = memory.budget.num_blocks
+        makers = {d.method.method: drafts[d].maker(num_blocks) for d in drafts}
+        makers |= {head.method.method: head.maker(num_blocks) for head in loaded_heads}
         runner.speculate(methods, lambda table: create_proposers(methods, table, makers))
     forget_gguf()
     return InProcessExecutor(model, memory, runner)

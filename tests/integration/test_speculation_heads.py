@@ -1,0 +1,133 @@
+"""Heads that read the model's states: the same answers with them, bit for bit; errors at start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.core.errors import ConfigError
+from quire.core.outputs import RequestOutput
+from quire.models.hub import ASSETS
+from tests.draft_heads import medusa_tensors, write_head
+
+TINY = ASSETS / "quire-tiny"
+D, V = 256, 2048
+METHODS = ["medusa"]
+PROMPTS = [
+    "Once upon a time, there was a little girl who",
+    "The dog ran to the park and",
+    "Question: What is the color of the sky?\nAnswer:",
+    "List three fruits.",
+]
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "sampled": {"temperature": 0.8, "top_p": 0.9},
+    "logprobs": {"temperature": 0.8, "top_p": 0.9, "logprobs": 3, "prompt_logprobs": 1},
+    "n": {"temperature": 0.8, "n": 3},
+}
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"max_num_batched_tokens": 8, "block_size": 8},
+    {"block_size": 8, "max_model_len": 128, "num_gpu_blocks_override": 28, "looks_ahead": False},
+    {"kv_layout": "contiguous", "max_model_len": 256, "max_num_seqs": 4},
+    {"use_cache": False},
+    {"quantization": "int8", "threads": 2},
+]
+
+Create = Callable[..., LLM]
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a folder of random heads for quire-tiny by method."""
+    root = tmp_path_factory.mktemp("heads")
+    return {"medusa": write_head(root / "medusa", medusa_tensors(D, num_heads=4))}
+
+
+@pytest.fixture
+def create(create_llm: Create, device: str) -> Create:
+    """Return a maker of quire-tiny, by the native kernels: torch does not promise equal bits."""
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+
+    def make(**settings: Any) -> LLM:
+        return create_llm(TINY, **settings)
+
+    return make
+
+
+def speculative(method: str, folder: Path, **further: Any) -> dict[str, Any]:
+    return {"method": method, "model": str(folder), "adaptive": False, **further}
+
+
+def results(outputs: list[RequestOutput]) -> list[tuple[Any, ...]]:
+    """Return everything of answers that speculation must not change."""
+    return [
+        (
+            o.prompt_logprobs,
+            *((c.token_ids, c.text, c.logprobs, c.finish_reason) for c in o.outputs),
+        )
+        for o in outputs
+    ]
+
+
+def params(kind: str, tokens: int = 40) -> list[SamplingParams]:
+    """Return settings for each prompt, each with another seed."""
+    own = {"ignore_eos": True, **KINDS[kind]}
+    return [SamplingParams(max_tokens=tokens, seed=i, **own) for i in range(len(PROMPTS))]
+
+
+def count(llm: LLM, stem: str) -> float:
+    stats = llm.engine.stats()
+    return sum(v for name, v in stats.items() if name.startswith(f"spec_decode_num_{stem}{{"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_answers_are_the_same(
+    create: Create, heads: dict[str, Path], method: str, settings: dict[str, Any]
+) -> None:
+    plain = create(**settings)
+    llm = create(**settings, speculative_config=speculative(method, heads[method]))
+    for kind in KINDS:
+        proposed = count(llm, "draft_tokens")
+        expected = results(plain.generate(PROMPTS, params(kind)))
+        assert results(llm.generate(PROMPTS, params(kind))) == expected
+        assert count(llm, "draft_tokens") >= proposed + 100
+    if "num_gpu_blocks_override" in settings:
+        assert llm.engine.stats()["num_preemptions"] > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_heads_of_another_model_are_refused(
+    create_llm: Create, heads: dict[str, Path], method: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        create_llm("tiny-llama", speculative_config=speculative(method, heads[method]))
+    message = str(caught.value)
+    assert message.startswith(
+        "[config] --speculative-config must name a drafter that can be loaded"
+    )
+    assert "must have the hidden size of the model it drafts for" in message
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_without_its_model_is_refused(create_llm: Create, method: str) -> None:
+    with pytest.raises(ConfigError, match=r'"model" must name a folder with heads'):
+        create_llm(TINY, speculative_config={"method": method})
+
+
+def test_memory_is_counted(create: Create, heads: dict[str, Path]) -> None:
+    alone, both = (
+        create(max_model_len=512, speculative_config=config).engine.stats()
+        for config in (None, speculative("medusa", heads["medusa"]))
+    )
+    pools = [f'memory_bytes{{pool="{pool}"}}' for pool in ("weights", "scratch", "kv_cache")]
+    more = [both[pool] - alone[pool] for pool in pools]
+    assert 8 * D * D * 2 <= more[0] < 8 * D * D * 3
+    assert more[1] == 4 * 8 * (3 * D + V)
+    assert more[2] == 0
