@@ -14,6 +14,7 @@ from quire.core.machine import Machine, read_machine
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import resolve
+from quire.core.speculative_config import MethodName
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.core.structured_outputs import GrammarSource
 from quire.kernels.registry import create_backend
@@ -32,7 +33,7 @@ from quire.runner.loaded_model import LoadedModel, expected_demand, load
 from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
 from quire.runner.step_estimate import StepEstimate
-from quire.speculative.create import create_proposers
+from quire.speculative.create import Maker, create_proposers
 
 log = get_logger(__name__)
 
@@ -149,7 +150,7 @@ def load_executor(
     device_bytes = max(machine.free_bytes, resolved.memory_bytes)
     # Weights that cannot fit are refused before they fill the memory.
     expected = expected_demand(folder, backend, model_config, resolved)
-    heads = find_heads(model_config, resolved)
+    heads = find_heads(folder, model_config, resolved)
     expected = with_heads(expected, heads)
     found = find_drafts(folder, model_config, resolved, machine)
     plan_with_drafts(resolved, expected, {d: d.demand(backend) for d in found}, device_bytes)
@@ -186,7 +187,9 @@ def load_executor(
     methods = config.speculative.methods()
     if methods:
         num_blocks = memory.budget.num_blocks
-        makers = {d.method.method: drafts[d].maker(num_blocks) for d in drafts}
+        makers: dict[MethodName, Maker] = {
+            d.method.method: drafts[d].maker(num_blocks) for d in drafts
+        }
         makers |= {head.method.method: head.maker(num_blocks) for head in loaded_heads}
         runner.speculate(methods, lambda table: create_proposers(methods, table, makers))
     forget_gguf()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from quire.core.errors import ConfigError, QuireError
@@ -16,7 +17,7 @@ from quire.core.speculative_config import SpeculativeMethod, refuse
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.medusa import MedusaHeads, MedusaNames, load_medusa, read_medusa
-from quire.models.hub import resolve_model
+from quire.models.hub import ASSETS, EMBEDDED, resolve_model
 from quire.quantization.plan import create_plan
 from quire.speculative.create import Maker
 from quire.speculative.medusa import MedusaProposer
@@ -25,6 +26,8 @@ log = get_logger(__name__)
 
 #: Methods whose drafter reads the target's states.
 METHODS = ("medusa",)
+#: Heads of the model in the package, by method.
+EMBEDDED_HEADS = ASSETS / f"{EMBEDDED}-heads"
 
 
 class NeedsMemory(Protocol):
@@ -91,7 +94,7 @@ class FoundHead:
         heads.reserve(self.settings.config.scheduler.max_num_seqs)
         log.info(
             "drafts by %s: %d Medusa heads, %s",
-            self.method.model,
+            self.tensors.path,
             heads.num_heads,
             format_bytes(heads.weight_bytes),
         )
@@ -122,8 +125,13 @@ class LoadedHead:
         return lambda table: MedusaProposer(table, self.heads)
 
 
-def find_heads(target: ModelConfig, resolved: ResolvedConfig) -> list[FoundHead]:
+def find_heads(folder: Path, target: ModelConfig, resolved: ResolvedConfig) -> list[FoundHead]:
     """Return the heads that the settings ask for; weights are not read.
+
+    Args:
+        folder: The target's checkpoint.
+        target: Its shape.
+        resolved: The engine's settings.
 
     Raises:
         ConfigError: One of them cannot be used.
@@ -131,11 +139,11 @@ def find_heads(target: ModelConfig, resolved: ResolvedConfig) -> list[FoundHead]
     found = []
     for method in resolved.config.speculative.methods():
         if method.method in METHODS:
-            if method.model is None:
-                refuse("model", f"must name a folder with heads for method {method.method}", None)
             try:
-                tensors = HeadTensors(resolve_model(method.model, method.revision))
+                tensors = HeadTensors(_find_folder(method, folder))
                 names = read_medusa(tensors, target.hidden_size, target.vocab_size)
+            except ConfigError:
+                raise
             except QuireError as error:
                 raise _refuse(method, error) from error
             found.append(FoundHead(method, tensors, names, resolved, target))
@@ -153,8 +161,17 @@ def with_heads(demand: MemoryDemand, heads: Iterable[NeedsMemory]) -> MemoryDema
     return demand
 
 
+def _find_folder(method: SpeculativeMethod, target: Path) -> Path:
+    """Return the folder with the heads: the model in the package has some of its own."""
+    if method.model is not None:
+        return resolve_model(method.model, method.revision)
+    if target.resolve() != (ASSETS / EMBEDDED).resolve():
+        refuse("model", f"must name a folder with heads for method {method.method}", None)
+    return EMBEDDED_HEADS / method.method
+
+
 def _refuse(method: SpeculativeMethod, error: QuireError) -> ConfigError:
+    name = method.model or method.method
     return ConfigError(
-        "[config] --speculative-config must name a drafter that can be loaded; got "
-        f"{method.model}: {error}"
+        f"[config] --speculative-config must name a drafter that can be loaded; got {name}: {error}"
     )

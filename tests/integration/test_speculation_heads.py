@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,22 @@ def test_heads_of_another_model_are_refused(
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_without_its_model_is_refused(create_llm: Create, method: str) -> None:
     with pytest.raises(ConfigError, match=r'"model" must name a folder with heads'):
-        create_llm(TINY, speculative_config={"method": method})
+        create_llm("tiny-llama", speculative_config={"method": method})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_heads_in_the_package_draft_well(create: Create, method: str) -> None:
+    """More than two tokens a round, as their training measured; the same answers."""
+    lines = (TINY / "eval" / "questions.jsonl").read_text("utf-8").splitlines()[:24]
+    questions = [json.loads(line)["messages"][:1] for line in lines]
+    llm, plain = create(speculative_config={"method": method, "adaptive": False}), create()
+    for temperature in (0.0, 0.8):
+        own = SamplingParams(temperature=temperature, seed=1, max_tokens=100)
+        before = [count(llm, stem) for stem in ("accepted_tokens", "drafts")]
+        expected = results(plain.chat(questions, own))
+        assert results(llm.chat(questions, own)) == expected
+        after = [count(llm, stem) for stem in ("accepted_tokens", "drafts")]
+        assert after[0] - before[0] > 1.0 * (after[1] - before[1])
 
 
 def test_memory_is_counted(create: Create, heads: dict[str, Path]) -> None:
