@@ -17,7 +17,7 @@ MethodName: TypeAlias = Literal[
 ]  # fmt: skip
 METHODS: tuple[MethodName, ...] = get_args(MethodName)
 #: Methods that the engine has; others are taken with a notice, and propose nothing.
-AVAILABLE_METHODS: frozenset[MethodName] = frozenset({"ngram", "draft_model", "self", "medusa"})
+AVAILABLE_METHODS: frozenset[MethodName] = frozenset(METHODS)
 
 Acceptance: TypeAlias = Literal["coupled", "rejection"]
 ACCEPTANCES: tuple[Acceptance, ...] = get_args(Acceptance)

@@ -50,7 +50,7 @@ def engine_demand(
     resolved = resolve(config, machine, model_config)
     backend = create_backend(resolved.device, threads=1)
     demand = expected_demand(path, backend, model_config, resolved)
-    demand = with_heads(demand, find_heads(path, model_config, resolved))
+    demand = with_heads(demand, find_heads(path, model_config, resolved, backend.activation_dtype))
     for draft in find_drafts(path, model_config, resolved, machine):
         demand = demand.with_model(draft.demand(backend))
     return demand, resolved

@@ -28,7 +28,7 @@ from quire.runner.loaded_drafts import (
     load_draft,
     plan_with_drafts,
 )
-from quire.runner.loaded_heads import find_heads, with_heads
+from quire.runner.loaded_heads import find_heads, load_head, with_heads
 from quire.runner.loaded_model import LoadedModel, expected_demand, load
 from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
@@ -150,7 +150,7 @@ def load_executor(
     device_bytes = max(machine.free_bytes, resolved.memory_bytes)
     # Weights that cannot fit are refused before they fill the memory.
     expected = expected_demand(folder, backend, model_config, resolved)
-    heads = find_heads(folder, model_config, resolved)
+    heads = find_heads(folder, model_config, resolved, backend.activation_dtype)
     expected = with_heads(expected, heads)
     found = find_drafts(folder, model_config, resolved, machine)
     plan_with_drafts(resolved, expected, {d: d.demand(backend) for d in found}, device_bytes)
@@ -165,7 +165,7 @@ def load_executor(
     )
     drafts = {d: load_draft(d, backend, part) for d, part in zip(found, parts[1:], strict=True)}
     demands = {draft: loaded.demand for draft, loaded in drafts.items()}
-    loaded_heads = [head.load(model.decoder) for head in heads]
+    loaded_heads = [load_head(head, model.decoder) for head in heads]
     demand = with_heads(model.demand, loaded_heads)
     memory = plan_with_drafts(resolved, demand, demands, device_bytes)
     for line in (*resolved.choices, *memory.choices, *memory.lines()):

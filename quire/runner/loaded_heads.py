@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from quire.core.errors import ConfigError, QuireError
-from quire.core.kv_cache_spec import DTYPE_BYTES
+from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
 from quire.core.log import get_logger
-from quire.core.memory_budget import MemoryDemand, format_bytes
+from quire.core.memory_budget import KVPool, MemoryDemand, format_bytes
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
 from quire.core.speculative_config import SpeculativeMethod, refuse
+from quire.kernels.backend import Backend
+from quire.layers.rope import rope_table_bytes
 from quire.models.decoder import Decoder
+from quire.models.draft_heads import recurrent
+from quire.models.draft_heads.eagle import load_eagle, read_eagle
+from quire.models.draft_heads.eagle3 import load_eagle3, read_eagle3
+from quire.models.draft_heads.head_layer import HeadShape
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.medusa import MedusaHeads, MedusaNames, load_medusa, read_medusa
+from quire.models.draft_heads.mtp import load_mtp, read_mtp
+from quire.models.draft_heads.recurrent import RecurrentHead
 from quire.models.hub import ASSETS, EMBEDDED, resolve_model
 from quire.quantization.plan import create_plan
 from quire.speculative.create import Maker
+from quire.speculative.draft_model import MAX_TOKENS
 from quire.speculative.medusa import MedusaProposer
+from quire.speculative.recurrent import MAX_KEPT, RecurrentProposer
 
 log = get_logger(__name__)
 
 #: Methods whose drafter reads the target's states.
-METHODS = ("medusa",)
+METHODS = ("medusa", "eagle", "eagle3", "mtp")
 #: Heads of the model in the package, by method.
 EMBEDDED_HEADS = ASSETS / f"{EMBEDDED}-heads"
+
+ReadRecurrent = Callable[[HeadTensors, ModelConfig], HeadShape]
+LoadRecurrent = Callable[[HeadShape, HeadBuilder, Decoder, int], RecurrentHead]
+RECURRENT: dict[str, tuple[ReadRecurrent, LoadRecurrent]] = {
+    "eagle": (read_eagle, load_eagle),
+    "eagle3": (read_eagle3, load_eagle3),
+    "mtp": (read_mtp, load_mtp),
+}
 
 
 class NeedsMemory(Protocol):
@@ -43,35 +61,19 @@ class NeedsMemory(Protocol):
         """Buffers at the largest step."""
         ...
 
+    @property
+    def spec(self) -> KVCacheSpec | None:
+        """Blocks of its KV cache, or None."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class FoundHead:
-    """A head that is not loaded.
 
-    Attributes:
-        method: It is for.
-        tensors: Its checkpoint, which fits the target.
-        names: What the tensors are.
-        settings: Of the engine.
-        target: Shape of the target.
-    """
-
-    method: SpeculativeMethod
-    tensors: HeadTensors
-    names: MedusaNames
-    settings: ResolvedConfig
-    target: ModelConfig
+class FoundHead(NeedsMemory, Protocol):
+    """A head that is not loaded."""
 
     @property
-    def weight_bytes(self) -> int:
-        """At most: less where matrices are quantized."""
-        return self.tensors.num_elements * DTYPE_BYTES[self.settings.dtype]
-
-    @property
-    def scratch_bytes(self) -> int:
-        """States of each row, and logits."""
-        num_rows = self.settings.config.scheduler.max_num_seqs
-        return 4 * num_rows * (3 * self.target.hidden_size + self.target.vocab_size)
+    def folder(self) -> HeadFolder:
+        """Its checkpoint."""
+        ...
 
     def load(self, target: Decoder) -> LoadedHead:
         """Load it.
@@ -79,6 +81,48 @@ class FoundHead:
         Raises:
             ConfigError: The checkpoint cannot be used.
         """
+        ...
+
+
+class LoadedHead(NeedsMemory, Protocol):
+    """A head that is ready to compute."""
+
+    @property
+    def method(self) -> SpeculativeMethod:
+        """It is for."""
+        ...
+
+    def maker(self, num_blocks: int) -> Maker:
+        """Allocate its KV cache, if it has one; return what makes a table's proposer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFolder:
+    """A head's checkpoint, for which method and engine.
+
+    Attributes:
+        method: It is for.
+        tensors: Its checkpoint.
+        settings: Of the engine.
+    """
+
+    method: SpeculativeMethod
+    tensors: HeadTensors
+    settings: ResolvedConfig
+
+    @property
+    def max_rows(self) -> int:
+        """Rows that draft at once."""
+        return self.settings.config.scheduler.max_num_seqs
+
+    @property
+    def weight_bytes(self) -> int:
+        """At most: less where matrices are quantized."""
+        return self.tensors.num_elements * DTYPE_BYTES[self.settings.dtype]
+
+    def builder(self, backend: Backend) -> HeadBuilder:
+        """Return what packs its tensors."""
         options = replace(
             self.settings.config.model,
             quantization=self.method.quantization,
@@ -86,34 +130,43 @@ class FoundHead:
             activations="int8",
         )
         scheme = create_plan(options).layers
-        builder = HeadBuilder(self.tensors, target.backend, self.settings.dtype, scheme)
-        try:
-            heads = load_medusa(self.names, builder, target)
-        except QuireError as error:
-            raise _refuse(self.method, error) from error
-        heads.reserve(self.settings.config.scheduler.max_num_seqs)
-        log.info(
-            "drafts by %s: %d Medusa heads, %s",
-            self.tensors.path,
-            heads.num_heads,
-            format_bytes(heads.weight_bytes),
-        )
-        return LoadedHead(self.method, heads, self.scratch_bytes)
+        return HeadBuilder(self.tensors, backend, self.settings.dtype, scheme)
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedHead:
-    """A head that is ready to compute.
+class FoundMedusa:
+    """Medusa heads that are not loaded; see :class:`FoundHead`."""
 
-    Attributes:
-        method: It is for.
-        heads: On the target's backend.
-        scratch_bytes: Its buffers.
-    """
+    folder: HeadFolder
+    names: MedusaNames
+    target: ModelConfig
+    spec: None = None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of its own."""
+        return self.folder.weight_bytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """States of each row, and logits."""
+        return 4 * self.folder.max_rows * (3 * self.target.hidden_size + self.target.vocab_size)
+
+    def load(self, target: Decoder) -> LoadedMedusa:
+        """Load them."""
+        heads = load_medusa(self.names, self.folder.builder(target.backend), target)
+        heads.reserve(self.folder.max_rows)
+        return LoadedMedusa(self.folder.method, heads, self.scratch_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedMedusa:
+    """Medusa heads; see :class:`LoadedHead`."""
 
     method: SpeculativeMethod
     heads: MedusaHeads
     scratch_bytes: int
+    spec: None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -125,29 +178,132 @@ class LoadedHead:
         return lambda table: MedusaProposer(table, self.heads)
 
 
-def find_heads(folder: Path, target: ModelConfig, resolved: ResolvedConfig) -> list[FoundHead]:
+@dataclass(frozen=True, slots=True)
+class FoundRecurrent:
+    """A head with a layer that is not loaded; see :class:`FoundHead`."""
+
+    folder: HeadFolder
+    shape: HeadShape
+    load_head: LoadRecurrent
+    activation_dtype: str
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of its own."""
+        rope, max_positions = self.shape.config.rope, self.folder.settings.max_model_len
+        tables = 0 if rope is None else rope_table_bytes(rope, max_positions)
+        return self.folder.weight_bytes + tables
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Activations, logits, states that wait, and those that the target keeps for it."""
+        config, width = self.shape.config, max(len(self.shape.layers), 1)
+        max_tokens = self.folder.settings.config.scheduler.max_num_batched_tokens
+        kept = MAX_KEPT + 2 * max_tokens
+        nbytes = DTYPE_BYTES[self.activation_dtype] * kept * width * config.hidden_size
+        return nbytes + recurrent.scratch_bytes(
+            config, MAX_TOKENS, self.folder.max_rows, self.shape.draft_size, self.activation_dtype
+        )
+
+    @property
+    def spec(self) -> KVCacheSpec:
+        """Blocks of its KV cache."""
+        config, settings = self.shape.config, self.folder.settings
+        return KVCacheSpec(
+            num_layers=1,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            block_size=settings.config.cache.block_size,
+            dtype=settings.kv_cache_dtype,
+        )
+
+    def load(self, target: Decoder) -> LoadedRecurrent:
+        """Load it."""
+        settings = self.folder.settings
+        builder = self.folder.builder(target.backend)
+        head = self.load_head(self.shape, builder, target, settings.max_model_len)
+        head.reserve(MAX_TOKENS, self.folder.max_rows)
+        limits = [settings.max_model_len, self.folder.method.max_model_len]
+        most = min(limit for limit in limits if limit is not None)
+        return LoadedRecurrent(self.folder.method, head, self.scratch_bytes, self.spec, most)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRecurrent:
+    """A head with a layer; see :class:`LoadedHead`."""
+
+    method: SpeculativeMethod
+    head: RecurrentHead
+    scratch_bytes: int
+    spec: KVCacheSpec
+    max_model_len: int
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of its own."""
+        return self.head.weight_bytes
+
+    def maker(self, num_blocks: int) -> Maker:
+        """Allocate its KV cache; return what makes a table's proposer."""
+        kv_cache = self.head.backend.kv_cache(self.spec, num_blocks)
+        return lambda table: RecurrentProposer(table, self.head, kv_cache, self.max_model_len)
+
+
+def find_heads(
+    folder: Path, target: ModelConfig, resolved: ResolvedConfig, activation_dtype: str
+) -> list[FoundHead]:
     """Return the heads that the settings ask for; weights are not read.
 
     Args:
         folder: The target's checkpoint.
         target: Its shape.
         resolved: The engine's settings.
+        activation_dtype: Of the backend.
 
     Raises:
         ConfigError: One of them cannot be used.
     """
-    found = []
+    found: list[FoundHead] = []
     for method in resolved.config.speculative.methods():
         if method.method in METHODS:
             try:
-                tensors = HeadTensors(_find_folder(method, folder))
-                names = read_medusa(tensors, target.hidden_size, target.vocab_size)
+                found.append(_find(method, folder, target, resolved, activation_dtype))
             except ConfigError:
                 raise
             except QuireError as error:
                 raise _refuse(method, error) from error
-            found.append(FoundHead(method, tensors, names, resolved, target))
     return found
+
+
+def load_head(found: FoundHead, target: Decoder) -> LoadedHead:
+    """Load a head.
+
+    Raises:
+        ConfigError: The checkpoint cannot be used.
+    """
+    method = found.folder.method
+    try:
+        loaded = found.load(target)
+    except QuireError as error:
+        raise _refuse(method, error) from error
+    name = method.model or f"the {method.method} heads in the package"
+    log.info("drafts by %s: %s", name, format_bytes(loaded.weight_bytes))
+    return loaded
+
+
+def _find(
+    method: SpeculativeMethod,
+    folder: Path,
+    target: ModelConfig,
+    resolved: ResolvedConfig,
+    activation_dtype: str,
+) -> FoundHead:
+    own = HeadFolder(method, HeadTensors(_find_folder(method, folder)), resolved)
+    if method.method == "medusa":
+        names = read_medusa(own.tensors, target.hidden_size, target.vocab_size)
+        return FoundMedusa(own, names, target)
+    read, load = RECURRENT[method.method]
+    return FoundRecurrent(own, read(own.tensors, target), load, activation_dtype)
 
 
 def with_heads(demand: MemoryDemand, heads: Iterable[NeedsMemory]) -> MemoryDemand:
@@ -157,6 +313,7 @@ def with_heads(demand: MemoryDemand, heads: Iterable[NeedsMemory]) -> MemoryDema
             demand,
             weight_bytes=demand.weight_bytes + head.weight_bytes,
             scratch_bytes=demand.scratch_bytes + head.scratch_bytes,
+            pools=demand.pools if head.spec is None else (*demand.pools, KVPool(head.spec)),
         )
     return demand
 

@@ -80,7 +80,7 @@ class DraftModelProposer:
         counts = np.zeros(len(rows), np.int32)
         # The last known token is computed in any case: its logits are wanted.
         starts = np.minimum(self._slots.find(rows), known - 1)
-        lengths = _share(known - starts, MAX_TOKENS)
+        lengths = share(known - starts, MAX_TOKENS)
         ends = starts + lengths
         live = np.flatnonzero(ends == known)
         part = lengths > 0
@@ -129,7 +129,7 @@ class DraftModelProposer:
         return fitted
 
 
-def _share(wanted: IntArray, budget: int) -> IntArray:
+def share(wanted: IntArray, budget: int) -> IntArray:
     """Divide a budget of tokens (B,): who wants few gets all of it first."""
     if wanted.sum() <= budget:
         return wanted

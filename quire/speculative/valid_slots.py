@@ -122,7 +122,7 @@ class ValidSlots:
         positions = (starts - (ends - lengths)).repeat(lengths)
         positions += np.arange(len(positions))
         hashes = np.zeros(len(positions) + 1, np.uint64)
-        _mix(table.token_ids[token_rows, positions], positions).cumsum(out=hashes[1:])
+        mix(table.token_ids[token_rows, positions], positions).cumsum(out=hashes[1:])
         hashes[1:] += (self._hashes[rows] - hashes[ends - lengths]).repeat(lengths)
         numbers = positions // block_size
         blocks = table.block_ids[token_rows, numbers]
@@ -130,7 +130,7 @@ class ValidSlots:
         return _Span(ends, hashes[1:], blocks, slots)
 
 
-def _mix(tokens: IntArray, positions: npt.NDArray[np.int64]) -> Hashes:
+def mix(tokens: IntArray, positions: npt.NDArray[np.int64]) -> Hashes:
     """Return 64 bits for each token at its position.
 
     The sum over all positions, modulo 2^64, is the hash of a sequence.

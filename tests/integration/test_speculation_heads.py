@@ -17,7 +17,8 @@ from tests.draft_heads import medusa_tensors, write_head
 
 TINY = ASSETS / "quire-tiny"
 D, V = 256, 2048
-METHODS = ["medusa"]
+METHODS = ["medusa", "eagle", "eagle3", "mtp"]
+HEADS = ASSETS / "quire-tiny-heads"
 PROMPTS = [
     "Once upon a time, there was a little girl who",
     "The dog ran to the park and",
@@ -44,9 +45,9 @@ Create = Callable[..., LLM]
 
 @pytest.fixture(scope="module")
 def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return a folder of random heads for quire-tiny by method."""
-    root = tmp_path_factory.mktemp("heads")
-    return {"medusa": write_head(root / "medusa", medusa_tensors(D, num_heads=4))}
+    """Return a folder of heads for quire-tiny by method: those in the package, or random ones."""
+    random = write_head(tmp_path_factory.mktemp("medusa"), medusa_tensors(D, num_heads=4))
+    return {"medusa": random, **{method: HEADS / method for method in METHODS[1:]}}
 
 
 @pytest.fixture
@@ -137,6 +138,22 @@ def test_heads_in_the_package_draft_well(create: Create, method: str) -> None:
         assert after[0] - before[0] > 1.0 * (after[1] - before[1])
 
 
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_a_warm_prefix_is_drafted_from_as_a_cold_one(create: Create, method: str) -> None:
+    """What the head computed of a prefix is found with it, but for one position."""
+    llm = create(speculative_config={"method": method, "adaptive": False})
+    own = SamplingParams(temperature=0.0, max_tokens=60)
+    story = "Tell me about the moon. " * 20
+    held = []
+    for _ in range(2):
+        before = [count(llm, stem) for stem in ("accepted_tokens", "drafts")]
+        outputs = llm.chat([[{"role": "user", "content": story}]], own)
+        after = [count(llm, stem) for stem in ("accepted_tokens", "drafts")]
+        held.append((after[0] - before[0]) / (after[1] - before[1]))
+    assert outputs[0].num_cached_tokens > 64
+    assert held[1] > 0.6 * held[0] > 0
+
+
 def test_memory_is_counted(create: Create, heads: dict[str, Path]) -> None:
     alone, both = (
         create(max_model_len=512, speculative_config=config).engine.stats()
@@ -147,3 +164,18 @@ def test_memory_is_counted(create: Create, heads: dict[str, Path]) -> None:
     assert 8 * D * D * 2 <= more[0] < 8 * D * D * 3
     assert more[1] == 4 * 8 * (3 * D + V)
     assert more[2] == 0
+
+
+def test_memory_of_a_head_with_a_layer_is_counted(create: Create) -> None:
+    executors = [
+        create(max_model_len=512, speculative_config=config).engine.engine.executor
+        for config in (None, {"method": "eagle3"})
+    ]
+    stats = [executor.stats() for executor in executors]
+    name = 'memory_bytes{pool="weights"}'
+    assert 900_000 < stats[1][name] - stats[0][name] < 1_300_000
+    head_bytes = 2 * 2 * 32 * 2  # K and V of 2 heads of 32 in 16 bits
+    for executor, own, token_bytes in zip(executors, stats, (0, head_bytes), strict=True):
+        per_token = own['memory_bytes{pool="kv_cache"}'] / executor.num_blocks
+        spec = executor.kv_cache_spec
+        assert per_token / spec.block_size == spec.token_bytes + token_bytes

@@ -1,0 +1,55 @@
+"""EAGLE: feature and embedding through one matrix and one layer, whose output is the next feature.
+
+The feature is what the target's final norm makes of a position, so that the target's head reads
+the output without a norm of its own.
+
+Source: Li et al. 2024 (EAGLE); names of tensors as in its published checkpoints.
+"""
+
+from __future__ import annotations
+
+from quire.core.model_config import ModelConfig
+from quire.models.decoder import Decoder
+from quire.models.draft_heads.head_layer import (
+    EMBEDDING,
+    HeadShape,
+    build_layer,
+    find_layer,
+    layer_shapes,
+    own_or,
+    read_layer,
+    table_shapes,
+)
+from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
+from quire.models.draft_heads.recurrent import Addition, HeadParts, MixedEntry, RecurrentHead
+from quire.models.tensor_source import check_tensors
+
+
+def read_eagle(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
+    """Check a folder.
+
+    Raises:
+        ModelLoadError: It is no EAGLE head of that target.
+    """
+    config = read_layer(tensors, target)
+    shape = HeadShape(config, find_layer(tensors, ["layers.0."]), target.vocab_size)
+    size = config.hidden_size
+    shapes = layer_shapes(tensors, shape, size, [f"{shape.layer}post_attention_layernorm"])
+    shapes["fc.weight"] = (size, 2 * size)
+    if "fc.bias" in tensors.names:
+        shapes["fc.bias"] = (size,)
+    tables = {EMBEDDING: target.vocab_size, "lm_head": target.vocab_size}
+    check_tensors(tensors, shapes | table_shapes(tensors, tables, size), ())
+    return shape
+
+
+def load_eagle(
+    shape: HeadShape, builder: HeadBuilder, target: Decoder, max_positions: int
+) -> RecurrentHead:
+    """Make the head."""
+    layer = build_layer(builder, shape, max_positions, Addition(builder.backend))
+    entry = MixedEntry(builder.linear(["fc"]))
+    embedding = own_or(builder, EMBEDDING, target.embedding)
+    output = own_or(builder, "lm_head", target.head)
+    parts = HeadParts(embedding, None, entry, layer, output, None, builder.weight_bytes)
+    return RecurrentHead(shape.config, builder.backend, parts, shape.layers)

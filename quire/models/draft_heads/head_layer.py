@@ -1,0 +1,160 @@
+"""The one decoder layer of a head that drafts token after token, out of its checkpoint.
+
+D model dim of the head, which is the target's; V vocabulary of the target, W that of the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.core.errors import ModelLoadError
+from quire.core.model_config import ModelConfig
+from quire.kernels.backend import AttentionSpec, Linear
+from quire.layers.decoder_layer import DecoderLayer
+from quire.layers.mlp import GatedMLP
+from quire.layers.norm import Norm
+from quire.layers.rope import rope_tables
+from quire.models.config_fields import ConfigFields
+from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors, refuse_width
+from quire.models.llama import read_decoder
+
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+#: Tables that a head may bring: of tokens, and its output.
+EMBEDDING = "embed_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """What a head's checkpoint says.
+
+    Attributes:
+        config: Of its layer; ``vocab_size`` is the target's.
+        layer: What the names of the layer's tensors begin with.
+        draft_size: W.
+        layers: Of the target whose states it reads; empty for the final norm's.
+    """
+
+    config: ModelConfig
+    layer: str
+    draft_size: int
+    layers: tuple[int, ...] = ()
+
+
+def read_layer(tensors: HeadTensors, target: ModelConfig) -> ModelConfig:
+    """Read the shape of the layer, in any of the published layouts.
+
+    Raises:
+        ModelLoadError: A field is missing or wrong, or of another width than the target.
+    """
+    values = dict(tensors.config.values)
+    values |= values.get("transformer_layer_config") or {}
+    values |= {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1}
+    values["vocab_size"] = target.vocab_size
+    values.setdefault("max_position_embeddings", target.max_position_embeddings)
+    config = read_decoder(ConfigFields(values, tensors.config.where), dtype=target.dtype)
+    refuse_width(tensors, "config.json", config.hidden_size, "hidden size", target.hidden_size)
+    own = tensors.config.values.get("vocab_size", target.vocab_size)
+    if "transformer_layer_config" not in tensors.config.values:
+        refuse_width(tensors, "config.json", own, "vocabulary", target.vocab_size)
+    return config
+
+
+def layer_shapes(
+    tensors: HeadTensors, shape: HeadShape, input_size: int, norms: Sequence[str]
+) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of the layer and the tables that the head brings.
+
+    Args:
+        tensors: Of the head.
+        shape: Read from it.
+        input_size: Of its attention.
+        norms: Modules of all norms over D.
+    """
+    config, layer = shape.config, shape.layer
+    size, wide = config.hidden_size, config.intermediate_size
+    q, kv = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{layer}{QKV[0]}.weight": (q, input_size),
+        f"{layer}{QKV[1]}.weight": (kv, input_size),
+        f"{layer}{QKV[2]}.weight": (kv, input_size),
+        f"{layer}self_attn.o_proj.weight": (size, q),
+        f"{layer}mlp.gate_proj.weight": (wide, size),
+        f"{layer}mlp.up_proj.weight": (wide, size),
+        f"{layer}mlp.down_proj.weight": (size, wide),
+    }
+    for module, rows in zip(QKV, (q, kv, kv), strict=True):
+        if f"{layer}{module}.bias" in tensors.names:
+            shapes[f"{layer}{module}.bias"] = (rows,)
+    shapes |= {f"{module}.weight": (size,) for module in norms}
+    return shapes
+
+
+def build_layer(
+    builder: HeadBuilder, shape: HeadShape, max_positions: int, last_norm: Norm
+) -> DecoderLayer:
+    """Make the layer.
+
+    Args:
+        builder: Of the head.
+        shape: Read from it.
+        max_positions: Longest context, in tokens.
+        last_norm: Ends it.
+    """
+    config, layer, backend = shape.config, shape.layer, builder.backend
+    assert config.rope is not None, "a Llama-style layer without a rotary embedding"
+    cos, sin = (backend.from_numpy(table) for table in rope_tables(config.rope, max_positions))
+    builder.weight_bytes += cos.nbytes + sin.nbytes
+    spec = AttentionSpec(
+        layer=0,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        scale=config.head_dim**-0.5,
+    )
+    gate_up = [f"{layer}mlp.gate_proj", f"{layer}mlp.up_proj"]
+    return DecoderLayer(
+        qkv=builder.linear([layer + module for module in QKV]),
+        attention=backend.attention(spec, rope=(cos, sin)),
+        output=builder.linear([f"{layer}self_attn.o_proj"]),
+        mlp_norm=builder.norm(f"{layer}post_attention_layernorm", config.norm_eps),
+        feed_forward=GatedMLP(
+            backend,
+            builder.linear(gate_up),
+            builder.linear([f"{layer}mlp.down_proj"]),
+            config.activation,
+        ),
+        next_norm=last_norm,
+        plan=0,
+    )
+
+
+def own_or(builder: HeadBuilder, module: str, shared: Linear) -> Linear:
+    """Return a table of the head's own, or the target's where it brings none."""
+    if f"{module}.weight" in builder.tensors.names:
+        return builder.linear([module], is_table=True)
+    return shared
+
+
+def table_shapes(
+    tensors: HeadTensors, tables: dict[str, int], size: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes (rows, D) of those tables that the head brings."""
+    names = {f"{module}.weight": (rows, size) for module, rows in tables.items()}
+    return {name: shape for name, shape in names.items() if name in tensors.names}
+
+
+def find_layer(tensors: HeadTensors, prefixes: Sequence[str]) -> str:
+    """Return which prefix the layer's tensors have.
+
+    Raises:
+        ModelLoadError: None.
+    """
+    for prefix in prefixes:
+        if f"{prefix}{QKV[0]}.weight" in tensors.names:
+            return prefix
+    some = ", ".join(sorted(tensors.names)[:4])
+    raise ModelLoadError(
+        f"[load] a draft head of this kind must have {prefixes[0]}{QKV[0]}.weight; got {some} and "
+        f"others in {tensors.path}."
+    )

@@ -1,0 +1,265 @@
+"""Heads that draft one token after the other by one decoder layer: EAGLE, EAGLE-3, MTP modules.
+
+At position p such a head reads a pair, (feature of position p - 1, token p), attends to the pairs
+before it and predicts token p + 1; its own output is the feature of position p in a draft. T pairs
+of a step, L of them whose outputs are wanted, S width of the target's states, D model dim of the
+head, V vocabulary, W that of the draft.
+
+Published code numbers a pair by its feature, one lower; the rotary embedding tells distances only,
+so that weights mean the same here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from quire.core.kv_cache_spec import DTYPE_BYTES
+from quire.core.model_config import ModelConfig
+from quire.kernels.backend import Array, Backend, KVCache, Linear
+from quire.kernels.forward_batch import BatchRows, ForwardBatch
+from quire.layers.decoder_layer import DecoderLayer
+from quire.layers.norm import Norm
+from quire.layers.workspace import Activations, Workspace, workspace_bytes
+
+#: Buffers (T, D) besides those of a decoder: embeddings, features, and both side by side.
+NUM_BUFFERS = 4
+
+
+class Entry(Protocol):
+    """How a pair enters the layer."""
+
+    def __call__(self, pair: Pair, layer: DecoderLayer, step: Activations) -> None:
+        """Fill ``step.residual`` and ``step.qkv``; the pair may be overwritten."""
+        ...
+
+
+@dataclass(slots=True)
+class Pair:
+    """Embeddings and features of a step, and room for both side by side.
+
+    Attributes:
+        embeds, features: (T, D).
+        wide: (2 T, D): row 2 t is of the embedding, 2 t + 1 of the feature; uninitialised.
+        rows: (T,) int32 numbers from 0.
+        even, odd: (T,) int32 rows of ``wide``.
+        backend: Of the arrays.
+    """
+
+    embeds: Array
+    features: Array
+    wide: Array
+    rows: Array
+    even: Array
+    odd: Array
+    backend: Backend
+
+    def side_by_side(self) -> Array:
+        """Return (T, 2 D): embeddings, then features."""
+        self.backend.scatter_rows(self.embeds, self.even, self.wide)
+        self.backend.scatter_rows(self.features, self.odd, self.wide)
+        num_rows, size = self.embeds.shape
+        return self.wide.reshape(num_rows, 2 * size)
+
+
+@dataclass(frozen=True, slots=True)
+class MixedEntry:
+    """Through one matrix, as in EAGLE and MTP modules: the mix is the residual.
+
+    Attributes:
+        mix: 2 D to D.
+        embed_norm, feature_norm: Before it, or None.
+        input_norm: Of the layer, or None.
+    """
+
+    mix: Linear
+    embed_norm: Norm | None = None
+    feature_norm: Norm | None = None
+    input_norm: Norm | None = None
+
+    def __call__(self, pair: Pair, layer: DecoderLayer, step: Activations) -> None:
+        """Mix, then queries, keys and values of the mix."""
+        if self.embed_norm is not None and self.feature_norm is not None:
+            self.embed_norm(pair.embeds, pair.embeds)
+            self.feature_norm(pair.features, pair.features)
+        self.mix(pair.side_by_side(), step.residual, step.rows)
+        entering = step.residual
+        if self.input_norm is not None:
+            entering = self.input_norm(step.residual, step.normed)
+        layer.qkv(entering, step.qkv, step.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class WideEntry:
+    """Side by side into an attention of double width, as in EAGLE-3: the feature is the residual.
+
+    Attributes:
+        embed_norm, feature_norm: Before it.
+        adds_normed: The feature is added after its norm and not before.
+    """
+
+    embed_norm: Norm
+    feature_norm: Norm
+    adds_normed: bool = False
+
+    def __call__(self, pair: Pair, layer: DecoderLayer, step: Activations) -> None:
+        """Keep the feature, then queries, keys and values of both."""
+        gather, features = pair.backend.gather_rows, pair.features
+        if not self.adds_normed:
+            gather(features, pair.rows, step.residual)
+        self.embed_norm(pair.embeds, pair.embeds)
+        self.feature_norm(features, features)
+        if self.adds_normed:
+            gather(features, pair.rows, step.residual)
+        layer.qkv(pair.side_by_side(), step.qkv, step.rows)
+
+
+class Addition:
+    """In place of a last norm: the sum itself."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def __call__(self, x: Array, out: Array, residual: Array | None = None) -> Array:
+        """Add ``x`` to ``residual`` and write the sum to ``out``."""
+        assert residual is not None, "a layer ends with an addition"
+        rows = self._backend.from_numpy(np.arange(x.shape[0], dtype=np.int32))
+        self._backend.add_rows(residual, x, rows)
+        return self._backend.gather_rows(residual, rows, out)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadParts:
+    """What a loader made.
+
+    Attributes:
+        embedding: Of tokens; the target's or its own.
+        fc: S to D, makes features of the target's states; None where they are features.
+        entry: How pairs enter.
+        layer: Of the head; its last norm is the one before ``output``.
+        output: D to W.
+        draft_ids: (W,) int64, ids of the target; None where the vocabularies are the same.
+        weight_bytes: Of all that is not the target's.
+    """
+
+    embedding: Linear
+    fc: Linear | None
+    entry: Entry
+    layer: DecoderLayer
+    output: Linear
+    draft_ids: np.ndarray | None
+    weight_bytes: int
+
+
+class RecurrentHead:
+    """A loaded head.
+
+    Args:
+        config: Shape of its one layer; ``vocab_size`` is the target's.
+        backend: Of the target.
+        parts: Its weights.
+        layers: Of the target at whose entry it reads states; empty for those of the final norm.
+    """
+
+    def __init__(
+        self, config: ModelConfig, backend: Backend, parts: HeadParts, layers: tuple[int, ...]
+    ) -> None:
+        self.config = config
+        self.backend = backend
+        self.layers = layers
+        self.weight_bytes = parts.weight_bytes
+        self.state_size = config.hidden_size if parts.fc is None else parts.fc.in_features
+        self._parts = parts
+        self.reserve(1, 1)
+
+    def reserve(self, max_tokens: int, max_rows: int) -> None:
+        """Allocate for steps of up to so many pairs and rows of logits; more reserve again."""
+        backend, size = self.backend, self.config.hidden_size
+        dtype = backend.activation_dtype
+        self._workspace = Workspace(backend, self.config, max_tokens)
+        self._embeds, self._features = (backend.empty((max_tokens, size), dtype) for _ in range(2))
+        self._wide = backend.empty((2 * max_tokens, size), dtype)
+        numbers = np.arange(2 * max_tokens, dtype=np.int32)
+        cuts = numbers[:max_tokens], numbers[::2], numbers[1::2]
+        self._numbers = [backend.from_numpy(np.ascontiguousarray(cut)) for cut in cuts]
+        self._drafted = backend.empty((max_rows, self._parts.output.out_features))
+        self._logits = self._drafted
+        if self._parts.draft_ids is not None:
+            self._logits = backend.empty((max_rows, self.config.vocab_size))
+            self._draft_ids = backend.from_numpy(self._parts.draft_ids)
+
+    def features(self, states: Array) -> Array:
+        """Return features (T, D) of the target's states (T, S)."""
+        fc = self._parts.fc
+        return states if fc is None else fc(states)
+
+    def forward(
+        self, batch: ForwardBatch, features: Array, kv_cache: KVCache
+    ) -> tuple[Array, Array]:
+        """Compute pairs and store their K and V.
+
+        Args:
+            batch: The step's rows, whose ``input_ids`` are the tokens of the pairs.
+            features: (T, D) of the pairs.
+            kv_cache: Of the head, read and written.
+
+        Returns:
+            The outputs (L, D) of ``batch.logits_indices``, and their logits (L, V) float32. The
+            arrays are the head's: the next call overwrites them.
+        """
+        parts, num_rows = self._parts, batch.input_ids.shape[0]
+        num_wanted = batch.logits_indices.shape[0]
+        if num_rows > self._workspace.max_tokens or num_wanted > self._drafted.shape[0]:
+            self.reserve(
+                max(num_rows, self._workspace.max_tokens),
+                max(num_wanted, self._drafted.shape[0]),
+            )
+        rows, even, odd = (numbers[:num_rows] for numbers in self._numbers)
+        pair = Pair(
+            self._embeds[:num_rows],
+            self._features[:num_rows],
+            self._wide[: 2 * num_rows],
+            rows,
+            even,
+            odd,
+            self.backend,
+        )
+        # A copy first: features may be outputs of the step before, in buffers of this one.
+        self.backend.gather_rows(features, rows, pair.features)
+        layer = parts.layer
+        step = self._workspace.all_rows(batch, [layer.attention.plan(batch, kv_cache)])
+        parts.embedding.lookup(batch.input_ids, pair.embeds, step.rows)
+        parts.entry(pair, layer, step)
+        layer.attention.run(step.qkv, step.plans[0], step.attended)
+        wanted, indices = self._workspace.wanted_rows(batch), batch.logits_indices
+        if num_wanted:
+            self.backend.gather_rows(step.attended, indices, wanted.attended)
+            self.backend.gather_rows(step.residual, indices, wanted.residual)
+            layer.feed(wanted)
+        return wanted.residual, self._compute_logits(wanted.normed, wanted.rows)
+
+    def _compute_logits(self, normed: Array, rows: BatchRows) -> Array:
+        num_rows = normed.shape[0]
+        drafted = self._drafted[:num_rows]
+        if num_rows:
+            self._parts.output(normed, drafted, rows)
+        if self._parts.draft_ids is None:
+            return drafted
+        logits = self._logits[:num_rows]
+        logits[...] = -np.inf
+        logits[:, self._draft_ids] = drafted
+        return logits
+
+
+def scratch_bytes(
+    config: ModelConfig, max_tokens: int, max_rows: int, draft_size: int, dtype: str
+) -> int:
+    """Return the bytes that :meth:`RecurrentHead.reserve` takes, activations held as ``dtype``."""
+    nbytes = workspace_bytes(config, max_tokens, dtype)
+    nbytes += DTYPE_BYTES[dtype] * NUM_BUFFERS * max_tokens * config.hidden_size
+    nbytes += 4 * max_rows * draft_size
+    if draft_size != config.vocab_size:
+        nbytes += 4 * max_rows * config.vocab_size
+    return nbytes

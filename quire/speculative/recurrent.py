@@ -1,0 +1,252 @@
+"""Tokens proposed by heads that draft one after the other: EAGLE, EAGLE-3 and MTP modules.
+
+The KV of the pair at position p depends on tokens up to p, and lies in slot p of a cache that has a
+block for each block id of the target, read through the target's block tables. Pairs are computed
+when proposals are asked for; until then the states wait. Where states were never told (a prefix
+that was found in the cache, states that had to make room), a head attends to the positions after
+that only. B rows of the token table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.kernels.backend import Array, KVCache
+from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.ragged_batch import ragged_batch
+from quire.kernels.token_table import IntArray, TokenTable
+from quire.models.draft_heads.recurrent import RecurrentHead
+from quire.speculative.draft_model import MAX_TOKENS, share
+from quire.speculative.kept_states import KeptStates
+from quire.speculative.proposer import Draw
+from quire.speculative.slot_keys import SlotKeys
+from quire.speculative.target_states import ComputedStates, WantedStates
+
+#: Positions whose states wait, over all rows.
+MAX_KEPT = 2048
+
+
+@dataclass(slots=True)
+class _Row:
+    """What is known of a row.
+
+    Attributes:
+        end: Its pairs before this position are in the cache, or will never be.
+        start: The head attends from here on, the first position of a block; None: not looked up.
+    """
+
+    end: int
+    start: int | None = None
+
+
+class RecurrentProposer:
+    """See :class:`~quire.speculative.target_states.StateReader`.
+
+    Args:
+        table: Of the target's runner.
+        head: On the target's backend.
+        kv_cache: Of the head, with as many blocks of the same size as the target's.
+        max_model_len: Rows of more tokens get no proposals.
+    """
+
+    def __init__(
+        self, table: TokenTable, head: RecurrentHead, kv_cache: KVCache, max_model_len: int
+    ) -> None:
+        self._table = table
+        self._head = head
+        self._kv_cache = kv_cache
+        self._max_model_len = max_model_len
+        self._block_size = kv_cache.spec.block_size
+        self._keys = SlotKeys(table, kv_cache.num_blocks, self._block_size)
+        self._kept = KeptStates(head.backend, head.state_size, MAX_KEPT)
+        self._rows: dict[int, _Row] = {}
+
+    @property
+    def wanted_states(self) -> WantedStates:
+        """Those of every position, of the head's layers."""
+        return WantedStates(of_every_position=True, layers=self._head.layers)
+
+    def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
+        """Have a row of which nothing is known yet."""
+        self.forget(row)
+
+    def forget(self, row: int) -> None:
+        """Let go of a row's states; its KV may be found again by its tokens."""
+        self._rows.pop(row, None)
+        self._kept.forget(row)
+
+    def fork(self, parent: int, child: int) -> None:
+        """Copy what is known of a row."""
+        known, places = self._rows.get(parent), self._kept.places.get(parent, [])
+        if known is None or len(places) > self._kept.num_free:
+            return  # the child begins with its own next states
+        self._rows[child] = _Row(known.end, known.start)
+        filled = [place for place in places if place]
+        for _ in range(len(places) - len(filled)):  # at most the first
+            self._kept.append_zeros(child)
+        if filled:
+            states = self._kept.read(filled)
+            own = self._kept.append(child, len(filled))
+            self._kept.write(states, list(range(len(filled))), own)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy the head's blocks as the target's were."""
+        self._kv_cache.copy_blocks(pairs)
+        self._keys.copy_blocks(pairs)
+
+    def observe(self, computed: ComputedStates) -> None:
+        """Keep the states until proposals are asked for."""
+        if int(computed.counts.sum()) > self._kept.num_free:
+            self._make_room(self._rows.keys() | set(computed.rows.tolist()))
+        indices: list[int] = []
+        places: list[int] = []
+        first = 0
+        columns = (computed.rows.tolist(), computed.starts.tolist(), computed.counts.tolist())
+        for row, start, count in zip(*columns, strict=True):
+            skipped = self._next_state(row) - start
+            if skipped < 0 or count - skipped > self._kept.num_free:
+                skipped = self._begin_at(row, start, start + count)
+            if skipped < count:
+                indices += range(first + skipped, first + count)
+                places += self._kept.append(row, count - skipped)
+            first += count
+        if indices:
+            self._kept.write(computed.states, indices, places)
+
+    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+        """Write proposals into the table; see the protocol."""
+        counts = np.zeros(len(rows), np.int32)
+        known = self._table.num_tokens[rows]
+        most = np.minimum(most, self._max_model_len - known)
+        # States are those of all tokens but the last, which was drawn from the last of them.
+        ready = [
+            i
+            for i, row in enumerate(rows.tolist())
+            if most[i] > 0
+            and self._kept.places.get(row)
+            and self._next_state(row) == known[i] - 1
+            and self._find_start(row, int(known[i]))
+        ]
+        if ready:
+            counts[ready] = self._draft(rows[ready], most[ready], draw)
+        return counts
+
+    def _draft(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+        table, head, kept = self._table, self._head, self._kept
+        known = table.num_tokens[rows]
+        counts = np.zeros(len(rows), np.int32)
+        infos = [self._rows[row] for row in rows.tolist()]
+        starts = np.array([info.start for info in infos], np.int32)
+        begins = np.array([info.end for info in infos], np.int32)
+        lengths = share(known - begins, MAX_TOKENS)
+        ends = begins + lengths
+        places = [
+            place
+            for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)
+            for place in kept.places[row][:length]
+        ]
+        part = lengths > 0
+        batch = self._batch(rows[part], starts[part], begins[part], lengths[part])
+        live = np.flatnonzero(ends == known)
+        batch.logits_indices = batch.logits_indices[ends[part] == known[part]]
+        features = head.features(kept.read(places))
+        outputs, logits = self._forward(batch, features)
+        for row, info, end in zip(rows.tolist(), infos, ends.tolist(), strict=True):
+            self._keys.fill(row, info.end, end)
+            kept.drop(row, end - info.end)
+            info.end = end
+        while len(live):
+            tokens = draw(logits, rows[live], known[live] + counts[live])
+            possible = tokens >= 0
+            live = live[possible]
+            table.token_ids[rows[live], known[live] + counts[live]] = tokens[possible]
+            counts[live] += 1
+            goes_on = counts[live] < most[live]
+            live = live[goes_on]
+            if not len(live):
+                break
+            at = np.flatnonzero(possible)[goes_on].astype(np.int32)
+            features = head.backend.empty(
+                (len(at), outputs.shape[1]), head.backend.activation_dtype
+            )
+            head.backend.gather_rows(outputs, head.backend.from_numpy(at), features)
+            ones = np.ones(len(live), np.int32)
+            batch = self._batch(rows[live], starts[live], ends[live], ones)
+            outputs, logits = self._forward(batch, features)
+            ends[live] += 1
+        return counts
+
+    def _forward(self, batch: ForwardBatch, features: Array) -> tuple[Array, Array]:
+        head = self._head
+        return head.forward(head.backend.upload(batch), features, self._kv_cache)
+
+    def _batch(
+        self, rows: IntArray, firsts: IntArray, starts: IntArray, lengths: IntArray
+    ) -> ForwardBatch:
+        """Lay out pairs that see positions from ``firsts`` on: blocks before are left out."""
+        batch = ragged_batch(self._table, self._block_size, rows, starts, lengths)
+        if firsts.any():
+            batch.seq_lens = batch.seq_lens - firsts
+            width = -(-int(batch.seq_lens.max()) // self._block_size)
+            columns = (firsts // self._block_size)[:, None] + np.arange(width)
+            columns = np.minimum(columns, self._table.block_ids.shape[1] - 1)
+            batch.block_tables = np.ascontiguousarray(self._table.block_ids[rows[:, None], columns])
+        return batch
+
+    def _next_state(self, row: int) -> int:
+        """Return the position whose state is to come."""
+        known = self._rows.get(row)
+        return -1 if known is None else known.end - 1 + len(self._kept.places.get(row, ()))
+
+    def _find_start(self, row: int, num_tokens: int) -> bool:
+        """See to it that a row knows where it begins to attend; whether that is before its end."""
+        info, block_size = self._rows[row], self._block_size
+        if info.start is None:
+            start = self._keys.first_valid(row, info.end)
+            start = -(-start // block_size) * block_size
+            if start >= num_tokens:
+                return False
+            if start > info.end:  # pairs that nothing will attend to
+                self._kept.drop(row, start - info.end)
+                info.end = start
+            info.start = start
+        # The target may have given blocks back that its window has left.
+        while info.start < info.end and self._table.block_ids[row, info.start // block_size] == 0:
+            info.start += block_size
+        return info.start <= info.end
+
+    def _begin_at(self, row: int, start: int, stop: int) -> int:
+        """Begin anew with states from ``start`` to ``stop``; return how many find no room."""
+        self.forget(row)
+        skipped = self._num_cut(start, stop, self._kept.num_free)
+        if skipped:
+            self._rows[row] = _Row(start + skipped + 1)
+        else:
+            # The pair at ``start`` needs the state before: zeros, as at position 0.
+            self._rows[row] = _Row(start)
+            self._kept.append_zeros(row)
+        return skipped
+
+    def _num_cut(self, start: int, stop: int, most: int) -> int:
+        """Return how many states from ``start`` to ``stop`` are left out for ``most`` to be kept.
+
+        The first pair that can be computed is then the first of a block.
+        """
+        if stop - start <= most:
+            return 0
+        first_pair = -(-(stop - most + 1) // self._block_size) * self._block_size
+        return min(first_pair - 1, stop) - start
+
+    def _make_room(self, rows: set[int]) -> None:
+        """Let go of the oldest states of all, so that each of the rows can keep as many."""
+        most = MAX_KEPT // len(rows) // 2
+        for row, info in self._rows.items():
+            count = len(self._kept.places.get(row, ()))
+            dropped = self._num_cut(info.end - 1, info.end - 1 + count, most)
+            if dropped:
+                self._kept.drop(row, dropped)
+                info.end += dropped
+                info.start = None

@@ -1,0 +1,250 @@
+"""Heads that draft token after token: their drafts against the plain definition in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from quire.core.errors import ModelLoadError  # noqa: E402
+from quire.core.kv_cache_spec import KVCacheSpec  # noqa: E402
+from quire.kernels.registry import create_backend  # noqa: E402
+from quire.kernels.token_table import IntArray, TokenTable  # noqa: E402
+from quire.models.config_reader import read_model_config  # noqa: E402
+from quire.models.decoder import Decoder  # noqa: E402
+from quire.models.draft_heads.eagle import load_eagle, read_eagle  # noqa: E402
+from quire.models.draft_heads.eagle3 import load_eagle3, read_eagle3  # noqa: E402
+from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors  # noqa: E402
+from quire.models.draft_heads.mtp import load_mtp, read_mtp  # noqa: E402
+from quire.models.loader import load_model  # noqa: E402
+from quire.models.safetensors_file import SafetensorsFile  # noqa: E402
+from quire.speculative.recurrent import RecurrentProposer  # noqa: E402
+from quire.speculative.target_states import ComputedStates  # noqa: E402
+from quire.training.draft_layer import LayerShape  # noqa: E402
+from quire.training.eagle import EagleHead  # noqa: E402
+from quire.training.eagle3 import Eagle3Head  # noqa: E402
+from quire.training.head_files import load_head, save_head  # noqa: E402
+from quire.training.mtp import MTPHead  # noqa: E402
+from quire.training.oracle import draft_greedily  # noqa: E402
+from quire.training.target import Vocabulary  # noqa: E402
+from tools.random_checkpoint import PRESETS, random_checkpoint  # noqa: E402
+
+CONFIG = PRESETS["tiny-llama"]
+D, V = CONFIG["hidden_size"], CONFIG["vocab_size"]
+LAYERS = (0, 1, 2)
+BLOCK = 8
+KINDS = ["eagle", "eagle3", "eagle3-draft-vocabulary", "mtp"]
+READERS: dict[str, tuple[Any, Any]] = {
+    "eagle": (read_eagle, load_eagle),
+    "eagle3": (read_eagle3, load_eagle3),
+    "mtp": (read_mtp, load_mtp),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("target")
+    random_checkpoint(path, CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path, device: str) -> Decoder:
+    return load_model(folder, create_backend(device, threads=1))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(folder: Path) -> Vocabulary:
+    file = SafetensorsFile(folder / "model.safetensors")
+    names = ("model.embed_tokens.weight", "lm_head.weight", "model.norm.weight")
+    return Vocabulary(*(torch.tensor(file.tensor(name).float32()) for name in names))
+
+
+def write(kind: str, vocabulary: Vocabulary, path: Path) -> Path:
+    """Write a head of random weights."""
+    torch.manual_seed(9)
+    shape = LayerShape(D, 48, 4, 2, 16)
+    some = torch.arange(0, V, 3)
+    heads: dict[str, Callable[[], Any]] = {
+        "eagle": lambda: EagleHead(shape, vocabulary),
+        "eagle3": lambda: Eagle3Head(shape, vocabulary, LAYERS),
+        "eagle3-draft-vocabulary": lambda: Eagle3Head(shape, vocabulary, LAYERS, some),
+        "mtp": lambda: MTPHead(shape, vocabulary, CONFIG["num_hidden_layers"]),
+    }
+    head = heads[kind]()
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape))
+    save_head(head, path, "target", 512)
+    return path
+
+
+class Drafting:
+    """A proposer with the oracle next to it.
+
+    ``states`` (T, S) are random: of the final norm, then those of the layers.
+    """
+
+    def __init__(self, kind: str, folder: Path, target: Decoder, vocabulary: Vocabulary) -> None:
+        tensors = HeadTensors(folder)
+        read, load = READERS[kind.partition("-")[0]]
+        shape = read(tensors, target.config)
+        self.head = load(shape, HeadBuilder(tensors, target.backend, "float32"), target, 512)
+        self.oracle = load_head(folder, vocabulary)
+        self.backend = target.backend
+        config = self.head.config
+        spec = KVCacheSpec(
+            num_layers=1,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            block_size=BLOCK,
+            dtype="float32",
+        )
+        self.table = TokenTable(4, 64)
+        cache = self.backend.kv_cache(spec, 128)
+        self.proposer = RecurrentProposer(self.table, self.head, cache, 512)
+
+    def begin(self, name: str, tokens: np.ndarray, first_block: int, num_tokens: int) -> int:
+        row = self.table.add(name, tokens[:num_tokens].tolist(), num_tokens)
+        self.table.append_blocks(row, list(range(first_block, first_block + 20)))
+        self.table.reserve(np.array([row], np.int32), np.array([64], np.int32))
+        self.proposer.begin(row, ())
+        return row
+
+    def observe(self, parts: dict[int, tuple[np.ndarray, int, int]]) -> None:
+        """Tell states ``start`` to ``stop`` of some rows in one step."""
+        own = slice(D, None) if self.head.layers else slice(0, D)
+        states = np.concatenate([s[start:stop, own] for s, start, stop in parts.values()])
+        starts, stops = (np.array([p[i] for p in parts.values()], np.int32) for i in (1, 2))
+        rows = np.array(list(parts), np.int32)
+        told = self.backend.from_numpy(np.ascontiguousarray(states))
+        self.proposer.observe(ComputedStates(rows, starts, stops - starts, told))
+
+    def propose(self, rows: list[int], most: list[int]) -> list[list[int]]:
+        counts = self.proposer.propose(np.array(rows, np.int32), np.array(most, np.int32), greedy)
+        known = self.table.num_tokens[rows]
+        return [
+            self.table.token_ids[row, start : start + count].tolist()
+            for row, start, count in zip(rows, known, counts, strict=True)
+        ]
+
+    def expected(self, tokens: np.ndarray, states: np.ndarray, count: int) -> list[int]:
+        ids, rows = torch.tensor(tokens).long(), torch.tensor(states[: len(tokens) - 1])
+        return draft_greedily(self.oracle, ids, rows, count)
+
+
+def greedy(logits: Any, rows: IntArray, lengths: IntArray) -> IntArray:
+    tokens: IntArray = np.asarray(logits).argmax(-1).astype(np.int32)
+    return tokens
+
+
+def sequence(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    states = rng.standard_normal((count, 4 * D)).astype(np.float32)
+    return rng.integers(0, V, count).astype(np.int32), states
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_are_those_of_the_oracle(
+    kind: str, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    own = Drafting(kind, write(kind, vocabulary, tmp_path), target, vocabulary)
+    tokens, states = sequence(1, 90)
+    others, other_states = sequence(2, 90)
+    row, other = own.begin("a", tokens, 1, 31), own.begin("b", others, 30, 12)
+    own.observe({row: (states, 0, 7)})  # a prompt in parts
+    assert own.propose([row], [3]) == [[]]
+    own.observe({other: (other_states, 0, 11), row: (states, 7, 30)})
+    drafted = own.propose([other, row], [2, 4])
+    assert drafted == [
+        own.expected(others[:12], other_states, 2),
+        own.expected(tokens[:31], states, 4),
+    ]
+    # Two of the proposals hold, none of the other's; refused ones are computed over.
+    for at, known, start, stop in ((row, 34, 30, 33), (other, 13, 11, 12)):
+        source, rows_of = (tokens, states) if at == row else (others, other_states)
+        own.table.token_ids[at, :known] = source[:known]
+        own.table.num_tokens[at] = known
+        own.observe({at: (rows_of, start, stop)})
+    assert own.propose([row], [3]) == [own.expected(tokens[:34], states, 3)]
+    assert own.propose([row], [3]) == [[]]  # nothing new was computed
+    # Steps without proposals in between.
+    for known in range(14, 20):
+        own.table.token_ids[other, :known] = others[:known]
+        own.table.num_tokens[other] = known
+        own.observe({other: (other_states, known - 2, known - 1)})
+    assert own.propose([other], [4]) == [own.expected(others[:19], other_states, 4)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_never_computed_is_left_out(
+    kind: str, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    """A head sees positions of its own tokens only, as if the sequence began there."""
+    own = Drafting(kind, write(kind, vocabulary, tmp_path), target, vocabulary)
+    tokens, states = sequence(3, 60)
+    first = own.begin("a", tokens, 1, 25)
+    own.observe({first: (states, 0, 24)})
+    own.propose([first], [1])
+    # Blocks 1 and 2 hold other tokens now, as far as the cache goes.
+    changed = tokens.copy()
+    changed[3] += 1
+    row = own.begin("b", changed, 1, 33)
+    own.observe({row: (states, 16, 32)})
+    assert own.propose([row], [3]) == [own.expected(changed[16:33], states[16:], 3)]
+    # The same tokens: what was computed of them is seen, and no more.
+    again = own.begin("c", changed, 1, 40)
+    own.observe({again: (states, 32, 39)})
+    (drafted,) = own.propose([again], [2])
+    assert len(drafted) == 2
+    assert own.proposer._rows[again].start == 16
+
+
+def test_a_fork_goes_on_from_its_parent(
+    target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    own = Drafting("eagle3", write("eagle3", vocabulary, tmp_path), target, vocabulary)
+    tokens, states = sequence(4, 40)
+    row, child = own.begin("a", tokens, 1, 21), own.begin("b", tokens, 40, 21)
+    own.observe({row: (states, 0, 20)})
+    own.proposer.fork(row, child)
+    want = own.expected(tokens[:21], states, 3)
+    assert own.propose([row, child], [3, 3]) == [want, want]
+
+
+def test_states_without_room_are_let_go(
+    target: Decoder, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.speculative.recurrent.MAX_KEPT", 64)
+    own = Drafting("eagle3", write("eagle3", vocabulary, tmp_path), target, vocabulary)
+    tokens, states = sequence(5, 140)
+    row = own.begin("a", tokens, 1, 131)
+    for start in range(0, 130, 13):
+        own.observe({row: (states, start, start + 13)})
+    first = own.proposer._rows[row].end
+    assert first % BLOCK == 0 and 60 < first < 120
+    (drafted,) = own.propose([row], [3])
+    assert len(drafted) == 3
+    assert own.proposer._rows[row].start == first
+    own.proposer.forget(row)
+    assert own.proposer._kept.num_free == 64
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
+def test_other_folders_are_refused(
+    kind: str, folder: Path, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    config = read_model_config(folder)
+    other = {"eagle": "eagle3", "eagle3": "eagle", "mtp": "eagle"}[kind]
+    tensors = HeadTensors(write(other, vocabulary, tmp_path / "other"))
+    with pytest.raises(ModelLoadError, match=r"must be those of its configuration|must have "):
+        READERS[kind][0](tensors, config)
+    tensors = HeadTensors(write(kind, vocabulary, tmp_path / "head"))
+    tensors.config.values["hidden_size"] = 2 * D  # type: ignore[index]
+    with pytest.raises(ModelLoadError, match=rf"must have the hidden size .* {D}; got {2 * D}"):
+        READERS[kind][0](tensors, config)
