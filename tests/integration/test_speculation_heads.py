@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.outputs import RequestOutput
+from quire.core.speculative_params import SpeculativeParams
 from quire.models.hub import ASSETS
 from tests.draft_heads import medusa_tensors, write_head
 
@@ -102,6 +104,30 @@ def test_answers_are_the_same(
         assert count(llm, "draft_tokens") >= proposed + 100
     if "num_gpu_blocks_override" in settings:
         assert llm.engine.stats()["num_preemptions"] > 0
+
+
+def test_all_of_them_in_one_engine(create: Create) -> None:
+    """Each is told its own states out of one step, and drafts as well as alone."""
+    methods = [{"method": method, "adaptive": False} for method in METHODS]
+    lines = (TINY / "eval" / "questions.jsonl").read_text("utf-8").splitlines()[:32]
+    questions = [json.loads(line)["messages"][:1] for line in lines]
+    kinds: list[dict[str, Any]] = [{}, {"prompt_logprobs": 1}, {"n": 2, "logprobs": 1}]
+    own = [
+        SamplingParams(temperature=0.5, seed=i, max_tokens=60, **kinds[i % len(kinds)])
+        for i in range(len(questions))
+    ]
+    expected = results(create().chat(questions, own))
+    llm = create(speculative_config=methods, max_num_batched_tokens=96)
+    chosen = [
+        replace(params, speculative=SpeculativeParams(method=METHODS[i % len(METHODS)]))
+        for i, params in enumerate(own)
+    ]
+    assert results(llm.chat(questions, chosen)) == expected
+    stats = llm.engine.stats()
+    for method in METHODS:
+        label = f'{{method="{method}"}}'
+        held = stats[f"spec_decode_num_accepted_tokens{label}"]
+        assert held > 0.8 * stats[f"spec_decode_num_drafts{label}"] > 0, method
 
 
 @pytest.mark.parametrize("method", METHODS)
