@@ -93,7 +93,9 @@ class Controller:
         self._num_steps = self._next_choice = 0
         self._names: list[str] = []
         self._lengths: list[int] = []
-        self._drafting: str | None = None  # the one method of a step of which seconds are learned
+        self._drafting: str | None = None  # the method of a step, if it has one alone
+        self._is_steady = False  # all who draft in it did so in the step before
+        self._longest = 0  # proposal of the step
         self._num_tried = 0
 
     def choose(self, decodes: Sequence[Decoding], num_other_rows: int) -> Sequence[int]:
@@ -148,12 +150,8 @@ class Controller:
         most = SAVED_STEPS * EXPLORING * seconds
         self._credit = min(self._credit + EXPLORING * seconds, most)
         self._rows.observe(num_rows, seconds - draft_seconds)
-        longest = max(self._lengths, default=0)
-        if self._drafting is not None and longest:
-            each = draft_seconds / longest
-            known = self._draft_seconds.setdefault(self._drafting, each)
-            missed = min(each - known, known)
-            self._draft_seconds[self._drafting] += DRAFT_CORRECTED * missed
+        if self._drafting is not None:
+            self._observe_draft(self._drafting, draft_seconds / self._longest)
 
     def ended(self, request: Decoding) -> None:
         """A sequence is gone."""
@@ -172,6 +170,15 @@ class Controller:
                 stem = "spec_decode_num_accepted_tokens_per_pos"
                 values[f'{stem}{{{label},position="{position}"}}'] = count
         return values
+
+    def _observe_draft(self, method: str, seconds: float) -> None:
+        """A token of a method's longest proposal took that long to draft."""
+        known = self._draft_seconds.setdefault(method, seconds)
+        missed = min(seconds - known, known)
+        if self._is_steady:
+            self._draft_seconds[method] += DRAFT_CORRECTED * missed
+        elif missed < 0:  # with what it had to make up for, it took less than was thought
+            self._draft_seconds[method] += 0.5 * missed
 
     def _look_at_alarm(self, method: SpeculativeMethod) -> None:
         """Raise or end the alarm of a method whose proposals hold too seldom."""
@@ -264,13 +271,14 @@ class Controller:
 
     def _note(self, lengths: Sequence[int], decodes: Sequence[Decoding]) -> None:
         """Remember who drafts in the step; a drafter that was idle has more to compute first."""
-        methods, is_steady, until = set(), self._num_tried == 0, self._num_steps
+        methods, now = set(), self._num_steps
+        self._is_steady, self._longest = self._num_tried == 0, max(lengths, default=0)
         for length, request in zip(lengths, decodes, strict=True):
             if length:
                 sequence = self._sequence(request)
                 assert sequence.method is not None
                 methods.add(sequence.method.method)
-                is_steady &= sequence.last_step >= until - 1
+                self._is_steady &= sequence.last_step >= now - 1
                 # The choice holds for some steps; nobody is asked again until then.
-                sequence.last_step = until if self._num_tried else self._next_choice - 1
-        self._drafting = methods.pop() if is_steady and len(methods) == 1 else None
+                sequence.last_step = now if self._num_tried else self._next_choice - 1
+        self._drafting = methods.pop() if len(methods) == 1 else None

@@ -192,6 +192,20 @@ def test_a_text_that_changes_is_followed() -> None:
     assert tokens / seconds > 0.85 * best
 
 
+def test_a_drafter_that_was_slow_once_is_not_written_off() -> None:
+    """Its first rounds come with a prompt to make up for, or into a bad moment."""
+    machine = MACHINES["memory, then compute"]
+    controller = Controller((METHOD,), measured(machine))
+    engine, live = Simulated(machine, 0.2), [Decoding("a")]
+    for _ in range(10):
+        engine.step(controller, live, {"a": 0.9})
+    engine = Simulated(machine, 0.0005)
+    for _ in range(1500):
+        engine.step(controller, live, {"a": 0.9})
+    best = max(fixed(machine, [0.9], length).rate for length in range(9))
+    assert engine.rate > 0.9 * best
+
+
 def test_a_machine_that_was_not_measured_is_learned() -> None:
     machine = MACHINES["memory, then compute"]
     best = max(fixed(machine, [0.8], length).rate for length in range(9))
