@@ -29,9 +29,7 @@ def create_proposers(
 def _create(
     method: SpeculativeMethod, table: TokenTable, makers: Mapping[MethodName, Maker]
 ) -> Proposer:
-    if method.method in makers:
-        return makers[method.method](table)
     if method.method == "ngram":
         shortest, longest = lookup_lengths(method.prompt_lookup_min, method.prompt_lookup_max)
         return NgramProposer(table, shortest=shortest, longest=longest)
-    raise NotImplementedError(method.method)
+    return makers[method.method](table)

@@ -56,7 +56,7 @@ class ValidSlots:
         self._block_size = block_size
         # np.zeros maps pages on first touch: slots that are never used cost nothing.
         self._stored: Hashes = np.zeros(num_blocks * block_size, np.uint64)
-        # What is known of each row: so many slots are valid from its start on, and their hash.
+        # What is known of each row: how many slots are valid from its start on, and their hash.
         self._num_valid: IntArray = np.zeros(len(table.num_tokens), np.int32)
         self._hashes: Hashes = np.zeros(len(table.num_tokens), np.uint64)
 

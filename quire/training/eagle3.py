@@ -89,7 +89,7 @@ class Eagle3Head(RecurrentHead):
     def scale_to(self, states: Tensor) -> None:
         """Train ``fc`` on inputs of mean square 1 in each layer, as those of states (T, S) are.
 
-        The residual stream grows with depth: unscaled, features would be large beside what the
+        The residual stream grows with depth: unscaled, features would be large next to what the
         layer adds to them. The stored ``fc`` has the scale in it.
         """
         shape = len(states), len(self.captured_layers), self.shape.hidden_size

@@ -169,15 +169,23 @@ def test_a_warm_prefix_is_drafted_from_as_a_cold_one(create: Create, method: str
     """What the head computed of a prefix is found with it, but for one position."""
     llm = create(speculative_config={"method": method, "adaptive": False})
     own = SamplingParams(temperature=0.0, max_tokens=60)
-    story = "Tell me about the moon. " * 20
+    # One short answer has too few rounds to compare.
+    stories = [
+        "Tell me about the moon. " * 20,
+        "Tell me a short story about a fox. " * 12,
+        "What is the capital of France? " * 14,
+        "How many legs does a spider have? " * 14,
+        "Write a story about a boat. " * 15,
+    ]
     held = []
     for _ in range(2):
         before = [count(llm, stem) for stem in ("accepted_tokens", "drafts")]
-        outputs = llm.chat([[{"role": "user", "content": story}]], own)
+        for story in stories:
+            outputs = llm.chat([[{"role": "user", "content": story}]], own)
         after = [count(llm, stem) for stem in ("accepted_tokens", "drafts")]
         held.append((after[0] - before[0]) / (after[1] - before[1]))
     assert outputs[0].num_cached_tokens > 64
-    assert held[1] > 0.6 * held[0] > 0
+    assert held[1] > 0.9 * held[0] > 0
 
 
 def test_memory_is_counted(create: Create, heads: dict[str, Path]) -> None:

@@ -179,7 +179,7 @@ class RecurrentHead:
         self.reserve(1, 1)
 
     def reserve(self, max_tokens: int, max_rows: int) -> None:
-        """Allocate for steps of up to so many pairs and rows of logits; more reserve again."""
+        """Allocate for the most pairs and rows of logits of a step; more reserve again."""
         backend, size = self.backend, self.config.hidden_size
         dtype = backend.activation_dtype
         self._workspace = Workspace(backend, self.config, max_tokens)
