@@ -70,8 +70,10 @@ def hub(gguf):
 def server(hub, tmp_path_factory, device):
     """A server of quire-tiny, another model and a damaged one, loaded on demand; its URL."""
     folder = tmp_path_factory.mktemp("models")
+    # Of a long context: an answer of theirs is not over before somebody stops it.
+    config = {**PRESETS["tiny-llama"], "max_position_embeddings": 1 << 16}
     for name in ("other", "broken"):
-        random_checkpoint(folder / name, PRESETS["tiny-llama"])
+        random_checkpoint(folder / name, config)
     flags = ["--load-on-demand", "--memory", "1GiB", "--threads", "1", "--device", device]
     models = ["quire-tiny", str(folder / "other"), str(folder / "broken")]
     with ServeProcess([*models, *flags], **hub.settings(folder)) as process:
