@@ -6,6 +6,7 @@ B rows of the table, T positions in all.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.token_table import IntArray, TokenTable
@@ -27,24 +28,63 @@ def ragged_batch(
         The step, on the host; ``logits_indices`` are the last positions of the rows.
     """
     query_start_loc = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum(lengths, out=query_start_loc[1:])
+    lengths.cumsum(out=query_start_loc[1:])
     num_tokens = int(query_start_loc[-1])
     if num_tokens == len(rows):
-        token_rows, positions = rows, starts
-    else:
-        token_rows = np.repeat(rows, lengths)
-        positions = np.repeat(starts - query_start_loc[:-1], lengths)
-        positions += np.arange(num_tokens, dtype=np.int32)
-    seq_lens = starts + lengths
-    width = -(-int(seq_lens.max()) // block_size)
-    blocks = table.block_ids[token_rows, positions // block_size]
-    slots = blocks.astype(np.int64) * block_size + positions % block_size
+        return single_batch(table, block_size, rows, starts)
+    token_rows = rows.repeat(lengths)
+    positions = (starts - query_start_loc[:-1]).repeat(lengths)
+    positions += np.arange(num_tokens, dtype=np.int32)
     return ForwardBatch(
         input_ids=table.token_ids[token_rows, positions],
         positions=positions,
-        slot_mapping=slots,
-        block_tables=np.ascontiguousarray(table.block_ids[rows, :width]),
+        slot_mapping=_slots(table, block_size, token_rows, positions),
+        block_tables=_block_tables(table, block_size, rows, int((starts + lengths).max())),
         query_start_loc=query_start_loc,
-        seq_lens=seq_lens,
+        seq_lens=starts + lengths,
         logits_indices=query_start_loc[1:] - 1,
     )
+
+
+def single_batch(
+    table: TokenTable, block_size: int, rows: IntArray, positions: IntArray
+) -> ForwardBatch:
+    """Lay out one position of each row, as :func:`ragged_batch` does.
+
+    Args:
+        table: Holds tokens and blocks of all the positions; it need not count the tokens.
+        block_size: Tokens per KV block.
+        rows: (B,) int32, at least one.
+        positions: (B,) int32.
+
+    Returns:
+        The step, on the host; all logits are wanted.
+    """
+    numbers = np.arange(len(rows) + 1, dtype=np.int32)
+    seq_lens = positions + np.int32(1)
+    return ForwardBatch(
+        input_ids=table.token_ids[rows, positions],
+        positions=positions,
+        slot_mapping=_slots(table, block_size, rows, positions),
+        block_tables=_block_tables(table, block_size, rows, int(seq_lens.max())),
+        query_start_loc=numbers,
+        seq_lens=seq_lens,
+        logits_indices=numbers[:-1],
+    )
+
+
+def _slots(
+    table: TokenTable, block_size: int, rows: IntArray, positions: IntArray
+) -> npt.NDArray[np.int64]:
+    """Return the slot of each position (T,) of ``rows`` (T,)."""
+    numbers = positions // block_size
+    slots = table.block_ids[rows, numbers].astype(np.int64)
+    slots -= numbers
+    slots *= block_size
+    slots += positions
+    return slots
+
+
+def _block_tables(table: TokenTable, block_size: int, rows: IntArray, length: int) -> IntArray:
+    """Return the blocks of the first ``length`` positions of each row (B,), contiguous."""
+    return np.ascontiguousarray(table.block_ids[rows, : -(-length // block_size)])

@@ -38,6 +38,11 @@ from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Array, SamplingBatch
 
 _G = 0x9E3779B97F4A7C15  # 2 ** 64 / golden ratio
+_ONE_EACH = (
+    "temperature", "top_p", "min_p", "top_k", "seed", "position", "num_prompt_tokens",
+    "mask_rows", "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+_OFFSETS = ("history_offsets", "bias_offsets", "allowed_offsets")
 _MASK_64, _MASK_32 = (1 << 64) - 1, (1 << 32) - 1
 
 
@@ -87,19 +92,12 @@ def check(logits: Array, batch: SamplingBatch) -> None:
         UnsupportedInputError: As said. Ids outside the vocabulary are refused where they are used.
     """
     rows = logits.shape[0] if len(logits.shape) == 2 else -1
-    one_each = (
-        "temperature", "top_p", "min_p", "top_k", "seed", "position", "num_prompt_tokens",
-        "mask_rows",
-    )  # fmt: skip
-    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-    offsets = ("history_offsets", "bias_offsets", "allowed_offsets")
-    for names, length in (((*one_each, *penalties), rows), (offsets, rows + 1)):
+    for names, length in ((_ONE_EACH, rows), (_OFFSETS, rows + 1)):
         for name in names:
-            shape = tuple(getattr(batch, name).shape)
-            if shape != (length,):
+            if getattr(batch, name).shape != (length,):
                 raise UnsupportedInputError(
                     f"[sample] {name} must have shape ({length},) to match logits "
-                    f"{tuple(logits.shape)}; got {shape}."
+                    f"{tuple(logits.shape)}; got {tuple(getattr(batch, name).shape)}."
                 )
     words = -(-logits.shape[1] // 32)
     masks = tuple(batch.mask_words.shape)

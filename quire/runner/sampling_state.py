@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -224,6 +225,8 @@ class SamplingState:
         Returns:
             What drawing one by one would be given.
         """
+        if self._rules.keys().isdisjoint(rows.tolist()):
+            return self._assemble(rows, lengths, _no_rules(len(rows)))
         masks: dict[int, bytes] = {}
         for i, (row, num_ahead) in enumerate(self._places(rows, lengths)):
             if self._has_grammar(row):
@@ -233,7 +236,7 @@ class SamplingState:
                 else:
                     assert lookahead is not None and lookahead.finished.is_set(), f"row {row}"
                     masks[i] = lookahead.masks[num_ahead - 1]
-        return self._assemble(rows, lengths, masks)
+        return self._assemble(rows, lengths, self._rule_arrays(rows, lengths, masks))
 
     def draft_batch(self, rows: IntArray, lengths: IntArray) -> SamplingBatch:
         """Assemble what ``sample`` needs to propose a token for each row.
@@ -241,18 +244,36 @@ class SamplingState:
         As :meth:`batch`, but grammars say nothing about what comes after proposed tokens, which
         they have not followed yet.
         """
+        if self._rules.keys().isdisjoint(rows.tolist()):
+            return self._assemble(rows, lengths, _no_rules(len(rows)))
         places = enumerate(self._places(rows, lengths))
         masks = {
             i: self._known_mask(row)
             for i, (row, num_ahead) in places
             if num_ahead == 0 and self._has_grammar(row)
         }
-        return self._assemble(rows, lengths, masks)
+        return self._assemble(rows, lengths, self._rule_arrays(rows, lengths, masks))
 
     def _assemble(
-        self, rows: IntArray, lengths: IntArray, masks: Mapping[int, bytes]
+        self, rows: IntArray, lengths: IntArray, rule_arrays: Mapping[str, npt.NDArray[Any]]
     ) -> SamplingBatch:
-        """Assemble what is drawn with, with the masks of some places of ``rows``."""
+        """Assemble what is drawn with, out of the settings and what rules have to say."""
+        floats = self._floats.take(rows, axis=1)
+        num_prompt_tokens = self._table.num_prompt_tokens[rows]
+        sampling = SamplingBatch(
+            **dict(zip(_FLOATS, floats, strict=True)),
+            top_k=self._top_k[rows],
+            seed=self._seed[rows],
+            position=(lengths - num_prompt_tokens).astype(np.int64),
+            num_prompt_tokens=num_prompt_tokens,
+            **rule_arrays,
+        )
+        return self._backend.upload(sampling)
+
+    def _rule_arrays(
+        self, rows: IntArray, lengths: IntArray, masks: Mapping[int, bytes]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return what the rules of ``rows`` say, with the masks of some places of ``rows``."""
         table, count = self._table, len(rows)
         history, bias_ids, allowed = [_NO_IDS], [_NO_IDS], [_NO_IDS]
         bias_values = [_NO_VALUES]
@@ -273,25 +294,17 @@ class SamplingState:
                 history.append(tokens)
                 sizes[0, i + 1] = len(tokens)
         offsets = np.cumsum(sizes, axis=1)
-        floats = np.take(self._floats, rows, axis=1)
-        num_prompt_tokens = table.num_prompt_tokens[rows]
-        sampling = SamplingBatch(
-            **{name: floats[i] for i, name in enumerate(_FLOATS)},
-            top_k=self._top_k[rows],
-            seed=self._seed[rows],
-            position=(lengths - num_prompt_tokens).astype(np.int64),
-            history_ids=np.concatenate(history),
-            history_offsets=offsets[0],
-            num_prompt_tokens=num_prompt_tokens,
-            bias_ids=np.concatenate(bias_ids),
-            bias_values=np.concatenate(bias_values),
-            bias_offsets=offsets[1],
-            allowed_ids=np.concatenate(allowed),
-            allowed_offsets=offsets[2],
-            mask_words=np.stack(words) if words else _NO_MASKS,
-            mask_rows=mask_rows,
-        )
-        return self._backend.upload(sampling)
+        return {
+            "history_ids": np.concatenate(history),
+            "history_offsets": offsets[0],
+            "bias_ids": np.concatenate(bias_ids),
+            "bias_values": np.concatenate(bias_values),
+            "bias_offsets": offsets[1],
+            "allowed_ids": np.concatenate(allowed),
+            "allowed_offsets": offsets[2],
+            "mask_words": np.stack(words) if words else _NO_MASKS,
+            "mask_rows": mask_rows,
+        }
 
     def seed(self, row: int) -> int:
         """Return the seed of the draws of ``row``."""
@@ -390,3 +403,19 @@ class SamplingState:
         self._floats = np.concatenate([self._floats, np.zeros_like(self._floats)], axis=1)
         self._top_k = np.concatenate([self._top_k, np.zeros_like(self._top_k)])
         self._seed = np.concatenate([self._seed, np.zeros_like(self._seed)])
+
+
+def _no_rules(count: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of ``count`` rows without rules."""
+    offsets = np.zeros(count + 1, np.int64)
+    return {
+        "history_ids": _NO_IDS,
+        "history_offsets": offsets,
+        "bias_ids": _NO_IDS,
+        "bias_values": _NO_VALUES,
+        "bias_offsets": offsets,
+        "allowed_ids": _NO_IDS,
+        "allowed_offsets": offsets,
+        "mask_words": _NO_MASKS,
+        "mask_rows": np.full(count, -1, np.int32),
+    }
