@@ -13,9 +13,10 @@ import numpy as np
 
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.forward_batch import ForwardBatch
-from quire.kernels.ragged_batch import ragged_batch
+from quire.kernels.ragged_batch import ragged_batch, single_batch
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.decoder import Decoder
+from quire.speculative.drafted_rows import DraftedRows
 from quire.speculative.proposer import Draw
 from quire.speculative.valid_slots import ValidSlots
 
@@ -82,25 +83,20 @@ class DraftModelProposer:
         starts = np.minimum(self._slots.find(rows), known - 1)
         lengths = share(known - starts, MAX_TOKENS)
         ends = starts + lengths
-        live = np.flatnonzero(ends == known)
+        live = ends == known
         part = lengths > 0
         batch = ragged_batch(table, self._block_size, rows[part], starts[part], lengths[part])
-        batch.logits_indices = batch.logits_indices[ends[part] == known[part]]
-        while True:
+        batch.logits_indices = batch.logits_indices[live[part]]
+        drafted = DraftedRows(table, rows[live], most[live])
+        logits = self._compute(batch)
+        while logits is not None:
+            drafted.append(draw(logits, drafted.rows, drafted.lengths))
+            if not len(drafted.rows):
+                break
+            batch = single_batch(table, self._block_size, drafted.rows, drafted.lengths - 1)
             logits = self._compute(batch)
-            if logits is None:
-                break
-            tokens = draw(logits, rows[live], known[live] + counts[live])
-            possible = tokens >= 0
-            live = live[possible]
-            table.token_ids[rows[live], known[live] + counts[live]] = tokens[possible]
-            counts[live] += 1
-            live = live[counts[live] < most[live]]
-            if not len(live):
-                break
-            ones = np.ones(len(live), np.int32)
-            batch = ragged_batch(table, self._block_size, rows[live], ends[live], ones)
-            ends[live] += 1
+        counts[live] = drafted.counts
+        ends[live] += np.maximum(drafted.counts - 1, 0)
         self._slots.fill(rows, ends)
         return counts
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.forward_batch import ForwardBatch
-from quire.kernels.ragged_batch import ragged_batch
+from quire.kernels.ragged_batch import ragged_batch, single_batch
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.draft_heads.recurrent import RecurrentHead
 from quire.speculative.draft_model import MAX_TOKENS, share
+from quire.speculative.drafted_rows import DraftedRows
 from quire.speculative.kept_states import KeptStates
 from quire.speculative.proposer import Draw
 from quire.speculative.slot_keys import SlotKeys
@@ -75,6 +76,7 @@ class RecurrentProposer:
 
     def forget(self, row: int) -> None:
         """Let go of a row's states; its KV may be found again by its tokens."""
+        self._keys.store(row)
         self._rows.pop(row, None)
         self._kept.forget(row)
 
@@ -137,7 +139,6 @@ class RecurrentProposer:
     def _draft(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
         table, head, kept = self._table, self._head, self._kept
         known = table.num_tokens[rows]
-        counts = np.zeros(len(rows), np.int32)
         infos = [self._rows[row] for row in rows.tolist()]
         starts = np.array([info.start for info in infos], np.int32)
         begins = np.array([info.end for info in infos], np.int32)
@@ -150,44 +151,48 @@ class RecurrentProposer:
         ]
         part = lengths > 0
         batch = self._batch(rows[part], starts[part], begins[part], lengths[part])
-        live = np.flatnonzero(ends == known)
-        batch.logits_indices = batch.logits_indices[ends[part] == known[part]]
-        features = head.features(kept.read(places))
-        outputs, logits = self._forward(batch, features)
+        live = ends == known
+        batch.logits_indices = batch.logits_indices[live[part]]
+        outputs, logits = self._forward(batch, head.features(kept.read(places)))
         for row, info, end in zip(rows.tolist(), infos, ends.tolist(), strict=True):
             self._keys.fill(row, info.end, end)
             kept.drop(row, end - info.end)
             info.end = end
-        while len(live):
-            tokens = draw(logits, rows[live], known[live] + counts[live])
-            possible = tokens >= 0
-            live = live[possible]
-            table.token_ids[rows[live], known[live] + counts[live]] = tokens[possible]
-            counts[live] += 1
-            goes_on = counts[live] < most[live]
-            live = live[goes_on]
-            if not len(live):
+        counts = np.zeros(len(rows), np.int32)
+        drafted = DraftedRows(table, rows[live], most[live])
+        starts = starts[live]
+        while len(drafted.rows):
+            went_on = drafted.append(draw(logits, drafted.rows, drafted.lengths))
+            if not len(drafted.rows):
                 break
-            at = np.flatnonzero(possible)[goes_on].astype(np.int32)
-            features = head.backend.empty(
-                (len(at), outputs.shape[1]), head.backend.activation_dtype
-            )
-            head.backend.gather_rows(outputs, head.backend.from_numpy(at), features)
-            ones = np.ones(len(live), np.int32)
-            batch = self._batch(rows[live], starts[live], ends[live], ones)
-            outputs, logits = self._forward(batch, features)
-            ends[live] += 1
+            if went_on is not None:
+                starts, outputs = starts[went_on], self._pick(outputs, went_on)
+            batch = self._batch(drafted.rows, starts, drafted.lengths - 1, None)
+            outputs, logits = self._forward(batch, outputs)
+        counts[live] = drafted.counts
         return counts
+
+    def _pick(self, outputs: Array, at: IntArray) -> Array:
+        """Copy some rows of a head's outputs (L, D)."""
+        backend = self._head.backend
+        picked = backend.empty((len(at), outputs.shape[1]), backend.activation_dtype)
+        return backend.gather_rows(outputs, backend.from_numpy(at), picked)
 
     def _forward(self, batch: ForwardBatch, features: Array) -> tuple[Array, Array]:
         head = self._head
         return head.forward(head.backend.upload(batch), features, self._kv_cache)
 
     def _batch(
-        self, rows: IntArray, firsts: IntArray, starts: IntArray, lengths: IntArray
+        self, rows: IntArray, firsts: IntArray, starts: IntArray, lengths: IntArray | None
     ) -> ForwardBatch:
-        """Lay out pairs that see positions from ``firsts`` on: blocks before are left out."""
-        batch = ragged_batch(self._table, self._block_size, rows, starts, lengths)
+        """Lay out pairs that see positions from ``firsts`` on: blocks before are left out.
+
+        Without ``lengths`` it is a pair of each row.
+        """
+        if lengths is None:
+            batch = single_batch(self._table, self._block_size, rows, starts)
+        else:
+            batch = ragged_batch(self._table, self._block_size, rows, starts, lengths)
         if firsts.any():
             batch.seq_lens = batch.seq_lens - firsts
             width = -(-int(batch.seq_lens.max()) // self._block_size)

@@ -30,12 +30,16 @@ class SlotKeys:
         self._block_size = block_size
         # np.zeros maps pages on first touch: slots that are never used cost nothing.
         self._stored: Hashes = np.zeros(num_blocks * block_size, np.uint64)
+        # Rows whose hashes are not stored yet, from one position to another.
+        self._unstored: dict[int, tuple[int, int]] = {}
 
     def first_valid(self, row: int, end: int) -> int:
         """Return the position from which on all slots up to ``end`` hold the row's own KV.
 
         It is the first of a block, or ``end`` itself where the slot before it does not.
         """
+        for other in list(self._unstored):
+            self.store(other)
         slots, hashes = self._positions(row, end)
         invalid = np.flatnonzero((self._stored[slots] != hashes) | (slots < self._block_size))
         if not len(invalid):
@@ -44,12 +48,28 @@ class SlotKeys:
         return min(-(-first // self._block_size) * self._block_size, end)
 
     def fill(self, row: int, start: int, end: int) -> None:
-        """Note that the KV of positions ``start`` to ``end`` was computed."""
-        slots, hashes = self._positions(row, end)
-        self._stored[slots[start:]] = hashes[start:]
+        """Note that the KV of positions ``start`` to ``end`` was computed.
+
+        It is stored when somebody asks, or the row is let go of: hashes are of all tokens before.
+        """
+        known = self._unstored.get(row)
+        if known is not None and known[1] != start:
+            self.store(row)
+            known = None
+        self._unstored[row] = (start if known is None else known[0], end)
+
+    def store(self, row: int) -> None:
+        """Store what was noted of a row, which has its tokens and blocks still."""
+        known = self._unstored.pop(row, None)
+        if known is not None:
+            start, end = known
+            slots, hashes = self._positions(row, end)
+            self._stored[slots[start:]] = hashes[start:]
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Follow a copy of whole blocks ``(source, destination)``, in order."""
+        for row in list(self._unstored):
+            self.store(row)
         blocks = self._stored.reshape(-1, self._block_size)
         for source, destination in pairs:
             blocks[destination] = blocks[source]

@@ -31,37 +31,78 @@ NUM_BUFFERS = 4
 class Entry(Protocol):
     """How a pair enters the layer."""
 
-    def __call__(self, pair: Pair, layer: DecoderLayer, step: Activations) -> None:
-        """Fill ``step.residual`` and ``step.qkv``; the pair may be overwritten."""
+    def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
+        """Fill ``step.residual`` and ``step.qkv``.
+
+        Args:
+            pair: With embeddings; may be overwritten.
+            features: (T, D), left as they are; no buffer of ``pair`` or of the layer's input.
+            layer: Whose queries, keys and values.
+            step: Of all pairs.
+        """
         ...
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
-    """Embeddings and features of a step, and room for both side by side.
+    """Room for the embeddings and features of a step, and for both side by side.
 
     Attributes:
-        embeds, features: (T, D).
-        wide: (2 T, D): row 2 t is of the embedding, 2 t + 1 of the feature; uninitialised.
+        both: (2 T, D): the embeddings, then the features; uninitialised.
+        embeds, features: (T, D), parts of ``both``.
+        wide: (2 T, D), uninitialised; ``both`` where T is 1.
+        order: (2 T,) int32 rows of ``both``: embedding and feature of each pair in turn.
         rows: (T,) int32 numbers from 0.
-        even, odd: (T,) int32 rows of ``wide``.
         backend: Of the arrays.
     """
 
+    both: Array
     embeds: Array
     features: Array
     wide: Array
+    order: Array
     rows: Array
-    even: Array
-    odd: Array
     backend: Backend
 
     def side_by_side(self) -> Array:
         """Return (T, 2 D): embeddings, then features."""
-        self.backend.scatter_rows(self.embeds, self.even, self.wide)
-        self.backend.scatter_rows(self.features, self.odd, self.wide)
         num_rows, size = self.embeds.shape
+        if num_rows > 1:
+            self.backend.gather_rows(self.both, self.order, self.wide)
         return self.wide.reshape(num_rows, 2 * size)
+
+    def copy(self, states: Array, out: Array) -> None:
+        """Copy (T, D)."""
+        self.backend.gather_rows(states, self.rows, out)
+
+
+class PairBuffers:
+    """Allocated once, cut to the step's pairs by cached views.
+
+    Args:
+        backend: Where to allocate.
+        max_pairs: Most T of a step.
+        size: D.
+    """
+
+    def __init__(self, backend: Backend, max_pairs: int, size: int) -> None:
+        dtype = backend.activation_dtype
+        self._backend = backend
+        self._both, self._wide = (backend.empty((2 * max_pairs, size), dtype) for _ in range(2))
+        self._pairs: dict[int, Pair] = {}
+
+    def pair(self, num_pairs: int) -> Pair:
+        """Return the buffers of T = ``num_pairs``; they share memory with those of all other T."""
+        found = self._pairs.get(num_pairs)
+        if found is None:
+            backend, both = self._backend, self._both[: 2 * num_pairs]
+            wide = self._wide[: 2 * num_pairs] if num_pairs > 1 else both
+            numbers = np.arange(2 * num_pairs, dtype=np.int32)
+            order = backend.from_numpy(numbers.reshape(2, num_pairs).T.reshape(-1).copy())
+            rows = backend.from_numpy(numbers[:num_pairs])
+            parts = both[:num_pairs], both[num_pairs:]
+            found = self._pairs[num_pairs] = Pair(both, *parts, wide, order, rows, backend)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +120,13 @@ class MixedEntry:
     feature_norm: Norm | None = None
     input_norm: Norm | None = None
 
-    def __call__(self, pair: Pair, layer: DecoderLayer, step: Activations) -> None:
+    def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
         """Mix, then queries, keys and values of the mix."""
         if self.embed_norm is not None and self.feature_norm is not None:
             self.embed_norm(pair.embeds, pair.embeds)
-            self.feature_norm(pair.features, pair.features)
+            self.feature_norm(features, pair.features)
+        else:
+            pair.copy(features, pair.features)
         self.mix(pair.side_by_side(), step.residual, step.rows)
         entering = step.residual
         if self.input_norm is not None:
@@ -104,15 +147,11 @@ class WideEntry:
     feature_norm: Norm
     adds_normed: bool = False
 
-    def __call__(self, pair: Pair, layer: DecoderLayer, step: Activations) -> None:
+    def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
         """Keep the feature, then queries, keys and values of both."""
-        gather, features = pair.backend.gather_rows, pair.features
-        if not self.adds_normed:
-            gather(features, pair.rows, step.residual)
         self.embed_norm(pair.embeds, pair.embeds)
-        self.feature_norm(features, features)
-        if self.adds_normed:
-            gather(features, pair.rows, step.residual)
+        self.feature_norm(features, pair.features)
+        pair.copy(pair.features if self.adds_normed else features, step.residual)
         layer.qkv(pair.side_by_side(), step.qkv, step.rows)
 
 
@@ -181,13 +220,8 @@ class RecurrentHead:
     def reserve(self, max_tokens: int, max_rows: int) -> None:
         """Allocate for the most pairs and rows of logits of a step; more reserve again."""
         backend, size = self.backend, self.config.hidden_size
-        dtype = backend.activation_dtype
         self._workspace = Workspace(backend, self.config, max_tokens)
-        self._embeds, self._features = (backend.empty((max_tokens, size), dtype) for _ in range(2))
-        self._wide = backend.empty((2 * max_tokens, size), dtype)
-        numbers = np.arange(2 * max_tokens, dtype=np.int32)
-        cuts = numbers[:max_tokens], numbers[::2], numbers[1::2]
-        self._numbers = [backend.from_numpy(np.ascontiguousarray(cut)) for cut in cuts]
+        self._pairs = PairBuffers(backend, max_tokens, size)
         self._drafted = backend.empty((max_rows, self._parts.output.out_features))
         self._logits = self._drafted
         if self._parts.draft_ids is not None:
@@ -220,22 +254,10 @@ class RecurrentHead:
                 max(num_rows, self._workspace.max_tokens),
                 max(num_wanted, self._drafted.shape[0]),
             )
-        rows, even, odd = (numbers[:num_rows] for numbers in self._numbers)
-        pair = Pair(
-            self._embeds[:num_rows],
-            self._features[:num_rows],
-            self._wide[: 2 * num_rows],
-            rows,
-            even,
-            odd,
-            self.backend,
-        )
-        # A copy first: features may be outputs of the step before, in buffers of this one.
-        self.backend.gather_rows(features, rows, pair.features)
-        layer = parts.layer
+        layer, pair = parts.layer, self._pairs.pair(num_rows)
         step = self._workspace.all_rows(batch, [layer.attention.plan(batch, kv_cache)])
         parts.embedding.lookup(batch.input_ids, pair.embeds, step.rows)
-        parts.entry(pair, layer, step)
+        parts.entry(pair, features, layer, step)
         layer.attention.run(step.qkv, step.plans[0], step.attended)
         wanted, indices = self._workspace.wanted_rows(batch), batch.logits_indices
         if num_wanted:
