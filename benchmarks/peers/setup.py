@@ -186,6 +186,15 @@ def make_model(peers: Peers, shape: str, type_name: str) -> Path:
     return path
 
 
+def convert_model(peers: Peers, name: str, type_name: str) -> Path:
+    """Return the GGUF file that ``quire convert`` writes of a model that comes with Quire."""
+    peers.models.mkdir(parents=True, exist_ok=True)
+    path = peers.gguf(name, type_name)
+    convert = [sys.executable, "-m", "quire.cli.main", "convert", "--type", type_name, "--force"]
+    _run(*convert, name, path, cwd=ROOT)
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
