@@ -24,6 +24,10 @@ ACCEPTANCES: tuple[Acceptance, ...] = get_args(Acceptance)
 #: Those that the engine has; asking for another is an error.
 AVAILABLE_ACCEPTANCES: frozenset[Acceptance] = frozenset({"coupled", "rejection"})
 
+#: How a draft model's tokens become those of the model that it drafts for.
+DraftVocabulary: TypeAlias = Literal["same", "intersection", "text"]
+DRAFT_VOCABULARIES: tuple[DraftVocabulary, ...] = get_args(DraftVocabulary)
+
 #: Most tokens of a round where a method is given without a number of its own. A drafter computes
 #: for each token that it proposes, so that deep proposals must hold often to pay. Looked-up tokens
 #: cost nothing until they are checked, and eight rows cost little more than five.
@@ -52,6 +56,9 @@ class SpeculativeMethod:
             None: the method's own.
         quantization: What the drafter's weights are rounded to; None: as they are.
         max_model_len: Tokens of a sequence beyond which nothing is proposed; None: no limit.
+        vocabulary: Of a ``draft_model``. ``same``: it must be the served model's;
+            ``intersection``: only tokens are drawn that both have; ``text``: what the draft writes
+            is tokenized for the served model. None: the first where it is so, else as it fits.
         acceptance: ``coupled``: a proposal holds when it is the token that the model itself draws
             there. ``rejection``: with probability min(1, p/q).
         disable_by_batch_size: Nothing is proposed from this number of running requests on.
@@ -73,6 +80,7 @@ class SpeculativeMethod:
     prompt_lookup_max: int | None = None
     quantization: QuantizationName | None = None
     max_model_len: int | None = None
+    vocabulary: DraftVocabulary | None = None
     acceptance: Acceptance = "coupled"
     disable_by_batch_size: int | None = None
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
@@ -96,6 +104,11 @@ class SpeculativeMethod:
             refuse("quantization", "must be given for method self, such as int4", None)
         if self.method == "ngram" and self.quantization is not None:
             refuse("quantization", "must be left out of method ngram", self.quantization)
+        if self.vocabulary is not None and self.vocabulary not in DRAFT_VOCABULARIES:
+            known = ", ".join(DRAFT_VOCABULARIES)
+            refuse("vocabulary", f"must be one of {known}", self.vocabulary)
+        if self.vocabulary is not None and self.method != "draft_model":
+            refuse("vocabulary", f"must be left out of method {self.method}", self.vocabulary)
         if self.acceptance not in ACCEPTANCES:
             refuse("acceptance", f"must be one of {', '.join(ACCEPTANCES)}", self.acceptance)
 

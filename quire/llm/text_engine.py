@@ -19,7 +19,7 @@ from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput
-from quire.llm.draft_vocabulary import check_draft_vocabularies
+from quire.llm.draft_vocabulary import pair_draft_vocabularies
 from quire.llm.engine_client import Prompt
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.request_reader import RequestReader
@@ -58,7 +58,8 @@ class TextEngine:
     ) -> None:
         self._reader = reader = RequestReader(config.model, config.speculative.methods())
         self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
-        check_draft_vocabularies(config.speculative.methods(), reader.tokenizer_folder)
+        methods = config.speculative.methods()
+        vocabularies = pair_draft_vocabularies(methods, reader.tokenizer_folder)
         self.executor = load_executor(
             reader.folder,
             config,
@@ -66,6 +67,7 @@ class TextEngine:
             on_progress=on_progress,
             create_grammars=reader.loaded,
             meanwhile=lambda: reader.tokenizer,
+            vocabularies=vocabularies,
         )
         self.tokenizer: Tokenizer = reader.tokenizer
         self.max_model_len = self.executor.memory.max_model_len

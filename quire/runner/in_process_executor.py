@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
 from quire.runner.step_estimate import StepEstimate
 from quire.speculative.create import Maker, create_proposers
+from quire.speculative.vocabularies import VocabularyPair
 
 log = get_logger(__name__)
 
@@ -126,6 +127,7 @@ def load_executor(
     on_progress: Progress | None = None,
     create_grammars: Callable[[ModelConfig], GrammarSource] | None = None,
     meanwhile: Callable[[], object] = lambda: None,
+    vocabularies: Mapping[MethodName, VocabularyPair] | None = None,
 ) -> InProcessExecutor:
     """Load a model and allocate its KV cache.
 
@@ -137,6 +139,7 @@ def load_executor(
         on_progress: Called while weights load, with bytes done and bytes in all.
         create_grammars: Given the model's shape, makes the source of structured outputs' grammars.
         meanwhile: As of :func:`~quire.models.loader.load_model`.
+        vocabularies: Of methods whose drafts have other tokens than the model.
 
     Raises:
         ConfigError: The settings do not fit the machine or the model.
@@ -187,8 +190,9 @@ def load_executor(
     methods = config.speculative.methods()
     if methods:
         num_blocks = memory.budget.num_blocks
+        pairs = vocabularies or {}
         makers: dict[MethodName, Maker] = {
-            d.method.method: drafts[d].maker(num_blocks) for d in drafts
+            d.method.method: drafts[d].maker(num_blocks, pairs.get(d.method.method)) for d in drafts
         }
         makers |= {head.method.method: head.maker(num_blocks) for head in loaded_heads}
         runner.speculate(methods, lambda table: create_proposers(methods, table, makers))

@@ -5,7 +5,7 @@ Whether their tokens are the target's is seen where tokenizers are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig, resolve
 from quire.core.speculative_config import SpeculativeMethod
 from quire.kernels.backend import Backend
-from quire.kernels.token_table import TokenTable
 from quire.layers.workspace import workspace_bytes
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder
@@ -28,8 +27,11 @@ from quire.models.loader import Progress, load_model
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.runner.memory import MemoryPlan, kept_window, plan_memory
+from quire.speculative.create import Maker
 from quire.speculative.draft_model import MAX_TOKENS, DraftModelProposer
+from quire.speculative.translated_draft import TranslatedDraftProposer
 from quire.speculative.valid_slots import SLOT_BYTES
+from quire.speculative.vocabularies import VocabularyPair
 
 log = get_logger(__name__)
 
@@ -113,14 +115,23 @@ class LoadedDraft:
     decoder: Decoder
     demand: MemoryDemand
 
-    def maker(self, num_blocks: int) -> Callable[[TokenTable], DraftModelProposer]:
-        """Allocate its buffers and its KV cache; return what makes a table's proposer."""
+    def maker(self, num_blocks: int, vocabularies: VocabularyPair | None = None) -> Maker:
+        """Allocate its buffers and its KV cache; return what makes a table's proposer.
+
+        Args:
+            num_blocks: Of the KV cache.
+            vocabularies: The target's and the draft's; None where they are the same.
+        """
         kv_cache = self.decoder.backend.kv_cache(self.demand.spec, num_blocks)
         self.decoder.reserve(MAX_TOKENS, self.draft.settings.config.scheduler.max_num_seqs)
         sizes = {
             "vocab_size": self.draft.vocab_size,
             "max_model_len": self.draft.max_model_len,
         }
+        if vocabularies is not None:
+            return lambda table: TranslatedDraftProposer(
+                table, self.decoder, kv_cache, vocabularies, **sizes
+            )
         return lambda table: DraftModelProposer(table, self.decoder, kv_cache, **sizes)
 
 

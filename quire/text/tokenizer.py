@@ -90,14 +90,14 @@ class Tokenizer:
             return self.encode(parts[0], add_special_tokens)
         ids = self.encode(parts[0], False)
         for part in parts[1:]:
-            ids += self._encode_after(part)
+            ids += self.encode_after(part)
         if add_special_tokens:
             with_ends, alone = self.encode("a"), self.encode("a", False)
             start = next(i for i in range(len(with_ends)) if with_ends[i:][: len(alone)] == alone)
             ids = [*with_ends[:start], *ids, *with_ends[start + len(alone) :]]
         return ids
 
-    def _encode_after(self, text: str) -> list[int]:
+    def encode_after(self, text: str) -> list[int]:
         """Tokenize a text that follows another, without the space some put before a text."""
         ids = self.encode(text, False)
         if text[:1].isspace() or not ids or not self.pieces[ids[0]].startswith(b" "):

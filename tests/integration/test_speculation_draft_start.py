@@ -45,13 +45,15 @@ def refusal(create_llm: Create, method: dict[str, Any], **settings: Any) -> str:
     return str(caught.value)
 
 
-def test_other_tokens_are_refused(create_llm: Create, tmp_path: Path) -> None:
+def test_other_tokens_are_refused_where_they_must_be_the_same(
+    create_llm: Create, tmp_path: Path
+) -> None:
     path = copy_of_draft(tmp_path / "draft") / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     path.write_text(json.dumps(tokenizer))
-    message = refusal(create_llm, draft_model(path.parent))
+    message = refusal(create_llm, draft_model(path.parent, vocabulary="same"))
     assert "where 2 of 2,048 ids are other tokens, such as " in message
     assert "'b' in place of 'a'" in message and "same family" in message
 
@@ -61,8 +63,11 @@ def test_other_special_tokens_are_refused(create_llm: Create, tmp_path: Path) ->
     for path in folder.glob("*.json"):
         path.write_text(path.read_text().replace("<|im_start|>", "<|other|>"))
     message = refusal(create_llm, draft_model(folder))
-    assert "where 1 of 2,048 ids are other tokens, such as 1" in message
-    assert "'<|other|>' in place of '<|im_start|>'" in message
+    assert "with the special tokens of the model; got " in message
+    assert "which lacks <|im_start|>. Take a draft of the same family" in message
+    llm = create_llm(TINY, speculative_config=draft_model(folder, vocabulary="text"))
+    (output,) = llm.chat([{"role": "user", "content": "Hi"}], SamplingParams(max_tokens=9))
+    assert output.outputs[0].token_ids
 
 
 def test_equal_tokens_in_another_file_are_taken(

@@ -28,7 +28,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.process_usage import process_samples
 from quire.core.request import EngineRequest
 from quire.engine.engine import Engine
-from quire.llm.draft_vocabulary import check_draft_vocabularies
+from quire.llm.draft_vocabulary import pair_draft_vocabularies
 from quire.llm.grammars.compile_thread import Compiler, GrammarThread
 from quire.llm.grammars.late_compiler import LateCompiler
 from quire.llm.process.message_socket import MessageSocket
@@ -90,7 +90,7 @@ def _load(link: MessageSocket) -> EngineLoop | None:
     set_format(start.log_format)
     try:
         methods = start.config.speculative.methods()
-        check_draft_vocabularies(methods, Path(start.tokenizer_folder))
+        vocabularies = pair_draft_vocabularies(methods, Path(start.tokenizer_folder))
         with loading_bar() as on_progress:
             executor = load_executor(
                 Path(start.folder),
@@ -98,6 +98,7 @@ def _load(link: MessageSocket) -> EngineLoop | None:
                 eos_token_ids=start.eos_token_ids,
                 on_progress=_reporting(link, on_progress),
                 create_grammars=create_grammars,
+                vocabularies=vocabularies,
             )
         length = executor.memory.max_model_len
         model = replace(start.config.model, max_model_len=length)
