@@ -40,6 +40,17 @@ void copy_blocks(KVCache& cache, nb::handle pairs, int64_t num_pairs) {
   cache.copy_blocks(ids, num_pairs);
 }
 
+// Slots that lie inside the cache.
+void copy_slots(KVCache& cache, nb::handle pairs, int64_t num_pairs) {
+  const Input<int64_t> slots(pairs, 2 * num_pairs);
+  const int64_t* slot = slots;
+  for (int64_t i = 0; i < 2 * num_pairs; ++i)
+    if (slot[i] < 0 || slot[i] >= cache.num_blocks() * cache.block_size())
+      throw std::invalid_argument("[kv_cache] slots must lie inside the cache.");
+  const nb::gil_scoped_release release;
+  cache.copy_slots(slots, num_pairs);
+}
+
 void checksums(const KVCache& cache, nb::handle block_ids, int64_t num_ids, nb::handle out) {
   const BlockIds ids(cache, block_ids, num_ids);
   const Output<uint64_t> found(out, num_ids);
@@ -63,17 +74,18 @@ void write_blocks(KVCache& cache, nb::handle block_ids, int64_t num_ids, nb::han
   cache.write_blocks(ids, num_ids, reinterpret_cast<const char*>(from));
 }
 
-// A float array kept alive as long as the object that points into it.
-class Parameter {
+// An array or None, kept alive as long as the object that points into it.
+template <class T>
+class Optional {
  public:
-  Parameter(nb::object array, int64_t count) : array_(std::move(array)) {
-    if (!array_.is_none()) data_ = Input<float>(array_, count);
+  Optional(nb::object array, int64_t count) : array_(std::move(array)) {
+    if (!array_.is_none()) data_ = Input<T>(array_, count);
   }
-  operator const float*() const { return data_; }
+  operator const T*() const { return data_; }
 
  private:
   nb::object array_;
-  const float* data_ = nullptr;
+  const T* data_ = nullptr;
 };
 
 // One step's arrays and cache, checked once for all layers. Holds the arrays; they must not change.
@@ -82,16 +94,19 @@ class AttentionPlan {
   AttentionPlan(int64_t num_tokens, int64_t num_sections, nb::handle positions,
                 nb::handle slot_mapping, nb::handle block_tables, int64_t num_requests,
                 int64_t max_blocks, nb::handle query_start_loc, nb::handle seq_lens,
-                nb::object cache)
+                nb::object tree_starts, nb::object tree_slots, int64_t tree_depth, nb::object cache)
       : num_sections_(num_sections),
         positions_(positions, num_sections * num_tokens),
         slots_(slot_mapping, num_tokens),
         tables_(block_tables, num_requests * max_blocks),
         starts_(query_start_loc, num_requests + 1),
         lens_(seq_lens, num_requests),
+        tree_starts_(std::move(tree_starts), num_requests),
+        tree_slots_(std::move(tree_slots), num_tokens * tree_depth),
         owner_(std::move(cache)),
         cache_(nb::cast<const KVCache&>(owner_)),
-        batch_{num_tokens, num_requests, max_blocks, positions_, slots_, tables_, starts_, lens_},
+        batch_{num_tokens, num_requests, max_blocks,   positions_,  slots_,    tables_,
+               starts_,    lens_,        tree_starts_, tree_slots_, tree_depth},
         inside_(check()) {}
 
   const AttentionBatch& batch() const { return batch_; }
@@ -124,6 +139,23 @@ class AttentionPlan {
                        [&](int32_t id) { return id >= 0 && id < cache_.num_blocks(); }))
         return false;
     }
+    return !batch_.tree_starts || check_trees();
+  }
+
+  // Known tokens come first; each other one has a path that ends within the request.
+  bool check_trees() const {
+    const int64_t num_slots = cache_.num_blocks() * cache_.block_size(), depth = batch_.tree_depth;
+    for (int64_t i = 0; i < batch_.num_requests; ++i) {
+      const int64_t first = batch_.query_start_loc[i], end = batch_.query_start_loc[i + 1];
+      const int64_t start = batch_.tree_starts[i], length = batch_.seq_lens[i];
+      for (int64_t token = first; token < end; ++token) {
+        const int64_t* path = batch_.tree_slots + token * depth;
+        const int64_t* stop = std::find_if(path, path + depth, [](int64_t at) { return at < 0; });
+        const bool is_known = length - end + token < start;
+        if (is_known != (stop == path) || start + (stop - path) > length) return false;
+        if (!std::all_of(path, stop, [=](int64_t at) { return at < num_slots; })) return false;
+      }
+    }
     return true;
   }
 
@@ -131,6 +163,8 @@ class AttentionPlan {
   Input<int32_t> positions_;
   Input<int64_t> slots_;
   Input<int32_t> tables_, starts_, lens_;
+  Optional<int32_t> tree_starts_;
+  Optional<int64_t> tree_slots_;
   nb::object owner_;
   const KVCache& cache_;
   AttentionBatch batch_;
@@ -188,9 +222,9 @@ class PagedAttention {
   }
 
  private:
-  Parameter cosines_, sines_;
+  Optional<float> cosines_, sines_;
   std::vector<int64_t> sections_;
-  Parameter q_norm_, k_norm_;
+  Optional<float> q_norm_, k_norm_;
   AttentionLayer layer_;
 };
 
@@ -205,6 +239,7 @@ void bind_attention(nb::module_& m) {
                  KVCache(layers, blocks, kv_heads, head_dim, block_size, static_cast<KVType>(type));
            })
       .def("copy_blocks", copy_blocks)
+      .def("copy_slots", copy_slots)
       .def("checksums", checksums)
       .def("read_blocks", read_blocks)
       .def("write_blocks", write_blocks)
@@ -218,7 +253,9 @@ void bind_attention(nb::module_& m) {
       });
   nb::class_<AttentionPlan>(m, "AttentionPlan")
       .def(nb::init<int64_t, int64_t, nb::handle, nb::handle, nb::handle, int64_t, int64_t,
-                    nb::handle, nb::handle, nb::object>())
+                    nb::handle, nb::handle, nb::object, nb::object, int64_t, nb::object>(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
       .def_prop_ro("inside", &AttentionPlan::inside)
       .def_prop_ro("num_tokens", &AttentionPlan::num_tokens);
   nb::class_<PagedAttention>(m, "PagedAttention")

@@ -36,10 +36,37 @@ int64_t stored_rows(int64_t rows) { return ceil_div(rows, row_step) * row_step; 
 struct Unit {
   int64_t request, first_query, num_queries;
   int64_t kv_head, num_kv_heads;
-  int64_t position;                // of the first query
-  int64_t first_piece, end_piece;  // that its queries see
-  bool in_place;                   // one query, read from the blocks
+  int64_t position, last_position;  // lowest and highest of the queries
+  int64_t first_piece, end_piece;   // that its queries see
+  bool in_place;                    // one query, read from the blocks
 };
+
+// The slots of the tokens that a query sees from a position on, its own the last; from everything
+// on where it has none.
+struct Path {
+  const int64_t* slots;
+  int64_t start, length;
+};
+
+bool has_tree(const AttentionBatch& batch, int64_t request) {
+  return batch.tree_starts && batch.tree_starts[request] < batch.seq_lens[request];
+}
+
+Path path_of(const AttentionBatch& batch, int64_t request, int64_t query) {
+  if (!has_tree(batch, request)) return {nullptr, INT64_MAX, 0};
+  const int64_t token = batch.query_start_loc[request] + query;
+  const Path path{batch.tree_slots + token * batch.tree_depth, batch.tree_starts[request], 0};
+  int64_t length = 0;
+  while (length < batch.tree_depth && path.slots[length] >= 0) ++length;
+  return {path.slots, path.start, length};
+}
+
+int64_t position_of(const AttentionBatch& batch, int64_t request, int64_t query) {
+  const Path path = path_of(batch, request, query);
+  if (path.length) return path.start + path.length - 1;
+  const int32_t* starts = batch.query_start_loc + request;
+  return batch.seq_lens[request] - (starts[1] - starts[0]) + query;
+}
 
 struct Step {
   const AttentionLayer& layer;
@@ -216,26 +243,80 @@ void unpack(const Step& step, const Unit& unit, int64_t start, Span span, Panel 
   });
 }
 
+// f(position in the piece, block, offset in the block) over the positions of a span on a path.
+template <class Function>
+void each_on_path(const Step& step, const Path& path, int64_t start, Span span, const Function& f) {
+  const int64_t size = step.blocks.block_size;
+  for (int64_t j = larger(span.begin, path.start - start); j < span.end; ++j) {
+    const int64_t slot = path.slots[start + j - path.start];
+    f(j, slot / size, slot % size);
+  }
+}
+
+// Each query by itself, with the positions on its own path. What all see is unpacked once, but for
+// positions that may be written over: from the lowest query's on, or all where a window begins.
+template <class T, class Panel>
+void attend_paths(const Step& step, const Unit& unit, int64_t start, const Span* spans,
+                  const Workspace& work, Panel panel, Part part) {
+  const int64_t size = step.blocks.block_size, dim = step.layer.head_dim;
+  const bool windowed = unit.last_position - step.layer.window + 1 > start;
+  const int64_t kept = windowed ? 0 : larger<int64_t>(0, unit.position - start);
+  int64_t fresh = 0;
+  for (int64_t query = 0; query < unit.num_queries; ++query) {
+    const int64_t row = query * step.group;
+    const Span span = spans[row];
+    const PanelRows rows{work.q + row * panel.words(), spans + row,
+                         work.scores + row * piece_positions, part.from(row)};
+    if (span.empty()) {
+      for (int64_t r = 0; r < step.group; ++r) rows.part.total[r] = 0.0f;
+      continue;
+    }
+    const Path path = path_of(step.batch, unit.request, unit.first_query + query);
+    const Span shared = span.within({fresh, path.length ? path.start - start : span.end});
+    const Scales scales = load_scales(step, unit, start, span.within({0, shared.end}), work);
+    if (!shared.empty()) unpack<T>(step, unit, start, shared, panel);
+    if (path.length)
+      each_on_path(step, path, start, span, [&](int64_t j, int64_t block, int64_t offset) {
+        unpack_position(elements_of<T>(step, block, unit.kv_head, false) + offset, size, j, panel);
+        unpack_values(elements_of<T>(step, block, unit.kv_head, true) + offset * dim, j, panel);
+        if (!scales.k) return;
+        for (int value = 0; value < 2; ++value) {
+          const int64_t head = head_of_block(step, block, unit.kv_head, value == 1);
+          float widened[lanes];
+          store(widened, load_tail(step.blocks.scales + head * size + offset, 1));
+          (value ? work.v_scales : work.k_scales)[j] = widened[0];
+        }
+      });
+    attend_panel(rows, step.group, span, panel, scales);
+    fresh = kept / (4 * lanes) * (4 * lanes);
+  }
+}
+
 template <class T>
 void attend_piece(const Step& step, const Unit& unit, int64_t index, const Workspace& work,
                   Part part) {
   const int64_t start = index * piece_positions;
-  const auto span_of = [&](int64_t query) {
-    const int64_t position = unit.position + query;
+  const auto span_at = [&](int64_t position) {
     return Span{larger<int64_t>(position - step.layer.window + 1 - start, 0),
                 smaller(position + 1 - start, piece_positions)};
   };
-  const Span whole{span_of(0).begin, span_of(unit.num_queries - 1).end};
+  const Span whole{span_at(unit.position).begin, span_at(unit.last_position).end};
   const Scales scales = load_scales(step, unit, start, whole, work);
   if (unit.in_place)
     return attend_query<typename Products<T>::DecodeTiles>(
         step.group, work.q, whole, locate<T>(step, unit, start, whole), scales, work.scores, part);
   const typename Products<T>::UnpackedPanel panel(work.panel);
-  unpack<T>(step, unit, start, whole, panel);
   const int64_t rows = step.rows(unit);
   auto* spans =
       static_cast<Span*>(scratch(Slot::weights, static_cast<size_t>(rows) * sizeof(Span)));
-  for (int64_t row = 0; row < rows; ++row) spans[row] = span_of(row / step.group);
+  for (int64_t row = 0; row < rows; ++row)
+    spans[row] =
+        span_at(position_of(step.batch, unit.request, unit.first_query + row / step.group));
+  const bool has_window = span_at(unit.last_position).begin > 0;
+  if (has_tree(step.batch, unit.request) &&
+      (has_window || start + piece_positions > step.batch.tree_starts[unit.request]))
+    return attend_paths<T>(step, unit, start, spans, work, panel, part);
+  unpack<T>(step, unit, start, whole, panel);
   attend_panel({work.q, spans, work.scores, part}, rows, whole, panel, scales);
 }
 
@@ -297,7 +378,10 @@ int64_t add_units(const Step& step, int64_t request, int64_t num_units, Unit* un
   const int32_t* starts = step.batch.query_start_loc + request;
   const int64_t queries = starts[1] - starts[0];
   const int64_t computed = step.batch.seq_lens[request] - queries;
-  const int64_t queries_per_unit = larger<int64_t>(1, rows_per_unit / step.group);
+  const bool tree = has_tree(step.batch, request);
+  // Rows of whole tiles cannot begin at any query of a tree.
+  const int64_t queries_per_unit =
+      tree && row_step > 1 ? 1 : larger<int64_t>(1, rows_per_unit / step.group);
   const bool in_place =
       queries == 1 && step.blocks.block_size % lanes == 0 && step.group <= max_rows;
   const int64_t kv_heads = step.layer.num_kv_heads;
@@ -313,15 +397,24 @@ int64_t add_units(const Step& step, int64_t request, int64_t num_units, Unit* un
   // Queries go inside, so that a head's K and V stay in the second cache from unit to unit.
   for (int64_t head = 0; head < kv_heads; head += heads)
     for (int64_t first = 0; first < queries; first += queries_per_unit) {
-      const int64_t count = smaller(queries_per_unit, queries - first), position = computed + first;
+      const int64_t count = smaller(queries_per_unit, queries - first);
+      int64_t position = computed + first, last = position + count - 1;
+      if (tree) {
+        position = last = position_of(step.batch, request, first);
+        for (int64_t query = first + 1; query < first + count; ++query) {
+          const int64_t other = position_of(step.batch, request, query);
+          position = smaller(position, other), last = larger(last, other);
+        }
+      }
       units[num_units++] = {request,
                             first,
                             count,
                             head,
                             smaller(heads, kv_heads - head),
                             position,
+                            last,
                             pieces_from(position),
-                            (position + count - 1) / piece_positions + 1,
+                            last / piece_positions + 1,
                             in_place};
     }
   return num_units;
@@ -340,7 +433,7 @@ void attend(Step& step) {
     step.max_rows = larger(step.max_rows, step.rows(*unit));
     step.max_heads = larger(step.max_heads, unit->num_kv_heads);
     step.unpacks |= !unit->in_place;
-    const int64_t positions = smaller(pieces * piece_positions, unit->position + 1);
+    const int64_t positions = smaller(pieces * piece_positions, unit->last_position + 1);
     step.work += step.rows(*unit) * positions * step.layer.head_dim;
   }
   if (step.work < inline_work) {

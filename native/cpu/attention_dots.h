@@ -29,7 +29,6 @@ struct DotPanel : PairPanel {
   static constexpr int64_t word_positions = 2;
   static constexpr uint32_t all = both_halves;
 
-  int64_t words() const { return head_pairs(head_dim); }
   static Pairs load_words(const uint32_t* p, uint32_t halves) {
     return keep(load_pairs(p), halves);
   }

@@ -43,6 +43,7 @@ struct PairPanel {
       : k(reinterpret_cast<uint32_t*>(floats.k)),
         v(reinterpret_cast<uint32_t*>(floats.v)),
         head_dim(floats.head_dim) {}
+  int64_t words() const { return head_pairs(head_dim); }  // of K that a position has
 };
 
 // Queries (rows, H) become pairs (rows, P) in the same memory.

@@ -31,6 +31,7 @@ struct Part {
   float* total;  // 0 when the row sees nothing of the piece
   int64_t stride;
 
+  Part from(int64_t row) const { return {sums + row * stride, highest + row, total + row, stride}; }
   void clear(int64_t row) const {
     memset(sums + row * stride, 0, static_cast<size_t>(stride) * sizeof(float));
   }

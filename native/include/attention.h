@@ -34,6 +34,8 @@ struct KVBlocks {
   int64_t stride;  // heads of K and of V from one block to the next: 2 K of each layer
 };
 
+// The step. Queries of a request may belong to a tree of tokens: from one position on each of them
+// sees the tokens on its own path alone, the last of which is the query itself.
 struct AttentionBatch {
   int64_t num_tokens, num_requests, max_blocks;
   const int32_t* positions;        // (sections, T)
@@ -41,6 +43,10 @@ struct AttentionBatch {
   const int32_t* block_tables;     // (B, max_blocks)
   const int32_t* query_start_loc;  // (B + 1,)
   const int32_t* seq_lens;         // (B,)
+  // Null and 0 when no request has a tree.
+  const int32_t* tree_starts;  // (B,): the first position with a choice of tokens
+  const int64_t* tree_slots;   // (T, tree_depth): where its tokens lie, then -1; -1 for all others
+  int64_t tree_depth;
 };
 
 }  // namespace quire

@@ -63,6 +63,33 @@ void KVCache::copy_blocks(const int64_t* pairs, int64_t num_pairs) {
   });
 }
 
+void KVCache::copy_slots(const int64_t* pairs, int64_t num_pairs) {
+  const size_t element = element_bytes(type_), row = static_cast<size_t>(head_dim_) * element;
+  const auto size = static_cast<size_t>(block_size_);
+  parallel_for(num_layers_, [=, this](int64_t layer) {
+    for (int64_t i = 0; i < num_pairs; ++i) {
+      const int64_t from = pairs[2 * i], to = pairs[2 * i + 1];
+      const char* source = elements_at(layer, from / block_size_);
+      char* target = elements_at(layer, to / block_size_);
+      const char* source_scales = scales_at(layer, from / block_size_);
+      char* target_scales = scales_at(layer, to / block_size_);
+      const auto at = static_cast<size_t>(from % block_size_);
+      const auto put = static_cast<size_t>(to % block_size_);
+      const auto heads = static_cast<size_t>(num_kv_heads_);
+      for (size_t k = 0; k < heads * static_cast<size_t>(head_dim_); ++k)
+        std::memmove(target + (k * size + put) * element, source + (k * size + at) * element,
+                     element);
+      const size_t values = heads * size * row;
+      for (size_t head = 0; head < heads; ++head)
+        std::memmove(target + values + (head * size + put) * row,
+                     source + values + (head * size + at) * row, row);
+      for (size_t head = 0; block_scale_bytes_ && head < 2 * heads; ++head)
+        std::memmove(target_scales + (head * size + put) * sizeof(BF16),
+                     source_scales + (head * size + at) * sizeof(BF16), sizeof(BF16));
+    }
+  });
+}
+
 void KVCache::read_blocks(const int64_t* ids, int64_t num_ids, char* out) const {
   parallel_for(num_layers_, [=, this](int64_t layer) {
     char* at = out + static_cast<size_t>(layer) * (block_bytes_ + block_scale_bytes_);

@@ -31,6 +31,9 @@ class KVCache {
   // Copy block pairs[2 i] to block pairs[2 i + 1] in every layer, in order. Ids are in range.
   void copy_blocks(const int64_t* pairs, int64_t num_pairs);
 
+  // The same of slots: block * block_size + offset.
+  void copy_slots(const int64_t* pairs, int64_t num_pairs);
+
   // One block over all layers: of each layer its elements, then its scales.
   size_t block_bytes() const {
     return static_cast<size_t>(num_layers_) * (block_bytes_ + block_scale_bytes_);

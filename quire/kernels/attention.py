@@ -16,6 +16,9 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
 4. ``out = sum_j softmax_j(scale * q . k_j) v_j`` over cached positions ``j`` in
    ``max(0, p - window + 1) .. p``, K and V read back from the cache, in float32.
 
+Of a request with a tree of tokens, those rows that have a path (``tree_slots``) see the tokens of
+the path from position ``tree_start`` on, and ``p`` is the position of its last one, their own.
+
 ``p = seq_len - query_len + i`` for the i-th query of its request; ``positions`` holds the
 same, or its sections, and is what step 2 uses. Slots that were never written are never read.
 

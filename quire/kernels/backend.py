@@ -74,6 +74,10 @@ class KVCache(Protocol):
         """Copy whole blocks ``(source, destination)`` in every layer, in order."""
         ...
 
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy slots ``(source, destination)`` in every layer, in order."""
+        ...
+
     def checksums(self, block_ids: Sequence[int]) -> list[int]:
         """Return a checksum of each block's bytes over all layers; equal bytes, equal checksum."""
         ...

@@ -29,6 +29,10 @@ class ForwardBatch:
         embedding_rows: (E,) int32, rows whose embedding is given instead of looked up, or None.
             Their ``input_ids`` are any of the vocabulary.
         embeddings: (E, D) of the backend's ``activation_dtype``, or None.
+        tree_starts: (B,) int32, or None when no request has a tree of tokens: the first position
+            that several of a request's last rows have; ``seq_lens`` where none has.
+        tree_slots: (T, depth) int64, or None likewise: the slots of the tokens that a row of a tree
+            sees from there on, its own the last, then -1; -1 alone for all other rows.
     """
 
     input_ids: Array
@@ -40,6 +44,8 @@ class ForwardBatch:
     logits_indices: Array
     embedding_rows: Array | None = None
     embeddings: Array | None = None
+    tree_starts: Array | None = None
+    tree_slots: Array | None = None
 
 
 @dataclass(slots=True)

@@ -39,6 +39,10 @@ class CpuKVCache:
         """Copy whole blocks ``(source, destination)`` in every layer, in order."""
         self.native.copy_blocks(np.array(pairs, np.int64).reshape(-1, 2), len(pairs))
 
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy slots ``(source, destination)`` in every layer, in order."""
+        self.native.copy_slots(np.array(pairs, np.int64).reshape(-1, 2), len(pairs))
+
     def checksums(self, block_ids: Sequence[int]) -> list[int]:
         """Return a checksum of each block's bytes and scales: XXH64 of the layers' XXH64."""
         found = np.empty(len(block_ids), np.uint64)
@@ -102,6 +106,9 @@ class CpuAttention:
             max_blocks,
             batch.query_start_loc,
             batch.seq_lens,
+            batch.tree_starts,
+            batch.tree_slots,
+            0 if batch.tree_slots is None else batch.tree_slots.shape[1],
             kv_cache.native,
         )
         if not plan.inside:

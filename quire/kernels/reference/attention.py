@@ -64,7 +64,30 @@ class ReferenceAttention:
             mask = visible(positions, context, spec.sliding_window)
             result = attend(q[rows], *kv_cache.read(spec.layer, slots), mask, spec.scale)
             out[rows] = result.flatten(1)
+            if batch.tree_starts is not None and batch.tree_starts[i] < seq_len:
+                self._attend_paths(q, batch, i, kv_cache, out)
         return out
+
+    def _attend_paths(
+        self,
+        q: torch.Tensor,
+        batch: ForwardBatch,
+        request: int,
+        kv_cache: ReferenceKVCache,
+        out: torch.Tensor,
+    ) -> None:
+        """Attend for each row of a request's tree, along its own path."""
+        size, window = kv_cache.spec.block_size, self.spec.sliding_window
+        start, table = int(batch.tree_starts[request]), batch.block_tables[request].long()
+        for row in range(*batch.query_start_loc[request : request + 2].tolist()):
+            path = batch.tree_slots[row][batch.tree_slots[row] >= 0]
+            if len(path):
+                context = torch.arange(start)
+                slots = torch.cat([table[context // size] * size + context % size, path])
+                first = 0 if window is None else max(0, len(slots) - window)
+                k, v = kv_cache.read(self.spec.layer, slots[first:])
+                seen = torch.ones(1, len(slots) - first, dtype=torch.bool)
+                out[row] = attend(q[row : row + 1], k, v, seen, self.spec.scale).flatten()
 
 
 def rotate(

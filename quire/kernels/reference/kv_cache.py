@@ -40,6 +40,15 @@ class ReferenceKVCache:
             self.blocks[:, :, destination] = self.blocks[:, :, source]
             self.scales[:, :, destination] = self.scales[:, :, source]
 
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy slots ``(source, destination)`` in every layer, in order."""
+        size = self.spec.block_size
+        for source, destination in pairs:
+            at, to = divmod(source, size), divmod(destination, size)
+            self.blocks[:, :, to[0], to[1]] = self.blocks[:, :, at[0], at[1]]
+            if self.scales.shape[3]:
+                self.scales[:, :, to[0], to[1]] = self.scales[:, :, at[0], at[1]]
+
     def checksums(self, block_ids: Sequence[int]) -> list[int]:
         """Return a checksum of each block's bytes and scales over all layers (CRC-32)."""
         return [
