@@ -34,6 +34,9 @@ DRAFT_VOCABULARIES: tuple[DraftVocabulary, ...] = get_args(DraftVocabulary)
 DEFAULT_TOKENS = {"ngram": 7}
 DEFAULT_DRAFTED_TOKENS = 4
 MAX_TOKENS = 64
+#: Of a tree that grows: tokens of a round, and levels.
+DEFAULT_TREE_TOKENS = 16
+DEFAULT_TREE_DEPTH = 5
 #: Methods without weights, and those whose weights are the served model's.
 WITHOUT_MODEL = ("ngram", "self")
 
@@ -54,6 +57,12 @@ class SpeculativeMethod:
         adaptive: The engine chooses how many up to that, as it pays; False: always that many.
         prompt_lookup_min, prompt_lookup_max: Of ``ngram``: least and most tokens that must match;
             None: the method's own.
+        speculative_token_tree: A tree of a set form: each token by its ranks among the candidates
+            at each position, such as (0, 1) for the second that may follow the best; empty for
+            none. It has ``num_speculative_tokens``.
+        tree_width: Candidates of a token in a tree that grows where tokens are likely, of
+            ``num_speculative_tokens`` in all; None: a chain.
+        tree_depth: Levels of such a tree.
         quantization: What the drafter's weights are rounded to; None: as they are.
         max_model_len: Tokens of a sequence beyond which nothing is proposed; None: no limit.
         vocabulary: Of a ``draft_model``. ``same``: it must be the served model's;
@@ -78,6 +87,9 @@ class SpeculativeMethod:
     adaptive: bool = True
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
+    speculative_token_tree: tuple[tuple[int, ...], ...] = ()
+    tree_width: int | None = None
+    tree_depth: int | None = None
     quantization: QuantizationName | None = None
     max_model_len: int | None = None
     vocabulary: DraftVocabulary | None = None
@@ -91,9 +103,9 @@ class SpeculativeMethod:
         if self.method not in METHODS:
             refuse("method", f"must be one of {', '.join(METHODS)}", self.method)
         if self.num_speculative_tokens == 0:
-            tokens = DEFAULT_TOKENS.get(self.method, DEFAULT_DRAFTED_TOKENS)
-            object.__setattr__(self, "num_speculative_tokens", tokens)
+            object.__setattr__(self, "num_speculative_tokens", self._default_tokens())
         self._check_numbers()
+        self._check_tree()
         self._check_lookup()
         self._check_schedule()
         if self.model is not None and self.method in WITHOUT_MODEL:
@@ -117,6 +129,8 @@ class SpeculativeMethod:
             "num_speculative_tokens": 1,
             "prompt_lookup_min": 1,
             "prompt_lookup_max": 1,
+            "tree_width": 2,
+            "tree_depth": 1,
             "max_model_len": 1,
             "disable_by_batch_size": 1,
         }
@@ -135,6 +149,40 @@ class SpeculativeMethod:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 refuse(name, "must be text", value)
+
+    def _default_tokens(self) -> int:
+        if self.speculative_token_tree:
+            return len(self.speculative_token_tree)
+        if self.tree_width is not None:
+            return DEFAULT_TREE_TOKENS
+        return DEFAULT_TOKENS.get(self.method, DEFAULT_DRAFTED_TOKENS)
+
+    def _check_tree(self) -> None:
+        if self.tree_depth is not None and self.tree_width is None:
+            refuse("tree_depth", "must come with tree_width", self.tree_depth)
+        for name in ("tree_width", "tree_depth"):
+            if (getattr(self, name) or 0) > MAX_TOKENS:
+                refuse(name, f"must be at most {MAX_TOKENS}", getattr(self, name))
+        name, tree = "speculative_token_tree", self.speculative_token_tree
+        if self.has_tree and self.method == "ngram":
+            refuse(name if tree else "tree_width", "must be left out of method ngram", "a tree")
+        if not tree:
+            return
+        if self.tree_width is not None:
+            refuse("tree_width", f"must be left out with {name}", self.tree_width)
+        rule = "must be a tree: tuples of ranks, at least 0, each once and after its parent"
+        for ranks in tree:
+            numbers = isinstance(ranks, tuple) and all(type(rank) is int for rank in ranks)
+            if not ranks or not numbers or not all(0 <= rank < MAX_TOKENS for rank in ranks):
+                refuse(name, rule, ranks)
+            if len(ranks) > 1 and ranks[:-1] not in tree or tree.count(ranks) > 1:
+                refuse(name, rule, ranks)
+        if len(tree) != self.num_speculative_tokens:
+            refuse(
+                "num_speculative_tokens",
+                f"must be the {len(tree)} of the tree",
+                self.num_speculative_tokens,
+            )
 
     def _check_lookup(self) -> None:
         low, high = self.prompt_lookup_min, self.prompt_lookup_max
@@ -159,6 +207,11 @@ class SpeculativeMethod:
         first_range = self.num_speculative_tokens_per_batch_size[:1]
         if first_range and first_range[0][0] != 1:
             refuse(name, "must begin with 1 running request", first_range[0])
+
+    @property
+    def has_tree(self) -> bool:
+        """Whether several tokens are proposed for a position."""
+        return bool(self.speculative_token_tree) or self.tree_width is not None
 
     @property
     def is_available(self) -> bool:

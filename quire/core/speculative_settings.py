@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -59,7 +60,7 @@ OTHER_KEYS = {
 }
 _OWN_KEYS = {field.name for field in fields(SpeculativeMethod)} - {"is_inferred"}
 #: Read here, and no fields.
-_READ_KEYS = {"draft_tensor_parallel_size", "speculative_token_tree"}
+_READ_KEYS = {"draft_tensor_parallel_size"}
 KEYS = sorted(_OWN_KEYS | _READ_KEYS | set(OTHER_KEYS))
 
 
@@ -170,6 +171,8 @@ def _method(
             notices.append(f'{CONFIG} "quantization" {quantization} is {ours} here: {why}.')
     if "max_model_len" in values:
         values["max_model_len"] = _length(values["max_model_len"])
+    if "speculative_token_tree" in values:
+        values["speculative_token_tree"] = _tree(values["speculative_token_tree"])
     if values.get("num_speculative_tokens") == 0:
         refuse("num_speculative_tokens", "must be at least 1", 0)
     schedule = values.get("num_speculative_tokens_per_batch_size")
@@ -187,9 +190,6 @@ def _refuse_what_cannot_be(values: dict[str, Any]) -> None:
     width = values.pop("draft_tensor_parallel_size", 1)
     if width != 1:
         refuse("draft_tensor_parallel_size", "must be 1: one process drafts", width)
-    tree = values.pop("speculative_token_tree", None)
-    if tree is not None:
-        refuse("speculative_token_tree", "must be left out: tokens are proposed in a chain", tree)
     if values.get("rejection_sample_method") == "synthetic":
         rule = "must be left out or standard: this one would change the answers"
         refuse("rejection_sample_method", rule, "synthetic")
@@ -225,6 +225,20 @@ def _length(value: Any) -> Any:
         return parse_count(value) if isinstance(value, str) else value
     except ValueError:
         return value
+
+
+def _tree(value: Any) -> tuple[Any, ...]:
+    """Read a tree, from text as vLLM has it (``[(0,), (0, 0)]``) or a list."""
+    read = value
+    if isinstance(value, str):
+        try:
+            read = ast.literal_eval(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            read = None
+    if not isinstance(read, list) or not all(isinstance(node, list | tuple) for node in read):
+        rule = "must be a tree: a list of tuples of ranks, such as [(0,), (1,), (0, 0)]"
+        refuse("speculative_token_tree", rule, value)
+    return tuple(map(tuple, read))
 
 
 def _schedule(value: Any) -> tuple[tuple[Any, ...], ...]:

@@ -47,6 +47,17 @@ class Sampler:
         out = self._backend.empty((len(rows), logits.shape[1]))
         return self._backend.gather_rows(logits, self._backend.from_numpy(rows), out)
 
+    def best(self, logits: Array, count: int) -> tuple[IntArray, FloatArray]:
+        """Return the likeliest tokens of each row of raw ``logits`` (B, V), best first.
+
+        Returns:
+            Ids and probabilities at temperature 1, (B, C) with C = min(count, V).
+        """
+        count = min(count, logits.shape[1])
+        any_ids = self._backend.from_numpy(np.zeros(len(logits), np.int32))
+        _, _, ids, logprobs = self._backend.token_logprobs(logits, any_ids, count)
+        return self._backend.to_numpy(ids), np.exp(self._backend.to_numpy(logprobs))
+
     def logprobs(
         self, logits: Array, token_ids: IntArray, num_top: Sequence[int]
     ) -> list[TokenLogprobs]:

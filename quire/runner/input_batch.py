@@ -5,7 +5,7 @@ It computes nothing of the model and draws no tokens. B requests, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from quire.kernels.backend import Backend
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.ragged_batch import ragged_batch
 from quire.kernels.token_table import IntArray, TokenTable
+from quire.kernels.tree_batch import BatchTree, add_trees, tree_paths
 
 
 class InputBatch:
@@ -55,6 +56,7 @@ class InputBatch:
         scheduled: Sequence[ScheduledRequest],
         prompt_rows: Sequence[tuple[int, int, int]] = (),
         num_proposed: IntArray | None = None,
+        parents: Mapping[int, Sequence[int]] | None = None,
     ) -> ForwardBatch:
         """Lay the step's rows out, requests in the plan's order.
 
@@ -64,6 +66,8 @@ class InputBatch:
                 from its row ``first`` on, are wanted.
             num_proposed: (B,) int32, tokens of the table that follow each request's own ones and
                 are computed with them; None for none at all.
+            parents: By row of the table, of those whose such tokens are trees; as of
+                :func:`~quire.kernels.tree_batch.tree_paths`.
 
         Returns:
             The step; ``logits_indices`` are the rows of the last own token and of the proposed ones
@@ -77,6 +81,13 @@ class InputBatch:
         if num_proposed is not None:
             lengths += num_proposed
         step = ragged_batch(table, self._block_size, rows, computed, lengths)
+        if parents:
+            trees = [
+                BatchTree(i, int(table.num_tokens[row]), tree_paths(parents[row]))
+                for i, row in enumerate(rows.tolist())
+                if row in parents
+            ]
+            add_trees(step, self._block_size, trees)
         wanted = [step.logits_indices[samples]]
         if num_proposed is not None:
             wanted[0] = _last_rows(wanted[0], num_proposed[samples] + 1)

@@ -6,7 +6,7 @@ It decides nothing about which request runs; it never touches the block pool.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,14 +172,15 @@ class ModelRunner:
         if self._pooling:
             prompt_parts += self._pooled_parts(plan)
         wanted = [(part.index, part.first, part.count) for part in prompt_parts]
-        num_proposed = capture = None
+        num_proposed = capture = parents = None
+        paths: Mapping[int, Sequence[int]] = {}
         if self._speculation is not None:
             start = time.perf_counter()
             num_proposed = self._speculation.propose(plan)
             output.propose_seconds = time.perf_counter() - start
             wanted += self._speculation.wanted_rows(plan)
-            capture = self._speculation.capture
-        batch = self._input.build(plan.scheduled, wanted, num_proposed)
+            capture, parents = self._speculation.capture, self._speculation.parents
+        batch = self._input.build(plan.scheduled, wanted, num_proposed, parents)
         hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan), capture)
         num_samples = len(hidden) - sum(count for _, _, count in wanted)
         at = num_samples
@@ -191,11 +192,27 @@ class ModelRunner:
             logits = self._model.logits(hidden[:num_samples])
             start = time.perf_counter()
             draws = self._draws(plan, num_proposed)
-            self._token_draws.run(draws, logits, output, len(plan.scheduled))
+            paths = self._token_draws.run(draws, logits, output, len(plan.scheduled))
+            self._keep_paths(paths)
             output.sample_seconds = time.perf_counter() - start
         if self._speculation is not None:
-            self._speculation.observe(plan, num_proposed, output, hidden)
+            self._speculation.observe(plan, num_proposed, output, hidden, paths)
         return output
+
+    def _keep_paths(self, paths: Mapping[int, Sequence[int]]) -> None:
+        """Move the KV of a tree's tokens that hold to where a sequence has it."""
+        table, size = self._table, self._kv_cache.spec.block_size
+        pairs: list[tuple[int, int]] = []
+        for row, path in paths.items():
+            start = int(table.num_tokens[row]) - 1 - len(path)
+            for i, node in enumerate(path):
+                if i != node:
+                    source, target = divmod(start + node, size), divmod(start + i, size)
+                    blocks = table.block_ids[row]
+                    from_slot = int(blocks[source[0]]) * size + source[1]
+                    pairs.append((from_slot, int(blocks[target[0]]) * size + target[1]))
+        if pairs:
+            self._kv_cache.copy_slots(pairs)
 
     def _between_layers(self, plan: SchedulerOutput) -> Callable[[], None]:
         """Return what ends the step when somebody has come, if the plan allows that."""
@@ -279,10 +296,11 @@ class ModelRunner:
                 request_id = request.request_id
                 count = 0 if num_proposed is None else int(num_proposed[i])
                 row, params = self._table.rows[request_id], self._params[request_id]
-                rejection = None
+                rejection = parents = None
                 if count and self._speculation is not None:
                     rejection = self._speculation.rejection(row)
-                draws.append(Draw(request_id, row, first, params, count, rejection))
+                    parents = self._speculation.parents.get(row)
+                draws.append(Draw(request_id, row, first, params, count, parents, rejection))
                 first += count + 1
                 last_rows[request_id] = first - 1
         for fork in plan.forks:

@@ -108,6 +108,15 @@ class SamplingState:
             rules.matcher = self._create_matcher(rules)
             rules.known, rules.has_looked_ahead = None, False
 
+    def has_rules(self, row: int) -> bool:
+        """Return whether what may be drawn for ``row`` depends on the tokens before."""
+        return row in self._rules
+
+    def temperature(self, rows: IntArray) -> FloatArray:
+        """Return the temperatures of ``rows`` (B,); 0 for those that take the likeliest token."""
+        found: FloatArray = self._floats[_FLOATS.index("temperature"), rows]
+        return found
+
     def can_follow_proposals(self, row: int) -> bool:
         """Return whether tokens proposed for ``row`` may be drawn in this step.
 

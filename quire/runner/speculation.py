@@ -20,9 +20,10 @@ from quire.layers.sampler import FloatArray, Sampler
 from quire.models.decoder import Decoder, HiddenStates
 from quire.runner.sampling_state import SamplingState
 from quire.runner.state_reading import StateReading
-from quire.speculative.proposer import Proposer
+from quire.speculative.proposer import Chances, Proposer, TreeProposer
 from quire.speculative.rejection import DRAFT, Rejection, stream_seed
 from quire.speculative.target_states import StateReader
+from quire.speculative.token_tree import TreeShape, tree_shape
 
 #: Makes the proposers of a token table, by the name of their method.
 CreateProposers = Callable[[TokenTable], Mapping[str, Proposer]]
@@ -45,6 +46,9 @@ class Speculation:
         self._sampler = sampler
         self._methods = methods
         self._proposers = proposers
+        self._shapes: dict[str, TreeShape] = {
+            m.method: tree_shape(m) for m in methods if m.has_tree
+        }
         self._row_methods: dict[int, str] = {}
         self._extra_keys: dict[int, tuple[str, ...]] = {}
         self._rejecting: set[int] = set()  # rows that ask for acceptance by rejection
@@ -52,6 +56,8 @@ class Speculation:
         readers = {n: p for n, p in proposers.items() if isinstance(p, StateReader)}
         self._states = StateReading(table, model, readers) if readers else None
         self._forks: list[tuple[int, int]] = []  # of this step
+        #: Of this step's trees, by row of the table; see ``tree_paths``.
+        self.parents: dict[int, list[int]] = {}
 
     @property
     def capture(self) -> ResidualCapture | None:
@@ -96,21 +102,30 @@ class Speculation:
         """
         self._forks.clear()
         self._drafts.clear()
-        asked: dict[str, list[tuple[int, int, int]]] = {}
+        self.parents.clear()
+        asked: dict[tuple[str, TreeShape | None], list[tuple[int, int, int]]] = {}
         for i, request in enumerate(plan.scheduled):
             if request.num_lookahead_tokens:
                 row = self._table.rows[request.request_id]
                 if self._sampling.can_follow_proposals(row):
                     one = i, row, request.num_lookahead_tokens
-                    asked.setdefault(self._row_methods[row], []).append(one)
+                    asked.setdefault(self._way(row), []).append(one)
         if not asked:
             return None
         found: dict[int, int] = {}
-        for method, entries in asked.items():
+        for (method, shape), entries in asked.items():
             _, rows, most = (np.array(column, np.int32) for column in zip(*entries, strict=True))
             self._table.reserve(rows, most + 1)
-            got = self._proposers[method].propose(rows, most, self._draw)
-            found.update(zip(rows.tolist(), got.tolist(), strict=True))
+            proposer = self._proposers[method]
+            if shape is None:
+                got = proposer.propose(rows, most, self._draw).tolist()
+            else:
+                assert isinstance(proposer, TreeProposer), f"{method} has no trees"
+                trees = proposer.propose_trees(rows, most, shape, self._rank)
+                self.parents.update(zip(rows.tolist(), trees, strict=True))
+                got = [len(parents) for parents in trees]
+            found.update(zip(rows.tolist(), got, strict=True))
+        self.parents = {row: parents for row, parents in self.parents.items() if parents}
         followed = self._sampling.look_ahead(found, len(plan.scheduled) - len(found))
         counts = np.zeros(len(plan.scheduled), np.int32)
         for entries in asked.values():
@@ -131,6 +146,7 @@ class Speculation:
         num_proposed: IntArray | None,
         output: StepOutput,
         hidden: HiddenStates,
+        paths: Mapping[int, Sequence[int]],
     ) -> None:
         """Tell proposers what they read of a step that was computed, its tokens drawn.
 
@@ -139,9 +155,10 @@ class Speculation:
             num_proposed: As returned by :meth:`propose`.
             output: What was drawn.
             hidden: Of the step; :meth:`wanted_rows` are its last ones.
+            paths: As returned by :meth:`~quire.runner.token_draws.TokenDraws.run`.
         """
         if self._states is not None:
-            self._states.read(plan, num_proposed, output, hidden, self._row_methods)
+            self._states.read(plan, num_proposed, output, hidden, self._row_methods, paths)
             for parent, child in self._forks:
                 self._states.fork(parent, child, self._row_methods)
 
@@ -152,6 +169,31 @@ class Speculation:
         drafts = self._drafts.get(row)
         seed = self._sampling.seed(row)
         return Rejection(seed, None if drafts is None else np.stack(drafts))
+
+    def _way(self, row: int) -> tuple[str, TreeShape | None]:
+        """Return by which method a row gets proposals, and the form of its tree."""
+        method = self._row_methods[row]
+        # Rules look at the tokens before a draw, which the table has in the order of a chain.
+        is_chain = row in self._rejecting or self._sampling.has_rules(row)
+        return method, None if is_chain else self._shapes.get(method)
+
+    def _rank(
+        self, logits: Array, rows: IntArray, lengths: IntArray, count: int
+    ) -> tuple[IntArray, Chances]:
+        tokens, chances = self._sampler.best(logits, count)
+        sampled = np.flatnonzero(self._sampling.temperature(rows) > 0).astype(np.int32)
+        if len(sampled):
+            # The target draws the winner of a race: the winner without those before it comes next.
+            batch = self._sampling.draft_batch(rows[sampled], lengths[sampled])
+            tokens = tokens.copy()
+            own = self._sampler.select(logits, sampled)
+            for rank in range(tokens.shape[1]):
+                drawn = self._sampler.draw(
+                    self._sampler.select(own, np.arange(len(sampled), dtype=np.int32)), batch
+                )
+                tokens[sampled, rank] = drawn
+                own[np.arange(len(sampled)), drawn] = -np.inf
+        return tokens, chances
 
     def _draw(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:
         batch = self._sampling.draft_batch(rows, lengths)

@@ -72,6 +72,7 @@ class StateReading:
         output: StepOutput,
         hidden: HiddenStates,
         methods: Mapping[int, str],
+        paths: Mapping[int, Sequence[int]],
     ) -> None:
         """Tell the readers what a step has computed of their rows.
 
@@ -81,6 +82,7 @@ class StateReading:
             output: Of the step, its tokens drawn.
             hidden: Of the step; :meth:`wanted_rows` are its last ones.
             methods: Of rows of the table.
+            paths: Of rows of the table with a tree: which proposed tokens were accepted.
         """
         told: dict[str, list[tuple[int, int, list[int]]]] = {}
         extra = len(hidden) - sum(count for _, _, count in self.wanted_rows(plan, methods))
@@ -93,8 +95,14 @@ class StateReading:
                 wanted = reader.wanted_states
                 held = _held(output.results.get(request.request_id))
                 first = scheduled - request.samples
-                drawn = range(first_drawn, first_drawn + (held + 1) * request.samples)
-                places = list(range(first_row, first_row + scheduled + held))
+                row = self._table.rows[request.request_id]
+                path = paths.get(row, range(max(held, 0)))
+                drawn = [first_drawn, *(first_drawn + 1 + node for node in path)]
+                drawn = drawn if request.samples and held >= 0 else []
+                places = [
+                    *range(first_row, first_row + scheduled),
+                    *(first_row + scheduled + node for node in path),
+                ]
                 if not wanted.layers:
                     before = range(extra, extra + first) if wanted.of_every_position else ()
                     extra += len(before)
@@ -102,7 +110,6 @@ class StateReading:
                 if not wanted.of_every_position:
                     start, places = start + scheduled - 1 + held, places[-1:] if drawn else []
                 if places and held >= 0:
-                    row = self._table.rows[request.request_id]
                     told.setdefault(methods[row], []).append((row, start, places))
             first_row += scheduled + proposed
             first_drawn += (proposed + 1) * request.samples

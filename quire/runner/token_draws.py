@@ -7,7 +7,7 @@ acceptance by rejection are the exception. L rows of logits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.step import SequenceResult, StepOutput
 from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
+from quire.kernels.tree_batch import tree_paths
 from quire.layers.sampler import Sampler
 from quire.runner.sampling_state import SamplingState
 from quire.speculative.rejection import Rejection
@@ -34,6 +35,8 @@ class Draw:
         first: Its first row of logits, after its last known token.
         params: Its settings.
         num_proposed: Tokens in the table after the known ones; a row of logits follows each.
+        parents: Of each of these, where they are a tree; as of
+            :func:`~quire.kernels.tree_batch.tree_paths`. None for a chain.
         rejection: Set where proposals hold by rejection and not by being the target's draws.
     """
 
@@ -42,7 +45,14 @@ class Draw:
     first: int
     params: SamplingParams
     num_proposed: int = 0
+    parents: Sequence[int] | None = None
     rejection: Rejection | None = None
+
+    def num_ahead(self) -> IntArray:
+        """Return how many proposed tokens are before each draw, (num_proposed + 1,) int32."""
+        if self.parents is None:
+            return np.arange(self.num_proposed + 1, dtype=np.int32)
+        return np.array([0, *map(len, tree_paths(self.parents))], np.int32)
 
 
 class TokenDraws:
@@ -55,7 +65,7 @@ class TokenDraws:
 
     def run(
         self, draws: Sequence[Draw], logits: Array, output: StepOutput, num_requests: int
-    ) -> None:
+    ) -> Mapping[int, Sequence[int]]:
         """Append the tokens that hold to the table and fill in the results.
 
         Args:
@@ -63,6 +73,9 @@ class TokenDraws:
             logits: (L, V), overwritten.
             output: Results may hold what is known of prompts.
             num_requests: Of the step.
+
+        Returns:
+            By row of the table, of those with a tree: which of its tokens hold, in order.
         """
         none_proposed = not any(draw.num_proposed for draw in draws)
         rows = np.array([draw.row for draw in draws], np.int32)
@@ -76,18 +89,23 @@ class TokenDraws:
             within = np.arange(counts.sum(), dtype=np.int32)
             within -= np.repeat(np.cumsum(counts, dtype=np.int32) - counts, counts)
             rows, at, lengths = (np.repeat(each, counts) for each in (rows, at, lengths))
-            drawn = self._draw(draws, rows, at + within, lengths + within, logits)
+            lengths += np.concatenate([draw.num_ahead() for draw in draws])
+            drawn = self._draw(draws, rows, at + within, lengths, logits)
         tokens = drawn.tolist()
-        asked: list[tuple[Draw, SequenceResult]] = []
+        asked: list[tuple[Draw, SequenceResult, Sequence[int]]] = []
+        paths: dict[int, Sequence[int]] = {}
         end = 0
         for draw in draws:
             start, end = end, end + draw.num_proposed + 1
             own = tokens[start:end]
+            path: Sequence[int] = ()
             if none_proposed:
                 result = SequenceResult(own)
             else:
-                held = self._num_held(draw, own, logits)
-                result = self._keep(draw, own, held)
+                path = self._held(draw, own, logits)
+                result = self._keep(draw, own, path)
+                if draw.parents is not None:
+                    paths[draw.row] = path
             if own[0] < 0:
                 output.result(draw.request_id).error = self._sampling.refusal(draw.row)
                 continue
@@ -95,10 +113,11 @@ class TokenDraws:
                 result.prompt_logprobs = output.results[draw.request_id].prompt_logprobs
             output.results[draw.request_id] = result
             if draw.params.logprobs is not None:
-                asked.append((draw, result))
+                asked.append((draw, result, path))
         if asked:
             self._read_logprobs(asked, logits)
         self._follow(draws, output, num_requests)
+        return paths
 
     def _draw(
         self,
@@ -121,8 +140,30 @@ class TokenDraws:
         drawn: IntArray = np.concatenate(parts)
         return drawn
 
+    def _held(self, draw: Draw, drawn: list[int], logits: Array) -> Sequence[int]:
+        """Return which proposals hold; the draw that follows them is put into ``drawn``."""
+        if draw.parents is not None:
+            return self._longest_path(draw, draw.parents, drawn)
+        return range(self._num_held(draw, drawn, logits))
+
+    def _longest_path(self, draw: Draw, parents: Sequence[int], drawn: list[int]) -> list[int]:
+        """Return the path of a tree each of whose tokens is what the target draws there."""
+        start = int(self._table.num_tokens[draw.row])
+        proposed = self._table.token_ids[draw.row, start : start + draw.num_proposed].tolist()
+        path: list[int] = []
+        last = -1
+        for node, (parent, token) in enumerate(zip(parents, proposed, strict=True)):
+            if parent == last and drawn[last + 1] == token:
+                path.append(node)
+                last = node
+        if path and drawn[last + 1] < 0:
+            # Nothing can be drawn here: the step that draws here alone says why.
+            path.pop()
+            drawn[path[-1] + 1 if path else 0] = proposed[last]
+        return path
+
     def _num_held(self, draw: Draw, drawn: list[int], logits: Array) -> int:
-        """Return how many proposals hold; the draw that follows them is put into ``drawn``."""
+        """Return how many proposals of a chain hold, as :meth:`_held` does."""
         start, count = int(self._table.num_tokens[draw.row]), draw.num_proposed
         proposed = self._table.token_ids[draw.row, start : start + count].tolist()
         possible = next((i for i, token in enumerate(drawn) if token < 0), len(drawn))
@@ -146,24 +187,27 @@ class TokenDraws:
             drawn[held] = proposed[held]
         return held
 
-    def _keep(self, draw: Draw, drawn: list[int], held: int) -> SequenceResult:
+    def _keep(self, draw: Draw, drawn: list[int], path: Sequence[int]) -> SequenceResult:
         """Take the proposals that hold and the draw after them."""
         table, row = self._table, draw.row
-        start = int(table.num_tokens[row])
-        kept = [*table.token_ids[row, start : start + held].tolist(), drawn[held]]
-        table.token_ids[row, start + held] = drawn[held]
+        start, held = int(table.num_tokens[row]), len(path)
+        proposed = table.token_ids[row, start : start + draw.num_proposed].tolist()
+        kept = [*(proposed[node] for node in path), drawn[path[-1] + 1 if path else 0]]
+        table.token_ids[row, start : start + held + 1] = kept
         table.num_tokens[row] = start + held + 1
         return SequenceResult(kept, num_accepted=held, num_proposed=draw.num_proposed)
 
-    def _read_logprobs(self, asked: list[tuple[Draw, SequenceResult]], logits: Array) -> None:
+    def _read_logprobs(
+        self, asked: list[tuple[Draw, SequenceResult, Sequence[int]]], logits: Array
+    ) -> None:
         """Fill in the log-probabilities of the tokens that were kept."""
         at: list[int] = []
         tokens: list[int] = []
         num_top: list[int] = []
-        for draw, result in asked:
+        for draw, result, path in asked:
             count = len(result.token_ids)
             result.logprobs = []
-            at += range(draw.first, draw.first + count)
+            at += [draw.first, *(draw.first + 1 + node for node in path)]
             tokens += result.token_ids
             num_top += [draw.params.logprobs or 0] * count
         entries = []
@@ -173,7 +217,7 @@ class TokenDraws:
             chosen = np.array(tokens[part], np.int32)
             entries += self._sampler.logprobs(raw, chosen, num_top[part])
         found = iter(entries)
-        for _, result in asked:
+        for _, result, _ in asked:
             result.logprobs = [next(found) for _ in result.token_ids]
 
     def _follow(self, draws: Sequence[Draw], output: StepOutput, num_requests: int) -> None:

@@ -15,9 +15,12 @@ from quire.kernels.backend import Array, KVCache
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.ragged_batch import ragged_batch, single_batch
 from quire.kernels.token_table import IntArray, TokenTable
+from quire.kernels.tree_batch import add_trees
 from quire.models.decoder import Decoder
 from quire.speculative.drafted_rows import DraftedRows
-from quire.speculative.proposer import Draw
+from quire.speculative.proposer import Draw, Rank
+from quire.speculative.token_tree import TreeShape
+from quire.speculative.tree_drafting import TreeDrafting
 from quire.speculative.valid_slots import ValidSlots
 
 #: Most tokens that a proposal computes before its own, over all rows: long prompts take several
@@ -75,18 +78,58 @@ class DraftModelProposer:
             counts[within] = self._draft(rows[within], most[within], draw)
         return counts
 
-    def _draft(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
-        table = self._table
-        known = table.num_tokens[rows]
-        counts = np.zeros(len(rows), np.int32)
+    def propose_trees(
+        self, rows: IntArray, most: IntArray, shape: TreeShape, rank: Rank
+    ) -> list[list[int]]:
+        """Write trees into the table; see the protocol."""
+        parents: list[list[int]] = [[] for _ in rows]
+        most = np.minimum(most, self._max_model_len - self._table.num_tokens[rows])
+        within = np.flatnonzero(most > 0)
+        if not len(within):
+            return parents
+        batch, ends = self._known_batch(rows[within])
+        logits = self._compute(batch)
+        self._slots.fill(rows[within], ends)
+        live = within[ends == self._table.num_tokens[rows[within]]]
+        if logits is None:
+            return parents
+        own = rows[live]
+        drafting = TreeDrafting(self._table, own, most[live], shape, rank)
+        while drafting.add(logits):
+            level = drafting.next_level()
+            at = own[level.indices]
+            batch = ragged_batch(self._table, self._block_size, at, level.starts, level.counts)
+            trees = level.trees(self._table.num_tokens[at])
+            add_trees(batch, self._block_size, trees)
+            batch.logits_indices = np.arange(len(level.paths), dtype=np.int32)
+            logits = self._compute(batch)
+        self._slots.forget(own, drafting.num_slots())
+        for i, found in zip(live.tolist(), drafting.finish(), strict=True):
+            parents[i] = found
+        return parents
+
+    def _known_batch(self, rows: IntArray) -> tuple[ForwardBatch, IntArray]:
+        """Lay out known tokens that are to be computed.
+
+        Returns:
+            The batch, whose logits are those after all known tokens of rows, where it gets so far;
+            and up to where of each row (B,) all is computed then.
+        """
+        known = self._table.num_tokens[rows]
         # The last known token is computed in any case: its logits are wanted.
         starts = np.minimum(self._slots.find(rows), known - 1)
         lengths = share(known - starts, MAX_TOKENS)
         ends = starts + lengths
-        live = ends == known
         part = lengths > 0
-        batch = ragged_batch(table, self._block_size, rows[part], starts[part], lengths[part])
-        batch.logits_indices = batch.logits_indices[live[part]]
+        batch = ragged_batch(self._table, self._block_size, rows[part], starts[part], lengths[part])
+        batch.logits_indices = batch.logits_indices[ends[part] == known[part]]
+        return batch, ends
+
+    def _draft(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+        table = self._table
+        counts = np.zeros(len(rows), np.int32)
+        batch, ends = self._known_batch(rows)
+        live = ends == table.num_tokens[rows]
         drafted = DraftedRows(table, rows[live], most[live])
         logits = self._compute(batch)
         while logits is not None:

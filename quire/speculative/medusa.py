@@ -12,8 +12,10 @@ import numpy as np
 from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.draft_heads.medusa import MedusaHeads
-from quire.speculative.proposer import Draw
+from quire.speculative.proposer import Draw, Rank
 from quire.speculative.target_states import ComputedStates, WantedStates
+from quire.speculative.token_tree import TokenTree, TreeShape
+from quire.speculative.tree_drafting import write_trees
 
 
 class MedusaProposer:
@@ -73,6 +75,26 @@ class MedusaProposer:
             table.token_ids[rows[live], known[live] + head] = tokens[possible]
             counts[live] += 1
         return counts
+
+    def propose_trees(
+        self, rows: IntArray, most: IntArray, shape: TreeShape, rank: Rank
+    ) -> list[list[int]]:
+        """Write trees into the table; all nodes of a level have its head's candidates."""
+        heads, known = self._heads, self._table.num_tokens[rows]
+        trees = [TokenTree(shape, count) for count in most.tolist()]
+        live = np.flatnonzero(self._positions[rows] == known - 2)
+        for head in range(heads.num_heads):
+            frontiers = {i: trees[i].frontier() for i in live.tolist()}
+            live = np.array([i for i, nodes in frontiers.items() if nodes], np.int64)
+            if not len(live):
+                break
+            at = heads.backend.from_numpy(np.ascontiguousarray(rows[live]))
+            logits = heads.logits(self._states, at, head)
+            found = rank(logits, rows[live], known[live] + head, shape.num_candidates(head))
+            tokens, chances = (column.tolist() for column in found)
+            for i, own, likely in zip(live.tolist(), tokens, chances, strict=True):
+                trees[i].add_level([(node, own, likely) for node in frontiers[i]])
+        return write_trees(self._table, rows, trees)
 
     def _reserve(self, num_rows: int) -> None:
         """Make room for the states of that many rows."""

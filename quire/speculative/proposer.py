@@ -7,10 +7,16 @@ is drawn from the target's own logits. B sequences, V vocabulary of the target.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from quire.kernels.forward_batch import Array
 from quire.kernels.token_table import IntArray
+from quire.speculative.token_tree import TreeShape
+
+Chances = npt.NDArray[np.float32]
 
 
 class Draw(Protocol):
@@ -31,6 +37,25 @@ class Draw(Protocol):
 
         Returns:
             (B,) int32; -1 where no token is possible.
+        """
+        ...
+
+
+class Rank(Protocol):
+    """Ranks the tokens that the target may draw at a position, as likely as :class:`Draw`."""
+
+    def __call__(
+        self, logits: Array, rows: IntArray, lengths: IntArray, count: int
+    ) -> tuple[IntArray, Chances]:
+        """Rank the candidates of each sequence.
+
+        Args:
+            logits: (B, V) float32, not changed.
+            rows, lengths: As of :class:`Draw`; a row may occur several times.
+            count: C candidates wanted of each, at least 1.
+
+        Returns:
+            (B, C) int32, best first, -1 where there is none; (B, C), how likely each is, falling.
         """
         ...
 
@@ -72,4 +97,24 @@ class Proposer(Protocol):
 
     def forget(self, row: int) -> None:
         """Let go of a row: its request has ended or starts over; the table still has its tokens."""
+        ...
+
+
+@runtime_checkable
+class TreeProposer(Proposer, Protocol):
+    """A proposer that knows several candidates for a token."""
+
+    def propose_trees(
+        self, rows: IntArray, most: IntArray, shape: TreeShape, rank: Rank
+    ) -> list[list[int]]:
+        """Write the tokens of trees into the table, after the tokens that the rows have.
+
+        Args:
+            rows, most: As of :meth:`Proposer.propose`.
+            shape: Of each tree.
+            rank: Of the target.
+
+        Returns:
+            For each row the parents of its tokens, each before its children; -1 at the top.
+        """
         ...

@@ -108,6 +108,15 @@ class ValidSlots:
         self._hashes[rows[moved]] = span.hashes[last]
         self._num_valid[rows[moved]] = num_valid[moved]
 
+    def forget(self, rows: IntArray, counts: Sequence[int]) -> None:
+        """Note that the ``counts`` (B,) slots after the rows' tokens have been written over."""
+        for row, count in zip(rows.tolist(), counts, strict=True):
+            numbers, offsets = np.divmod(
+                self._table.num_tokens[row] + np.arange(count), self._block_size
+            )
+            blocks = self._table.block_ids[row, numbers].astype(np.int64)
+            self._stored[blocks * self._block_size + offsets] = 0
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Follow a copy of whole blocks ``(source, destination)``, in order."""
         blocks = self._stored.reshape(-1, self._block_size)

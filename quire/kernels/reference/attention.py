@@ -77,6 +77,7 @@ class ReferenceAttention:
         out: torch.Tensor,
     ) -> None:
         """Attend for each row of a request's tree, along its own path."""
+        assert batch.tree_starts is not None and batch.tree_slots is not None
         size, window = kv_cache.spec.block_size, self.spec.sliding_window
         start, table = int(batch.tree_starts[request]), batch.block_tables[request].long()
         for row in range(*batch.query_start_loc[request : request + 2].tolist()):
