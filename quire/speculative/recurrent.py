@@ -13,18 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.ragged_batch import ragged_batch, single_batch
 from quire.kernels.token_table import IntArray, TokenTable
+from quire.kernels.tree_batch import add_trees
 from quire.models.draft_heads.recurrent import RecurrentHead
 from quire.speculative.draft_model import MAX_TOKENS, share
 from quire.speculative.drafted_rows import DraftedRows
 from quire.speculative.kept_states import KeptStates
-from quire.speculative.proposer import Draw
+from quire.speculative.proposer import Draw, Rank
 from quire.speculative.slot_keys import SlotKeys
 from quire.speculative.target_states import ComputedStates, WantedStates
+from quire.speculative.token_tree import TreeShape
+from quire.speculative.tree_drafting import TreeDrafting
 
 #: Positions whose states wait, over all rows.
 MAX_KEPT = 2048
@@ -41,6 +45,22 @@ class _Row:
 
     end: int
     start: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownPairs:
+    """What a head makes of the known tokens of rows.
+
+    Attributes:
+        live: (B,) of which rows all are computed.
+        starts: (L,) from where these attend.
+        outputs, logits: (L, D) and (L, V) after their last tokens.
+    """
+
+    live: npt.NDArray[np.bool_]
+    starts: IntArray
+    outputs: Array
+    logits: Array
 
 
 class RecurrentProposer:
@@ -121,10 +141,44 @@ class RecurrentProposer:
     def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
         """Write proposals into the table; see the protocol."""
         counts = np.zeros(len(rows), np.int32)
+        most = np.minimum(most, self._max_model_len - self._table.num_tokens[rows])
+        ready = self._ready(rows, most)
+        if ready:
+            counts[ready] = self._draft(rows[ready], most[ready], draw)
+        return counts
+
+    def propose_trees(
+        self, rows: IntArray, most: IntArray, shape: TreeShape, rank: Rank
+    ) -> list[list[int]]:
+        """Write trees into the table; see the protocol."""
+        parents: list[list[int]] = [[] for _ in rows]
+        most = np.minimum(most, self._max_model_len - self._table.num_tokens[rows])
+        ready = np.array(self._ready(rows, most), np.int64)
+        if not len(ready):
+            return parents
+        pairs = self._compute_known(rows[ready])
+        live = ready[pairs.live]
+        if not len(live):
+            return parents
+        own, outputs, logits = rows[live], pairs.outputs, pairs.logits
+        drafting = TreeDrafting(self._table, own, most[live], shape, rank)
+        while drafting.add(logits):
+            level = drafting.next_level()
+            at, firsts = own[level.indices], pairs.starts[level.indices]
+            batch = self._batch(at, firsts, level.starts, level.counts)
+            trees = level.trees(self._table.num_tokens[at] - firsts)
+            add_trees(batch, self._block_size, trees)
+            batch.logits_indices = np.arange(len(level.paths), dtype=np.int32)
+            outputs, logits = self._forward(batch, self._pick(outputs, level.parents))
+        for i, found in zip(live.tolist(), drafting.finish(), strict=True):
+            parents[i] = found
+        return parents
+
+    def _ready(self, rows: IntArray, most: IntArray) -> list[int]:
+        """Return which of ``rows`` (B,) can be drafted for."""
         known = self._table.num_tokens[rows]
-        most = np.minimum(most, self._max_model_len - known)
         # States are those of all tokens but the last, which was drawn from the last of them.
-        ready = [
+        return [
             i
             for i, row in enumerate(rows.tolist())
             if most[i] > 0
@@ -132,13 +186,11 @@ class RecurrentProposer:
             and self._next_state(row) == known[i] - 1
             and self._find_start(row, int(known[i]))
         ]
-        if ready:
-            counts[ready] = self._draft(rows[ready], most[ready], draw)
-        return counts
 
-    def _draft(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
-        table, head, kept = self._table, self._head, self._kept
-        known = table.num_tokens[rows]
+    def _compute_known(self, rows: IntArray) -> _KnownPairs:
+        """Compute the pairs of known tokens that wait; most at once are :data:`MAX_TOKENS`."""
+        head, kept = self._head, self._kept
+        known = self._table.num_tokens[rows]
         infos = [self._rows[row] for row in rows.tolist()]
         starts = np.array([info.start for info in infos], np.int32)
         begins = np.array([info.end for info in infos], np.int32)
@@ -158,9 +210,13 @@ class RecurrentProposer:
             self._keys.fill(row, info.end, end)
             kept.drop(row, end - info.end)
             info.end = end
+        return _KnownPairs(live, starts[live], outputs, logits)
+
+    def _draft(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+        pairs = self._compute_known(rows)
+        live, starts, outputs, logits = pairs.live, pairs.starts, pairs.outputs, pairs.logits
         counts = np.zeros(len(rows), np.int32)
-        drafted = DraftedRows(table, rows[live], most[live])
-        starts = starts[live]
+        drafted = DraftedRows(self._table, rows[live], most[live])
         while len(drafted.rows):
             went_on = drafted.append(draw(logits, drafted.rows, drafted.lengths))
             if not len(drafted.rows):
