@@ -1,9 +1,9 @@
 """The equality lattice: the same requests under every condition must give the same bits.
 
 Conditions are {alone, batched} x {whole, chunked} x {cold, warm prefix} x {preempted, not} x
-{streamed, not} x {1, 2 threads} x {speculative, not}. Compared are token ids, texts, endings,
-log-probabilities with their alternatives, and prompt log-probabilities. A condition that did not
-happen (nothing was preempted, no prefix was found ...) is a failure too.
+{streamed, not} x {1, 2 threads} x {proposals in a chain, in trees, none}. Compared are token ids,
+texts, endings, log-probabilities with their alternatives, and prompt log-probabilities. A condition
+that did not happen (nothing was preempted, no prefix was found ...) is a failure too.
 
 ``scripts/bench equality [MODEL ...]`` prints the table; the integration tests call
 :func:`check_lattice`.
@@ -18,7 +18,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from quire.llm.text_engine import TextEngine
 
 NUM_OUTPUT_TOKENS = 20
 NUM_PROPOSED = 4
-ACCEPTED = 'spec_decode_num_accepted_tokens{method="ngram"}'
+ACCEPTED = 'spec_decode_num_accepted_tokens{method="medusa"}'
 BLOCK_SIZE = 8
 
 #: Everything of a request's output that must not depend on the condition.
@@ -49,6 +49,7 @@ class Condition:
     streamed: bool = False
     two_threads: bool = False
     speculative: bool = False
+    trees: bool = False
 
     @property
     def name(self) -> str:
@@ -84,9 +85,13 @@ class Run:
 
 
 def all_conditions() -> list[Condition]:
-    """Return the whole lattice; a request alone has nobody to be preempted for."""
+    """Return the whole lattice; a request alone has nobody to be preempted for.
+
+    Proposals are a chain (``speculative``) or a tree (``trees``).
+    """
     axes = itertools.product((False, True), repeat=len(fields(Condition)))
     lattice = (Condition(*values) for values in axes)
+    lattice = (c for c in lattice if not (c.speculative and c.trees))
     return [c for c in lattice if c.batched or not c.preempted]
 
 
@@ -95,7 +100,8 @@ def few_conditions() -> list[Condition]:
     names = [f.name for f in fields(Condition)]
     single = [Condition(**{name: True}) for name in names if name != "preempted"]
     together = Condition(**dict.fromkeys(names, True))
-    return [*single, Condition(batched=True, preempted=True), together]
+    both = [replace(together, trees=False), replace(together, speculative=False)]
+    return [*single, Condition(batched=True, preempted=True), *both]
 
 
 def requests(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
@@ -202,7 +208,7 @@ def _arrange(engine: TextEngine, condition: Condition, baseline: Run | None) -> 
     """Have happen what no setting brings about."""
     if condition.preempted:  # admission would not start more than fit
         engine.engine.scheduler.admission.admits = lambda *_: True  # type: ignore[method-assign]
-    if condition.speculative:
+    if condition.speculative or condition.trees:
         assert baseline is not None
         answers = [
             prompt + list(sequence[0])
@@ -211,7 +217,11 @@ def _arrange(engine: TextEngine, condition: Condition, baseline: Run | None) -> 
             )
             for sequence in result[1:]
         ]
-        use_script(engine, answers, 0.8, num_speculative_tokens=NUM_PROPOSED, adaptive=False)
+        form = {"tree_width": 3, "tree_depth": 3} if condition.trees else {}
+        num_proposed = NUM_PROPOSED * (2 if condition.trees else 1)
+        use_script(
+            engine, answers, 0.8, num_speculative_tokens=num_proposed, adaptive=False, **form
+        )
 
 
 async def _run_streamed(
@@ -283,10 +293,11 @@ def _did_not_happen(condition: Condition, baseline: Run, found: Run) -> list[str
     more_steps = found.stats["num_steps"] > baseline.stats["num_steps"]
     happened = {
         "batched": found.stats["num_steps"] < baseline.stats["num_steps"] / 2,
-        "chunked": condition.batched or condition.speculative or more_steps,
+        "chunked": condition.batched or condition.speculative or condition.trees or more_steps,
         "warm": found.num_cached_tokens > 0,
         "preempted": found.stats["num_preemptions"] > 0,
         "speculative": found.stats.get(ACCEPTED, 0) > 0,
+        "trees": found.stats.get(ACCEPTED, 0) > 0,
     }
     return [
         f"nothing was {n}" for n, seen in happened.items() if getattr(condition, n) and not seen

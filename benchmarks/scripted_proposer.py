@@ -1,7 +1,8 @@
 """A proposer that knows the answers: each token that it proposes is right with a set probability.
 
-It stands in for drafters of any quality, on checkpoints that have none: what speculation costs and
-brings is then a matter of the engine alone.
+In a tree the second candidate of a position is right with the same probability when the first is
+wrong, and so on. It stands in for drafters of any quality, on checkpoints that have none: what
+speculation costs and brings is then a matter of the engine alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from quire.engine.lookahead import Lookahead
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.llm.text_engine import TextEngine
 from quire.speculative.controller import Controller
-from quire.speculative.proposer import Draw
+from quire.speculative.proposer import Draw, Rank
+from quire.speculative.token_tree import ROOT, TokenTree, TreeShape
+from quire.speculative.tree_drafting import write_trees
 
 
 class ScriptedProposer:
@@ -62,6 +65,41 @@ class ScriptedProposer:
             self._table.token_ids[row, len(known) : len(known) + count] = proposed
         return most
 
+    def propose_trees(
+        self, rows: IntArray, most: IntArray, shape: TreeShape, rank: Rank
+    ) -> list[list[int]]:
+        """Propose trees, whose wrong tokens are followed by wrong ones."""
+        trees = []
+        for row, count in zip(rows.tolist(), most.tolist(), strict=True):
+            right = self._continuation(self._table.tokens(row).tolist())
+            tree, path = TokenTree(shape, count), [ROOT]
+            while nodes := tree.frontier():
+                level = tree.level
+                width = shape.num_candidates(level)
+                chances = [self._rate * (1 - self._rate) ** place for place in range(width)]
+                token = right[level] if level < len(right) else -1
+                first = len(tree.tokens)
+                tree.add_level(
+                    [(n, self._candidates(token, width, n == path[-1]), chances) for n in nodes]
+                )
+                followers = (
+                    node
+                    for node in range(first, len(tree.tokens))
+                    if tree.parents[node] == path[-1] and tree.tokens[node] == token
+                )
+                path.append(next(followers, len(tree.tokens)))
+            trees.append(tree)
+        return write_trees(self._table, rows, trees)
+
+    def _candidates(self, right: int, width: int, may_be_right: bool) -> list[int]:
+        """Return tokens, one of them right as often as the rate says."""
+        found = [self._wrong(right) for _ in range(width)]
+        for place in range(width if may_be_right and right >= 0 else 0):
+            if self._random.random() < self._rate:
+                found[place] = right
+                break
+        return found
+
     def _continuation(self, known: list[int]) -> list[int]:
         length = len(known)
         for sequence in self._sequences:
@@ -93,9 +131,9 @@ def use_script(
     assert runner is not None
     vocab_size = engine.model_config.vocab_size
     known = list(sequences)
-    methods = (SpeculativeMethod(method="ngram", **settings),)
+    methods = (SpeculativeMethod(method="medusa", **settings),)  # whose proposals may be trees
     runner.speculate(
-        methods, lambda table: {"ngram": ScriptedProposer(table, known, rate, vocab_size, seed)}
+        methods, lambda table: {"medusa": ScriptedProposer(table, known, rate, vocab_size, seed)}
     )
     row_seconds = runner.measure_rows() if methods[0].adaptive else {}
     controller = Controller(methods, row_seconds)

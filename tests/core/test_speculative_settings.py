@@ -217,8 +217,8 @@ def test_tokens_by_running_requests(running: int, tokens: int) -> None:
             "this one would change the answers",
         ),
         (
-            {"speculative_config": {"method": "eagle", "speculative_token_tree": "[(0,)]"}},
-            '"speculative_token_tree" must be left out: tokens are proposed in a chain',
+            {"speculative_config": {"method": "eagle", "speculative_token_tree": "[(0, 0)]"}},
+            '"speculative_token_tree" must be a tree',
         ),
         ({"speculative_config": {"method": "ngram", "alarm": 60}}, '"alarm" must be in [0, 1]'),
         (

@@ -53,7 +53,7 @@ def test_quire_tiny(native: str) -> None:
 
 def test_the_whole_lattice(checkpoint: Callable[..., Path], native: str) -> None:
     outcomes = check_lattice(checkpoint(), all_conditions(), device=native)
-    assert len(outcomes) == 96
+    assert len(outcomes) == 144
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 

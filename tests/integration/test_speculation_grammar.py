@@ -43,8 +43,8 @@ HOW: dict[str, dict[str, Any]] = {
     "forced": {"seed": 3, "n": 2},
 }  # fmt: skip
 PROMPT = "Who is Anna? Tell me about her: "
-HELD = 'spec_decode_num_accepted_tokens{method="ngram"}'
-TRIED = 'spec_decode_num_draft_tokens{method="ngram"}'
+HELD = 'spec_decode_num_accepted_tokens{method="medusa"}'
+TRIED = 'spec_decode_num_draft_tokens{method="medusa"}'
 Create = Callable[..., LLM]
 
 

@@ -58,7 +58,7 @@ def test_answers_are_distributed_as_without_speculation(
             acceptance="rejection",
         )  # fmt: skip
         found = answers(llm, None, settings, NUM_SAMPLES)
-        accepted = controller.samples()['spec_decode_num_accepted_tokens{method="ngram"}']
+        accepted = controller.samples()['spec_decode_num_accepted_tokens{method="medusa"}']
     assert accepted > NUM_SAMPLES / 20
     assert found != plain
     for part in (slice(0, 2), slice(0, 3)):

@@ -1,0 +1,140 @@
+"""Trees of proposed tokens: the same answers as without them, bit for bit, in fewer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams, StructuredOutputs
+from quire.models.hub import ASSETS
+from tests.integration.test_speculation_draft import (
+    KINDS,
+    PROMPTS,
+    accepted,
+    params,
+    results,
+)
+from tools.random_checkpoint import PRESETS, random_checkpoint
+
+TINY = ASSETS / "quire-tiny"
+STATIC = "[(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 0, 0, 0)]"
+TREES: dict[str, dict[str, Any]] = {
+    "static": {"speculative_token_tree": STATIC},
+    "grown": {"tree_width": 3, "tree_depth": 4, "num_speculative_tokens": 11},
+}
+METHODS: dict[str, dict[str, Any]] = {
+    "medusa": {},
+    "eagle3": {},
+    "mtp": {},
+    "draft_model": {"model": str(ASSETS / "quire-tiny-draft")},
+    "self": {"quantization": "int4"},
+}
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"max_num_batched_tokens": 24, "block_size": 8},
+    {"block_size": 8, "max_model_len": 128, "num_gpu_blocks_override": 28, "looks_ahead": False},
+    {"kv_layout": "contiguous", "max_model_len": 256, "max_num_seqs": 4},
+    {"enable_prefix_caching": False, "use_cache": False},
+    {"kv_cache_dtype": "int8", "threads": 2},
+    {"kv_cache_dtype": "fp8_e4m3", "quantization": "int8"},
+    {"kv_canary": "raise"},
+]
+
+Create = Callable[..., LLM]
+
+
+@pytest.fixture
+def create(create_llm: Create, device: str) -> Create:
+    """Return a maker of quire-tiny, by the native kernels: torch does not promise equal bits."""
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+
+    def make(model: Path = TINY, **settings: Any) -> LLM:
+        return create_llm(model, **settings)
+
+    return make
+
+
+def with_tree(method: str, tree: str) -> dict[str, Any]:
+    return {"method": method, "adaptive": False, **METHODS[method], **TREES[tree]}
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_answers_are_the_same(create: Create, tree: str, settings: dict[str, Any]) -> None:
+    plain = create(**settings)
+    expected = {kind: results(plain.generate(PROMPTS, params(kind))) for kind in KINDS}
+    for method in ("medusa", "draft_model", "eagle3"):
+        llm = create(**settings, speculative_config=with_tree(method, tree))
+        for kind in KINDS:
+            assert results(llm.generate(PROMPTS, params(kind))) == expected[kind], (method, kind)
+            assert accepted(llm) > 0
+        if "num_gpu_blocks_override" in settings:
+            assert llm.engine.stats()["num_preemptions"] > 0
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("method", ["medusa", "eagle3", "mtp", "draft_model"])
+def test_a_tree_holds_longer_than_a_chain_of_its_depth(
+    create: Create, method: str, tree: str
+) -> None:
+    """SPD-14: the mean accepted length is at least that of a chain as deep."""
+    own = [
+        SamplingParams(temperature=t, seed=1, max_tokens=100, ignore_eos=True)
+        for t in (0.0, 0.0, 0.7, 0.7)
+    ]
+    steps = {}
+    expected = results(create().generate(PROMPTS, own))
+    chain = {"method": method, "adaptive": False, **METHODS[method], "num_speculative_tokens": 4}
+    for name, config in (("chain", chain), ("tree", with_tree(method, tree))):
+        llm = create(speculative_config=config)
+        for prompt, settings, answer in zip(PROMPTS, own, expected, strict=True):
+            assert results(llm.generate([prompt], [settings])) == [answer]
+        steps[name] = llm.engine.stats()["num_steps"]
+    assert steps["tree"] <= steps["chain"]
+
+
+def test_prefixes_that_a_tree_has_filled_are_found_and_right(create: Create) -> None:
+    """KV that was moved is read by others, from the prefix cache."""
+    llm, plain = create(speculative_config=with_tree("eagle3", "grown")), create()
+    own = SamplingParams(temperature=0.0, max_tokens=80, ignore_eos=True)
+    first = llm.generate(PROMPTS[:1], own)[0]
+    story = PROMPTS[0] + first.outputs[0].text
+    for end in ("", " Then they", "\nQuestion: Who"):
+        found = llm.generate([story + end], own)
+        assert found[0].num_cached_tokens > 64
+        assert results(found) == results(plain.generate([story + end], own))
+
+
+@pytest.mark.parametrize("window", [7, 24])
+def test_windows(create: Create, tmp_path: Path, window: int) -> None:
+    config = {**PRESETS["tiny-mistral"], "sliding_window": window}
+    random_checkpoint(tmp_path / "target", config)
+    method = {"method": "self", "quantization": "int8", "adaptive": False}
+    prompts = [[5, 9, 3, 200, 31] * 9, [7, 7, 1]]
+    own = [SamplingParams(temperature=0.9, seed=i, max_tokens=60, ignore_eos=True) for i in (1, 2)]
+    for settings in ({}, {"kv_cache_dtype": "bfloat16", "block_size": 8}):
+        expected = create(tmp_path / "target", **settings).generate(prompts, own)
+        for tree in TREES.values():
+            llm = create(tmp_path / "target", **settings, speculative_config={**method, **tree})
+            assert results(llm.generate(prompts, own)) == results(expected)
+            assert accepted(llm) > 0.05
+
+
+def test_rejection_and_grammars_go_with_chains(create: Create) -> None:
+    """Rows whose draws depend on the tokens before get the proposals of a chain."""
+    llm, plain = create(speculative_config=with_tree("eagle3", "grown")), create()
+    grammar = StructuredOutputs(regex="[a-z ]{8,30}[.]")
+    own = [
+        replace(one, ignore_eos=False, structured_outputs=grammar) for one in params("sampled", 40)
+    ]
+    assert results(llm.generate(PROMPTS, own)) == results(plain.generate(PROMPTS, own))
+    assert accepted(llm) > 0
+    config = {**with_tree("eagle3", "grown"), "acceptance": "rejection"}
+    llm = create(speculative_config=config)
+    llm.generate(PROMPTS, params("sampled", 40))
+    assert accepted(llm) > 0
