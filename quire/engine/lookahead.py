@@ -80,16 +80,18 @@ class Lookahead:
         self._decodes_alone = len(rows) == len(plan.scheduled)
         if not rows:
             return
+        decodes = [requests[row.request_id] for row in rows]
+        num_others = 0
+        if not self._decodes_alone:
+            num_others = plan.num_scheduled_tokens - sum(row.num_scheduled_tokens for row in rows)
+        lengths = self.policy.choose(decodes, num_others)
+        if not any(lengths):
+            return
         options = self._options
         room = min(
             options.max_num_batched_tokens - plan.num_scheduled_tokens,
             options.max_logits_rows - sum(row.samples for row in plan.scheduled) - len(plan.forks),
         )
-        if room <= 0:
-            return
-        decodes = [requests[row.request_id] for row in rows]
-        num_others = plan.num_scheduled_tokens - sum(row.num_scheduled_tokens for row in rows)
-        lengths = self.policy.choose(decodes, num_others)
         for row, request, most in zip(rows, decodes, lengths, strict=True):
             # The last token of a sequence is drawn, and its KV is never written.
             most = min(most, room, request.max_total_tokens - request.num_tokens - 1)

@@ -5,6 +5,7 @@ It decides nothing about which request runs; it never touches the block pool.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,9 +36,10 @@ from quire.runner.speculation import CreateProposers, Speculation
 from quire.runner.step_parts import StepParts
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS, Draw, TokenDraws
 
-#: Numbers of rows whose steps are measured at start, and how often.
+#: Numbers of rows whose steps are measured at start; how often at least, and at most as long as all
+#: takes no more than some seconds: small models are quick, and need it for a steady minimum.
 MEASURED_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
-MEASURED_TIMES = 3
+MEASURED_TIMES, MOST_MEASURED_TIMES, MEASURED_SECONDS = 3, 30, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,15 +229,16 @@ class ModelRunner:
 
     def measure_rows(self) -> dict[int, float]:
         """Return the seconds of a step by the number of its rows, each a sequence of one token."""
-        seconds: dict[int, float] = {}
-        for num_rows in MEASURED_ROWS:
-            batch = self._input.rows_without_memory(num_rows)
-            times = []
-            for _ in range(MEASURED_TIMES):
+        batches = {count: self._input.rows_without_memory(count) for count in MEASURED_ROWS}
+        seconds = dict.fromkeys(MEASURED_ROWS, math.inf)
+        begin = time.perf_counter()
+        for number in range(MOST_MEASURED_TIMES):
+            if number >= MEASURED_TIMES and time.perf_counter() - begin > MEASURED_SECONDS:
+                break
+            for count, batch in batches.items():  # in turn: a disturbance meets all of them alike
                 start = time.perf_counter()
                 self._model.logits(self._model.forward(batch, self._kv_cache))
-                times.append(time.perf_counter() - start)
-            seconds[num_rows] = min(times)
+                seconds[count] = min(seconds[count], time.perf_counter() - start)
         return seconds
 
     def unready(self) -> frozenset[str]:

@@ -21,6 +21,7 @@ from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import choose_speculation
 from quire.core.step import SequenceResult
 from quire.speculative.acceptance import MethodAcceptance, RequestAcceptance
+from quire.speculative.draft_seconds import DraftSeconds
 from quire.speculative.row_seconds import RowSeconds
 
 log = get_logger(__name__)
@@ -33,10 +34,13 @@ SAVED_STEPS = 50
 FIRST_PAUSE, LONGEST_PAUSE = 4, 64
 #: Steps for which a choice holds as long as the same sequences decode.
 CHOICE_STEPS = 4
-#: Part of what the seconds of a draft were predicted wrong that is corrected by it.
-DRAFT_CORRECTED = 0.1
+#: Of so many steps without proposals one is looked at: they are alike, and looking takes time.
+PLAIN_STEPS = 4
 #: An alarm ends that far over what raises it.
 ALARM_ENDS = 0.05
+#: Tokens that a proposed one must be expected to bring: where rows cost next to nothing, what is
+#: measured wrong would make those pay that never hold.
+LEAST_GAIN = 0.05
 #: A choice must promise that much more than nothing at all, since predictions err.
 LEAST_BENEFIT = 1.01
 
@@ -86,7 +90,7 @@ class Controller:
         self._methods = tuple(methods)
         self._rows = RowSeconds(row_seconds)
         self._acceptance = {method.method: MethodAcceptance() for method in methods}
-        self._draft_seconds: dict[str, float] = {}  # for each token of the longest proposal
+        self._draft_seconds: dict[str, DraftSeconds] = {m.method: DraftSeconds() for m in methods}
         self._sequences: dict[str, Speculating] = {}
         self._alarms: set[str] = set()
         self._credit = 0.0  # seconds that may be spent on trying
@@ -149,9 +153,11 @@ class Controller:
             self._credit -= max(seconds - plain, 0.0)
         most = SAVED_STEPS * EXPLORING * seconds
         self._credit = min(self._credit + EXPLORING * seconds, most)
-        self._rows.observe(num_rows, seconds - draft_seconds)
+        if self._longest or self._num_steps % PLAIN_STEPS == 0:
+            self._rows.observe(num_rows, seconds - draft_seconds)
         if self._drafting is not None:
-            self._observe_draft(self._drafting, draft_seconds / self._longest)
+            known = self._draft_seconds[self._drafting]
+            known.observe(self._longest, draft_seconds, is_steady=self._is_steady)
 
     def ended(self, request: Decoding) -> None:
         """A sequence is gone."""
@@ -170,15 +176,6 @@ class Controller:
                 stem = "spec_decode_num_accepted_tokens_per_pos"
                 values[f'{stem}{{{label},position="{position}"}}'] = count
         return values
-
-    def _observe_draft(self, method: str, seconds: float) -> None:
-        """A token of a method's longest proposal took that long to draft."""
-        known = self._draft_seconds.setdefault(method, seconds)
-        missed = min(seconds - known, known)
-        if self._is_steady:
-            self._draft_seconds[method] += DRAFT_CORRECTED * missed
-        elif missed < 0:  # with what it had to make up for, it took less than was thought
-            self._draft_seconds[method] += 0.5 * missed
 
     def _look_at_alarm(self, method: SpeculativeMethod) -> None:
         """Raise or end the alarm of a method whose proposals hold too seldom."""
@@ -224,7 +221,7 @@ class Controller:
                 expected[name] = self._acceptance[name].expected(method.num_speculative_tokens)
             gains = sequence.acceptance.gains(expected[name][:most])
             if method.adaptive and self._rows.is_known:
-                offers += [(gain, i, name) for gain in gains]
+                offers += [(gain, i, name) for gain in gains if gain >= LEAST_GAIN]
             else:
                 lengths[i] = most
                 num_rows += most
@@ -238,7 +235,7 @@ class Controller:
             deepest[offered] = max(deepest.get(offered, 0), depths[i])
             tokens += gain
             seconds = self._rows.predict(num_rows + count)
-            seconds += sum(self._draft_seconds.get(n, 0.0) * d for n, d in deepest.items())
+            seconds += sum(self._draft_seconds[n].predict(d) for n, d in deepest.items())
             if tokens / seconds > best:
                 best_count, best = count, tokens / seconds
         for _, i, _ in offers[:best_count]:

@@ -3,14 +3,16 @@
 Rows are what speculation buys: with few of them a step reads all weights for each, with many it
 computes. In between lies what no formula knows, so the shape is measured. A step of the engine
 takes more than its shape: some time of its own, and longer when contexts grow or neighbours come.
-So it is ``own + factor * shape(rows)``; both numbers are followed from step to step (a Kalman
-filter of two states, Kalman 1960), and what they leave corrects the shape, slowly.
+So it is ``own + factor * shape(rows)``; both numbers are followed from step to step, and what they
+leave corrects the shape, slowly.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+
+from quire.speculative.followed_line import FollowedLine
 
 #: Numbers of rows whose seconds are kept; those between lie on a line.
 KNOTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
@@ -42,9 +44,8 @@ class RowSeconds:
 
     def __init__(self, measured: Mapping[int, float]) -> None:
         self._seconds = [] if not measured else _at_knots(measured)
-        self._own, self._factor = 0.0, 1.0
-        self._variances = [spread**2 for spread in FIRST_SPREAD]
-        self._covariance = 0.0
+        self._unit = self._seconds[0] if self._seconds else 0.0
+        self._line = FollowedLine(0.0, 1.0, FIRST_SPREAD, CHANGE, LEAST_FACTOR)
 
     @property
     def is_known(self) -> bool:
@@ -56,39 +57,23 @@ class RowSeconds:
         if not self._seconds:
             return 0.0
         shape = self._shape(*_place(num_rows))
-        return max(self._own + self._factor * shape, LEAST_PART * shape)
+        return max(self._unit * self._line.at(shape / self._unit), LEAST_PART * shape)
 
     def observe(self, num_rows: int, seconds: float) -> None:
         """A step of nothing but decoding sequences has ended."""
         if not self._seconds:
             self._seconds = _at_knots({num_rows: seconds})
+            self._unit = self._seconds[0]
             return
         knot, part = _place(num_rows)
         shape = self._shape(knot, part)
         predicted = self.predict(num_rows)
         most = MOST_MISSED * predicted
         missed = min(max(seconds - predicted, -most), most)
-        self._follow(shape, predicted, missed)
+        unit = self._unit
+        self._line.observe(shape / unit, missed / unit, NOISE * predicted / unit)
         for at, weight in ((knot, 1.0 - part), (knot + 1, part)):
             self._seconds[at] *= 1.0 + SHAPE * weight * missed / predicted
-
-    def _follow(self, shape: float, predicted: float, missed: float) -> None:
-        """Divide what was missed between a step's own time and the factor."""
-        unit = self._seconds[0]
-        x = shape / unit
-        own_variance, factor_variance = (
-            variance + change**2 for variance, change in zip(self._variances, CHANGE, strict=True)
-        )
-        own_gain = own_variance + self._covariance * x
-        factor_gain = self._covariance + factor_variance * x
-        total = own_gain + factor_gain * x + (NOISE * predicted / unit) ** 2
-        self._own = max(self._own + own_gain / total * missed, 0.0)
-        self._factor = max(self._factor + factor_gain / total * missed / unit, LEAST_FACTOR)
-        self._covariance -= own_gain * factor_gain / total
-        self._variances = [
-            own_variance - own_gain**2 / total,
-            factor_variance - factor_gain**2 / total,
-        ]
 
     def _shape(self, knot: int, part: float) -> float:
         """Return the seconds as they were measured, or on a line between two that were."""
@@ -104,6 +89,8 @@ def _place(num_rows: int) -> tuple[int, float]:
 def _at_knots(measured: Mapping[int, float]) -> list[float]:
     """Return seconds for each knot, on lines through what was measured."""
     known = sorted(measured)
+    # Noise only adds: a step of fewer rows does not take longer.
+    measured = {at: min(measured[more] for more in known if more >= at) for at in known}
     if len(known) == 1:
         only = known[0]
         seconds = measured[only]

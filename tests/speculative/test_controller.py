@@ -10,6 +10,7 @@ import pytest
 
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
+from quire.core.speculative_params import SpeculativeParams
 from quire.core.step import SequenceResult
 from quire.speculative.controller import Controller
 
@@ -58,6 +59,7 @@ class Simulated:
     seconds_of: Callable[[int], float]
     draft_seconds: float
     noise: float = 0.1
+    draft_start: float = 0.0
     seconds: float = 0.0
     num_tokens: int = 0
     lengths: list[int] = field(default_factory=list)
@@ -82,7 +84,7 @@ class Simulated:
                 held += 1
             brought.append(SequenceResult([1] * (held + 1), held, num_proposed=length))
             self.num_tokens += held + 1
-        self.drafted = self.draft_seconds * max(lengths)
+        self.drafted = self.draft_seconds * max(lengths) + self.draft_start * any(lengths)
         steps = self.seconds_of(len(live) + sum(lengths)) + self.drafted
         self.last = steps * self.random.uniform(1 - self.noise, 1 + self.noise)
         self.seconds += self.last
@@ -204,6 +206,33 @@ def test_a_drafter_that_was_slow_once_is_not_written_off() -> None:
         engine.step(controller, live, {"a": 0.9})
     best = max(fixed(machine, [0.9], length).rate for length in range(9))
     assert engine.rate > 0.9 * best
+
+
+def test_a_first_draft_that_costs_more_than_the_others_keeps_none_from_being_asked_for() -> None:
+    """A drafter makes up for the tokens of the round before; short proposals seem dear then."""
+    machine, rates = MACHINES["bfloat16"], {"a": 0.9}
+
+    def dear() -> Simulated:
+        return Simulated(machine, draft_seconds=0.008, draft_start=0.025)
+
+    engines = {length: dear() for length in range(1, 9)}
+    for length, engine in engines.items():
+        for _ in range(800):
+            engine.compute([length], [Decoding("a")], rates)
+    best = max(engine.rate for engine in engines.values())
+    controller = Controller((METHOD,), measured(machine))
+    for most in (1, 8):
+        found = dear()
+        asked = SpeculativeParams(num_speculative_tokens=most)
+        live = [Decoding(str(most), SamplingParams(speculative=asked))]
+        for _ in range(800):
+            found.step(controller, live, {str(most): 0.9})
+    assert found.rate >= 0.95 * best
+
+
+def test_rows_that_cost_nothing_are_not_proposed_for_nothing() -> None:
+    engine = controlled(lambda rows: 0.02, [0.0], num_steps=200, draft_seconds=0.0)
+    assert sum(length > 0 for length in engine.lengths) <= 50
 
 
 def test_a_machine_that_was_not_measured_is_learned() -> None:

@@ -1,0 +1,46 @@
+"""A line through what is measured over and over, while it changes."""
+
+from __future__ import annotations
+
+
+class FollowedLine:
+    """``start + slope * x``: a Kalman filter of two states (Kalman 1960), neither below its least.
+
+    Args:
+        start, slope: At first.
+        spreads: How uncertain they are at first, standard deviations.
+        changes: How much they change from one measurement to the next, standard deviations.
+        least_slope: The slope never falls below it.
+    """
+
+    def __init__(
+        self,
+        start: float,
+        slope: float,
+        spreads: tuple[float, float],
+        changes: tuple[float, float],
+        least_slope: float = 0.0,
+    ) -> None:
+        self._start, self._slope, self._least_slope = start, slope, least_slope
+        self._variances = [spread**2 for spread in spreads]
+        self._covariance = 0.0
+        self._changes = [change**2 for change in changes]
+
+    def at(self, x: float) -> float:
+        """Return what is expected at ``x``."""
+        return self._start + self._slope * x
+
+    def observe(self, x: float, missed: float, noise: float) -> None:
+        """At ``x`` it was ``missed`` more than expected.
+
+        Args:
+            noise: Standard deviation of a measurement there.
+        """
+        start, slope = (v + c for v, c in zip(self._variances, self._changes, strict=True))
+        start_gain = start + self._covariance * x
+        slope_gain = self._covariance + slope * x
+        total = start_gain + slope_gain * x + noise**2
+        self._start = max(self._start + start_gain / total * missed, 0.0)
+        self._slope = max(self._slope + slope_gain / total * missed, self._least_slope)
+        self._covariance -= start_gain * slope_gain / total
+        self._variances = [start - start_gain**2 / total, slope - slope_gain**2 / total]
