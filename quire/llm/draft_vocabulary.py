@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError, QuireError
 from quire.core.log import get_logger
-from quire.core.speculative_config import MethodName, SpeculativeMethod
+from quire.core.speculative_config import MethodName, SpeculativeMethod, refuse
 from quire.models.hub import resolve_model
 from quire.speculative.vocabularies import VocabularyPair, pair_vocabularies
 
@@ -78,6 +78,9 @@ def _pair(method: SpeculativeMethod, model: str, tokenizer_folder: Path) -> Voca
                 '"vocabulary" out.'
             )
         log.info("drafts by %s: %s", model, difference)
+    if method.has_tree:
+        name = "speculative_token_tree" if method.speculative_token_tree else "tree_width"
+        refuse(name, "must be left out: a draft with other tokens proposes a chain", model)
     missing = _missing_special_tokens(target, draft)
     if missing and method.vocabulary is None:
         raise ConfigError(

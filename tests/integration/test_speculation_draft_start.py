@@ -53,6 +53,8 @@ def test_other_tokens_are_refused_where_they_must_be_the_same(
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     path.write_text(json.dumps(tokenizer))
+    message = refusal(create_llm, draft_model(path.parent, tree_width=2))
+    assert '"tree_width" must be left out: a draft with other tokens proposes a chain' in message
     message = refusal(create_llm, draft_model(path.parent, vocabulary="same"))
     assert "where 2 of 2,048 ids are other tokens, such as " in message
     assert "'b' in place of 'a'" in message and "same family" in message

@@ -16,10 +16,12 @@ from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.tree_batch import BatchTree, add_trees, tree_paths
 from tests.kernels.attention_cases import SHAPES, Case, Tables
 from tests.kernels.attention_runs import attend, random_qkv, rows_of, run_cpu
+from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.torch_copies import tensors
 
 torch.set_num_threads(1)
 
+ISAS = ALL_ISAS
 #: Known tokens of requests with a tree, those of them that the step computes, and the trees.
 TREES = [
     (21, 1, [-1, 0, 1, 0, -1, 4, 4, 1, 7]),
