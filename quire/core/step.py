@@ -172,6 +172,7 @@ class SequenceResult:
             prompt this step has ended.
         error: Why this sequence alone must end; nothing else counts then.
         num_proposed: Tokens that were proposed and computed, accepted or not.
+        accepted_nodes: Where these were a tree: which of them were accepted.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -182,6 +183,7 @@ class SequenceResult:
     embedding: bytes | None = None
     error: str | None = None
     num_proposed: int = 0
+    accepted_nodes: tuple[int, ...] | None = None
 
     def part(self, start: int, stop: int) -> SequenceResult:
         """Return what is about the tokens ``[start, stop)`` alone; the first part has the rest."""

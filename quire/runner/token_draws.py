@@ -195,7 +195,10 @@ class TokenDraws:
         kept = [*(proposed[node] for node in path), drawn[path[-1] + 1 if path else 0]]
         table.token_ids[row, start : start + held + 1] = kept
         table.num_tokens[row] = start + held + 1
-        return SequenceResult(kept, num_accepted=held, num_proposed=draw.num_proposed)
+        result = SequenceResult(kept, num_accepted=held, num_proposed=draw.num_proposed)
+        if draw.parents is not None:
+            result.accepted_nodes = tuple(path)
+        return result
 
     def _read_logprobs(
         self, asked: list[tuple[Draw, SequenceResult, Sequence[int]]], logits: Array

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quire.core.step import SequenceResult
+
 #: Before anything is known: how often a first proposal holds, worth that many tries.
 FIRST_GUESS, GUESS_TRIES = 0.7, 4.0
 #: What a round of a method, and of a request, is worth after another one.
@@ -48,8 +50,9 @@ class MethodAcceptance:
             return None
         return self._recent_accepted / self._recent_tried
 
-    def observe(self, num_proposed: int, num_accepted: int) -> None:
-        """A round has ended in which ``num_proposed`` > 0 tokens were proposed."""
+    def observe(self, result: SequenceResult) -> None:
+        """A round has ended in which tokens were proposed."""
+        num_proposed, num_accepted = result.num_proposed, result.num_accepted
         num_tried = min(num_accepted + 1, num_proposed)
         self._recent_tried = METHOD_DECAY * self._recent_tried + num_tried
         self._recent_accepted = METHOD_DECAY * self._recent_accepted + num_accepted
@@ -76,6 +79,10 @@ class MethodAcceptance:
             found.append(before)
         return found
 
+    def of_request(self) -> RequestAcceptance:
+        """Return what is kept of a request's rounds."""
+        return RequestAcceptance()
+
 
 class RequestAcceptance:
     """One request's rounds lately, against what was to be expected of them."""
@@ -83,13 +90,13 @@ class RequestAcceptance:
     def __init__(self) -> None:
         self._expected = self._held = 0.0
 
-    def observe(self, num_proposed: int, num_accepted: int, expected: Sequence[float]) -> None:
+    def observe(self, result: SequenceResult, expected: Sequence[float]) -> None:
         """A round has ended; ``expected`` is of its method, before it."""
-        tried = min(num_accepted + 1, num_proposed)
+        tried = min(result.num_accepted + 1, result.num_proposed)
         self._expected *= REQUEST_DECAY
         self._held *= REQUEST_DECAY
         self._expected += sum(expected[:tried])
-        self._held += num_accepted
+        self._held += result.num_accepted
 
     def gains(self, expected: Sequence[float]) -> list[float]:
         """Return the tokens that each further position is expected to bring, falling."""

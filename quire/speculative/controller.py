@@ -23,6 +23,7 @@ from quire.core.step import SequenceResult
 from quire.speculative.acceptance import MethodAcceptance, RequestAcceptance
 from quire.speculative.draft_seconds import DraftSeconds
 from quire.speculative.row_seconds import RowSeconds
+from quire.speculative.tree_acceptance import TreeAcceptance
 
 log = get_logger(__name__)
 
@@ -89,7 +90,10 @@ class Controller:
     ) -> None:
         self._methods = tuple(methods)
         self._rows = RowSeconds(row_seconds)
-        self._acceptance = {method.method: MethodAcceptance() for method in methods}
+        self._acceptance = {
+            method.method: TreeAcceptance() if method.has_tree else MethodAcceptance()
+            for method in methods
+        }
         self._draft_seconds: dict[str, DraftSeconds] = {m.method: DraftSeconds() for m in methods}
         self._sequences: dict[str, Speculating] = {}
         self._alarms: set[str] = set()
@@ -134,8 +138,8 @@ class Controller:
             assert sequence.method is not None, f"{request.request_id} wanted no proposals"
             method = self._acceptance[sequence.method.method]
             expected = method.expected(result.num_proposed)
-            sequence.acceptance.observe(result.num_proposed, result.num_accepted, expected)
-            method.observe(result.num_proposed, result.num_accepted)
+            sequence.acceptance.observe(result, expected)
+            method.observe(result)
             self._look_at_alarm(sequence.method)
             failed = result.num_accepted == 0
             sequence.pause = min(2 * sequence.pause, LONGEST_PAUSE) if failed else FIRST_PAUSE
@@ -201,7 +205,8 @@ class Controller:
             found = Speculating(None, 0)
             if chosen is not None:
                 method = next(m for m in self._methods if m.method == chosen.method)
-                found = Speculating(method, chosen.num_tokens)
+                acceptance = self._acceptance[method.method].of_request()
+                found = Speculating(method, chosen.num_tokens, acceptance)
             self._sequences[request.request_id] = found
         return found
 
