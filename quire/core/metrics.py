@@ -121,6 +121,9 @@ METRICS: dict[str, Metric] = {
     "spec_decode_num_accepted_tokens_per_pos": _counter(
         "Of these, tokens that held, by method and position in their round."
     ),
+    "spec_decode_num_failed_proposals": _counter(
+        "Steps in which a method failed to propose, and its requests went on without."
+    ),
     "request_success": _counter("Sequences that ended, by finish reason."),
     "request_timeouts": _counter("Sequences that their deadline ended: in queue, prefill, decode."),
     "admission_rejections": _counter("Requests refused at the door, by reason."),

@@ -109,6 +109,8 @@ class InProcessExecutor:
             "kv_canary_failures": 0,
         }
         values |= self._estimate.samples()
+        if self.runner is not None:
+            values |= self.runner.speculation_samples()
         return values if self._canary is None else values | self._canary.samples()
 
     def shutdown(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quire.core.metrics import Samples
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.step import (
@@ -123,6 +124,10 @@ class ModelRunner:
     def end_speculation(self) -> None:
         """Have nothing proposed from now on; no request is live."""
         self._speculation = None
+
+    def speculation_samples(self) -> Samples:
+        """Return what proposers have done, by metric stem."""
+        return {} if self._speculation is None else self._speculation.samples()
 
     def execute(
         self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False

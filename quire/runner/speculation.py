@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from quire.core.log import get_logger
+from quire.core.metrics import Samples
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import choose_speculation
@@ -24,6 +26,8 @@ from quire.speculative.proposer import Chances, Proposer, TreeProposer
 from quire.speculative.rejection import DRAFT, Rejection, stream_seed
 from quire.speculative.target_states import StateReader
 from quire.speculative.token_tree import TreeShape, tree_shape
+
+log = get_logger(__name__)
 
 #: Makes the proposers of a token table, by the name of their method.
 CreateProposers = Callable[[TokenTable], Mapping[str, Proposer]]
@@ -49,6 +53,7 @@ class Speculation:
         self._shapes: dict[str, TreeShape] = {
             m.method: tree_shape(m) for m in methods if m.has_tree
         }
+        self._num_failed = dict.fromkeys(proposers, 0)
         self._row_methods: dict[int, str] = {}
         self._extra_keys: dict[int, tuple[str, ...]] = {}
         self._rejecting: set[int] = set()  # rows that ask for acceptance by rejection
@@ -116,14 +121,7 @@ class Speculation:
         for (method, shape), entries in asked.items():
             _, rows, most = (np.array(column, np.int32) for column in zip(*entries, strict=True))
             self._table.reserve(rows, most + 1)
-            proposer = self._proposers[method]
-            if shape is None:
-                got = proposer.propose(rows, most, self._draw).tolist()
-            else:
-                assert isinstance(proposer, TreeProposer), f"{method} has no trees"
-                trees = proposer.propose_trees(rows, most, shape, self._rank)
-                self.parents.update(zip(rows.tolist(), trees, strict=True))
-                got = [len(parents) for parents in trees]
+            got = self._ask(method, shape, rows, most)
             found.update(zip(rows.tolist(), got, strict=True))
         self.parents = {row: parents for row, parents in self.parents.items() if parents}
         followed = self._sampling.look_ahead(found, len(plan.scheduled) - len(found))
@@ -132,6 +130,11 @@ class Speculation:
             for i, row, _ in entries:
                 counts[i] = followed[row]
         return counts if counts.any() else None
+
+    def samples(self) -> Samples:
+        """Return how often each method's proposer has failed, by metric stem."""
+        stem = "spec_decode_num_failed_proposals"
+        return {f'{stem}{{method="{method}"}}': n for method, n in self._num_failed.items()}
 
     def wanted_rows(self, plan: SchedulerOutput) -> list[tuple[int, int, int]]:
         """Return the rows of a step whose states proposers read, besides those drawn from.
@@ -194,6 +197,26 @@ class Speculation:
                 tokens[sampled, rank] = drawn
                 own[np.arange(len(sampled)), drawn] = -np.inf
         return tokens, chances
+
+    def _ask(
+        self, method: str, shape: TreeShape | None, rows: IntArray, most: IntArray
+    ) -> list[int]:
+        """Have a proposer write its tokens; one that fails costs its rows no more than these."""
+        proposer = self._proposers[method]
+        try:
+            if shape is None:
+                return proposer.propose(rows, most, self._draw).tolist()
+            assert isinstance(proposer, TreeProposer), f"{method} has no trees"
+            trees = proposer.propose_trees(rows, most, shape, self._rank)
+        except Exception:
+            if not self._num_failed[method]:
+                log.exception("[speculation] %s failed to propose: requests go on without", method)
+            self._num_failed[method] += 1
+            for row in rows.tolist():
+                self._drafts.pop(row, None)
+            return [0] * len(rows)
+        self.parents.update(zip(rows.tolist(), trees, strict=True))
+        return [len(parents) for parents in trees]
 
     def _draw(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:
         batch = self._sampling.draft_batch(rows, lengths)

@@ -45,6 +45,7 @@ ELSEWHERE = {
     "model_bandwidth_utilization_perc",
     "spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
     "spec_decode_num_accepted_tokens_per_pos", "spec_decode_low_acceptance",
+    "spec_decode_num_failed_proposals",
 }  # fmt: skip
 
 
