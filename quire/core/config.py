@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike, fspath
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -16,8 +16,13 @@ from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
 from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
-from quire.core.speculative_config import METHODS, SpeculativeMethod
-from quire.core.speculative_settings import SHORT_FORMS, Speculation, parse_speculative
+from quire.core.speculative_config import METHODS, MethodName, SpeculativeMethod
+from quire.core.speculative_settings import (
+    SHORT_FORMS,
+    Speculation,
+    name_methods,
+    parse_speculative,
+)
 
 KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
 
@@ -241,6 +246,20 @@ class SpeculativeOptions:
         """
         short = {name: getattr(self, name) for name in SHORT_FORMS}
         return parse_speculative(self.speculative_config, short)
+
+    def with_methods(self, find: Callable[[SpeculativeMethod], MethodName]) -> SpeculativeOptions:
+        """Return these settings with a name for each method that they leave out.
+
+        Args:
+            find: Returns the method of a model.
+        """
+        asked = self.parsed().methods
+        found = [replace(m, method=find(m)) if m.is_inferred else m for m in asked]
+        if not any(method.is_inferred for method in asked):
+            return self
+        if len(found) == 1:
+            return replace(self, spec_method=found[0].method)
+        return replace(self, speculative_config=name_methods(self.speculative_config, found))
 
     def methods(self) -> tuple[SpeculativeMethod, ...]:
         """Return the methods that the engine has; requests that name none take the first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
@@ -100,11 +100,26 @@ def parse_speculative(config: Any = None, short: Mapping[str, Any] | None = None
         objects = [_joined(objects[0] if objects else {}, given)]
     notices: list[str] = []
     methods = tuple(_method(entry, given, notices) for entry in objects)
-    made = [each.method for each in methods]
+    # Two models without a method may turn out to be for different ones.
+    made = [each.method for each in methods if not each.is_inferred]
     for method in made:
         if made.count(method) > 1:
             raise ConfigError(f"[config] {CONFIG} must name each method once; got {method} twice.")
     return Speculation(methods, tuple(notices))
+
+
+def name_methods(config: Any, methods: Sequence[SpeculativeMethod]) -> str:
+    """Return a setting of several objects with a method in each.
+
+    Args:
+        config: As of :func:`parse_speculative`.
+        methods: Of its objects, in their order.
+    """
+    objects = _objects(config)
+    for entry, method in zip(objects, methods, strict=True):
+        if method.is_inferred:
+            entry["method"] = method.method
+    return json.dumps(objects)
 
 
 def _objects(config: Any) -> list[dict[str, Any]]:

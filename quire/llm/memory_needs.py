@@ -12,6 +12,7 @@ from quire.core.machine import Machine
 from quire.core.memory_budget import MemoryDemand, format_bytes
 from quire.core.resolve import ResolvedConfig, resolve
 from quire.kernels.registry import create_backend
+from quire.llm.inferred_methods import infer_methods
 from quire.models.config_reader import read_model_config
 from quire.models.hub import resolve_model
 from quire.runner.loaded_drafts import find_drafts
@@ -64,7 +65,7 @@ def memory_needs(config: EngineConfig, machine: Machine) -> MemoryNeeds:
         ConfigError: A setting is impossible.
     """
     path = resolve_model(config.model.model, config.model.revision)
-    demand, _ = engine_demand(path, config, machine)
+    demand, _ = engine_demand(path, infer_methods(config), machine)
     least = demand
     if config.model.max_model_len is None:
         least = replace(demand, max_model_len=min(demand.max_model_len, LEAST_CONTEXT))

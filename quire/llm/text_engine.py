@@ -21,6 +21,7 @@ from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput
 from quire.llm.draft_vocabulary import pair_draft_vocabularies
 from quire.llm.engine_client import Prompt
+from quire.llm.inferred_methods import infer_methods
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.request_reader import RequestReader
 from quire.models.loader import Progress
@@ -56,6 +57,7 @@ class TextEngine:
         on_progress: Progress | None = None,
         takes_more: bool = True,
     ) -> None:
+        config = infer_methods(config)
         self._reader = reader = RequestReader(config.model, config.speculative.methods())
         self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
         methods = config.speculative.methods()

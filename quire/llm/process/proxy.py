@@ -26,6 +26,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import EngineView, EngineViews
+from quire.llm.inferred_methods import infer_methods
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.output_streams import OutputStream, OutputStreams
 from quire.llm.process.child import ChildProcess
@@ -93,6 +94,7 @@ class EngineProxy:
         # Its process imports the engine while the model's texts are read here.
         self._supervisor = supervisor = Supervisor(self, watchdog_timeout, loading, process)
         try:
+            config = infer_methods(config)
             self._reader = reader = RequestReader(config.model, config.speculative.methods())
             self.tokenizer: Tokenizer = reader.tokenizer
         except BaseException:
