@@ -205,7 +205,8 @@ class Speculation:
         proposer = self._proposers[method]
         try:
             if shape is None:
-                return proposer.propose(rows, most, self._draw).tolist()
+                counts: list[int] = proposer.propose(rows, most, self._draw).tolist()
+                return counts
             assert isinstance(proposer, TreeProposer), f"{method} has no trees"
             trees = proposer.propose_trees(rows, most, shape, self._rank)
         except Exception:

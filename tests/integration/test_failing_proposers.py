@@ -14,8 +14,8 @@ from quire.kernels.token_table import IntArray
 from quire.speculative.proposer import Draw
 
 PROMPTS = [[5, 9, 30, 7], [8, 8, 3], [40, 41, 42, 43, 44]]
-FAILED = 'spec_decode_num_failed_proposals{method="ngram"}'
-HELD = 'spec_decode_num_accepted_tokens{method="ngram"}'
+FAILED = 'spec_decode_num_failed_proposals{method="medusa"}'
+HELD = 'spec_decode_num_accepted_tokens{method="medusa"}'
 
 Create = Callable[..., LLM]
 
@@ -60,5 +60,5 @@ def test_requests_go_on_without_proposals(
     assert llm.engine.stats()[FAILED] == (FailingProposer.num_calls + 1) // 2 > 3
     errors = [record for record in quire_log if record.levelno == logging.ERROR]
     (error,) = errors
-    assert error.getMessage().startswith("[speculation] ngram failed to propose")
+    assert error.getMessage().startswith("[speculation] medusa failed to propose")
     assert error.exc_info is not None and "no more of this" in str(error.exc_info[1])
