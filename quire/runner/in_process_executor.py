@@ -79,7 +79,7 @@ class InProcessExecutor:
             assert self.runner is not None, "submit after shutdown"
             begin = time.perf_counter()
             output = self.runner.execute(plan, someone_came)
-            self._estimate.add(plan, time.perf_counter() - begin)
+            self._estimate.add(plan, output, time.perf_counter() - begin)
             return FinishedStep(output)
         except BaseException as error:  # Rust libraries raise panics as such
             return FinishedStep(StepOutput(), error)

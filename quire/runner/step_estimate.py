@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.machine_speed import MachineSpeed
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
-from quire.core.step import SchedulerOutput
+from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
 
 
 class StepEstimate:
@@ -52,22 +54,28 @@ class StepEstimate:
         self._speed = speed
         self.flop_utilization = self.bandwidth_utilization = 0.0
 
-    def add(self, plan: SchedulerOutput, seconds: float) -> None:
-        """Count one step that took ``seconds``."""
+    def add(self, plan: SchedulerOutput, output: StepOutput, seconds: float) -> None:
+        """Count one step that took ``seconds``, its proposed tokens included.
+
+        What proposed them is not counted: neither its work nor, in the rates, its time.
+        """
         flops, read_bytes = self.flops, self.read_bytes
-        self._count(plan)
+        self._count(plan, output.results)
+        seconds -= output.propose_seconds
         if self._speed is not None and seconds > 0:
             self.flop_utilization = (self.flops - flops) / seconds / self._speed.compute
             self.bandwidth_utilization = (self.read_bytes - read_bytes) / seconds / self._speed.read
 
-    def _count(self, plan: SchedulerOutput) -> None:
+    def _count(self, plan: SchedulerOutput, results: Mapping[str, SequenceResult]) -> None:
         tokens = pairs = context = samples = 0
         for row in plan.scheduled:
-            new, before = row.num_scheduled_tokens, row.num_computed_tokens
+            result = results.get(row.request_id)
+            proposed = 0 if result is None else result.num_proposed
+            new, before = row.num_scheduled_tokens + proposed, row.num_computed_tokens
             tokens += new
             pairs += new * before + new * (new + 1) // 2
             context += before + new
-            samples += row.samples
+            samples += row.samples + proposed
         self.flops += self._token_flops * tokens + self._pair_flops * pairs
         self.flops += self._logits_flops * samples
         self.read_bytes += self._weight_bytes + self._kv_token_bytes * context

@@ -7,7 +7,7 @@ import pytest
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.machine_speed import MachineSpeed
 from quire.core.model_config import ModelConfig, MoEConfig
-from quire.core.step import ScheduledRequest, SchedulerOutput
+from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
 from quire.runner.step_estimate import StepEstimate
 
 SHAPE = {
@@ -22,7 +22,7 @@ def test_a_step(moe):
     spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=2, block_size=4, dtype="float16")
     estimate = StepEstimate(config, 1000, spec)
     rows = [ScheduledRequest("a", 5, 1, [], True), ScheduledRequest("b", 2, 3, [], False)]
-    estimate.add(SchedulerOutput(scheduled=rows), 0.1)
+    estimate.add(SchedulerOutput(scheduled=rows), StepOutput(), 0.1)
     linears = {"q": (8, 8), "k": (4, 8), "v": (4, 8), "o": (8, 8)}
     if moe is None:
         linears |= {"gate": (16, 8), "up": (16, 8), "down": (8, 16)}
@@ -47,9 +47,9 @@ def test_utilization_is_work_by_time_and_by_the_machine():
     estimate = StepEstimate(ModelConfig(**SHAPE), 1000, spec, speed)
     rows = [ScheduledRequest("a", 1, 3, [], True)]
     # Only the last step counts, whatever came before it.
-    estimate.add(SchedulerOutput(scheduled=rows * 3), 1.0)
+    estimate.add(SchedulerOutput(scheduled=rows * 3), StepOutput(), 1.0)
     before = estimate.flops, estimate.read_bytes
-    estimate.add(SchedulerOutput(scheduled=rows), 0.05)
+    estimate.add(SchedulerOutput(scheduled=rows), StepOutput(), 0.05)
     samples = estimate.samples()
     flops = (estimate.flops - before[0]) / (4e5 * 0.05)
     assert samples["model_flops_utilization_perc"] == pytest.approx(flops)
@@ -57,8 +57,28 @@ def test_utilization_is_work_by_time_and_by_the_machine():
     assert samples["model_bandwidth_utilization_perc"] == pytest.approx(read)
 
 
+def test_proposed_tokens_are_computed_like_known_ones():
+    speed = MachineSpeed(read=1e6, float32=1e5, bfloat16=4e5, int8=2e5)
+    spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=2, block_size=4, dtype="float16")
+    plain, proposing = (StepEstimate(ModelConfig(**SHAPE), 1000, spec, speed) for _ in range(2))
+    # One known token and three proposed ones take what four drawn one after another would in one
+    # pass; how many of them held is no matter. The time of proposing is not the model's.
+    rows = [ScheduledRequest("a", 5, 1, [], True, num_lookahead_tokens=4)]
+    result = SequenceResult([7, 8], num_accepted=1, num_proposed=3)
+    output = StepOutput({"a": result}, propose_seconds=0.02)
+    proposing.add(SchedulerOutput(scheduled=rows), output, 0.07)
+    known = [ScheduledRequest("a", 5, 4, [], True)]
+    plain.add(SchedulerOutput(scheduled=known), StepOutput(), 0.05)
+    other_logits = 3 * 2 * 100 * 8
+    assert proposing.flops == plain.flops + other_logits
+    assert proposing.read_bytes == plain.read_bytes
+    assert proposing.write_bytes == plain.write_bytes
+    assert proposing.bandwidth_utilization == pytest.approx(plain.bandwidth_utilization)
+
+
 def test_without_a_measured_machine_there_is_no_utilization():
     spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=2, block_size=4, dtype="float16")
     estimate = StepEstimate(ModelConfig(**SHAPE), 1000, spec)
-    estimate.add(SchedulerOutput(scheduled=[ScheduledRequest("a", 1, 3, [], True)]), 0.05)
+    rows = [ScheduledRequest("a", 1, 3, [], True)]
+    estimate.add(SchedulerOutput(scheduled=rows), StepOutput(), 0.05)
     assert not any("utilization" in name for name in estimate.samples())
