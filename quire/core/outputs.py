@@ -33,6 +33,10 @@ class CompletionOutput:
         finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error``; None while
             running.
         stop_reason: The stop string or stop token id that ended it, None for end-of-sequence.
+        token_origins: Per output token the method that proposed it (``ngram``, ...), ``model``
+            where the model drew it, ``grammar`` where a grammar left no choice; None when not
+            asked for.
+        num_rejected_tokens: Proposed ones that did not hold; 0 when origins are not asked for.
     """
 
     index: int
@@ -42,6 +46,8 @@ class CompletionOutput:
     cumulative_logprob: float | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    token_origins: list[str] | None = None
+    num_rejected_tokens: int = 0
 
     def merge(self, newer: CompletionOutput) -> None:
         """Append the delta that follows this one."""
@@ -52,6 +58,9 @@ class CompletionOutput:
         self.token_ids += newer.token_ids
         if self.logprobs is not None and newer.logprobs is not None:
             self.logprobs += newer.logprobs
+        if self.token_origins is not None and newer.token_origins is not None:
+            self.token_origins += newer.token_origins
+        self.num_rejected_tokens += newer.num_rejected_tokens
         self.cumulative_logprob = newer.cumulative_logprob
         self.finish_reason, self.stop_reason = newer.finish_reason, newer.stop_reason
 

@@ -38,6 +38,7 @@ class EngineRequest:
             clock, which processes share.
         client: Clients that compete are served alike, by their weights; see
             :mod:`quire.engine.fair_queue`.
+        speculative_method: By which its tokens are proposed; only where their origins are told.
         arrival_time: On the same clock; None means when the engine gets it.
     """
 
@@ -51,6 +52,7 @@ class EngineRequest:
     range_keys: tuple[RangeKey, ...] = ()
     deadline: float | None = None
     client: Client = SHARED
+    speculative_method: str | None = None
     arrival_time: float | None = None
 
 

@@ -40,7 +40,13 @@ _KINDS: tuple[tuple[type[Any], str, tuple[str, ...]], ...] = (
     (
         bool,
         "True or False",
-        ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize"),
+        (
+            "ignore_eos",
+            "include_stop_str_in_output",
+            "skip_special_tokens",
+            "detokenize",
+            "token_origins",
+        ),
     ),
 )
 _OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
@@ -97,6 +103,8 @@ class SamplingParams:
         speculative: False: no tokens are proposed ahead. An object with ``method``,
             ``num_speculative_tokens`` and ``acceptance``: how they are; None or True: as the
             engine is set. Kept as :class:`~quire.core.speculative_params.SpeculativeParams`.
+        token_origins: Say of each token where it comes from, in
+            :attr:`~quire.core.outputs.CompletionOutput.token_origins`.
         output_kind: What each :class:`~quire.core.outputs.RequestOutput` holds.
 
     Raises:
@@ -130,6 +138,7 @@ class SamplingParams:
     structured_outputs: StructuredOutputs | None = None
     pooling: str | None = None
     speculative: SpeculativeField = None
+    token_origins: bool = False
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.core.step import TokenLogprobs
 from quire.engine.engine_output import EngineOutput
+from quire.llm.token_origins import token_origins
 from quire.text.detokenizer import Detokenizer
 from quire.text.stop_strings import StopStrings
 from quire.text.tokenizer import Tokenizer
@@ -173,6 +174,7 @@ class OutputProcessor:
             index,
             logprobs=[] if wants_logprobs else None,
             cumulative_logprob=0.0 if wants_logprobs else None,
+            token_origins=[] if params.token_origins else None,
         )
         if not params.detokenize:
             return LiveSequence(output, None, None)
@@ -186,7 +188,9 @@ class OutputProcessor:
 
     def _apply(self, request: LiveRequest, item: EngineOutput) -> bool:
         """Add what a step produced; return whether a stop string ended it before the engine did."""
-        sequence = request.sequences[item.index]
+        sequence, result = request.sequences[item.index], item.result
+        if sequence.output.token_origins is not None:
+            sequence.output.num_rejected_tokens += result.num_proposed - result.num_accepted
         # Those after the token that completes a stop string are not the sequence's.
         for part in [item] if sequence.stop_strings is None else _split(item):
             self._update(sequence, request, part)
@@ -212,6 +216,8 @@ class OutputProcessor:
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + sum(
                 entry.logprob for entry in result.logprobs
             )
+        if output.token_origins is not None:
+            output.token_origins += token_origins(result, request.source.speculative_method)
         matched = self._add_text(sequence, item, params)
         if matched is not None:
             sequence.end("stop", matched)
@@ -315,13 +321,16 @@ def _hand_over(sequence: LiveSequence) -> CompletionOutput:
         output.index,
         logprobs=None if output.logprobs is None else [],
         cumulative_logprob=output.cumulative_logprob,
+        token_origins=None if output.token_origins is None else [],
     )
     return output
 
 
 def _copy(output: CompletionOutput) -> CompletionOutput:
     logprobs = None if output.logprobs is None else list(output.logprobs)
-    return replace(output, token_ids=list(output.token_ids), logprobs=logprobs)
+    origins = None if output.token_origins is None else list(output.token_origins)
+    ids = list(output.token_ids)
+    return replace(output, token_ids=ids, logprobs=logprobs, token_origins=origins)
 
 
 def _metrics(sequences: list[LiveSequence]) -> RequestMetrics:

@@ -163,7 +163,9 @@ class RequestReader:
         completed = complete_params(
             request.params, self.tokenizer, self.vocab_size, self._max_logprobs
         )
-        choose_speculation(completed.speculative, self._speculative_methods)
+        chosen = choose_speculation(completed.speculative, self._speculative_methods)
+        if completed.token_origins and chosen is not None:
+            request = replace(request, speculative_method=chosen.method)
         constraint = completed.structured_outputs
         if self._compact_json and constraint is not None and constraint.is_json:
             constraint = replace(constraint, disable_any_whitespace=True)

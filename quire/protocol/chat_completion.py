@@ -174,6 +174,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: list[int] | UnsetType = UNSET
+    token_origins: list[str] | UnsetType = UNSET
     tool_call_errors: list[str] | UnsetType = UNSET
 
 

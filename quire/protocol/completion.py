@@ -67,6 +67,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: list[int] | UnsetType = UNSET
+    token_origins: list[str] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: list[dict[int, dict[str, Any]] | None] | UnsetType = UNSET
 

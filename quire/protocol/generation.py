@@ -73,6 +73,7 @@ class GenerationRequest(StructuredRequest, kw_only=True):
     cache_salt: CacheSalt | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
+    return_token_origins: bool | None = None
 
     def check(self) -> None:
         """Refuse combinations that no single field shows.
@@ -125,6 +126,7 @@ class GenerationRequest(StructuredRequest, kw_only=True):
         if constraint is not None:
             keywords["structured_outputs"] = constraint
         keywords["speculative"] = asked_speculation(self.speculative)
+        keywords["token_origins"] = bool(self.return_token_origins)
         keywords["max_tokens"] = max_tokens
         keywords["logprobs"] = logprobs
         keywords["output_kind"] = RequestOutputKind.DELTA
@@ -138,9 +140,17 @@ class PromptTokensDetails(msgspec.Struct):
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """``reasoning_tokens``: completion tokens up to the end of the reasoning."""
+    """What completion tokens were.
+
+    Attributes:
+        reasoning_tokens: Up to the end of the reasoning.
+        accepted_prediction_tokens, rejected_prediction_tokens: Proposed ahead of the model, by
+            whether they held; of requests with ``return_token_origins``.
+    """
 
     reasoning_tokens: int
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    rejected_prediction_tokens: int | UnsetType = UNSET
 
 
 class Usage(msgspec.Struct, kw_only=True):

@@ -83,6 +83,7 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         "prompt": (),
         "prompt_logprobs": (),
         "return_token_ids": (False,),
+        "return_token_origins": (False,),
         "return_tokens_as_token_ids": (False,),
         "response_format": (),
         "top_logprobs": (0,),

@@ -110,6 +110,31 @@ def test_a_conversation_with_quire_tiny(chromium, device):
         process.end(signal.SIGKILL)
 
 
+def test_accepted_drafts_are_shown_under_the_mouse(chromium, device, tmp_path):
+    config = '{"method": "draft_model", "model": "quire-tiny-draft", "adaptive": false}'
+    settings = ["--device", device, "--memory", "64MiB", "--threads", "1", "--port", "0"]
+    process = ServeProcess(["quire-tiny", *settings, "--speculative-config", config])
+    try:
+        page = Page(chromium, process.wait_ready())
+        page.open()
+        page.wait_for("quire-tiny", "#model")
+        chromium.complaints()
+        page.click("Settings", "header")
+        chromium.keys("[name=temperature]", "0")
+        chromium.click("[name=logprobs]")
+        answer = page.ask("Tell me a story about a fox.")
+        assert re.search(r"\n[1-5](\.\d)? tokens/step", answer)
+        chromium.hover("article:last-child .token[data-origin]")
+        page.wait_for("proposed by the draft model, accepted", "#tip .origin")
+        chromium.screenshot(tmp_path / "accepted.png")
+        chromium.hover("article:last-child .token:not([data-origin])")
+        page.wait_for("%", "#tip .chosen")
+        assert not chromium.run("return document.querySelector('#tip .origin')")
+        assert chromium.complaints() == []
+    finally:
+        process.end(signal.SIGKILL)
+
+
 def test_stop_frees_the_engine_and_keeps_what_was_said(scripted, engine):
     engine.text, engine.hold_after = "x" * 100, 20
     browser = scripted.browser

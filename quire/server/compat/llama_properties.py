@@ -81,7 +81,11 @@ def _props(facts: ModelFacts) -> dict[str, Any]:
     default_limit = sampling.get("max_tokens")
     params["max_tokens"] = params["n_predict"] = -1 if default_limit is None else default_limit
     props = {
-        "default_generation_settings": {"n_ctx": facts.context or 0, "params": params},
+        "default_generation_settings": {
+            "n_ctx": facts.context or 0,
+            "speculative": bool(model.config.speculative.methods()),
+            "params": params,
+        },
         "total_slots": model.config.scheduler.max_num_seqs,
         "model_alias": model.names[0],
         "model_path": model.config.model.model,
@@ -122,7 +126,7 @@ def _slots(service: Service) -> list[dict[str, Any]]:
         {
             "id": index,
             "n_ctx": service.engine.max_model_len,
-            "speculative": False,
+            "speculative": bool(service.config.speculative.methods()),
             "is_processing": isinstance(running, int | float) and index < running,
         }
         for index in range(service.config.scheduler.max_num_seqs)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from quire.core.outputs import RequestOutput
+from quire.llm.token_origins import DRAWN, FORCED
 from quire.protocol.generation import CompletionTokensDetails, Usage, usage
 from quire.server.generation.tool_use import AnswerReading
 
@@ -27,6 +29,19 @@ async def collect(outputs: Outputs) -> list[RequestOutput]:
     return [whole[index] for index in sorted(whole)]
 
 
+@dataclass(slots=True)
+class ProposedTokens:
+    """Tokens that were proposed ahead of the model, by whether they held."""
+
+    accepted: int = 0
+    rejected: int = 0
+
+    def add(self, origins: list[str], rejected: int) -> None:
+        """Count those of a delta."""
+        self.accepted += sum(origin not in (DRAWN, FORCED) for origin in origins)
+        self.rejected += rejected
+
+
 class Tally:
     """Token counts of an answer.
 
@@ -40,6 +55,7 @@ class Tally:
         self._cached_tokens: dict[int, int] = {}
         self._answers: defaultdict[int, list[int]] = defaultdict(list)
         self._completion_tokens = 0
+        self._proposed: ProposedTokens | None = None
 
     def add(self, prompt_index: int, output: RequestOutput) -> None:
         """Count a delta of a prompt."""
@@ -47,6 +63,9 @@ class Tally:
         self._cached_tokens[prompt_index] = output.num_cached_tokens
         for completion in output.outputs:
             self._completion_tokens += len(completion.token_ids)
+            if completion.token_origins is not None:
+                self._proposed = self._proposed or ProposedTokens()
+                self._proposed.add(completion.token_origins, completion.num_rejected_tokens)
             if self._reading is not None:
                 self._answers[completion.index] += completion.token_ids
 
@@ -57,8 +76,13 @@ class Tally:
             self._completion_tokens,
             sum(self._cached_tokens.values()),
         )
+        reasoning_tokens = None
         if ended and self._reading is not None:
             reasoning_tokens = self._reading.count_reasoning_tokens(self._answers.values())
-            if reasoning_tokens is not None:
-                sums.completion_tokens_details = CompletionTokensDetails(reasoning_tokens)
+        if reasoning_tokens is not None or self._proposed is not None:
+            details = CompletionTokensDetails(reasoning_tokens or 0)
+            if self._proposed is not None:
+                details.accepted_prediction_tokens = self._proposed.accepted
+                details.rejected_prediction_tokens = self._proposed.rejected
+            sums.completion_tokens_details = details
         return sums

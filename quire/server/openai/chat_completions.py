@@ -64,9 +64,8 @@ class ChatAnswer:
         self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
         self._identity = service.identity(request.response_id, kind, request.model)
         self._tally = Tally(reading)
-        self._is_text_alone = not (
-            body.logprobs or body.return_token_ids or self._usage.on_every_chunk
-        )
+        self._names_tokens = body.logprobs or body.return_token_ids or body.return_token_origins
+        self._is_text_alone = not (self._names_tokens or self._usage.on_every_chunk)
 
     def whole(self, outputs: list[RequestOutput]) -> ChatCompletion:
         """Return the whole answer."""
@@ -93,6 +92,7 @@ class ChatAnswer:
             finish_reason=choice.finish_reason(completion.finish_reason),
             stop_reason=completion.stop_reason,
             token_ids=completion.token_ids if self._body.return_token_ids else UNSET,
+            token_origins=UNSET if completion.token_origins is None else completion.token_origins,
             tool_call_errors=choice.errors or UNSET,
         )
 
@@ -140,12 +140,14 @@ class ChatAnswer:
         contents = choice.deltas(completion.text, finished)
         if self._is_text_alone and not finished:  # nearly always
             return [writer.chunk(completion.index, content) for content in contents]
-        wanted = token_ids and (self._body.logprobs or self._body.return_token_ids)
+        wanted = token_ids and self._names_tokens
         if not (contents or wanted or finished):
             return []
         extra: dict[str, Any] = {}
         if self._body.return_token_ids:
             extra["token_ids"] = token_ids
+        if completion.token_origins is not None:
+            extra["token_origins"] = completion.token_origins
         chunks = []
         logprobs = self._logprobs(token_ids, completion.logprobs or [])
         for number, content in enumerate(contents or [b"{}"], start=1):

@@ -73,6 +73,9 @@ class CompletionAnswer:
     ) -> None:
         self._body = body = request.body
         self._n = body.n or 1
+        self._names_tokens = (
+            body.logprobs is not None or body.return_token_ids or body.return_token_origins
+        )
         self._usage = service.usage_options(body.stream_options)
         self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
         self._identity = service.identity(request.response_id, "text_completion", request.model)
@@ -110,6 +113,7 @@ class CompletionAnswer:
             finish_reason=completion.finish_reason,
             stop_reason=completion.stop_reason,
             token_ids=completion.token_ids if body.return_token_ids else UNSET,
+            token_origins=UNSET if completion.token_origins is None else completion.token_origins,
             prompt_token_ids=output.prompt_token_ids if body.return_token_ids else UNSET,
             prompt_logprobs=UNSET
             if body.prompt_logprobs is None
@@ -168,7 +172,7 @@ class CompletionAnswer:
         body, index = self._body, prompt_index * self._n + completion.index
         first, finished = not self._states[index].started, completion.finish_reason is not None
         text, logprobs = self._format(prompt_index, output, completion)
-        wanted = completion.token_ids and (body.logprobs is not None or body.return_token_ids)
+        wanted = completion.token_ids and self._names_tokens
         if not (text or wanted or finished):
             return b""
         extra: dict[str, Any] = {}
@@ -178,6 +182,8 @@ class CompletionAnswer:
             extra["token_ids"] = completion.token_ids
             if first:
                 extra["prompt_token_ids"] = output.prompt_token_ids
+        if completion.token_origins is not None:
+            extra["token_origins"] = completion.token_origins
         return writer.chunk(
             index,
             msgspec.json.encode(text),

@@ -90,6 +90,7 @@ export function requestBody(settings, messages, goesOn) {
     messages: said.map(({ role, content }) => ({ role, content })),
     stream: true,
     stream_options: { include_usage: true, continuous_usage_stats: true },
+    return_token_origins: true,
   };
   if (goesOn) {
     body.continue_final_message = true;
@@ -145,11 +146,13 @@ export function receiver(message) {
     }
     message.content += choice?.delta.content ?? "";
     message.finish = choice?.finish_reason ?? message.finish;
-    for (const entry of choice?.logprobs?.content ?? []) {
+    const origins = choice?.token_origins ?? [];
+    message.steps = (message.steps ?? 0) + origins.filter((origin) => origin === "model").length;
+    for (const [index, entry] of (choice?.logprobs?.content ?? []).entries()) {
       // A character may span tokens; it belongs to the one that completes it.
       const text = decoder.decode(new Uint8Array(entry.bytes), { stream: true });
       const others = entry.top_logprobs.map(({ token, logprob }) => [token, share(logprob)]);
-      message.tokens.push([text, share(entry.logprob), others, entry.token]);
+      message.tokens.push([text, share(entry.logprob), others, entry.token, origins[index]]);
     }
   };
 }

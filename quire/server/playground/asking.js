@@ -28,5 +28,5 @@ export async function ask({ body, error: problem }, message, controller, grown) 
 
 /** Return what an answer is before anything of it came. */
 export function emptyAnswer(json) {
-  return { content: "", reasoning: "", reasoningMs: null, tokens: [], json, usage: null, firstMs: null, rate: null };
+  return { content: "", reasoning: "", reasoningMs: null, tokens: [], json, usage: null, firstMs: null, rate: null, steps: 0 };
 }

@@ -153,12 +153,17 @@ function canGoOn({ content, finish, edited, error, json }) {
   return Boolean(content) && !json && !error && (finish !== "stop" || edited);
 }
 
-function figures({ model, rate, firstMs, usage, finish, edited }) {
+function figures({ model, rate, firstMs, usage, steps, finish, edited }) {
   const spans = [];
   const whole = (number, digits = 0) => number.toLocaleString("en", { maximumFractionDigits: digits });
   const add = (text, title = "", className = "") => spans.push(element("span", { title, className }, text));
   if (model && knownModels().length > 1) add(model, "Model", "of");
   if (rate) add(`${whole(rate, rate < 10 ? 1 : 0)} tokens/s`, "After the first chunk, if there are more");
+  const { accepted_prediction_tokens: held = 0, rejected_prediction_tokens: lost = 0 } =
+    usage?.completion_tokens_details ?? {};
+  if (steps && held + lost)
+    add(`${whole(usage.completion_tokens / steps, 1)} tokens/step`,
+      `${whole(held)} of ${whole(held + lost)} tokens proposed ahead were accepted`);
   if (firstMs) add(`first token ${whole(firstMs, firstMs < 10 ? 1 : 0)} ms`);
   if (usage) {
     const cached = usage.prompt_tokens_details?.cached_tokens;
