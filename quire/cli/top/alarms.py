@@ -59,7 +59,7 @@ def alarms(readings: Sequence[Reading]) -> list[Alarm]:
     found = [*_states(last), *_stall(readings)]
     if len(readings) > 1:
         found += [*_events(readings[0], last), *_queue(readings), *_shares(readings[0], last)]
-    found += _cache(last)
+    found += [*_cache(last), *_proposals(last)]
     return sorted(found, key=lambda alarm: not alarm.critical)
 
 
@@ -158,6 +158,14 @@ def _cache(last: Reading) -> Iterator[Alarm]:
             yield Alarm(
                 False, f"{model}: {empty:.0%} of the used KV slots are empty; lower --block-size"
             )
+
+
+def _proposals(last: Reading) -> Iterator[Alarm]:
+    for series in last.scrape.series("spec_decode_low_acceptance"):
+        if last.scrape.values[series]:
+            method = dict(series.labels).get("method", "")
+            text = f"{series.model}: few tokens that {method} proposes hold; fewer are proposed"
+            yield Alarm(False, text)
 
 
 def _times(count: float) -> str:

@@ -39,6 +39,8 @@ class Figures:
         step_rate: Steps a second.
         stage_seconds: Time of the while, by stage of a step.
         read_rate, flop_rate: Estimated bytes and operations a second of the while.
+        accepted_part: Of the tokens proposed ahead, those that held, 0 to 1; None when none were.
+        round_tokens: Tokens of a round of proposals, the model's own included, on average.
         execute_seconds: Time of the while in which the model was computed; summed over models.
     """
 
@@ -59,6 +61,8 @@ class Figures:
     stage_seconds: Mapping[str, float]
     read_rate: float | None
     flop_rate: float | None
+    accepted_part: float | None = None
+    round_tokens: float | None = None
 
     @property
     def execute_seconds(self) -> float:
@@ -116,6 +120,8 @@ def figures(before: Reading, after: Reading, model: str | None = None) -> Figure
     used = scrape.value("num_kv_blocks", model, state="used")
     free = scrape.value("num_kv_blocks", model, state="free")
     queries = added("prefix_cache_queries")
+    accepted = added("spec_decode_num_accepted_tokens")
+    held = _ratio(accepted, added("spec_decode_num_drafts"))
     return Figures(
         elapsed=elapsed,
         running=scrape.value("num_requests_running", model),
@@ -134,6 +140,8 @@ def figures(before: Reading, after: Reading, model: str | None = None) -> Figure
         stage_seconds={stage: added("step_seconds", stage=stage) or 0.0 for stage in STAGES},
         read_rate=rate("estimated_read_bytes_per_gpu"),
         flop_rate=rate("estimated_flops_per_gpu"),
+        accepted_part=_ratio(accepted, added("spec_decode_num_draft_tokens")),
+        round_tokens=None if held is None else 1 + held,
     )
 
 

@@ -117,6 +117,9 @@ def _summary(shown: Shown, ascii_only: bool) -> Iterator[RenderableType]:
     yield _row("ITL", _percentiles(sums.itl))
     yield from _cache(sums, ascii_only)
     yield _row("step", _step(sums))
+    if sums.accepted_part is not None and sums.round_tokens is not None:
+        accepted = f"{sums.accepted_part:.0%} of the proposed tokens accepted"
+        yield _row("speculation", f"{accepted}  {sums.round_tokens:.2f} tokens a round")
     yield _row("machine", _machine(shown, sums))
     if shown.processes:
         told = [
