@@ -339,6 +339,11 @@ def main(words: Sequence[str] | None = None) -> int:
         action="store_true",
         help="instead a random model rounded at load, and one of each type of GGUF files",
     )
+    parser.add_argument(
+        "--speculative",
+        action="store_true",
+        help="only with proposed tokens, whatever else is on or off",
+    )
     arguments = parser.parse_args(words)
     if arguments.quantized and arguments.models:
         parser.error("--quantized names its models itself")
@@ -351,6 +356,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
     logging.getLogger("quire").setLevel(logging.WARNING)  # hundreds of engines are started
     console, conditions = Console(), all_conditions()
+    if arguments.speculative:
+        conditions = [condition for condition in conditions if condition.speculative]
     with tempfile.TemporaryDirectory() as temporary:
         models: list[tuple[str, Path, dict[str, Any]]]
         if arguments.quantized:

@@ -84,10 +84,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--concurrency", type=int, default=28)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--speculative-config", help="of the server; default: no speculation")
     parser.add_argument("--no-result", action="store_true", help="write no result file")
     arguments = parser.parse_args()
     load = random_clients.Load(arguments.requests, arguments.concurrency, seed=arguments.seed)
-    with ServeProcess(TIGHT) as server:
+    config = arguments.speculative_config
+    settings = [*TIGHT, *([] if config is None else ["--speculative-config", config])]
+    with ServeProcess(settings) as server:
         outcome = run(server.wait_ready(), load)
         outcome["exit_code"] = server.end()
     table = Table("what", "value")
@@ -95,7 +98,8 @@ def main() -> None:
         table.add_row(name, str(value) if name != "wrong" else "\n".join(map(str, value[:10])))
     Console().print(table)
     if not arguments.no_result:
-        print(f"written: {results.write('chaos', outcome, server=' '.join(TIGHT)).name}")
+        name = "chaos" if config is None else "chaos_speculation"
+        print(f"written: {results.write(name, outcome, server=' '.join(settings)).name}")
     sys.exit(1 if outcome["wrong"] or outcome["exit_code"] else 0)
 
 
