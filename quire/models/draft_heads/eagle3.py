@@ -31,6 +31,8 @@ from quire.models.draft_heads.recurrent import HeadParts, RecurrentHead, WideEnt
 from quire.models.tensor_source import check_tensors
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+#: Options of ``speculators`` for further norms.
+OTHER_NORMS = ("norm_before_fc", "fc_norm", "norm_output")
 
 
 def read_eagle3(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
@@ -39,6 +41,7 @@ def read_eagle3(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
     Raises:
         ModelLoadError: It is no EAGLE-3 head of that target.
     """
+    _refuse_options(tensors)
     config = read_layer(tensors, target)
     size, draft_size = config.hidden_size, target.vocab_size
     if "d2t" in tensors.names:
@@ -77,6 +80,16 @@ def load_eagle3(
         draft_ids = _draft_ids(builder.tensors, shape.config.vocab_size)
     parts = HeadParts(embedding, fc, entry, made, output, draft_ids, builder.weight_bytes)
     return RecurrentHead(shape.config, builder.backend, parts, shape.layers)
+
+
+def _refuse_options(tensors: HeadTensors) -> None:
+    """Refuse variants of the head that compute something else."""
+    for name in OTHER_NORMS:
+        if tensors.config.values.get(name):
+            raise ModelLoadError(
+                f"[load] {tensors.config.where}: {name} must be false; got "
+                f"{tensors.config.values[name]!r:.80}. Take a head without it."
+            )
 
 
 def _captured_layers(tensors: HeadTensors, target: ModelConfig) -> tuple[int, ...]:
