@@ -5,7 +5,8 @@
 Each request's answer is known from a run before, and each token proposed is the right one with the
 given probability (:mod:`benchmarks.scripted_proposer`), so that nothing is measured but what
 checking costs and what the controller makes of it. ``K`` is a fixed length, ``auto`` the
-controller's choice up to 8. Every answer is compared with the plain one. The rounds go through all
+controller's choice up to 8; ``T`` is a tree of so many tokens, ``T auto`` one of as many as the
+controller chooses, up to 16. Every answer is compared with the plain one. The rounds go through all
 lengths in turn; ratios are of the same round.
 """
 
@@ -28,6 +29,10 @@ from quire import LLM, SamplingParams
 from quire.core.machine import read_machine
 
 LENGTHS = (1, 2, 4, 6, 8)
+TREES = {
+    5: {"tree_width": 2, "tree_depth": 4},
+    16: {"tree_width": 3, "tree_depth": 6},
+}
 PROMPT_TOKENS = 64
 
 
@@ -62,6 +67,9 @@ def measure(llm: LLM, load: Load, rate: float, rounds: int) -> dict[str, Any]:
     choices: dict[str, dict[str, Any] | None] = {"off": None}
     choices |= {f"K={k}": {"num_speculative_tokens": k, "adaptive": False} for k in LENGTHS}
     choices["auto"] = {"num_speculative_tokens": max(LENGTHS)}
+    trees = {size: {"num_speculative_tokens": size, **form} for size, form in TREES.items()}
+    choices |= {f"T={size}": {**tree, "adaptive": False} for size, tree in trees.items()}
+    choices["T auto"] = trees[max(TREES)]
     seconds: dict[str, list[float]] = {name: [] for name in choices}
     steps: dict[str, float] = {}
     for number in range(rounds):
@@ -91,6 +99,22 @@ def use_nothing(llm: LLM) -> None:
     runner.end_speculation()
 
 
+def summary(found: dict[str, Any]) -> Table:
+    """Return the ratios to no proposals, a column for each load and rate."""
+    table = Table("ratio to none")
+    columns: list[list[str]] = []
+    for num_requests, by_rate in found.items():
+        for rate, rows in by_rate.items():
+            table.add_column(f"{num_requests} at {rate}", justify="right")
+            ratios = {name: row["speedup"]["median"] for name, row in rows.items()}
+            best = max(ratio for name, ratio in ratios.items() if name[:2] in ("of", "K="))
+            ratios |= {f"{name} / best K": ratios[name] / best for name in ("auto", "T auto")}
+            columns.append([f"{ratio:.2f}" for ratio in ratios.values()])
+    for name, *values in zip(ratios, *columns, strict=True):
+        table.add_row(name, *values)
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -105,7 +129,6 @@ def main() -> None:
     rates = [float(rate) for rate in arguments.rates.split(",")]
     loads = [int(load) for load in arguments.loads.split(",")]
     found: dict[str, Any] = {}
-    table = Table("requests", "rate", *(f"K={k}" for k in LENGTHS), "auto", "auto / best")
     with (
         LLM(arguments.model, threads=arguments.threads, max_model_len=1024) as llm,
         Progress(console=Console(stderr=True), transient=True) as bar,
@@ -116,13 +139,8 @@ def main() -> None:
             for rate in rates:
                 rows = measure(llm, load, rate, arguments.rounds)
                 found.setdefault(str(num_requests), {})[str(rate)] = rows
-                ratios = {name: row["speedup"]["median"] for name, row in rows.items()}
-                best = max(value for name, value in ratios.items() if name != "auto")
-                shown = [f"{ratios[name]:.2f}" for name in rows if name != "off"]
-                relative = f"{ratios['auto'] / best:.2f}"
-                table.add_row(str(num_requests), str(rate), *shown, relative)
                 bar.advance(task)
-    Console().print(table)
+    Console().print(summary(found))
     model = Path(arguments.model).stem
     name = results.per_processor(f"speculation_{model}")
     print(results.write(name, found, model=model, threads=arguments.threads))
