@@ -5,7 +5,7 @@
 Each request's answer is known from a run before, and each token proposed is the right one with the
 given probability (:mod:`benchmarks.scripted_proposer`), so that nothing is measured but what
 checking costs and what the controller makes of it. ``K`` is a fixed length, ``auto`` the
-controller's choice up to 8; ``T`` is a tree of so many tokens, ``T auto`` one of as many as the
+controller's choice up to 8; ``T`` is a tree of that many tokens, ``T auto`` one of as many as the
 controller chooses, up to 16. Every answer is compared with the plain one. The rounds go through all
 lengths in turn; ratios are of the same round.
 """
