@@ -65,6 +65,7 @@ class Lookahead:
         self.policy = policy
         self._options = options
         self._decodes_alone = False
+        self._extended: set[str] = set()  # requests that the plan's step has given slots
 
     def extend(
         self, plan: SchedulerOutput, requests: Mapping[str, Request], num_running: int
@@ -76,11 +77,17 @@ class Lookahead:
             requests: By id.
             num_running: Each of them may need a block in the next step.
         """
-        rows = [row for row in plan.scheduled if row.samples and _has_output(row, requests)]
+        self._extended.clear()
+        rows: list[ScheduledRequest] = []
+        decodes: list[Request] = []
+        for row in plan.scheduled:
+            # The first token must not wait for a proposal.
+            if row.samples and (request := requests[row.request_id]).num_output_tokens > 0:
+                rows.append(row)
+                decodes.append(request)
         self._decodes_alone = len(rows) == len(plan.scheduled)
         if not rows:
             return
-        decodes = [requests[row.request_id] for row in rows]
         num_others = 0
         if not self._decodes_alone:
             num_others = plan.num_scheduled_tokens - sum(row.num_scheduled_tokens for row in rows)
@@ -97,6 +104,12 @@ class Lookahead:
             most = min(most, room, request.max_total_tokens - request.num_tokens - 1)
             if most > 0:
                 room -= self._give(row, request, most, num_running)
+
+    def settle(self, request: Request, result: SequenceResult) -> None:
+        """Take back slots of a request whose step has ended: its accepted tokens count."""
+        if request.request_id in self._extended:
+            self._kv.settle(request)
+            self.policy.observe(request, result)
 
     def step_ended(self, plan: SchedulerOutput, output: StepOutput, seconds: float) -> None:
         """Tell the policy what the step took that was extended last, if it had no prompts."""
@@ -119,9 +132,5 @@ class Lookahead:
             return 0
         row.new_block_ids = [*row.new_block_ids, *found.new_block_ids]
         row.num_lookahead_tokens = most
+        self._extended.add(request.request_id)
         return most
-
-
-def _has_output(row: ScheduledRequest, requests: Mapping[str, Request]) -> bool:
-    """Return whether a row is past its prompt: its first token must not wait for a proposal."""
-    return requests[row.request_id].num_output_tokens > 0

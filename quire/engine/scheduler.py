@@ -445,8 +445,7 @@ class Scheduler:
                 break
         request.num_computed_tokens += result.num_accepted
         if self.lookahead is not None:
-            self.kv.settle(request)
-            self.lookahead.policy.observe(request, result)
+            self.lookahead.settle(request, result)
         self.stats.tokens_appended(request, result, now)
         self.waiting.charge(request.source.client, OUTPUT_TOKEN_COST * len(result.token_ids))
         if stop is not None:

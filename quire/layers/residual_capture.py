@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Array, Backend
 
@@ -49,20 +47,14 @@ class ResidualCapture:
 
     def reserve(self, max_tokens: int) -> None:
         """Allocate for steps of up to ``max_tokens`` rows; a larger step reserves again."""
-        count = len(self.layers)
-        shape = (max_tokens * count, self._hidden_size)
+        shape = (max_tokens, len(self.layers), self._hidden_size)
         self._rows = self._backend.empty(shape, self._backend.activation_dtype)
-        places = np.arange(max_tokens * count, dtype=np.int32).reshape(max_tokens, count)
-        self._places = [
-            self._backend.from_numpy(np.ascontiguousarray(column)) for column in places.T
-        ]
 
     @property
     def states(self) -> Array:
         """(T, C D) of the last step; the next one overwrites it."""
-        count = len(self.layers)
-        rows = self._rows[: self._num_rows * count]
-        return rows.reshape(self._num_rows, count * self._hidden_size)
+        rows = self._rows[: self._num_rows]
+        return rows.reshape(self._num_rows, len(self.layers) * self._hidden_size)
 
     def keep(self, layer: int, residual: Array) -> None:
         """Keep (T, D) ``residual``, which enters ``layer``, if that is one of the layers."""
@@ -70,6 +62,6 @@ class ResidualCapture:
         if column is None:
             return
         self._num_rows = residual.shape[0]
-        if self._places[column].shape[0] < self._num_rows:
+        if self._rows.shape[0] < self._num_rows:
             self.reserve(self._num_rows)
-        self._backend.scatter_rows(residual, self._places[column][: self._num_rows], self._rows)
+        self._rows[: self._num_rows, column] = residual

@@ -34,6 +34,7 @@ from quire.runner.kv_canary import KVCanary
 from quire.runner.pooling import PoolingState
 from quire.runner.sampling_state import SamplingState
 from quire.runner.speculation import CreateProposers, Speculation
+from quire.runner.state_reading import ComputedRows
 from quire.runner.step_parts import StepParts
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS, Draw, TokenDraws
 
@@ -203,7 +204,11 @@ class ModelRunner:
             self._keep_paths(paths)
             output.sample_seconds = time.perf_counter() - start
         if self._speculation is not None:
-            self._speculation.observe(plan, num_proposed, output, hidden, paths)
+            decodes = None
+            if num_proposed is None and len(batch.input_ids) == len(hidden) == len(plan.scheduled):
+                own = np.array([self._table.rows[r.request_id] for r in plan.scheduled], np.int32)
+                decodes = ComputedRows(own, self._backend.to_numpy(batch.positions))
+            self._speculation.observe(plan, num_proposed, output, hidden, paths, decodes)
         return output
 
     def _keep_paths(self, paths: Mapping[int, Sequence[int]]) -> None:

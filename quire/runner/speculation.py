@@ -21,7 +21,7 @@ from quire.layers.residual_capture import ResidualCapture
 from quire.layers.sampler import FloatArray, Sampler
 from quire.models.decoder import Decoder, HiddenStates
 from quire.runner.sampling_state import SamplingState
-from quire.runner.state_reading import StateReading
+from quire.runner.state_reading import ComputedRows, StateReading
 from quire.speculative.proposer import Chances, Proposer, TreeProposer
 from quire.speculative.rejection import DRAFT, Rejection, stream_seed
 from quire.speculative.target_states import StateReader
@@ -150,6 +150,7 @@ class Speculation:
         output: StepOutput,
         hidden: HiddenStates,
         paths: Mapping[int, Sequence[int]],
+        decodes: ComputedRows | None,
     ) -> None:
         """Tell proposers what they read of a step that was computed, its tokens drawn.
 
@@ -159,9 +160,11 @@ class Speculation:
             output: What was drawn.
             hidden: Of the step; :meth:`wanted_rows` are its last ones.
             paths: As returned by :meth:`~quire.runner.token_draws.TokenDraws.run`.
+            decodes: Set where each request has one row of the step, from which it drew.
         """
         if self._states is not None:
-            self._states.read(plan, num_proposed, output, hidden, self._row_methods, paths)
+            methods = self._row_methods
+            self._states.read(plan, num_proposed, output, hidden, methods, paths, decodes)
             for parent, child in self._forks:
                 self._states.fork(parent, child, self._row_methods)
 

@@ -6,6 +6,7 @@ B requests of the step, T rows of it, L states that the final norm made, D model
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +16,14 @@ from quire.kernels.token_table import IntArray, TokenTable
 from quire.layers.residual_capture import ResidualCapture
 from quire.models.decoder import Decoder, HiddenStates
 from quire.speculative.target_states import ComputedStates, StateReader, WantedStates
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedRows:
+    """Rows of the table, (B,) int32, and the position of each that a step computed."""
+
+    rows: IntArray
+    positions: IntArray
 
 
 class StateReading:
@@ -35,6 +44,12 @@ class StateReading:
         self._table = table
         self._backend: Backend = model.backend
         self._readers = readers
+        #: Methods that read what the final norm makes of every position.
+        self._final_readers = {
+            name
+            for name, reader in readers.items()
+            if reader.wanted_states.of_every_position and not reader.wanted_states.layers
+        }
         layers = sorted({n for r in readers.values() for n in r.wanted_states.layers})
         config = model.config
         self.capture = (
@@ -55,14 +70,13 @@ class StateReading:
         Returns:
             ``(i, first, count)`` as of :meth:`~quire.runner.input_batch.InputBatch.build`.
         """
-        wanted = []
+        wanted: list[tuple[int, int, int]] = []
+        if not self._final_readers:
+            return wanted
         for i, request in enumerate(plan.scheduled):
-            reader = self._reader(request.request_id, methods)
             count = request.num_scheduled_tokens - request.samples
-            if reader is not None and count:
-                states = reader.wanted_states
-                if states.of_every_position and not states.layers:
-                    wanted.append((i, 0, count))
+            if count and methods.get(self._table.rows[request.request_id]) in self._final_readers:
+                wanted.append((i, 0, count))
         return wanted
 
     def read(
@@ -73,6 +87,7 @@ class StateReading:
         hidden: HiddenStates,
         methods: Mapping[int, str],
         paths: Mapping[int, Sequence[int]],
+        decodes: ComputedRows | None,
     ) -> None:
         """Tell the readers what a step has computed of their rows.
 
@@ -83,7 +98,11 @@ class StateReading:
             hidden: Of the step; :meth:`wanted_rows` are its last ones.
             methods: Of rows of the table.
             paths: Of rows of the table with a tree: which proposed tokens were accepted.
+            decodes: Set where each request has one row of the step, from which it drew.
         """
+        if decodes is not None and not any(r.error for r in output.results.values()):
+            self._read_decodes(decodes, hidden, methods)
+            return
         told: dict[str, list[tuple[int, int, list[int]]]] = {}
         extra = len(hidden) - sum(count for _, _, count in self.wanted_rows(plan, methods))
         first_row = first_drawn = 0
@@ -115,6 +134,26 @@ class StateReading:
             first_drawn += (proposed + 1) * request.samples
         for method, runs in told.items():
             self._tell(self._readers[method], runs, hidden)
+
+    def _read_decodes(
+        self, decodes: ComputedRows, hidden: HiddenStates, methods: Mapping[int, str]
+    ) -> None:
+        rows, starts = decodes.rows, decodes.positions
+        found = [methods.get(row, "") for row in rows.tolist()]
+        for method in set(found) & self._readers.keys():
+            reader, wanted = self._readers[method], self._readers[method].wanted_states
+            if found.count(method) == len(found) and self._has_alone(wanted):
+                states = hidden.states if self.capture is None else self.capture.states
+                own, first = rows, starts
+            else:
+                at = np.array([i for i, name in enumerate(found) if name == method], np.int32)
+                states, own, first = self._gather(wanted, at, hidden), rows[at], starts[at]
+            counts = np.ones(len(own), np.int32)
+            reader.observe(ComputedStates(own, first, counts, states))
+
+    def _has_alone(self, wanted: WantedStates) -> bool:
+        """Return whether what is wanted is all that is captured, or nothing is."""
+        return wanted.layers == (() if self.capture is None else self.capture.layers)
 
     def fork(self, parent: int, child: int, methods: Mapping[int, str]) -> None:
         """Have a row know what is known of another one, where both have the same reader."""

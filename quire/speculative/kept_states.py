@@ -6,6 +6,8 @@ and no more. S width of a state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from quire.kernels.backend import Array, Backend
@@ -41,17 +43,28 @@ class KeptStates:
         """Append a state of zeros, which takes no room."""
         self.places.setdefault(row, []).append(0)
 
+    def append_each(self, rows: Sequence[int]) -> list[int]:
+        """Append room for a state to each of ``rows``, which have some; return the places."""
+        start = len(self._free) - len(rows)
+        taken = self._free[start:]
+        del self._free[start:]
+        places = self.places
+        for row, place in zip(rows, taken, strict=True):
+            places[row].append(place)
+        return taken
+
     def append(self, row: int, count: int) -> list[int]:
         """Append room for ``count`` states, which there must be; return their places."""
         taken = [self._free.pop() for _ in range(count)]
         self.places.setdefault(row, []).extend(taken)
         return taken
 
-    def write(self, states: Array, indices: list[int], places: list[int]) -> None:
+    def write(self, states: Array, indices: Sequence[int], places: list[int]) -> None:
         """Copy some rows of ``states`` (T, S) to places."""
-        backend = self._backend
-        part = backend.empty((len(indices), states.shape[1]), backend.activation_dtype)
-        backend.gather_rows(states, backend.from_numpy(np.array(indices, np.int32)), part)
+        backend, part = self._backend, states
+        if len(indices) < len(states):
+            part = backend.empty((len(indices), states.shape[1]), backend.activation_dtype)
+            backend.gather_rows(states, backend.from_numpy(np.array(indices, np.int32)), part)
         backend.scatter_rows(part, backend.from_numpy(np.array(places, np.int32)), self._pool)
 
     def read(self, places: list[int]) -> Array:

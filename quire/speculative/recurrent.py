@@ -123,8 +123,12 @@ class RecurrentProposer:
         """Keep the states until proposals are asked for."""
         if int(computed.counts.sum()) > self._kept.num_free:
             self._make_room(self._rows.keys() | set(computed.rows.tolist()))
+        if self._goes_on(computed):
+            places = self._kept.append_each(computed.rows.tolist())
+            self._kept.write(computed.states, range(len(places)), places)
+            return
         indices: list[int] = []
-        places: list[int] = []
+        places = []
         first = 0
         columns = (computed.rows.tolist(), computed.starts.tolist(), computed.counts.tolist())
         for row, start, count in zip(*columns, strict=True):
@@ -137,6 +141,17 @@ class RecurrentProposer:
             first += count
         if indices:
             self._kept.write(computed.states, indices, places)
+
+    def _goes_on(self, computed: ComputedStates) -> bool:
+        """Return whether each row brings the one state that comes next, for which there is room."""
+        rows, kept = self._rows, self._kept
+        if len(computed.states) > min(len(computed.rows), kept.num_free):
+            return False
+        for row, start in zip(computed.rows.tolist(), computed.starts.tolist(), strict=True):
+            places = kept.places.get(row)
+            if not places or rows[row].end + len(places) != start + 1:
+                return False
+        return True
 
     def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
         """Write proposals into the table; see the protocol."""

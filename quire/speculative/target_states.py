@@ -37,7 +37,7 @@ class ComputedStates:
         rows: (B,) int32, each once.
         starts: (B,) int32, each row's first position.
         counts: (B,) int32, positions of each row, at least 1.
-        states: (T, S), the rows' one after another; the array is the reader's.
+        states: (T, S), the rows' one after another; to be read before the next step.
     """
 
     rows: IntArray
