@@ -13,14 +13,14 @@ import click
 from quire.cli.server_connection import base_url_option
 from quire.cli.top.reading import Reading
 from quire.cli.top.server_reader import ServerReader, take_reading
-from quire.cli.top.terminal import Terminated, keys_at_once, signals_raise
+from quire.cli.top.terminal import keys_at_once, signals_noted
 from quire.cli.top.watched import Watched
 from quire.core import machine_speed
 from quire.core.errors import QuireError
 
 #: Readings sooner after one another would be load on the server for what nobody can read.
 MIN_SECONDS, MAX_SECONDS = 0.1, 3600.0
-#: A terminal that has become larger or smaller is drawn anew this soon.
+#: A terminal that has become larger or smaller is drawn anew this soon; a signal is seen as soon.
 REDRAW_SECONDS = 0.5
 #: Columns of a view that goes into a file.
 FILE_WIDTH = 100
@@ -109,18 +109,18 @@ def _watch(watched: Watched, interval: float) -> None:
 
     try:
         with (
-            signals_raise(),
+            signals_noted() as ended,
             keys_at_once(wake) as keys,
             Live(view(), console=console, screen=True, auto_refresh=False) as live,
         ):
             reader.start()
-            while not set(keys.wait(REDRAW_SECONDS)) & set(END_KEYS):
+            while ended.exit_code is None and not set(keys.wait(REDRAW_SECONDS)) & set(END_KEYS):
                 _take_all(found, watched)
                 live.update(view(), refresh=True)
+        if ended.exit_code is not None:
+            raise click.exceptions.Exit(ended.exit_code)
     except KeyboardInterrupt:
         pass
-    except Terminated as error:
-        raise click.exceptions.Exit(error.exit_code) from None
     finally:
         reader.stop()
 

@@ -11,16 +11,15 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Terminated(Exception):
-    """SIGTERM or SIGHUP came.
+class EndSignal:
+    """SIGTERM or SIGHUP, once one came.
 
     Attributes:
-        exit_code: As shells have it.
+        exit_code: As shells have it; None until then.
     """
 
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.exit_code = 128 + number
+    def __init__(self) -> None:
+        self.exit_code: int | None = None
 
 
 class Keys:
@@ -72,16 +71,20 @@ def keys_at_once(wake: int) -> Iterator[Keys]:
 
 
 @contextmanager
-def signals_raise() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP raise :class:`Terminated`, so that the terminal is put back first."""
+def signals_noted() -> Iterator[EndSignal]:
+    """Have SIGTERM and SIGHUP noted only, so that the terminal is put back first.
+
+    Nothing is raised: an exception that meets a finalizer is printed and lost.
+    """
+    noted = EndSignal()
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise Terminated(number)
+        noted.exit_code = 128 + number
 
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, end) for number in numbers]
     try:
-        yield
+        yield noted
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
