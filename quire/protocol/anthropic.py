@@ -17,6 +17,7 @@ from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.compat import refuse
 from quire.protocol.generation import Count, Seed
 from quire.protocol.request_body import StreamableBody
+from quire.protocol.speculation import SpeculativeField
 from quire.protocol.structured_outputs import StructuredOutputsField
 from quire.protocol.tools import FunctionDefinition, NamedFunction, NamedTool, Tool, ToolChoice
 
@@ -208,6 +209,7 @@ class AnthropicRequest(AnthropicPrompt, kw_only=True):
     top_p: float | None = None
     top_k: Count | None = None
     seed: Seed | None = None
+    speculative: SpeculativeField = None
 
     def chat_request(self, **settings: Any) -> ChatCompletionRequest:
         """Return the chat request that has the same answer; see :class:`AnthropicPrompt`."""
@@ -218,6 +220,7 @@ class AnthropicRequest(AnthropicPrompt, kw_only=True):
             top_p=self.top_p,
             top_k=self.top_k,
             seed=self.seed,
+            speculative=self.speculative,
             stream=self.stream,
             **settings,
         )

@@ -13,6 +13,7 @@ from quire.protocol.completion import CompletionRequest
 from quire.protocol.decimal_text import read_decimal
 from quire.protocol.generation import MAX_TOKEN_ID, Count, Seed
 from quire.protocol.prompt_list import PromptField, read_prompts
+from quire.protocol.speculation import NumTokens, SpeculativeField, SpeculativeOptions
 from quire.protocol.structured_outputs import StructuredOutputsField
 
 #: Our names of settings; ``n_predict`` and some others need more.
@@ -98,6 +99,8 @@ class LlamaRequest(CompatRequest, kw_only=True):
     samplers: str | list[str] | None = None
     n_indent: Count | None = None
     t_max_predict_ms: int | None = None
+    speculative: SpeculativeField = None
+    speculative_n_max: NumTokens | None = msgspec.field(name="speculative.n_max", default=None)
 
     @property
     def output_limit(self) -> int | None:
@@ -115,6 +118,19 @@ class LlamaRequest(CompatRequest, kw_only=True):
     def prompts(self) -> list[str | list[int]]:
         """Return the prompts."""
         return read_prompts(self.prompt, "prompt")
+
+    def asked_speculation(self) -> SpeculativeField:
+        """Return how tokens are proposed; llama-server's name is for their number alone.
+
+        Raises:
+            RequestError: Both names are given.
+        """
+        most = self.speculative_n_max
+        if most is None:
+            return self.speculative
+        if self.speculative is not None:
+            raise refuse("speculative.n_max", "must be absent when speculative is given", most)
+        return SpeculativeOptions(num_speculative_tokens=most)
 
     def line_limits(self) -> tuple[int, float | None] | None:
         """Return the least indentation and the most seconds of a text; None when it has neither."""
@@ -171,6 +187,7 @@ class LlamaRequest(CompatRequest, kw_only=True):
             fields["structured_outputs"] = StructuredOutputsField(json=self.json_schema)
         if self.seed is not None and self.seed >= 0:
             fields["seed"] = self.seed  # a negative one means any
+        fields["speculative"] = self.asked_speculation()
         if self.logit_bias:
             fields["logit_bias"] = dict(self._biases(encode))
         return CompletionRequest(

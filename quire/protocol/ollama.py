@@ -21,6 +21,7 @@ from quire.protocol.compat import CommonSettings, CompatRequest, refuse, shared_
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.generation import Count
 from quire.protocol.request_body import RequestBody
+from quire.protocol.speculation import SpeculativeField
 from quire.protocol.structured_outputs import StructuredOutputsField
 from quire.protocol.tools import CalledFunction, Tool, ToolCall
 
@@ -29,7 +30,7 @@ _NAMES = {
     name: name
     for name in (
         "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "seed",
-        "stop",
+        "stop", "speculative",
     )
 } | {"repeat_penalty": "repetition_penalty"}  # fmt: skip
 #: Theirs, by ours.
@@ -77,6 +78,7 @@ class OllamaOptions(CommonSettings, kw_only=True):
     presence_penalty: float | None = None
     repeat_last_n: int | None = None
     stop: str | list[str] | None = None
+    speculative: SpeculativeField = None
 
 
 class OllamaRequest(CompatRequest, kw_only=True):

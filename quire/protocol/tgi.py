@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from quire.protocol.compat import CommonSettings, CompatRequest, refuse, shared_fields
 from quire.protocol.completion import CompletionRequest
+from quire.protocol.speculation import SpeculativeField
 from quire.protocol.structured_outputs import tgi_constraint
 
 DEFAULT_MAX_NEW_TOKENS = 100
@@ -16,6 +17,7 @@ _NAMES = {
     name: name
     for name in (
         "temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "seed", "stop",
+        "speculative",
     )
 }  # fmt: skip
 #: Settings that have TGI draw tokens although ``do_sample`` is not set.
@@ -40,6 +42,7 @@ class TgiParameters(CommonSettings, kw_only=True):
     details: bool | None = None
     decoder_input_details: bool | None = None
     grammar: TgiGrammar | None = None
+    speculative: SpeculativeField = None
 
 
 class TgiRequest(CompatRequest, kw_only=True):

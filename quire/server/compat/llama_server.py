@@ -248,10 +248,10 @@ class LlamaTexts(CompatAnswer):
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that the request gave."""
-        given = msgspec.structs.asdict(self._body)
-        return {
-            name: value for name, value in given.items() if value is not None and name not in _TEXTS
-        }
+        body = self._body
+        names = zip(body.__struct_encode_fields__, body.__struct_fields__, strict=True)
+        given = {sent: getattr(body, name) for sent, name in names if sent not in _TEXTS}
+        return {name: value for name, value in given.items() if value is not None}
 
     def _timings(self, output: RequestOutput) -> LlamaTimings:
         times, prompt_ms, predicted_ms = output.metrics, 0.0, 0.0

@@ -214,7 +214,8 @@ def without_folders(text: str) -> str:
 
 def renamed(error: RequestError, sent_name: str) -> RequestError:
     """Return the error in the name that the field it is about was sent under."""
-    return type(error)(str(error).replace(f"[{error.param}]", f"[{sent_name}]", 1), sent_name)
+    place = re.compile(rf"\[{re.escape(error.param or '')}(?=[.\]])")  # or a field inside it
+    return type(error)(place.sub(lambda _: f"[{sent_name}", str(error), count=1), sent_name)
 
 
 def to_api_error(error: BaseException) -> ApiError:
