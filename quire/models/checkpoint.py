@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from quire.core.errors import ModelLoadError, WeightMismatchError
@@ -47,6 +48,11 @@ class Checkpoint:
     def names(self) -> set[str]:
         """Names of all tensors."""
         return set(self._files)
+
+    @property
+    def files(self) -> Mapping[str, SafetensorsFile]:
+        """The file of each tensor."""
+        return self._files
 
     @property
     def mixes_types(self) -> bool:

@@ -29,6 +29,7 @@ from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rope import rope_table_bytes, rope_tables
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder, DecoderParts
+from quire.models.draft_heads.mtp_layouts import module_names
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
 from quire.models.tensor_source import TensorSource, check_tensors, map_weights, open_tensors
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
@@ -122,7 +123,15 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
     head, embedding = f"{names.head}.weight", f"{names.embedding}.weight"
     tied = weights.config.tie_word_embeddings
     harmless = (*names.harmless, *((re.escape(head),) if tied else ()))
-    check_tensors(checkpoint, weights.shapes(), harmless)
+    modules = module_names(checkpoint.names, weights.config.num_layers)
+    check_tensors(checkpoint, weights.shapes(), harmless, modules)
+    if modules:
+        log.info(
+            "%s: %d tensors are a module that drafts further tokens, which the model itself does "
+            'without; --speculative-config \'{"method": "mtp"}\' drafts by it',
+            checkpoint.path,
+            len(modules),
+        )
     if not tied or head not in checkpoint.names or head == embedding:
         return
     ours, theirs = (checkpoint.tensor(name).float32() for name in (head, embedding))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -107,7 +107,10 @@ def map_weights(source: TensorSource, config: ModelConfig) -> WeightMap:
 
 
 def check_tensors(
-    source: NamedTensors, shapes: Mapping[str, tuple[int, ...]], harmless: Sequence[str]
+    source: NamedTensors,
+    shapes: Mapping[str, tuple[int, ...]],
+    harmless: Sequence[str],
+    others: Set[str] = frozenset(),
 ) -> None:
     """Account for every tensor.
 
@@ -115,12 +118,13 @@ def check_tensors(
         source: The checkpoint.
         shapes: The tensors the model takes.
         harmless: Regular expressions of tensors that may be there besides.
+        others: Tensors of the checkpoint that something else takes.
 
     Raises:
         WeightMismatchError: Tensors are missing, surplus or of another shape; all are named.
     """
     problems = [f"missing {name} {shapes[name]}" for name in shapes if name not in source.names]
-    for name in sorted(source.names):
+    for name in sorted(source.names - others):
         got = source.entry(name).shape
         if name in shapes and got != shapes[name]:
             problems.append(f"{name} must have shape {shapes[name]}; got {got}")
@@ -132,6 +136,6 @@ def check_tensors(
             f"[load] the tensors in {source.path} must be those of its configuration; got "
             f"{'; '.join(problems[:MAX_NAMED])}{more}. Check that both belong together."
         )
-    ignored = sorted(source.names - set(shapes))
+    ignored = sorted(source.names - set(shapes) - others)
     if ignored:
         log.info("%s: %d tensors are not needed: %s ...", source.path, len(ignored), ignored[0])

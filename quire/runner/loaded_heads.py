@@ -16,6 +16,7 @@ from quire.core.resolve import ResolvedConfig
 from quire.core.speculative_config import SpeculativeMethod, refuse
 from quire.kernels.backend import Backend
 from quire.layers.rope import rope_table_bytes
+from quire.models.checkpoint import Checkpoint
 from quire.models.decoder import Decoder
 from quire.models.draft_heads import recurrent
 from quire.models.draft_heads.eagle import load_eagle, read_eagle
@@ -24,6 +25,7 @@ from quire.models.draft_heads.head_layer import HeadShape
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.medusa import MedusaHeads, MedusaNames, load_medusa, read_medusa
 from quire.models.draft_heads.mtp import load_mtp, read_mtp
+from quire.models.draft_heads.mtp_layouts import first_module
 from quire.models.draft_heads.recurrent import RecurrentHead
 from quire.models.hub import ASSETS, EMBEDDED, resolve_model
 from quire.quantization.plan import create_plan
@@ -286,7 +288,7 @@ def load_head(found: FoundHead, target: Decoder) -> LoadedHead:
         loaded = found.load(target)
     except QuireError as error:
         raise _refuse(method, error) from error
-    name = method.model or f"the {method.method} heads in the package"
+    name = method.model or f"the {method.method} heads of {found.folder.tensors.path}"
     log.info("drafts by %s: %s", name, format_bytes(loaded.weight_bytes))
     return loaded
 
@@ -298,7 +300,7 @@ def _find(
     resolved: ResolvedConfig,
     activation_dtype: str,
 ) -> FoundHead:
-    own = HeadFolder(method, HeadTensors(_find_folder(method, folder)), resolved)
+    own = HeadFolder(method, _find_tensors(method, folder, target), resolved)
     if method.method == "medusa":
         names = read_medusa(own.tensors, target.hidden_size, target.vocab_size)
         return FoundMedusa(own, names, target)
@@ -318,13 +320,20 @@ def with_heads(demand: MemoryDemand, heads: Iterable[NeedsMemory]) -> MemoryDema
     return demand
 
 
-def _find_folder(method: SpeculativeMethod, target: Path) -> Path:
-    """Return the folder with the heads: the model in the package has some of its own."""
+def _find_tensors(method: SpeculativeMethod, folder: Path, target: ModelConfig) -> HeadTensors:
+    """Return the tensors of the heads: some models bring theirs."""
     if method.model is not None:
-        return resolve_model(method.model, method.revision)
-    if target.resolve() != (ASSETS / EMBEDDED).resolve():
-        refuse("model", f"must name a folder with heads for method {method.method}", None)
-    return EMBEDDED_HEADS / method.method
+        return HeadTensors(resolve_model(method.model, method.revision))
+    if folder.resolve() == (ASSETS / EMBEDDED).resolve():
+        return HeadTensors(EMBEDDED_HEADS / method.method)
+    rule = f"must name a folder with heads for method {method.method}"
+    if method.method == "mtp":
+        files = Checkpoint(folder).files if folder.is_dir() else {}
+        names = first_module(files.keys(), target.num_layers)
+        if names:
+            return HeadTensors(folder, {name: files[name] for name in sorted(names)})
+        rule += f", as there is no module in {folder}"
+    refuse("model", rule, None)
 
 
 def _refuse(method: SpeculativeMethod, error: QuireError) -> ConfigError:

@@ -7,7 +7,7 @@ from pathlib import Path
 from quire.core.speculative_config import MethodName
 from quire.models.draft_heads.head_tensors import HeadTensors
 from quire.models.draft_heads.medusa import BLOCK
-from quire.models.draft_heads.mtp import LAYER
+from quire.models.draft_heads.mtp_layouts import find_layouts
 
 
 def find_method(path: Path) -> MethodName:
@@ -25,7 +25,7 @@ def find_method(path: Path) -> MethodName:
     modules = {name.rsplit(".", 1)[0] for name in names}
     if "model.norm" in modules:
         return "draft_model"  # a whole model, perhaps with modules for further tokens
-    if any(map(LAYER.fullmatch, names)):
+    if find_layouts(names):
         return "mtp"
     if any(map(BLOCK.fullmatch, modules)):
         return "medusa"

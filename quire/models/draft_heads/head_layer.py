@@ -86,6 +86,8 @@ def layer_shapes(
     for module, rows in zip(QKV, (q, kv, kv), strict=True):
         if f"{layer}{module}.bias" in tensors.names:
             shapes[f"{layer}{module}.bias"] = (rows,)
+    qk_norms = [name for name in _qk_norms(layer) if name in tensors.names]
+    shapes |= dict.fromkeys(_qk_norms(layer) if qk_norms else (), (config.head_dim,))
     shapes |= {f"{module}.weight": (size,) for module in norms}
     return shapes
 
@@ -113,9 +115,15 @@ def build_layer(
         scale=config.head_dim**-0.5,
     )
     gate_up = [f"{layer}mlp.gate_proj", f"{layer}mlp.up_proj"]
+    qk_norm = None
+    if _qk_norms(layer)[0] in builder.tensors.names:
+        q_norm, k_norm = _qk_norms(layer)
+        qk_norm = (builder.parameter(q_norm), builder.parameter(k_norm))
     return DecoderLayer(
         qkv=builder.linear([layer + module for module in QKV]),
-        attention=backend.attention(spec, rope=(cos, sin)),
+        attention=backend.attention(
+            spec, rope=(cos, sin), qk_norm=qk_norm, norm_eps=config.norm_eps
+        ),
         output=builder.linear([f"{layer}self_attn.o_proj"]),
         mlp_norm=builder.norm(f"{layer}post_attention_layernorm", config.norm_eps),
         feed_forward=GatedMLP(
@@ -127,6 +135,11 @@ def build_layer(
         next_norm=last_norm,
         plan=0,
     )
+
+
+def _qk_norms(layer: str) -> tuple[str, str]:
+    """Return the norms (H,) that queries and keys have in Qwen3."""
+    return f"{layer}self_attn.q_norm.weight", f"{layer}self_attn.k_norm.weight"
 
 
 def own_or(builder: HeadBuilder, module: str, shared: Linear) -> Linear:

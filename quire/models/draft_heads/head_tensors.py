@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from quire.core.errors import ModelLoadError
-from quire.kernels.backend import Backend, Linear
+from quire.kernels.backend import Array, Backend, Linear
 from quire.kernels.host_tensor import HostTensor
 from quire.layers.norm import RMSNorm
 from quire.models.config_fields import ConfigFields, read_json
@@ -19,35 +19,21 @@ from quire.quantization.round_to_nearest import Scheme, quantize
 
 
 class HeadTensors:
-    """All tensors of a folder, by name; each is read when it is asked for.
+    """Tensors of a head by name; each is read when it is asked for.
 
     Args:
         folder: Holds ``config.json`` and any number of safetensors.
+        files: Where each tensor is; None: the head's are all that the folder has.
 
     Raises:
         ModelLoadError: There are none, they are damaged, or two have one name.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: Mapping[str, SafetensorsFile] | None = None) -> None:
         self.path = folder
         config = folder / "config.json"
         self.config = ConfigFields(read_json(config), str(config))
-        self._files: dict[str, SafetensorsFile] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            file = SafetensorsFile(path)
-            twice = sorted(self._files.keys() & file.entries.keys())
-            if twice:
-                raise ModelLoadError(
-                    f"[load] files of {folder} must not repeat tensors; got {twice[0]} in "
-                    f"{self._files[twice[0]].path.name} and {path.name}."
-                )
-            self._files |= dict.fromkeys(file.entries, file)
-        if not self._files:
-            found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
-            raise ModelLoadError(
-                f"[load] {folder} must hold a draft head as safetensors; got {found}. Convert "
-                "pickles (.bin, .pt) to safetensors: reading one can run code."
-            )
+        self._files = dict(_find_files(folder) if files is None else files)
 
     @property
     def num_elements(self) -> int:
@@ -99,6 +85,26 @@ class HeadTensors:
         self._files[name].release(name)
 
 
+def _find_files(folder: Path) -> dict[str, SafetensorsFile]:
+    files: dict[str, SafetensorsFile] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        file = SafetensorsFile(path)
+        twice = sorted(files.keys() & file.entries.keys())
+        if twice:
+            raise ModelLoadError(
+                f"[load] files of {folder} must not repeat tensors; got {twice[0]} in "
+                f"{files[twice[0]].path.name} and {path.name}."
+            )
+        files |= dict.fromkeys(file.entries, file)
+    if not files:
+        found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+        raise ModelLoadError(
+            f"[load] {folder} must hold a draft head as safetensors; got {found}. Convert "
+            "pickles (.bin, .pt) to safetensors: reading one can run code."
+        )
+    return files
+
+
 @dataclass(slots=True)
 class HeadBuilder:
     """Packs tensors of a head for a backend.
@@ -135,11 +141,15 @@ class HeadBuilder:
 
     def norm(self, module: str, eps: float) -> RMSNorm:
         """Make an RMSNorm of a weight (D,)."""
-        tensor = self.tensors.tensor(f"{module}.weight")
+        return RMSNorm(self.backend, self.parameter(f"{module}.weight"), eps)
+
+    def parameter(self, name: str) -> Array:
+        """Copy a small weight to the backend."""
+        tensor = self.tensors.tensor(name)
         # A copy of our own, so that float32 weights do not go on living in the mapped file.
         weight = self.backend.parameter(replace(tensor, array=tensor.array.copy()))
         self.weight_bytes += weight.nbytes
-        return RMSNorm(self.backend, weight, eps)
+        return weight
 
 
 def refuse_width(tensors: HeadTensors, name: str, size: int, what: str, wanted: int) -> None:

@@ -36,7 +36,7 @@ class Entry(Protocol):
 
         Args:
             pair: With embeddings; may be overwritten.
-            features: (T, D), left as they are; no buffer of ``pair`` or of the layer's input.
+            features: (T, D), read before the layer's input is written; no buffer of ``pair``.
             layer: Whose queries, keys and values.
             step: Of all pairs.
         """
@@ -185,6 +185,7 @@ class HeadParts:
         output: D to W.
         draft_ids: (W,) int64, ids of the target; None where the vocabularies are the same.
         weight_bytes: Of all that is not the target's.
+        feeds_normed: A draft's feature is the output after the last norm, not before.
     """
 
     embedding: Linear
@@ -194,6 +195,7 @@ class HeadParts:
     output: Linear
     draft_ids: np.ndarray | None
     weight_bytes: int
+    feeds_normed: bool = False
 
 
 class RecurrentHead:
@@ -264,7 +266,8 @@ class RecurrentHead:
             self.backend.gather_rows(step.attended, indices, wanted.attended)
             self.backend.gather_rows(step.residual, indices, wanted.residual)
             layer.feed(wanted)
-        return wanted.residual, self._compute_logits(wanted.normed, wanted.rows)
+        outputs = wanted.normed if parts.feeds_normed else wanted.residual
+        return outputs, self._compute_logits(wanted.normed, wanted.rows)
 
     def _compute_logits(self, normed: Array, rows: BatchRows) -> Array:
         num_rows = normed.shape[0]

@@ -1,0 +1,105 @@
+"""How checkpoints name the tensors of an MTP module, in a folder of its own or with their target.
+
+Sources: DeepSeek-V3 stores a module as a layer after its last; Qwen under ``mtp.``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_DEEPSEEK = re.compile(r"(model\.layers\.(\d+)\.)eh_proj\.weight")
+_QWEN = "mtp."
+_QWEN_LAYERS = "mtp.layers."
+
+
+@dataclass(frozen=True, slots=True)
+class MTPLayout:
+    """Names of a module's parts, without ``.weight``.
+
+    Attributes:
+        prefix: Of all its tensors.
+        layer: Of those of its decoder layer.
+        mix: 2 D to D.
+        embed_norm, feature_norm: Before it.
+        last_norm: Before the output head.
+        embedding, output: Tables that it may bring.
+        feeds_normed: A draft's feature is the module's output after the last norm.
+    """
+
+    prefix: str
+    layer: str
+    mix: str
+    embed_norm: str
+    feature_norm: str
+    last_norm: str
+    embedding: str
+    output: str
+    feeds_normed: bool
+
+
+def find_layouts(names: Collection[str], first_layer: int = 0) -> list[MTPLayout]:
+    """Return the modules among tensors, in the order of the tokens that they are for.
+
+    Args:
+        names: Of tensors.
+        first_layer: Layers before that number are the target's.
+    """
+    layers = {int(m[2]): m[1] for name in names if (m := _DEEPSEEK.fullmatch(name))}
+    found = [_deepseek(layers[number]) for number in sorted(layers) if number >= first_layer]
+    if f"{_QWEN}fc.weight" in names:
+        found.append(_qwen())
+    return found
+
+
+def module_names(names: Collection[str], first_layer: int) -> frozenset[str]:
+    """Return the tensors of all modules in a target's checkpoint of ``first_layer`` layers."""
+    prefixes = tuple(layout.prefix for layout in find_layouts(names, first_layer))
+    return frozenset(name for name in names if prefixes and name.startswith(prefixes))
+
+
+def first_module(names: Collection[str], first_layer: int) -> frozenset[str]:
+    """Return the tensors of the module for the next token but one, none where there is no module.
+
+    Args:
+        names: Of a target's checkpoint.
+        first_layer: Its layers.
+    """
+    layouts = find_layouts(names, first_layer)
+    if not layouts:
+        return frozenset()
+    prefix, layer = layouts[0].prefix, layouts[0].layer
+    own = (name for name in names if name.startswith(prefix))
+    # Qwen's modules share all but their layers.
+    return frozenset(
+        name for name in own if name.startswith(layer) or not name.startswith(_QWEN_LAYERS)
+    )
+
+
+def _deepseek(layer: str) -> MTPLayout:
+    return MTPLayout(
+        prefix=layer,
+        layer=layer,
+        mix=f"{layer}eh_proj",
+        embed_norm=f"{layer}enorm",
+        feature_norm=f"{layer}hnorm",
+        last_norm=f"{layer}shared_head.norm",
+        embedding=f"{layer}embed_tokens",
+        output=f"{layer}shared_head.head",
+        feeds_normed=False,
+    )
+
+
+def _qwen() -> MTPLayout:
+    return MTPLayout(
+        prefix=_QWEN,
+        layer=f"{_QWEN_LAYERS}0.",
+        mix=f"{_QWEN}fc",
+        embed_norm=f"{_QWEN}pre_fc_norm_embedding",
+        feature_norm=f"{_QWEN}pre_fc_norm_hidden",
+        last_norm=f"{_QWEN}norm",
+        embedding=f"{_QWEN}embed_tokens",
+        output=f"{_QWEN}lm_head",
+        feeds_normed=True,
+    )
