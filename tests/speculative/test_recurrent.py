@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from safetensors.torch import save_file  # noqa: E402
 
 from quire.core.errors import ModelLoadError  # noqa: E402
 from quire.core.kv_cache_spec import KVCacheSpec  # noqa: E402
@@ -25,7 +29,7 @@ from quire.models.loader import load_model  # noqa: E402
 from quire.models.safetensors_file import SafetensorsFile  # noqa: E402
 from quire.speculative.recurrent import RecurrentProposer  # noqa: E402
 from quire.speculative.target_states import ComputedStates  # noqa: E402
-from quire.training.draft_layer import LayerShape  # noqa: E402
+from quire.training.draft_layer import Drafts, LayerShape, RMSNorm  # noqa: E402
 from quire.training.eagle import EagleHead  # noqa: E402
 from quire.training.eagle3 import Eagle3Head  # noqa: E402
 from quire.training.head_files import load_head, save_head  # noqa: E402
@@ -38,7 +42,7 @@ CONFIG = PRESETS["tiny-llama"]
 D, V = CONFIG["hidden_size"], CONFIG["vocab_size"]
 LAYERS = (0, 1, 2)
 BLOCK = 8
-KINDS = ["eagle", "eagle3", "eagle3-draft-vocabulary", "mtp"]
+KINDS = ["eagle", "eagle3", "eagle3-draft-vocabulary", "mtp", "mtp-qwen"]
 READERS: dict[str, tuple[Any, Any]] = {
     "eagle": (read_eagle, load_eagle),
     "eagle3": (read_eagle3, load_eagle3),
@@ -65,10 +69,69 @@ def vocabulary(folder: Path) -> Vocabulary:
     return Vocabulary(*(torch.tensor(file.tensor(name).float32()) for name in names))
 
 
+SHAPE = LayerShape(D, 48, 4, 2, 16)
+QWEN_NAMES = {
+    "eh_proj": "mtp.fc",
+    "enorm": "mtp.pre_fc_norm_embedding",
+    "hnorm": "mtp.pre_fc_norm_hidden",
+    "shared_head.norm": "mtp.norm",
+}
+
+
+class NormedHeads(torch.nn.Linear):  # type: ignore[misc]
+    """Queries or keys, each of whose heads has the norm of Qwen3."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(D, rows, bias=False)
+        self.norm = RMSNorm(LayerShape(16, 0, 1, 1, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = super().forward(x).unflatten(-1, (-1, 16))
+        return self.norm(heads).flatten(-2)
+
+
+class QwenModule(MTPHead):
+    """What goes from one draft to the next is past the last norm."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(SHAPE, vocabulary, CONFIG["num_hidden_layers"])
+        self.self_attn.q_proj, self.self_attn.k_proj = NormedHeads(64), NormedHeads(32)
+
+    def mix(self, features: Any, embeds: Any, drafts: Drafts) -> torch.Tensor:
+        normed: torch.Tensor = self.shared_head.norm(super().mix(features, embeds, drafts))
+        return normed
+
+    def logits(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs @ self.vocabulary.head.T
+
+    def qwen_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the weights as Qwen names them."""
+        tensors = {}
+        for name, parameter in self.named_parameters():
+            module = name.removesuffix(".weight").replace("_proj.norm", "_norm")
+            tensors[f"{QWEN_NAMES.get(module, f'mtp.layers.0.{module}')}.weight"] = parameter.data
+        return tensors
+
+
+def qwen_module(vocabulary: Vocabulary) -> QwenModule:
+    """Return the same random weights each time."""
+    torch.manual_seed(9)
+    head = QwenModule(vocabulary)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape))
+    return head
+
+
 def write(kind: str, vocabulary: Vocabulary, path: Path) -> Path:
     """Write a head of random weights."""
+    if kind == "mtp-qwen":
+        path.mkdir(exist_ok=True)
+        save_file(qwen_module(vocabulary).qwen_tensors(), path / "model.safetensors")
+        (path / "config.json").write_text(json.dumps(asdict(SHAPE)), "utf-8")
+        return path
     torch.manual_seed(9)
-    shape = LayerShape(D, 48, 4, 2, 16)
+    shape = SHAPE
     some = torch.arange(0, V, 3)
     heads: dict[str, Callable[[], Any]] = {
         "eagle": lambda: EagleHead(shape, vocabulary),
@@ -95,7 +158,8 @@ class Drafting:
         read, load = READERS[kind.partition("-")[0]]
         shape = read(tensors, target.config)
         self.head = load(shape, HeadBuilder(tensors, target.backend, "float32"), target, 512)
-        self.oracle = load_head(folder, vocabulary)
+        is_qwen = kind == "mtp-qwen"
+        self.oracle = qwen_module(vocabulary) if is_qwen else load_head(folder, vocabulary)
         self.backend = target.backend
         config = self.head.config
         spec = KVCacheSpec(
