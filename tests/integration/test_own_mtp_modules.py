@@ -151,7 +151,7 @@ def test_what_is_there_is_said(
     assert not any("not needed" in message for message in caplog.messages)
     llm = create_llm(own, speculative_config={"method": "mtp", "adaptive": False})
     llm.generate(PROMPTS[0], PARAMS[0])
-    assert llm.engine.stats()['spec_decode_num_drafts{method="mtp"}'] > 0
+    assert llm.engine.stats()['spec_decode_num_drafts{method="mtp"}'] != 0
 
 
 def test_other_tensors_are_still_surplus(

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from safetensors.torch import save_file  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 
 from quire.core.errors import ModelLoadError  # noqa: E402
 from quire.core.kv_cache_spec import KVCacheSpec  # noqa: E402
@@ -78,16 +79,17 @@ QWEN_NAMES = {
 }
 
 
-class NormedHeads(torch.nn.Linear):  # type: ignore[misc]
+class NormedHeads(nn.Linear):
     """Queries or keys, each of whose heads has the norm of Qwen3."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(D, rows, bias=False)
         self.norm = RMSNorm(LayerShape(16, 0, 1, 1, 16))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         heads = super().forward(x).unflatten(-1, (-1, 16))
-        return self.norm(heads).flatten(-2)
+        normed: Tensor = self.norm(heads)
+        return normed.flatten(-2)
 
 
 class QwenModule(MTPHead):
@@ -97,14 +99,14 @@ class QwenModule(MTPHead):
         super().__init__(SHAPE, vocabulary, CONFIG["num_hidden_layers"])
         self.self_attn.q_proj, self.self_attn.k_proj = NormedHeads(64), NormedHeads(32)
 
-    def mix(self, features: Any, embeds: Any, drafts: Drafts) -> torch.Tensor:
-        normed: torch.Tensor = self.shared_head.norm(super().mix(features, embeds, drafts))
+    def mix(self, features: Any, embeds: Any, drafts: Drafts) -> Tensor:
+        normed: Tensor = self.shared_head.norm(super().mix(features, embeds, drafts))
         return normed
 
-    def logits(self, outputs: torch.Tensor) -> torch.Tensor:
+    def logits(self, outputs: Tensor) -> Tensor:
         return outputs @ self.vocabulary.head.T
 
-    def qwen_tensors(self) -> dict[str, torch.Tensor]:
+    def qwen_tensors(self) -> dict[str, Tensor]:
         """Return the weights as Qwen names them."""
         tensors = {}
         for name, parameter in self.named_parameters():
