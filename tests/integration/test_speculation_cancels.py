@@ -19,11 +19,12 @@ METHODS: list[dict[str, Any]] = [
     {"method": "mtp"},
     {"method": "medusa"},
     {"method": "ngram"},
+    {"method": "eagle3", "tree_width": 3, "tree_depth": 4, "num_speculative_tokens": 11},
 ]
 ROUNDS = 1000
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["method"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: "-".join(map(str, method.values())))
 def test_a_thousand_rounds_with_random_cancels(
     create_llm: Callable[..., LLM], device: str, method: dict[str, Any]
 ) -> None:
