@@ -282,17 +282,18 @@ class RecurrentProposer:
         info, block_size = self._rows[row], self._block_size
         if info.start is None:
             start = self._keys.first_valid(row, info.end)
-            start = -(-start // block_size) * block_size
-            if start >= num_tokens:
-                return False
-            if start > info.end:  # pairs that nothing will attend to
-                self._kept.drop(row, start - info.end)
-                info.end = start
-            info.start = start
+            info.start = -(-start // block_size) * block_size
         # The target may have given blocks back that its window has left.
-        while info.start < info.end and self._table.block_ids[row, info.start // block_size] == 0:
+        blocks = self._table.block_ids[row]
+        while info.start < num_tokens and blocks[info.start // block_size] == 0:
             info.start += block_size
-        return info.start <= info.end
+        if info.start >= num_tokens:
+            info.start = None
+            return False
+        if info.start > info.end:  # pairs that nothing will attend to
+            self._kept.drop(row, info.start - info.end)
+            info.end = info.start
+        return True
 
     def _begin_at(self, row: int, start: int, stop: int) -> int:
         """Begin anew with states from ``start`` to ``stop``; return how many find no room."""

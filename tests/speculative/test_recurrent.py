@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,21 +26,18 @@ from quire.models.draft_heads.eagle3 import load_eagle3, read_eagle3  # noqa: E4
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors  # noqa: E402
 from quire.models.draft_heads.mtp import load_mtp, read_mtp  # noqa: E402
 from quire.models.loader import load_model  # noqa: E402
-from quire.models.safetensors_file import SafetensorsFile  # noqa: E402
 from quire.speculative.recurrent import RecurrentProposer  # noqa: E402
 from quire.speculative.target_states import ComputedStates  # noqa: E402
 from quire.training.draft_layer import Drafts, LayerShape, RMSNorm  # noqa: E402
-from quire.training.eagle import EagleHead  # noqa: E402
-from quire.training.eagle3 import Eagle3Head  # noqa: E402
-from quire.training.head_files import load_head, save_head  # noqa: E402
+from quire.training.head_files import load_head  # noqa: E402
 from quire.training.mtp import MTPHead  # noqa: E402
 from quire.training.oracle import draft_greedily  # noqa: E402
 from quire.training.target import Vocabulary  # noqa: E402
+from tests.recurrent_heads import read_vocabulary, write_random_head  # noqa: E402
 from tools.random_checkpoint import PRESETS, random_checkpoint  # noqa: E402
 
 CONFIG = PRESETS["tiny-llama"]
 D, V = CONFIG["hidden_size"], CONFIG["vocab_size"]
-LAYERS = (0, 1, 2)
 BLOCK = 8
 KINDS = ["eagle", "eagle3", "eagle3-draft-vocabulary", "mtp", "mtp-qwen"]
 READERS: dict[str, tuple[Any, Any]] = {
@@ -65,9 +61,7 @@ def target(folder: Path, device: str) -> Decoder:
 
 @pytest.fixture(scope="module")
 def vocabulary(folder: Path) -> Vocabulary:
-    file = SafetensorsFile(folder / "model.safetensors")
-    names = ("model.embed_tokens.weight", "lm_head.weight", "model.norm.weight")
-    return Vocabulary(*(torch.tensor(file.tensor(name).float32()) for name in names))
+    return read_vocabulary(folder)
 
 
 SHAPE = LayerShape(D, 48, 4, 2, 16)
@@ -87,7 +81,7 @@ class NormedHeads(nn.Linear):
         self.norm = RMSNorm(LayerShape(16, 0, 1, 1, 16))
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = super().forward(x).unflatten(-1, (-1, 16))
+        heads = super().forward(x).view(*x.shape[:-1], -1, 16)
         normed: Tensor = self.norm(heads)
         return normed.flatten(-2)
 
@@ -132,21 +126,7 @@ def write(kind: str, vocabulary: Vocabulary, path: Path) -> Path:
         save_file(qwen_module(vocabulary).qwen_tensors(), path / "model.safetensors")
         (path / "config.json").write_text(json.dumps(asdict(SHAPE)), "utf-8")
         return path
-    torch.manual_seed(9)
-    shape = SHAPE
-    some = torch.arange(0, V, 3)
-    heads: dict[str, Callable[[], Any]] = {
-        "eagle": lambda: EagleHead(shape, vocabulary),
-        "eagle3": lambda: Eagle3Head(shape, vocabulary, LAYERS),
-        "eagle3-draft-vocabulary": lambda: Eagle3Head(shape, vocabulary, LAYERS, some),
-        "mtp": lambda: MTPHead(shape, vocabulary, CONFIG["num_hidden_layers"]),
-    }
-    head = heads[kind]()
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape))
-    save_head(head, path, "target", 512)
-    return path
+    return write_random_head(kind, vocabulary, path, CONFIG["num_hidden_layers"])
 
 
 class Drafting:
@@ -269,6 +249,26 @@ def test_what_was_never_computed_is_left_out(
     (drafted,) = own.propose([again], [2])
     assert len(drafted) == 2
     assert own.proposer._rows[again].start == 16
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_in_blocks_that_were_given_back_are_left_out(
+    kind: str, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    """A prompt longer than the target's window is drafted from as if it began in the window."""
+    own = Drafting(kind, write(kind, vocabulary, tmp_path), target, vocabulary)
+    tokens, states = sequence(6, 60)
+    short, long = own.begin("a", tokens, 1, 41), own.begin("b", tokens, 30, 41)
+    own.observe({short: (states, 23, 40), long: (states, 0, 40)})
+    own.table.block_ids[long, :3] = 0
+    own.table.block_ids[short, :3] = 0
+    want, drafted = own.propose([short, long], [4, 4])
+    assert drafted == want and len(want) == 4
+    assert own.proposer._rows[long].start == 24
+    # Without them the drafts are others: the head does look at what it has.
+    again = own.begin("c", tokens, 50, 41)
+    own.observe({again: (states, 0, 40)})
+    assert own.propose([again], [4]) == [own.expected(tokens[:41], states, 4)] != [want]
 
 
 def test_a_fork_goes_on_from_its_parent(

@@ -1,0 +1,71 @@
+"""Heads that draft for a model whose window is shorter than prompts and answers: the same answers.
+
+The model gives back blocks that its window has left, and with them KV of the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from quire import LLM, SamplingParams  # noqa: E402
+from tests.integration.test_speculation_draft import results  # noqa: E402
+from tests.recurrent_heads import read_vocabulary, write_random_head  # noqa: E402
+from tools.random_checkpoint import PRESETS, random_checkpoint  # noqa: E402
+
+HEADS = ["eagle", "eagle3", "mtp"]
+SHAPES: dict[str, dict[str, Any]] = {
+    "chain": {},
+    "tree": {"tree_width": 3, "tree_depth": 3, "num_speculative_tokens": 11},
+}
+#: A long prompt, one as long as a block, and a short one.
+PROMPTS: list[Any] = [
+    {"prompt_token_ids": ids}
+    for ids in ([5, 9, 3, 200, 31, 7, 40] * 30, [7, 8, 1, 4] * 2, [11, 12, 13])
+]
+SETTINGS: list[dict[str, Any]] = [
+    {"block_size": 8},
+    {"block_size": 8, "max_num_batched_tokens": 32, "num_gpu_blocks_override": 46},
+    {"kv_cache_dtype": "bfloat16", "kv_canary": "raise"},
+    {"kv_layout": "contiguous", "max_model_len": 384, "max_num_seqs": 4},
+]
+
+
+@pytest.mark.parametrize("window", [7, 24])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_answers_are_the_same(
+    create_llm: Callable[..., LLM],
+    device: str,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    window: int,
+) -> None:
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+    target = tmp_path / "target"
+    config = {**PRESETS["tiny-mistral"], "sliding_window": window}
+    random_checkpoint(target, config)
+    vocabulary = read_vocabulary(target)
+    own = [
+        SamplingParams(temperature=t, seed=i, n=n, max_tokens=70, ignore_eos=True, logprobs=1)
+        for i, (t, n) in enumerate([(0.0, 1), (0.2, 2), (0.9, 1)])
+    ]
+    expected = results(create_llm(target, **settings).generate(PROMPTS, own))
+    for kind in HEADS:
+        head = write_random_head(kind, vocabulary, tmp_path / kind, config["num_hidden_layers"])
+        for shape in SHAPES.values():
+            method = {"method": kind, "model": str(head), "adaptive": False, **shape}
+            llm = create_llm(target, **settings, speculative_config=method)
+            assert results(llm.generate(PROMPTS, own)) == expected, (kind, shape)
+            stats = llm.engine.stats()
+            counts = [
+                sum(v for k, v in stats.items() if k.startswith(f"spec_decode_num_{stem}{{"))
+                for stem in ("draft_tokens", "accepted_tokens")
+            ]
+            assert counts[0] > 300 and counts[1] > 0, (kind, shape, counts)
+            assert stats['num_kv_blocks{state="used"}'] == 0
