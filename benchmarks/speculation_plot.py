@@ -14,13 +14,16 @@ import matplotlib
 
 from benchmarks import results
 
-RESULT = results.RESULTS / "speculation_qwen3-0.6b.q4_0_zen5.json"
+RESULT = results.RESULTS / "speculation_llama-3.2-1b.q4_0_zen5.json"
 PICTURE = Path(__file__).parent.parent / "docs/images/speculation_zen5.png"
 COLORS = ["#1f5fbf", "#2a9d5c", "#c77d11", "#b23a48"]
 PLAIN = "#9a9a9a"
-#: The load sweep is shown for proposals that hold this often.
-RATE = "0.8"
-SHOWN = ("K=2", "K=4", "K=8", "auto")
+SHOWN = {
+    "K=4": "chain of 4",
+    "auto": "chain, the engine's choice up to 8",
+    "T=16": "tree of 16",
+    "T auto": "tree, the engine's choice up to 16",
+}
 
 
 def _line(axes: Any, entries: dict[float, dict[str, float]], label: str, color: str) -> None:
@@ -38,21 +41,15 @@ def draw(document: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     by_load = document["results"]
-    figure, (rates, loads) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for color, (load, by_rate) in zip(COLORS, by_load.items(), strict=False):
-        entries = {float(rate): rows["auto"]["speedup"] for rate, rows in by_rate.items()}
-        name = "1 request" if load == "1" else f"{load} requests"
-        _line(rates, entries, name, color)
-    rates.set(title="the engine's choice, up to 8 tokens", xlabel="chance that a proposal holds")
-    for color, name in zip(COLORS, SHOWN, strict=True):
-        entries = {float(load): rows[RATE][name]["speedup"] for load, rows in by_load.items()}
-        _line(loads, entries, "the engine's choice" if name == "auto" else name, color)
-    loads.set(title=f"proposals that hold with chance {RATE}", xlabel="requests at a time")
-    loads.set_xscale("log", base=2)
-    loads.set_xticks([int(load) for load in by_load], list(by_load))
-    for axes in (rates, loads):
+    size = {"figsize": (5 * len(by_load), 4), "layout": "constrained"}
+    figure, parts = pyplot.subplots(1, len(by_load), squeeze=False, **size)
+    for axes, (load, by_rate) in zip(parts[0], by_load.items(), strict=True):
+        for color, (name, label) in zip(COLORS, SHOWN.items(), strict=True):
+            entries = {float(rate): rows[name]["speedup"] for rate, rows in by_rate.items()}
+            _line(axes, entries, label, color)
+        axes.set(title="1 request" if load == "1" else f"{load} requests at a time")
         axes.axhline(1.0, color=PLAIN, linestyle="--")
-        axes.set(ylabel="times as fast as without")
+        axes.set(xlabel="chance that a proposal holds", ylabel="times as fast as without")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(loc="best", fontsize=8, frameon=False)
