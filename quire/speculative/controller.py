@@ -35,7 +35,7 @@ SAVED_STEPS = 50
 FIRST_PAUSE, LONGEST_PAUSE = 4, 64
 #: Steps for which a choice holds as long as the same sequences decode.
 CHOICE_STEPS = 4
-#: Of so many steps without proposals one is looked at: they are alike, and looking takes time.
+#: One in that many steps without proposals is looked at: they are alike, and looking takes time.
 PLAIN_STEPS = 4
 #: An alarm ends that far over what raises it.
 ALARM_ENDS = 0.05

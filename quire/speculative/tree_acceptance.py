@@ -1,6 +1,6 @@
 """How often the tokens of a tree hold, by their place in it, the likeliest first.
 
-Tokens of a chain hold only after all before them; of a tree most are beside the path that holds.
+Tokens of a chain hold only after all before them; of a tree most are off the path that holds.
 What a further token is expected to bring is therefore how often the one at its place held.
 """
 
