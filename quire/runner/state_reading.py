@@ -44,6 +44,7 @@ class StateReading:
         self._table = table
         self._backend: Backend = model.backend
         self._readers = readers
+        self._wanted = {name: reader.wanted_states for name, reader in readers.items()}
         #: Methods that read what the final norm makes of every position.
         self._final_readers = {
             name
@@ -140,20 +141,15 @@ class StateReading:
     ) -> None:
         rows, starts = decodes.rows, decodes.positions
         found = [methods.get(row, "") for row in rows.tolist()]
-        for method in set(found) & self._readers.keys():
-            reader, wanted = self._readers[method], self._readers[method].wanted_states
-            if found.count(method) == len(found) and self._has_alone(wanted):
-                states = hidden.states if self.capture is None else self.capture.states
-                own, first = rows, starts
-            else:
+        different = set(found)
+        for method in different & self._readers.keys():
+            reader, wanted = self._readers[method], self._wanted[method]
+            states = self._whole(wanted, hidden)
+            own, first = rows, starts
+            if states is None or len(different) > 1:
                 at = np.array([i for i, name in enumerate(found) if name == method], np.int32)
                 states, own, first = self._gather(wanted, at, hidden), rows[at], starts[at]
-            counts = np.ones(len(own), np.int32)
-            reader.observe(ComputedStates(own, first, counts, states))
-
-    def _has_alone(self, wanted: WantedStates) -> bool:
-        """Return whether what is wanted is all that is captured, or nothing is."""
-        return wanted.layers == (() if self.capture is None else self.capture.layers)
+            reader.observe(ComputedStates(own, first, np.ones(len(own), np.int32), states))
 
     def fork(self, parent: int, child: int, methods: Mapping[int, str]) -> None:
         """Have a row know what is known of another one, where both have the same reader."""
@@ -178,20 +174,31 @@ class StateReading:
             ComputedStates(np.array(rows, np.int32), np.array(starts, np.int32), counts, states)
         )
 
+    def _whole(self, wanted: WantedStates, hidden: HiddenStates) -> Array | None:
+        """Return an array whose rows are what is wanted of the step's; None: there is none."""
+        if not wanted.layers:
+            return hidden.states
+        assert self.capture is not None, "a reader of layers came after the capture was made"
+        return self.capture.states if wanted.layers == self.capture.layers else None
+
     def _gather(self, wanted: WantedStates, at: IntArray, hidden: HiddenStates) -> Array:
-        """Copy the states of some rows of the step."""
-        backend, source = self._backend, hidden.states
-        if wanted.layers:
-            assert self.capture is not None, "a reader of layers came after the capture was made"
+        """Return the states of some rows of the step, at least one."""
+        backend, num_parts = self._backend, 1
+        source = self._whole(wanted, hidden)
+        if source is not None:
+            first, count = int(at[0]), len(at)
+            if int(at[-1]) - first == count - 1 and (np.diff(at) == 1).all():
+                return source[first : first + count]
+        else:
+            assert self.capture is not None
             columns = np.array([self.capture.layers.index(n) for n in wanted.layers], np.int32)
             states, num_layers = self.capture.states, len(self.capture.layers)
             source = states.reshape(states.shape[0] * num_layers, -1)
             at = (num_layers * at[:, None] + columns).reshape(-1)
-        size = source.shape[1]
-        out = backend.empty((len(at), size), backend.activation_dtype)
+            num_parts = len(columns)
+        out = backend.empty((len(at), source.shape[1]), backend.activation_dtype)
         backend.gather_rows(source, backend.from_numpy(at), out)
-        parts = len(wanted.layers) or 1
-        return out.reshape(len(at) // parts, parts * size)
+        return out.reshape(len(at) // num_parts, -1)
 
 
 def _held(result: SequenceResult | None) -> int:

@@ -127,7 +127,7 @@ class Controller:
         lengths = self._lengths
         self._num_tried = 0
         if 0 in lengths and self._credit > 0.0:
-            lengths = self._try(lengths, [self._sequence(one) for one in decodes])
+            lengths = self._try(lengths, decodes)
         self._note(lengths, decodes)
         return lengths
 
@@ -256,15 +256,14 @@ class Controller:
             most = min(most, method.max_model_len - request.num_tokens)
         return most
 
-    def _try(self, lengths: list[int], sequences: Sequence[Speculating]) -> list[int]:
+    def _try(self, lengths: list[int], decodes: Sequence[Decoding]) -> list[int]:
         """Give a token to the sequence that has gone without for longest, if there is one."""
-        idle = [
-            (sequence.last_step, i)
-            for i, sequence in enumerate(sequences)
-            if lengths[i] == 0
-            and sequence.num_tokens
-            and self._num_steps - sequence.last_step >= sequence.pause
-        ]
+        idle = []
+        for i, request in enumerate(decodes):
+            sequence = self._sequence(request)
+            has_paused = self._num_steps - sequence.last_step >= sequence.pause
+            if lengths[i] == 0 and has_paused and self._most(sequence, request, len(decodes)) > 0:
+                idle.append((sequence.last_step, i))
         if not idle:
             return lengths
         _, tried = min(idle)

@@ -10,7 +10,7 @@ that only. B rows of the token table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,9 @@ from quire.kernels.tree_batch import add_trees
 from quire.models.draft_heads.recurrent import RecurrentHead
 from quire.speculative.draft_model import MAX_TOKENS, share
 from quire.speculative.drafted_rows import DraftedRows
-from quire.speculative.kept_states import KeptStates
 from quire.speculative.proposer import Draw, Rank
 from quire.speculative.slot_keys import SlotKeys
+from quire.speculative.state_log import Places, StateLog
 from quire.speculative.target_states import ComputedStates, WantedStates
 from quire.speculative.token_tree import TreeShape
 from quire.speculative.tree_drafting import TreeDrafting
@@ -82,7 +82,7 @@ class RecurrentProposer:
         self._max_model_len = max_model_len
         self._block_size = kv_cache.spec.block_size
         self._keys = SlotKeys(table, kv_cache.num_blocks, self._block_size)
-        self._kept = KeptStates(head.backend, head.state_size, MAX_KEPT)
+        self._log = StateLog(head.backend, head.state_size, MAX_KEPT)
         self._rows: dict[int, _Row] = {}
 
     @property
@@ -93,26 +93,18 @@ class RecurrentProposer:
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
         """Have a row of which nothing is known yet."""
         self.forget(row)
+        self._log.begin(row)
 
     def forget(self, row: int) -> None:
-        """Let go of a row's states; its KV may be found again by its tokens."""
+        """Let go of a row; its KV may be found again by its tokens."""
         self._keys.store(row)
         self._rows.pop(row, None)
-        self._kept.forget(row)
 
     def fork(self, parent: int, child: int) -> None:
-        """Copy what is known of a row."""
-        known, places = self._rows.get(parent), self._kept.places.get(parent, [])
-        if known is None or len(places) > self._kept.num_free:
-            return  # the child begins with its own next states
-        self._rows[child] = _Row(known.end, known.start)
-        filled = [place for place in places if place]
-        for _ in range(len(places) - len(filled)):  # at most the first
-            self._kept.append_zeros(child)
-        if filled:
-            states = self._kept.read(filled)
-            own = self._kept.append(child, len(filled))
-            self._kept.write(states, list(range(len(filled))), own)
+        """Have a row know what is known of another one."""
+        self._log.fork(parent, child)
+        if parent in self._rows:
+            self._rows[child] = replace(self._rows[parent])
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy the head's blocks as the target's were."""
@@ -121,45 +113,15 @@ class RecurrentProposer:
 
     def observe(self, computed: ComputedStates) -> None:
         """Keep the states until proposals are asked for."""
-        if int(computed.counts.sum()) > self._kept.num_free:
-            self._make_room(self._rows.keys() | set(computed.rows.tolist()))
-        if self._goes_on(computed):
-            places = self._kept.append_each(computed.rows.tolist())
-            self._kept.write(computed.states, range(len(places)), places)
-            return
-        indices: list[int] = []
-        places = []
-        first = 0
-        columns = (computed.rows.tolist(), computed.starts.tolist(), computed.counts.tolist())
-        for row, start, count in zip(*columns, strict=True):
-            skipped = self._next_state(row) - start
-            if skipped < 0 or count - skipped > self._kept.num_free:
-                skipped = self._begin_at(row, start, start + count)
-            if skipped < count:
-                indices += range(first + skipped, first + count)
-                places += self._kept.append(row, count - skipped)
-            first += count
-        if indices:
-            self._kept.write(computed.states, indices, places)
-
-    def _goes_on(self, computed: ComputedStates) -> bool:
-        """Return whether each row brings the one state that comes next, for which there is room."""
-        rows, kept = self._rows, self._kept
-        if len(computed.states) > min(len(computed.rows), kept.num_free):
-            return False
-        for row, start in zip(computed.rows.tolist(), computed.starts.tolist(), strict=True):
-            places = kept.places.get(row)
-            if not places or rows[row].end + len(places) != start + 1:
-                return False
-        return True
+        self._log.append(computed)
 
     def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
         """Write proposals into the table; see the protocol."""
         counts = np.zeros(len(rows), np.int32)
         most = np.minimum(most, self._max_model_len - self._table.num_tokens[rows])
-        ready = self._ready(rows, most)
-        if ready:
-            counts[ready] = self._draft(rows[ready], most[ready], draw)
+        ready, places = self._ready(rows, most)
+        if len(ready):
+            counts[ready] = self._draft(rows[ready], places, most[ready], draw)
         return counts
 
     def propose_trees(
@@ -168,10 +130,10 @@ class RecurrentProposer:
         """Write trees into the table; see the protocol."""
         parents: list[list[int]] = [[] for _ in rows]
         most = np.minimum(most, self._max_model_len - self._table.num_tokens[rows])
-        ready = np.array(self._ready(rows, most), np.int64)
+        ready, places = self._ready(rows, most)
         if not len(ready):
             return parents
-        pairs = self._compute_known(rows[ready])
+        pairs = self._compute_known(rows[ready], places)
         live = ready[pairs.live]
         if not len(live):
             return parents
@@ -189,46 +151,40 @@ class RecurrentProposer:
             parents[i] = found
         return parents
 
-    def _ready(self, rows: IntArray, most: IntArray) -> list[int]:
-        """Return which of ``rows`` (B,) can be drafted for."""
-        known = self._table.num_tokens[rows]
-        # States are those of all tokens but the last, which was drawn from the last of them.
-        return [
-            i
+    def _ready(self, rows: IntArray, most: IntArray) -> tuple[npt.NDArray[np.int64], list[Places]]:
+        """Return which of ``rows`` (B,) can be drafted for, and each one's pairs that wait."""
+        known = self._table.num_tokens[rows].tolist()
+        waiting = [
+            self._waiting(row, known[i]) if most[i] > 0 else None
             for i, row in enumerate(rows.tolist())
-            if most[i] > 0
-            and self._kept.places.get(row)
-            and self._next_state(row) == known[i] - 1
-            and self._find_start(row, int(known[i]))
         ]
+        ready = [i for i, places in enumerate(waiting) if places is not None]
+        return np.array(ready, np.int64), [places for places in waiting if places is not None]
 
-    def _compute_known(self, rows: IntArray) -> _KnownPairs:
+    def _compute_known(self, rows: IntArray, places: Sequence[Places]) -> _KnownPairs:
         """Compute the pairs of known tokens that wait; most at once are :data:`MAX_TOKENS`."""
-        head, kept = self._head, self._kept
         known = self._table.num_tokens[rows]
         infos = [self._rows[row] for row in rows.tolist()]
         starts = np.array([info.start for info in infos], np.int32)
         begins = np.array([info.end for info in infos], np.int32)
         lengths = share(known - begins, MAX_TOKENS)
         ends = begins + lengths
-        places = [
-            place
-            for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)
-            for place in kept.places[row][:length]
-        ]
         part = lengths > 0
         batch = self._batch(rows[part], starts[part], begins[part], lengths[part])
         live = ends == known
         batch.logits_indices = batch.logits_indices[live[part]]
-        outputs, logits = self._forward(batch, head.features(kept.read(places)))
+        computed = [own[:length] for own, length in zip(places, lengths.tolist(), strict=True)]
+        states = self._log.read(computed[0] if len(computed) == 1 else np.concatenate(computed))
+        outputs, logits = self._forward(batch, self._head.features(states))
         for row, info, end in zip(rows.tolist(), infos, ends.tolist(), strict=True):
             self._keys.fill(row, info.end, end)
-            kept.drop(row, end - info.end)
             info.end = end
         return _KnownPairs(live, starts[live], outputs, logits)
 
-    def _draft(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
-        pairs = self._compute_known(rows)
+    def _draft(
+        self, rows: IntArray, places: Sequence[Places], most: IntArray, draw: Draw
+    ) -> IntArray:
+        pairs = self._compute_known(rows, places)
         live, starts, outputs, logits = pairs.live, pairs.starts, pairs.outputs, pairs.logits
         counts = np.zeros(len(rows), np.int32)
         drafted = DraftedRows(self._table, rows[live], most[live])
@@ -272,58 +228,45 @@ class RecurrentProposer:
             batch.block_tables = np.ascontiguousarray(self._table.block_ids[rows[:, None], columns])
         return batch
 
-    def _next_state(self, row: int) -> int:
-        """Return the position whose state is to come."""
-        known = self._rows.get(row)
-        return -1 if known is None else known.end - 1 + len(self._kept.places.get(row, ()))
+    def _waiting(self, row: int, num_tokens: int) -> Places | None:
+        """Return where the states are of the pairs of a row that wait.
 
-    def _find_start(self, row: int, num_tokens: int) -> bool:
-        """See to it that a row knows where it begins to attend; whether that is before its end."""
-        info, block_size = self._rows[row], self._block_size
+        States are those of all tokens but the last, which was drawn from the last of them.
+
+        Returns:
+            A place for each pair from the row's ``end`` on; None where there are not those of all
+            ``num_tokens``, or the row would have nothing to attend to.
+        """
+        info = self._rows.get(row)
+        needed = 0 if info is None else info.end - 1
+        start, places = self._log.find(row, max(needed, 0))
+        if not len(places) or start + len(places) != num_tokens - 1:
+            return None
+        if info is None or start > max(needed, 0):
+            first = start
+            if self._log.has_lost(row):
+                # The first pair that can be computed is the first of a block.
+                first = -(-(start + 1) // self._block_size) * self._block_size
+            if first >= num_tokens:
+                return None
+            self._keys.store(row)
+            info = self._rows[row] = _Row(first)
         if info.start is None:
-            start = self._keys.first_valid(row, info.end)
-            info.start = -(-start // block_size) * block_size
-        # The target may have given blocks back that its window has left.
-        blocks = self._table.block_ids[row]
-        while info.start < num_tokens and blocks[info.start // block_size] == 0:
-            info.start += block_size
+            found = self._keys.first_valid(row, info.end)
+            info.start = -(-found // self._block_size) * self._block_size
+        self._leave_window(row, info, num_tokens)
         if info.start >= num_tokens:
             info.start = None
-            return False
-        if info.start > info.end:  # pairs that nothing will attend to
-            self._kept.drop(row, info.start - info.end)
-            info.end = info.start
-        return True
+            return None
+        # The first pair needs the state before: zeros, as at position 0, where there is none.
+        if start == info.end:
+            return np.concatenate([[self._log.place_of_zeros], places])
+        return places[info.end - 1 - start :]
 
-    def _begin_at(self, row: int, start: int, stop: int) -> int:
-        """Begin anew with states from ``start`` to ``stop``; return how many find no room."""
-        self.forget(row)
-        skipped = self._num_cut(start, stop, self._kept.num_free)
-        if skipped:
-            self._rows[row] = _Row(start + skipped + 1)
-        else:
-            # The pair at ``start`` needs the state before: zeros, as at position 0.
-            self._rows[row] = _Row(start)
-            self._kept.append_zeros(row)
-        return skipped
-
-    def _num_cut(self, start: int, stop: int, most: int) -> int:
-        """Return how many states from ``start`` to ``stop`` are left out for ``most`` to be kept.
-
-        The first pair that can be computed is then the first of a block.
-        """
-        if stop - start <= most:
-            return 0
-        first_pair = -(-(stop - most + 1) // self._block_size) * self._block_size
-        return min(first_pair - 1, stop) - start
-
-    def _make_room(self, rows: set[int]) -> None:
-        """Let go of the oldest states of all, so that each of the rows can keep as many."""
-        most = MAX_KEPT // len(rows) // 2
-        for row, info in self._rows.items():
-            count = len(self._kept.places.get(row, ()))
-            dropped = self._num_cut(info.end - 1, info.end - 1 + count, most)
-            if dropped:
-                self._kept.drop(row, dropped)
-                info.end += dropped
-                info.start = None
+    def _leave_window(self, row: int, info: _Row, num_tokens: int) -> None:
+        """Move on past blocks that the target gave back since its window has left them."""
+        assert info.start is not None, "not looked up"
+        blocks = self._table.block_ids[row]
+        while info.start < num_tokens and blocks[info.start // self._block_size] == 0:
+            info.start += self._block_size
+        info.end = max(info.end, info.start)  # nothing will attend to pairs before

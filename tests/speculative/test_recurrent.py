@@ -292,13 +292,16 @@ def test_states_without_room_are_let_go(
     row = own.begin("a", tokens, 1, 131)
     for start in range(0, 130, 13):
         own.observe({row: (states, start, start + 13)})
-    first = own.proposer._rows[row].end
-    assert first % BLOCK == 0 and 60 < first < 120
     (drafted,) = own.propose([row], [3])
     assert len(drafted) == 3
-    assert own.proposer._rows[row].start == first
-    own.proposer.forget(row)
-    assert own.proposer._kept.num_free == 64
+    # States 66 to 129 are kept: the first whole block of pairs that have one begins at 72.
+    assert own.proposer._rows[row].start == 72
+    # More states in one step than there is room for, of two rows.
+    other, own_other = own.begin("b", tokens, 40, 101), own.begin("c", tokens, 80, 21)
+    own.observe({other: (states, 0, 100), own_other: (states, 0, 20)})
+    drafted, short = own.propose([other, own_other], [3, 3])
+    assert len(drafted) == 3 and own.proposer._rows[other].start == 64
+    assert short == own.expected(tokens[:21], states, 3)
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])

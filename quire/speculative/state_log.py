@@ -1,0 +1,147 @@
+"""States of the target that wait for a drafter, of all rows together in bounded memory.
+
+They are kept in the order in which steps brought them, and the newest ones take the place of the
+oldest: a step costs a copy and no more, whether somebody asks for proposals or not. S width of a
+state.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.kernels.backend import Array, Backend
+from quire.kernels.token_table import IntArray
+from quire.speculative.draft_model import share
+from quire.speculative.target_states import ComputedStates
+
+Places = npt.NDArray[np.int64]
+
+
+class StateLog:
+    """A ring of states, each with the row and the position that it is of.
+
+    Args:
+        backend: Where they are kept.
+        size: S.
+        capacity: States that there is room for.
+    """
+
+    def __init__(self, backend: Backend, size: int, capacity: int) -> None:
+        self._backend = backend
+        #: The last one is the state of zeros.
+        self._states = backend.empty((capacity + 1, size), backend.activation_dtype)
+        self._states[capacity:] = 0.0
+        self._capacity = capacity
+        self._positions: IntArray = np.zeros(capacity, np.int32)
+        # A row of the table has a number for each sequence that it is given to.
+        self._numbers = np.zeros(capacity, np.int64)
+        self._own_numbers = np.zeros(0, np.int64)
+        self._last_number = 0
+        # Where a forked row's first states are: with others' numbers, before a certain one.
+        self._parents: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._num_appended = 0
+        self._whole_until: dict[int, int] = {}  # of the rows: how many may come till one is lost
+
+    def begin(self, row: int) -> None:
+        """Have a row of which no state is known."""
+        if row >= len(self._own_numbers):
+            more = np.zeros(2 * row + 16 - len(self._own_numbers), np.int64)
+            self._own_numbers = np.concatenate([self._own_numbers, more])
+        self._last_number += 1
+        self._own_numbers[row] = self._last_number
+        self._parents.pop(row, None)
+        self._whole_until[row] = self._num_appended + self._capacity
+
+    def fork(self, parent: int, child: int) -> None:
+        """Have a row whose states are those of another one so far."""
+        self.begin(child)
+        own = int(self._own_numbers[parent]), self._num_appended
+        self._parents[child] = (*self._parents.get(parent, ()), own)
+        self._whole_until[child] = self._whole_until[parent]
+
+    def has_lost(self, row: int) -> bool:
+        """Return whether some of a row's states may have had to make room."""
+        return self._num_appended > self._whole_until[row]
+
+    def append(self, computed: ComputedStates) -> None:
+        """Append the states of a step; of too many at once, the last ones of each row."""
+        rows, positions, states = computed.rows, computed.starts, computed.states
+        if len(states) > min(len(rows), self._capacity):
+            if len(states) > self._capacity:
+                states, counts = self._cut(computed)
+                positions = positions + computed.counts - counts
+            else:
+                counts = computed.counts
+            within = np.arange(len(states), dtype=np.int32)
+            before = counts.cumsum(dtype=np.int32) - counts
+            positions = (positions - before).repeat(counts)
+            positions += within
+            rows = rows.repeat(counts)
+        count, start = len(states), self._num_appended % self._capacity
+        self._num_appended += count
+        numbers = self._own_numbers[rows]
+        if start + count <= self._capacity:
+            self._put(slice(start, start + count), numbers, positions, states)
+            return
+        first = self._capacity - start
+        self._put(slice(start, self._capacity), numbers[:first], positions[:first], states[:first])
+        self._put(slice(0, count - first), numbers[first:], positions[first:], states[first:])
+
+    def _put(
+        self, at: slice, numbers: npt.NDArray[np.int64], positions: IntArray, states: Array
+    ) -> None:
+        self._numbers[at] = numbers
+        self._positions[at] = positions
+        self._states[at] = states
+
+    def find(self, row: int, first: int) -> tuple[int, Places]:
+        """Return where the newest states of a row are that have none missing in between.
+
+        Returns:
+            The position of the first, at least ``first``, and a place for it and each after it.
+        """
+        found = np.flatnonzero(self._numbers == self._own_numbers[row])
+        oldest = self._num_appended % self._capacity
+        parents = self._parents.get(row, ())
+        for number, end in parents:
+            others = np.flatnonzero(self._numbers == number)
+            age = self._num_appended - self._capacity + (others - oldest) % self._capacity
+            found = np.concatenate([others[age < end], found])
+        if not len(found):
+            return first, found
+        if parents or found[0] < oldest <= found[-1]:
+            found = found[np.argsort((found - oldest) % self._capacity)]
+        positions = self._positions[found]
+        start, last = int(positions[0]), int(positions[-1])
+        if last - start != len(found) - 1:
+            begin = int(np.flatnonzero(np.diff(positions) != 1)[-1]) + 1
+            found, start = found[begin:], int(positions[begin])
+        skipped = max(first - start, 0)
+        return start + skipped, found[skipped:]
+
+    def read(self, places: Places) -> Array:
+        """Return (T, S) what is kept in some places, until the next is appended."""
+        backend, count = self._backend, len(places)
+        if int(places[-1]) - int(places[0]) == count - 1 and (np.diff(places) == 1).all():
+            return self._states[int(places[0]) : int(places[-1]) + 1]
+        out = backend.empty((count, self._states.shape[1]), backend.activation_dtype)
+        return backend.gather_rows(self._states, backend.from_numpy(places.astype(np.int32)), out)
+
+    @property
+    def place_of_zeros(self) -> int:
+        """A place that has zeros."""
+        return self._capacity
+
+    def _cut(self, computed: ComputedStates) -> tuple[Array, IntArray]:
+        """Return the last states of each row, as many as there is room for, and counts of them."""
+        counts = share(computed.counts, self._capacity)
+        ends = computed.counts.cumsum(dtype=np.int32)
+        at = np.concatenate(
+            [np.arange(end - own, end) for end, own in zip(ends, counts, strict=True)]
+        )
+        for row in computed.rows[counts < computed.counts].tolist():
+            self._whole_until[row] = -1
+        backend, states = self._backend, computed.states
+        out = backend.empty((len(at), states.shape[1]), backend.activation_dtype)
+        return backend.gather_rows(states, backend.from_numpy(at.astype(np.int32)), out), counts
