@@ -109,12 +109,12 @@ class Speculation:
         self._drafts.clear()
         self.parents.clear()
         asked: dict[tuple[str, TreeShape | None], list[tuple[int, int, int]]] = {}
-        for i, request in enumerate(plan.scheduled):
-            if request.num_lookahead_tokens:
-                row = self._table.rows[request.request_id]
-                if self._sampling.can_follow_proposals(row):
-                    one = i, row, request.num_lookahead_tokens
-                    asked.setdefault(self._way(row), []).append(one)
+        wanting = [(i, r) for i, r in enumerate(plan.scheduled) if r.num_lookahead_tokens]
+        for i, request in wanting:
+            row = self._table.rows[request.request_id]
+            if self._sampling.can_follow_proposals(row):
+                one = i, row, request.num_lookahead_tokens
+                asked.setdefault(self._way(row), []).append(one)
         if not asked:
             return None
         found: dict[int, int] = {}

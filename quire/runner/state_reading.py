@@ -48,10 +48,10 @@ class StateReading:
         #: Methods that read what the final norm makes of every position.
         self._final_readers = {
             name
-            for name, reader in readers.items()
-            if reader.wanted_states.of_every_position and not reader.wanted_states.layers
+            for name in readers
+            if self._wanted[name].of_every_position and not self._wanted[name].layers
         }
-        layers = sorted({n for r in readers.values() for n in r.wanted_states.layers})
+        layers = sorted({n for wanted in self._wanted.values() for n in wanted.layers})
         config = model.config
         self.capture = (
             ResidualCapture(self._backend, layers, config.hidden_size, config.num_layers)
@@ -110,12 +110,11 @@ class StateReading:
         for i, request in enumerate(plan.scheduled):
             proposed = 0 if num_proposed is None else int(num_proposed[i])
             scheduled, start = request.num_scheduled_tokens, request.num_computed_tokens
-            reader = self._reader(request.request_id, methods)
-            if reader is not None:
-                wanted = reader.wanted_states
+            row = self._table.rows[request.request_id]
+            wanted = self._wanted.get(methods.get(row, ""))
+            if wanted is not None:
                 held = _held(output.results.get(request.request_id))
                 first = scheduled - request.samples
-                row = self._table.rows[request.request_id]
                 path = paths.get(row, range(max(held, 0)))
                 drawn = [first_drawn, *(first_drawn + 1 + node for node in path)]
                 drawn = drawn if request.samples and held >= 0 else []
@@ -134,7 +133,7 @@ class StateReading:
             first_row += scheduled + proposed
             first_drawn += (proposed + 1) * request.samples
         for method, runs in told.items():
-            self._tell(self._readers[method], runs, hidden)
+            self._tell(method, runs, hidden)
 
     def _read_decodes(
         self, decodes: ComputedRows, hidden: HiddenStates, methods: Mapping[int, str]
@@ -157,20 +156,17 @@ class StateReading:
         if reader is not None and methods.get(child) == methods[parent]:
             reader.fork(parent, child)
 
-    def _reader(self, request_id: str, methods: Mapping[int, str]) -> StateReader | None:
-        return self._readers.get(methods.get(self._table.rows[request_id], ""))
-
     def _tell(
         self,
-        reader: StateReader,
+        method: str,
         runs: Sequence[tuple[int, int, list[int]]],
         hidden: HiddenStates,
     ) -> None:
         rows, starts, places = zip(*runs, strict=True)
         counts = np.array([len(own) for own in places], np.int32)
         at = np.array([place for own in places for place in own], np.int32)
-        states = self._gather(reader.wanted_states, at, hidden)
-        reader.observe(
+        states = self._gather(self._wanted[method], at, hidden)
+        self._readers[method].observe(
             ComputedStates(np.array(rows, np.int32), np.array(starts, np.int32), counts, states)
         )
 
