@@ -55,6 +55,7 @@ struct QuantizedFormat {
   void fill(const float* x, int64_t n, const Lines<Word>& lines) const {
     alignas(64) float values[QuantizedWeights::max_activation_inputs];
     const F32 nothing = quire::QUIRE_ISA::zero(), infinity = set1(__builtin_inff());
+    const F32 one = set1(1.0f);
     F32 highest = nothing, bad = nothing;
     for (int64_t i = 0; i < 32 * lines.count; i += F32::lanes) {
       const F32 part = n > i ? load_tail(x + i, n - i) : nothing;
@@ -67,7 +68,8 @@ struct QuantizedFormat {
     const bool silent = most < 1e-30f;  // 127 / most would be infinite
     const F32 inverse = set1(silent ? 0.0f : 127.0f / most);
     ActivationGroup group{};
-    group.scale = (silent ? 0.0f : most / 127.0f) + sum(bad);
+    group.scale = silent ? 0.0f : most / 127.0f;
+    if (bits(less(bad, one)) != all_lanes) group.scale += sum(bad);
     float sums[2] = {};
     for (int64_t i = lines.count - 1; i >= 0; --i) {  // the first has the sums of all in the end
       add_codes(values + 32 * i, inverse, group.codes, sums);
@@ -80,6 +82,8 @@ struct QuantizedFormat {
   }
 
  private:
+  static constexpr uint32_t all_lanes = (1u << F32::lanes) - 1;
+
   // 32 codes. Their sum, a whole number, is added to sums[0]; those of halves to each.
   void add_codes(const float* values, F32 inverse, int8_t* codes, float* sums) const {
     constexpr int vectors = 32 / F32::lanes;
@@ -89,8 +93,12 @@ struct QuantizedFormat {
       half_sums[2 * v / vectors] = half_sums[2 * v / vectors] + rounded;
       store(codes + v * F32::lanes, rounded);
     }
+    if (!halves) {
+      sums[0] += sum(half_sums[0] + half_sums[1]);
+      return;
+    }
     sums[0] += sum(half_sums[0]);
-    sums[halves ? 1 : 0] += sum(half_sums[1]);
+    sums[1] += sum(half_sums[1]);
   }
 };
 
