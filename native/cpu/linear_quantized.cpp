@@ -25,7 +25,11 @@ RunQuantizedTile tile_of_rows(int64_t wanted) {
 }
 
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
-constexpr int64_t max_packed_tiles = F32::lanes >= 8 ? 2 : 0;
+constexpr bool has_packed_tiles = F32::lanes >= 8;
+int64_t max_packed_tiles(const QuantizedWeights& weights) {
+  const bool one_plane = 8 % weights.bits == 0;
+  return has_packed_tiles ? packed_tiles_of_planes[one_plane ? 0 : 1] : 0;
+}
 
 // What an instance is made for.
 struct TileKind {
@@ -72,7 +76,7 @@ RunQuantizedTile tile_of_packed(const TileKind& kind, int64_t rows) {
 // for what is like them.
 bool takes_scales_in_place(const QuantizedWeights& weights) {
   const int32_t bits = weights.bits;
-  if (max_packed_tiles == 0 || weights.in_features % record_inputs != 0) return false;
+  if (!has_packed_tiles || weights.in_features % record_inputs != 0) return false;
   if (weights.group_size < record_inputs)
     return weights.scale_form == ScaleForm::nibbles
                ? bits == 2
@@ -132,7 +136,7 @@ class IntegerBlocks {
       : weights_(weights),
         activations_(activations),
         map_(weights),
-        packed_(activations.tiles().count <= max_packed_tiles),
+        packed_(activations.tiles().count <= max_packed_tiles(weights)),
         scales_(!packed_ || !takes_scales_in_place(weights) ? ScalePlace::unpacked
                 : weights.scale_form == ScaleForm::direct   ? ScalePlace::halves
                                                             : ScalePlace::two_levels),

@@ -21,10 +21,16 @@ constexpr int word_bytes = 32 * 4;  // weights of one word of a panel
 
 // The cache that few rows ask memory for weights into, as __builtin_prefetch numbers them: 2 is L2,
 // 3 is L1. Zen 5 is faster with L1; avx512bf16 is used where its products measured fast, as there.
+//
+// How many tiles of rows take codes apart for themselves, of one bit plane and of two, before that
+// costs more than codes unpacked to memory once for all. Zen 5 takes them apart in units that
+// its products leave free.
 #if defined(__AVX512BF16__)
 constexpr int asked_cache = 3;
+constexpr int packed_tiles_of_planes[] = {8, 3};
 #else
 constexpr int asked_cache = 2;
+constexpr int packed_tiles_of_planes[] = {2, 2};
 #endif
 
 }  // namespace quire::QUIRE_ISA

@@ -81,14 +81,14 @@ def test_a_rows_bits_depend_on_that_row_alone(
     x = normal(most, inputs, seed=2)
     before = native.num_threads()
     native.set_num_threads(1)
-    alone = np.concatenate([layer(x[i : i + 1]) for i in range(14)])
+    alone = np.concatenate([layer(x[i : i + 1]) for i in range(49)])
     for threads in (1, 2):
         native.set_num_threads(threads)
-        for rows in range(2, 15):
+        for rows in (*range(2, 15), 17, 19, 31, 48, 49):
             np.testing.assert_array_equal(layer(x[:rows]), alone[:rows])
-            np.testing.assert_array_equal(layer(x[14 - rows : 14]), alone[14 - rows :])
-        np.testing.assert_array_equal(layer(x)[:14], alone)
-        np.testing.assert_array_equal(layer(x[::-1].copy())[-14:][::-1], alone)
+            np.testing.assert_array_equal(layer(x[49 - rows : 49]), alone[49 - rows :])
+        np.testing.assert_array_equal(layer(x)[:49], alone)
+        np.testing.assert_array_equal(layer(x[::-1].copy())[-49:][::-1], alone)
     native.set_num_threads(before)
 
 
