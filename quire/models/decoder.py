@@ -15,6 +15,7 @@ from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.norm import Norm
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.workspace import Workspace
+from quire.models.held_weights import HeldWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class DecoderParts:
         first_norm: The first layer's attention norm.
         layers: At least one.
         head: D to V; the embedding itself where they are tied.
-        weight_bytes: Memory of all weights and tables.
+        held: What of it was made for this decoder.
+        weight_bytes: Memory of all weights and tables that were made for it.
     """
 
     embedding: Linear
@@ -35,6 +37,7 @@ class DecoderParts:
     first_norm: Norm
     layers: Sequence[DecoderLayer]
     head: Linear
+    held: HeldWeights
     weight_bytes: int
 
 
@@ -66,6 +69,7 @@ class Decoder:
         config: What it looks like; ``dtype`` is the type its weights are held in.
         max_model_len: Longest context its tables serve, in tokens.
         weight_bytes: Memory of all weights and tables, in bytes.
+        held: Weights that another decoder of the checkpoint may share.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Decoder:
         self.backend = backend
         self.max_model_len = max_model_len
         self.weight_bytes = parts.weight_bytes
+        self.held = parts.held
         self._parts = parts
         planned = {layer.plan: layer.attention for layer in parts.layers}
         self._attentions = [planned[index] for index in range(len(planned))]

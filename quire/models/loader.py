@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from quire.layers.rope import rope_table_bytes, rope_tables
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder, DecoderParts
 from quire.models.draft_heads.mtp_layouts import module_names
+from quire.models.held_weights import HeldWeights, LinearKey
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
 from quire.models.tensor_source import TensorSource, check_tensors, map_weights, open_tensors
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
@@ -72,29 +73,99 @@ def load_model(
         ConfigError: ``dtype``, ``plan`` or ``max_model_len`` does not fit the model, or the context
             does not fit in memory.
     """
-    stored = read_model_config(Path(path))
-    config = _settle(stored, dtype, max_model_len)
-    checkpoint = open_tensors(Path(path), config)
-    weights = map_weights(checkpoint, config)
-    for line in checkpoint.notices():
-        log.info("%s: %s", path, line)
-    _check_tensors(checkpoint, weights)
-    max_model_len = max_model_len or config.max_position_embeddings
+    opened = _open(Path(path), dtype, max_model_len)
     plan = plan or QuantizationPlan()
-    plan.check_overrides(_modules(weights))
-    settings = f"{config} {plan.held}"
-    cache = open_packed_weights_cache(packed_weights_cache, Path(path), backend, settings)
-    # Floats of several types are held as they are stored, unless a type was asked for.
-    keeps_types = checkpoint.mixes_types and config.dtype == stored.dtype
-    held = None if keeps_types else config.dtype
+    plan.check_overrides(_modules(opened.weights))
+    cache = opened.open_cache(packed_weights_cache, backend, plan.held)
     meanwhile()
-    if cache is not None:
-        cache.wait()
-    builder = _Builder(backend, checkpoint, weights, plan, cache, on_progress, held)
-    with cache or nullcontext():
-        parts = builder.decoder_parts(max_model_len)
-        builder.report()
-    return Decoder(config, backend, max_model_len, parts)
+    return opened.build(backend, plan, cache, on_progress, HeldWeights())
+
+
+def load_rounded(
+    path: str | Path,
+    target: Decoder,
+    plan: QuantizationPlan,
+    *,
+    packed_weights_cache: str | None = None,
+    on_progress: Progress | None = None,
+) -> Decoder:
+    """Load the checkpoint of a decoder once more, rounded; weights that are equal are shared.
+
+    Ids are looked up in the target's embedding whatever it is held in: a lookup reads a few rows,
+    which no rounding makes quicker.
+
+    Args:
+        path: The target's checkpoint.
+        target: Its type of floats and longest context are taken over.
+        plan: What to quantize.
+        packed_weights_cache, on_progress: As of :func:`load_model`.
+
+    Returns:
+        A decoder; ``weight_bytes`` are those of weights that are its own.
+
+    Raises:
+        ModelLoadError, ConfigError: As of :func:`load_model`.
+    """
+    opened = _open(Path(path), target.config.dtype, target.max_model_len)
+    # What is shared is not in the file: it is not that of the plan without a target.
+    settings = f"{plan.held} next to {sorted(map(str, target.held.linears))}"
+    cache = opened.open_cache(packed_weights_cache, target.backend, settings)
+    return opened.build(target.backend, plan, cache, on_progress, target.held)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A checkpoint whose tensors are those of its model.
+
+    Attributes:
+        path: A folder or a GGUF file.
+        config: Its dtype is the one that weights will be held in.
+        keeps_types: Floats are held as they are stored, of several types.
+        tensors, weights: What is there, and which goes where.
+        max_model_len: Longest context served, in tokens.
+    """
+
+    path: Path
+    config: ModelConfig
+    keeps_types: bool
+    tensors: TensorSource
+    weights: WeightMap
+    max_model_len: int
+
+    def open_cache(
+        self, folder: str | None, backend: Backend, settings: str
+    ) -> PackedWeightsCache | None:
+        return open_packed_weights_cache(folder, self.path, backend, f"{self.config} {settings}")
+
+    def build(
+        self,
+        backend: Backend,
+        plan: QuantizationPlan,
+        cache: PackedWeightsCache | None,
+        on_progress: Progress | None,
+        shared: HeldWeights,
+    ) -> Decoder:
+        if cache is not None:
+            cache.wait()
+        builder = _Builder(backend, self, plan, cache, on_progress, shared)
+        with cache or nullcontext():
+            parts = builder.decoder_parts(self.max_model_len)
+            builder.report()
+        return Decoder(self.config, backend, self.max_model_len, parts)
+
+
+def _open(path: Path, dtype: str, max_model_len: int | None) -> _Opened:
+    stored = read_model_config(path)
+    config = _settle(stored, dtype, max_model_len)
+    tensors = open_tensors(path, config)
+    weights = map_weights(tensors, config)
+    for line in tensors.notices():
+        log.info("%s: %s", path, line)
+    _check_tensors(tensors, weights)
+    # Floats of several types are held as they are stored, unless a type was asked for.
+    keeps_types = tensors.mixes_types and config.dtype == stored.dtype
+    max_model_len = max_model_len or config.max_position_embeddings
+    return _Opened(path, config, keeps_types, tensors, weights, max_model_len)
 
 
 def _settle(config: ModelConfig, dtype: str, max_model_len: int | None) -> ModelConfig:
@@ -151,18 +222,19 @@ class _Builder:
     def __init__(
         self,
         backend: Backend,
-        checkpoint: TensorSource,
-        weights: WeightMap,
+        opened: _Opened,
         plan: QuantizationPlan,
         cache: PackedWeightsCache | None,
         on_progress: Progress | None,
-        dtype: str | None,
+        shared: HeldWeights,
     ) -> None:
         self.backend = backend
-        self.checkpoint = checkpoint
-        self.weights = weights
+        self.checkpoint = opened.tensors
+        self.weights = opened.weights
         self.weight_bytes = 0
-        self._dtype = dtype
+        self.made = HeldWeights()
+        self._shared = shared
+        self._dtype = None if opened.keeps_types else opened.config.dtype
         self._plan = plan
         self._exact = plan.exact_activations
         self._cache = cache
@@ -171,7 +243,8 @@ class _Builder:
         self._attention_plans: dict[AttentionSpec, int] = {}
         self._on_progress = on_progress
         self._done_bytes = 0
-        self._total_bytes = sum(checkpoint.entry(name).nbytes for name in weights.shapes())
+        names = self.weights.shapes()
+        self._total_bytes = sum(self.checkpoint.entry(name).nbytes for name in names)
 
     def decoder_parts(self, max_model_len: int) -> DecoderParts:
         """Build everything; the largest tensors first, while little else is in memory."""
@@ -179,16 +252,25 @@ class _Builder:
         tied = config.tie_word_embeddings
         tables = self._plan.tables
         shared = self._plan.scheme_of(weights.names.head, tables) if tied else tables
-        embedding = self.linear(weights.embedding(), shared)
-        head = embedding if tied else self.linear(weights.head(), tables)
+        embedding = self._shared.embedding or self.linear(weights.embedding(), shared)
+        is_head = tied and self._shared.embedding is None
+        head = embedding if is_head else self.linear(weights.head(), shared)
         positions = self.parameter(weights.positions()) if config.learned_positions else None
         rope = self._rope(config, max_model_len)
         first_norm = self.norm(weights.attention_norm(0))
         layers = [self._layer(config, layer, rope) for layer in range(config.num_layers)]
-        return DecoderParts(embedding, positions, first_norm, layers, head, self.weight_bytes)
+        self.made.embedding = embedding
+        return DecoderParts(
+            embedding, positions, first_norm, layers, head, self.made, self.weight_bytes
+        )
 
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> Linear:
         """Pack matrices and biases into one linear, quantized if there is a scheme."""
+        key = self._key(weights, scheme)
+        held = self._shared.linears.get(key)
+        if held is not None:
+            self._finish(*(name for name, _ in weights.shapes()))
+            return held
         biases = []
         if weights.bias:
             biases = [_floats(self.checkpoint.tensor(f"{m}.bias")) for m in weights.modules]
@@ -197,8 +279,13 @@ class _Builder:
             matrices, biases, dtype=self._dtype, exact_activations=self._exact
         )
         self._made(linear.nbytes, [(weights, linear.packed)])
+        self.made.linears[key] = linear
         self._finish(*(name for name, _ in weights.shapes()))
         return linear
+
+    def _key(self, weights: LinearWeights, scheme: Scheme | None) -> LinearKey:
+        forms = self._plan.forms(weights.modules, weights.columns, scheme)
+        return weights.modules, forms, self._exact
 
     def _made(
         self, nbytes: int, packed: Iterable[tuple[LinearWeights, Sequence[PackedWeights]]]
@@ -273,10 +360,14 @@ class _Builder:
 
     def parameter(self, name: str) -> Array:
         """Copy a small weight to the backend."""
+        if name in self._shared.parameters:
+            self._finish(name)
+            return self._shared.parameters[name]
         # A copy of our own, so that float32 weights do not go on living in the mapped file.
         tensor = _floats(self.checkpoint.tensor(name))
         array = self.backend.parameter(replace(tensor, array=tensor.array.copy()))
         self.weight_bytes += array.nbytes
+        self.made.parameters[name] = array
         self._kept.append(name)
         self._finish(name)
         return array
@@ -358,8 +449,8 @@ class _Builder:
             self._finish(*(name for name, _ in weights.shapes()))
 
     def _rope(self, config: ModelConfig, max_model_len: int) -> tuple[Array, Array] | None:
-        if config.rope is None:
-            return None
+        if config.rope is None or self._shared.rope is not None:
+            return self._shared.rope
         nbytes = rope_table_bytes(config.rope, max_model_len)
         free = read_machine().free_bytes
         if nbytes > free:
@@ -370,7 +461,8 @@ class _Builder:
             )
         cos, sin = rope_tables(config.rope, max_model_len)
         self.weight_bytes += cos.nbytes + sin.nbytes
-        return self.backend.from_numpy(cos), self.backend.from_numpy(sin)
+        self.made.rope = self.backend.from_numpy(cos), self.backend.from_numpy(sin)
+        return self.made.rope
 
     def _finish(self, *names: str) -> None:
         for name in names:

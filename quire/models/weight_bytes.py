@@ -20,9 +20,17 @@ from quire.quantization.gguf_types import FORMS
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import Scheme
 
+#: Names of matrices that are one linear.
+Modules = tuple[str, ...]
+
 
 def expected_weight_bytes(
-    path: Path, config: ModelConfig, dtype: str, plan: QuantizationPlan, max_model_len: int
+    path: Path,
+    config: ModelConfig,
+    dtype: str,
+    plan: QuantizationPlan,
+    max_model_len: int,
+    target_plan: QuantizationPlan | None = None,
 ) -> int:
     """Return what weights and RoPE tables will take.
 
@@ -34,32 +42,60 @@ def expected_weight_bytes(
         dtype: Type its floats will be held in.
         plan: What is quantized at load.
         max_model_len: Positions of the tables.
+        target_plan: By which the checkpoint is in memory already, None where it is not; what is
+            equal is shared then (:func:`~quire.models.loader.load_rounded`).
     """
     gguf = GgufCheckpoint(open_gguf(path), config) if path.is_file() else None
     names = get_family(config.architecture).names
     weights = WeightMap(config, gguf.weight_names(config.architecture) if gguf else names)
     # As the loader does: a GGUF file's floats are held as they are stored.
     sizes = _Sizes(gguf, plan, None if gguf and dtype == config.dtype else dtype)
-    tables = rope_table_bytes(config.rope, max_model_len) if config.rope else 0
     linears = {part.modules: part for part in weights.parts() if isinstance(part, LinearWeights)}
     matrices = {name for part in linears.values() for name, _ in part.shapes()}
     shapes = weights.shapes().items()
     # Norms and learned positions are held in float32; a linear's own count below.
     others = sum(4 * math.prod(shape) for name, shape in shapes if name not in matrices)
+    others += rope_table_bytes(config.rope, max_model_len) if config.rope else 0
+    schemes = _schemes(weights, plan)
+    if target_plan is not None:
+        others = 0
+        for modules in _shared(weights, plan, target_plan):
+            del linears[modules]
+    return others + sum(
+        sizes.linear(part, schemes.get(modules, plan.layers)) for modules, part in linears.items()
+    )
+
+
+def _schemes(weights: WeightMap, plan: QuantizationPlan) -> dict[Modules, Scheme | None]:
+    """Return how linears are rounded that are not as those of the layers."""
+    config = weights.config
     schemes = {weights.embedding().modules: plan.tables, weights.head().modules: plan.tables}
     if config.tie_word_embeddings:
         shared = plan.scheme_of(weights.names.head, plan.tables)
         schemes[weights.embedding().modules] = shared
     if config.moe:
         schemes |= {weights.router(layer).modules: None for layer in range(config.num_layers)}
-    return (
-        tables
-        + others
-        + sum(
-            sizes.linear(part, schemes.get(modules, plan.layers))
-            for modules, part in linears.items()
-        )
-    )
+    return schemes
+
+
+def _shared(
+    weights: WeightMap, plan: QuantizationPlan, target_plan: QuantizationPlan
+) -> set[Modules]:
+    """Return the linears that are taken from those in memory: the embedding, and equal ones."""
+    shared = set() if weights.config.tie_word_embeddings else {weights.embedding().modules}
+    if plan.exact_activations != target_plan.exact_activations:
+        return shared
+    own, others = _schemes(weights, plan), _schemes(weights, target_plan)
+    experts = {part.modules for part in weights.experts()}
+    for part in weights.parts():
+        if isinstance(part, LinearWeights) and part.modules not in experts:
+            modules, columns = part.modules, part.columns
+            forms = plan.forms(modules, columns, own.get(modules, plan.layers))
+            if forms == target_plan.forms(
+                modules, columns, others.get(modules, target_plan.layers)
+            ):
+                shared.add(modules)
+    return shared
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,14 @@ class WeightMap:
         names = (self.names.down,)
         return self._linear(names, layer, rows, self._mlp_width(), config.mlp_bias, expert)
 
+    def experts(self) -> list[LinearWeights]:
+        """Return the linears of all experts; none where there are no experts."""
+        if self.config.moe is None:
+            return []
+        layers, numbers = range(self.config.num_layers), range(self.config.moe.num_experts)
+        pairs = [(layer, expert) for layer in layers for expert in numbers]
+        return [make(*pair) for pair in pairs for make in (self.gate_up, self.down)]
+
     def parts(self) -> list[LinearWeights | NormWeights]:
         """Return all linears and norms; a tied embedding is there twice."""
         config = self.config

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from quire.core.config import KEEP, ModelOptions
 from quire.core.errors import ConfigError
+from quire.kernels.quantized_tensor import QuantizedForm
 from quire.quantization.round_to_nearest import Scheme, create_scheme
 
 
@@ -35,6 +36,13 @@ class QuantizationPlan:
             if fnmatchcase(module, pattern):
                 return scheme
         return default
+
+    def forms(
+        self, modules: Iterable[str], columns: int, default: Scheme | None
+    ) -> tuple[QuantizedForm | None, ...]:
+        """Return how matrices of that many columns are rounded; None for those that are not."""
+        schemes = [self.scheme_of(module, default) for module in modules]
+        return tuple(None if scheme is None else scheme.form(columns) for scheme in schemes)
 
     def check_overrides(self, modules: Iterable[str]) -> None:
         """Refuse overrides that would do nothing.

@@ -168,9 +168,10 @@ def load_executor(
         on_progress=parts[0],
         meanwhile=meanwhile,
     )
-    drafts = {d: load_draft(d, backend, part) for d, part in zip(found, parts[1:], strict=True)}
+    decoder = model.decoder
+    drafts = {d: load_draft(d, decoder, part) for d, part in zip(found, parts[1:], strict=True)}
     demands = {draft: loaded.demand for draft, loaded in drafts.items()}
-    loaded_heads = [load_head(head, model.decoder) for head in heads]
+    loaded_heads = [load_head(head, decoder) for head in heads]
     demand = with_heads(model.demand, loaded_heads)
     memory = plan_with_drafts(resolved, demand, demands, device_bytes)
     for line in (*resolved.choices, *memory.choices, *memory.lines()):
@@ -178,11 +179,11 @@ def load_executor(
     for kind, kernel in backend.kernel_names().items():
         log.info("kernel for %s: %s", kind, kernel)
     options = config.scheduler
-    model.decoder.reserve(options.max_num_batched_tokens, options.max_logits_rows)
+    decoder.reserve(options.max_num_batched_tokens, options.max_logits_rows)
     kv_cache = backend.kv_cache(model.demand.spec, memory.budget.num_blocks)
     mode = config.cache.kv_canary
     runner = ModelRunner(
-        model.decoder,
+        decoder,
         backend,
         kv_cache,
         RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),

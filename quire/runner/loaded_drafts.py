@@ -23,9 +23,9 @@ from quire.layers.workspace import workspace_bytes
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder
 from quire.models.hub import resolve_model
-from quire.models.loader import Progress, load_model
+from quire.models.loader import Progress, load_model, load_rounded
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.plan import create_plan
+from quire.quantization.plan import QuantizationPlan, create_plan
 from quire.runner.memory import MemoryPlan, kept_window, plan_memory
 from quire.speculative.create import Maker
 from quire.speculative.draft_model import MAX_TOKENS, DraftModelProposer
@@ -50,6 +50,8 @@ class Draft:
         settings: The engine's, with the draft in the model's place.
         vocab_size: Of the target.
         max_model_len: Sequences of more tokens get no proposals.
+        target_plan: How the same checkpoint is held for the target, whose weights are shared; None
+            where it is another one.
     """
 
     method: SpeculativeMethod
@@ -58,6 +60,7 @@ class Draft:
     settings: ResolvedConfig
     vocab_size: int
     max_model_len: int
+    target_plan: QuantizationPlan | None
 
     @property
     def name(self) -> str:
@@ -76,7 +79,7 @@ class Draft:
         if weight_bytes is None:
             plan = create_plan(settings.config.model)
             weight_bytes = expected_weight_bytes(
-                self.path, config, settings.dtype, plan, self.max_model_len
+                self.path, config, settings.dtype, plan, self.max_model_len, self.target_plan
             )
         widths = {config.vocab_size, self.vocab_size}  # logits of both widths where they differ
         scratch = workspace_bytes(config, MAX_TOKENS, backend.activation_dtype)
@@ -186,23 +189,29 @@ def plan_with_drafts(
     return plan or plan_memory(resolved, target, device_bytes)
 
 
-def load_draft(draft: Draft, backend: Backend, on_progress: Progress | None = None) -> LoadedDraft:
+def load_draft(draft: Draft, target: Decoder, on_progress: Progress | None = None) -> LoadedDraft:
     """Load a draft model.
 
     Raises:
         ConfigError: The checkpoint cannot be used.
     """
-    options = draft.settings.config.model
+    options, backend = draft.settings.config.model, target.backend
+    plan, folder = create_plan(options), options.packed_weights_cache
     try:
-        decoder = load_model(
-            draft.path,
-            backend,
-            dtype=draft.settings.dtype,
-            plan=create_plan(options),
-            max_model_len=draft.max_model_len,
-            packed_weights_cache=options.packed_weights_cache,
-            on_progress=on_progress,
-        )
+        if draft.target_plan is not None:
+            decoder = load_rounded(
+                draft.path, target, plan, packed_weights_cache=folder, on_progress=on_progress
+            )
+        else:
+            decoder = load_model(
+                draft.path,
+                backend,
+                dtype=draft.settings.dtype,
+                plan=plan,
+                max_model_len=draft.max_model_len,
+                packed_weights_cache=folder,
+                on_progress=on_progress,
+            )
     except QuireError as error:
         raise _refuse(draft.method, error) from error
     log.info(
@@ -246,8 +255,10 @@ def _find(
         max_model_len=None,
     )
     path, config = folder, target
+    target_plan: QuantizationPlan | None = create_plan(resolved.config.model)
     if method.method != "self":
         assert method.model is not None, method
+        target_plan = None
         path = resolve_model(method.model, method.revision)
         config = read_model_config(path)
     settings = resolve(replace(resolved.config, model=options), machine, config)
@@ -258,7 +269,7 @@ def _find(
     seen = config.sliding_window if all(config.layer_windows) else None
     if kept is not None and (seen is None or seen > kept):
         limits.append(kept)  # what the target gives back, the draft would need
-    return Draft(method, path, config, settings, target.vocab_size, min(limits))
+    return Draft(method, path, config, settings, target.vocab_size, min(limits), target_plan)
 
 
 def _refuse(method: SpeculativeMethod, error: QuireError) -> ConfigError:

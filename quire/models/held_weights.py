@@ -1,0 +1,29 @@
+"""Weights in memory by what they are, so that another decoder of the checkpoint shares them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quire.kernels.backend import Array, Linear
+from quire.kernels.quantized_tensor import QuantizedForm
+
+#: Names of matrices that are one linear, how each is rounded at load (None: not at all), and
+#: whether activations are not.
+LinearKey = tuple[tuple[str, ...], tuple[QuantizedForm | None, ...], bool]
+
+
+@dataclass(slots=True)
+class HeldWeights:
+    """What a decoder was made of; empty where there is no other one.
+
+    Attributes:
+        linears: By what they hold.
+        parameters: Norms and learned positions, by the names of their tensors.
+        rope: Cosines and sines, or None.
+        embedding: Looked up by token id; also among ``linears``.
+    """
+
+    linears: dict[LinearKey, Linear] = field(default_factory=dict)
+    parameters: dict[str, Array] = field(default_factory=dict)
+    rope: tuple[Array, Array] | None = None
+    embedding: Linear | None = None
