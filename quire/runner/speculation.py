@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
@@ -20,14 +19,13 @@ from quire.kernels.token_table import IntArray, TokenTable
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.sampler import FloatArray, Sampler
 from quire.models.decoder import Decoder, HiddenStates
+from quire.runner.proposer_failures import ProposerFailures
 from quire.runner.sampling_state import SamplingState
 from quire.runner.state_reading import ComputedRows, StateReading
 from quire.speculative.proposer import Chances, Proposer, TreeProposer
 from quire.speculative.rejection import DRAFT, Rejection, stream_seed
 from quire.speculative.target_states import StateReader
 from quire.speculative.token_tree import TreeShape, tree_shape
-
-log = get_logger(__name__)
 
 #: Makes the proposers of a token table, by the name of their method.
 CreateProposers = Callable[[TokenTable], Mapping[str, Proposer]]
@@ -53,13 +51,13 @@ class Speculation:
         self._shapes: dict[str, TreeShape] = {
             m.method: tree_shape(m) for m in methods if m.has_tree
         }
-        self._num_failed = dict.fromkeys(proposers, 0)
+        self._failures = {name: ProposerFailures(name) for name in proposers}
         self._row_methods: dict[int, str] = {}
         self._extra_keys: dict[int, tuple[str, ...]] = {}
         self._rejecting: set[int] = set()  # rows that ask for acceptance by rejection
         self._drafts: dict[int, list[FloatArray]] = {}  # of these, what their proposals come from
         readers = {n: p for n, p in proposers.items() if isinstance(p, StateReader)}
-        self._states = StateReading(table, model, readers) if readers else None
+        self._states = StateReading(table, model, readers, self._failures) if readers else None
         self._forks: list[tuple[int, int]] = []  # of this step
         #: Of this step's trees, by row of the table; see ``tree_paths``.
         self.parents: dict[int, list[int]] = {}
@@ -72,14 +70,16 @@ class Speculation:
     def begin(self, row: int, params: SamplingParams, extra_keys: tuple[str, ...]) -> None:
         """Have a request that is new or starts over; see the protocol."""
         chosen = choose_speculation(params.speculative, self._methods)
-        if chosen is not None:
+        if chosen is None:
+            return
+        with self._failures[chosen.method]:
+            self._proposers[chosen.method].begin(row, extra_keys)
             self._row_methods[row] = chosen.method
             self._extra_keys[row] = extra_keys
             # A grammar drops proposals for what they are, which rejection must not: the target's
             # own draws verify those of its rows.
             if chosen.acceptance == "rejection" and params.structured_outputs is None:
                 self._rejecting.add(row)
-            self._proposers[chosen.method].begin(row, extra_keys)
 
     def fork(self, parent: int, child: int, params: SamplingParams) -> None:
         """Have a sequence that splits off from another one."""
@@ -92,12 +92,15 @@ class Speculation:
         if row in self._row_methods:
             self._rejecting.discard(row)
             del self._extra_keys[row]
-            self._proposers[self._row_methods.pop(row)].forget(row)
+            method = self._row_methods.pop(row)
+            with self._failures[method]:
+                self._proposers[method].forget(row)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy what proposers keep by block."""
-        for proposer in self._proposers.values():
-            proposer.copy_blocks(pairs)
+        for method, proposer in self._proposers.items():
+            with self._failures[method]:
+                proposer.copy_blocks(pairs)
 
     def propose(self, plan: SchedulerOutput) -> IntArray | None:
         """Write proposed tokens into the table, where a plan has slots for them.
@@ -112,7 +115,8 @@ class Speculation:
         wanting = [(i, r) for i, r in enumerate(plan.scheduled) if r.num_lookahead_tokens]
         for i, request in wanting:
             row = self._table.rows[request.request_id]
-            if self._sampling.can_follow_proposals(row):
+            # Rows that could not be begun have slots, but no method.
+            if row in self._row_methods and self._sampling.can_follow_proposals(row):
                 one = i, row, request.num_lookahead_tokens
                 asked.setdefault(self._way(row), []).append(one)
         if not asked:
@@ -134,7 +138,7 @@ class Speculation:
     def samples(self) -> Samples:
         """Return how often each method's proposer has failed, by metric stem."""
         stem = "spec_decode_num_failed_proposals"
-        return {f'{stem}{{method="{method}"}}': n for method, n in self._num_failed.items()}
+        return {f'{stem}{{method="{name}"}}': own.count for name, own in self._failures.items()}
 
     def wanted_rows(self, plan: SchedulerOutput) -> list[tuple[int, int, int]]:
         """Return the rows of a step whose states proposers read, besides those drawn from.
@@ -206,21 +210,17 @@ class Speculation:
     ) -> list[int]:
         """Have a proposer write its tokens; one that fails costs its rows no more than these."""
         proposer = self._proposers[method]
-        try:
+        with self._failures[method]:
             if shape is None:
                 counts: list[int] = proposer.propose(rows, most, self._draw).tolist()
                 return counts
             assert isinstance(proposer, TreeProposer), f"{method} has no trees"
             trees = proposer.propose_trees(rows, most, shape, self._rank)
-        except Exception:
-            if not self._num_failed[method]:
-                log.exception("[speculation] %s failed to propose: requests go on without", method)
-            self._num_failed[method] += 1
-            for row in rows.tolist():
-                self._drafts.pop(row, None)
-            return [0] * len(rows)
-        self.parents.update(zip(rows.tolist(), trees, strict=True))
-        return [len(parents) for parents in trees]
+            self.parents.update(zip(rows.tolist(), trees, strict=True))
+            return [len(parents) for parents in trees]
+        for row in rows.tolist():
+            self._drafts.pop(row, None)
+        return [0] * len(rows)
 
     def _draw(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:
         batch = self._sampling.draft_batch(rows, lengths)

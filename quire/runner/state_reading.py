@@ -15,6 +15,7 @@ from quire.kernels.backend import Array, Backend
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.layers.residual_capture import ResidualCapture
 from quire.models.decoder import Decoder, HiddenStates
+from quire.runner.proposer_failures import ProposerFailures
 from quire.speculative.target_states import ComputedStates, StateReader, WantedStates
 
 
@@ -33,17 +34,23 @@ class StateReading:
         table: Of the runner.
         model: The target.
         readers: At least one, by the name of its method.
+        failures: Of these, by the same names.
 
     Attributes:
         capture: Keeps the residual stream of a step for them; None where none reads it.
     """
 
     def __init__(
-        self, table: TokenTable, model: Decoder, readers: Mapping[str, StateReader]
+        self,
+        table: TokenTable,
+        model: Decoder,
+        readers: Mapping[str, StateReader],
+        failures: Mapping[str, ProposerFailures],
     ) -> None:
         self._table = table
         self._backend: Backend = model.backend
         self._readers = readers
+        self._failures = failures
         self._wanted = {name: reader.wanted_states for name, reader in readers.items()}
         #: Methods that read what the final norm makes of every position.
         self._final_readers = {
@@ -148,13 +155,15 @@ class StateReading:
             if states is None or len(different) > 1:
                 at = np.array([i for i, name in enumerate(found) if name == method], np.int32)
                 states, own, first = self._gather(wanted, at, hidden), rows[at], starts[at]
-            reader.observe(ComputedStates(own, first, np.ones(len(own), np.int32), states))
+            with self._failures[method]:
+                reader.observe(ComputedStates(own, first, np.ones(len(own), np.int32), states))
 
     def fork(self, parent: int, child: int, methods: Mapping[int, str]) -> None:
         """Have a row know what is known of another one, where both have the same reader."""
         reader = self._readers.get(methods.get(parent, ""))
         if reader is not None and methods.get(child) == methods[parent]:
-            reader.fork(parent, child)
+            with self._failures[methods[parent]]:
+                reader.fork(parent, child)
 
     def _tell(
         self,
@@ -166,9 +175,11 @@ class StateReading:
         counts = np.array([len(own) for own in places], np.int32)
         at = np.array([place for own in places for place in own], np.int32)
         states = self._gather(self._wanted[method], at, hidden)
-        self._readers[method].observe(
-            ComputedStates(np.array(rows, np.int32), np.array(starts, np.int32), counts, states)
+        computed = ComputedStates(
+            np.array(rows, np.int32), np.array(starts, np.int32), counts, states
         )
+        with self._failures[method]:
+            self._readers[method].observe(computed)
 
     def _whole(self, wanted: WantedStates, hidden: HiddenStates) -> Array | None:
         """Return an array whose rows are what is wanted of the step's; None: there is none."""

@@ -11,7 +11,11 @@ import pytest
 from benchmarks.scripted_proposer import ScriptedProposer, use_script
 from quire import LLM, SamplingParams
 from quire.kernels.token_table import IntArray
+from quire.models.hub import ASSETS
+from quire.speculative.draft_model import DraftModelProposer
+from quire.speculative.medusa import MedusaProposer
 from quire.speculative.proposer import Draw
+from quire.speculative.recurrent import RecurrentProposer
 
 PROMPTS = [[5, 9, 30, 7], [8, 8, 3], [40, 41, 42, 43, 44]]
 FAILED = 'spec_decode_num_failed_proposals{method="medusa"}'
@@ -60,5 +64,62 @@ def test_requests_go_on_without_proposals(
     assert llm.engine.stats()[FAILED] == (FailingProposer.num_calls + 1) // 2 > 3
     errors = [record for record in quire_log if record.levelno == logging.ERROR]
     (error,) = errors
-    assert error.getMessage().startswith("[speculation] medusa failed to propose")
+    assert error.getMessage().startswith("[speculation] medusa failed: ")
     assert error.exc_info is not None and "no more of this" in str(error.exc_info[1])
+
+
+DRAFTERS = {
+    "medusa": MedusaProposer,
+    "eagle3": RecurrentProposer,
+    "draft_model": DraftModelProposer,
+}
+CALLS = ["begin", "observe", "fork", "copy_blocks", "forget"]
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [(method, call) for method in DRAFTERS for call in CALLS if hasattr(DRAFTERS[method], call)],
+)
+def test_every_other_call_that_fails_costs_no_answer(
+    create_llm: Create,
+    monkeypatch: pytest.MonkeyPatch,
+    quire_log: list[logging.LogRecord],
+    device: str,
+    method: str,
+    call: str,
+) -> None:
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+    kind = DRAFTERS[method]
+    num_calls = 0
+    whole = getattr(kind, call)
+
+    def failing(self: Any, *args: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls % 3 == 2:
+            raise ValueError("no more of this")
+        return whole(self, *args)
+
+    tiny = ASSETS / "quire-tiny"
+    own = [
+        SamplingParams(max_tokens=40, temperature=0.8, seed=i, n=1 + i, ignore_eos=True, logprobs=1)
+        for i in range(3)
+    ]
+    prompts = ["Once upon a time, there", "The dog ran to", "List three fruits."]
+    settings: dict[str, Any] = {"block_size": 8, "max_num_batched_tokens": 16}
+    plain = create_llm(tiny, **settings)
+    expected = [plain.generate(prompts, own) for _ in range(2)]
+    monkeypatch.setattr(kind, call, failing)
+    config: dict[str, Any] = {"method": method, "adaptive": False}
+    if method == "draft_model":
+        config["model"] = "quire-tiny-draft"
+    llm = create_llm(tiny, **settings, speculative_config=config)
+    found = [llm.generate(prompts, own) for _ in range(2)]
+    for outputs, others in zip(found, expected, strict=True):
+        assert [o.outputs for o in outputs] == [o.outputs for o in others]
+    stats = llm.engine.stats()
+    assert stats[FAILED.replace("medusa", method)] == (num_calls + 1) // 3 > 0
+    assert stats[HELD.replace("medusa", method)] > 20
+    errors = [record for record in quire_log if record.levelno == logging.ERROR]
+    assert [e.getMessage().startswith(f"[speculation] {method} failed: ") for e in errors] == [True]
