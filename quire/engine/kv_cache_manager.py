@@ -237,6 +237,10 @@ class KVCacheManager:
         num_slots = self.block_size * len(self._tables[request.request_id].block_ids)
         return num_slots - request.num_computed_tokens - num_new_tokens
 
+    def take_lookahead_room(self, request: Request, num_tokens: int) -> None:
+        """Take slots for proposed tokens, at most those of :meth:`lookahead_room`."""
+        self._tables[request.request_id].num_slots_used += num_tokens
+
     def settle(self, request: Request) -> None:
         """Have the slots of proposed tokens that held, and of no others, count as used.
 

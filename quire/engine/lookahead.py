@@ -24,6 +24,10 @@ class LookaheadPolicy(Protocol):
         """
         ...
 
+    def rest(self) -> int:
+        """Return for how many steps after this one nobody need be asked; they count as over."""
+        ...
+
     def observe(self, request: Request, result: SequenceResult) -> None:
         """A step has brought tokens for a request that might get some proposed."""
         ...
@@ -65,6 +69,7 @@ class Lookahead:
         self.policy = policy
         self._options = options
         self._decodes_alone = False
+        self._num_resting = self._num_rows = 0
         self._extended: set[str] = set()  # requests that the plan's step has given slots
 
     def extend(
@@ -78,6 +83,10 @@ class Lookahead:
             num_running: Each of them may need a block in the next step.
         """
         self._extended.clear()
+        if self._num_resting and len(plan.scheduled) == self._num_rows:
+            self._num_resting -= 1
+            self._decodes_alone = False
+            return
         rows: list[ScheduledRequest] = []
         decodes: list[Request] = []
         for row in plan.scheduled:
@@ -93,6 +102,7 @@ class Lookahead:
             num_others = plan.num_scheduled_tokens - sum(row.num_scheduled_tokens for row in rows)
         lengths = self.policy.choose(decodes, num_others)
         if not any(lengths):
+            self._num_resting, self._num_rows = self.policy.rest(), len(plan.scheduled)
             return
         options = self._options
         room = min(
@@ -127,10 +137,13 @@ class Lookahead:
             most = min(most, own)
         if most <= 0:
             return 0
-        found = kv.allocate_slots(request, num_new_tokens, num_lookahead_tokens=most)
-        if found is None:
-            return 0
-        row.new_block_ids = [*row.new_block_ids, *found.new_block_ids]
+        if most <= own:
+            kv.take_lookahead_room(request, most)
+        else:
+            found = kv.allocate_slots(request, num_new_tokens, num_lookahead_tokens=most)
+            if found is None:
+                return 0
+            row.new_block_ids = [*row.new_block_ids, *found.new_block_ids]
         row.num_lookahead_tokens = most
         self._extended.add(request.request_id)
         return most

@@ -203,7 +203,7 @@ class ModelRunner:
             paths = self._token_draws.run(draws, logits, output, len(plan.scheduled))
             self._keep_paths(paths)
             output.sample_seconds = time.perf_counter() - start
-        if self._speculation is not None:
+        if self._speculation is not None and self._speculation.reads_states:
             decodes = None
             if num_proposed is None and len(batch.input_ids) == len(hidden) == len(plan.scheduled):
                 own = np.array([self._table.rows[r.request_id] for r in plan.scheduled], np.int32)

@@ -67,6 +67,11 @@ class Speculation:
         """What a step of the target is to keep."""
         return None if self._states is None else self._states.capture
 
+    @property
+    def reads_states(self) -> bool:
+        """Whether a proposer reads the target's states."""
+        return self._states is not None
+
     def begin(self, row: int, params: SamplingParams, extra_keys: tuple[str, ...]) -> None:
         """Have a request that is new or starts over; see the protocol."""
         chosen = choose_speculation(params.speculative, self._methods)

@@ -21,22 +21,23 @@ from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import choose_speculation
 from quire.core.step import SequenceResult
 from quire.speculative.acceptance import MethodAcceptance, RequestAcceptance
+from quire.speculative.asking_seconds import AskingSeconds
 from quire.speculative.draft_seconds import DraftSeconds
+from quire.speculative.found_rate import FoundRate
 from quire.speculative.row_seconds import RowSeconds
 from quire.speculative.tree_acceptance import TreeAcceptance
 
 log = get_logger(__name__)
 
 #: Part of the time that is spent on proposals that are not expected to pay.
-EXPLORING = 0.02
+EXPLORING = 0.01
 #: Steps of which that part may be saved up.
-SAVED_STEPS = 50
+SAVED_STEPS = 100
 #: Steps between two tries of a sequence at first, and at most: twice as many after a failed one.
 FIRST_PAUSE, LONGEST_PAUSE = 4, 64
-#: Steps for which a choice holds as long as the same sequences decode.
-CHOICE_STEPS = 4
-#: One in that many steps without proposals is looked at: they are alike, and looking takes time.
-PLAIN_STEPS = 4
+#: Steps for which a choice holds as long as the same sequences decode; of nobody at first, and at
+#: most: twice as many each time.
+CHOICE_STEPS, FIRST_IDLE, LONGEST_IDLE = 4, 8, 32
 #: An alarm ends that far over what raises it.
 ALARM_ENDS = 0.05
 #: Tokens that a proposed one must be expected to bring: where rows cost next to nothing, what is
@@ -66,6 +67,7 @@ class Speculating:
         method: None when it wants no proposals.
         num_tokens: Most that it may get.
         acceptance: Of its rounds.
+        found: Of a method that looks up; None where something is always proposed.
         last_step: When it was last given some.
         pause: Steps without any after which it is tried again.
     """
@@ -73,6 +75,7 @@ class Speculating:
     method: SpeculativeMethod | None
     num_tokens: int
     acceptance: RequestAcceptance = field(default_factory=RequestAcceptance)
+    found: FoundRate | None = None
     last_step: int = -1
     pause: int = FIRST_PAUSE
 
@@ -94,6 +97,9 @@ class Controller:
             method.method: TreeAcceptance() if method.has_tree else MethodAcceptance()
             for method in methods
         }
+        # A drafter gives nothing while it makes up for a prompt, which says nothing of the text.
+        self._found = {m.method: FoundRate() for m in methods if m.method == "ngram"}
+        self._asking = AskingSeconds()
         self._draft_seconds: dict[str, DraftSeconds] = {m.method: DraftSeconds() for m in methods}
         self._sequences: dict[str, Speculating] = {}
         self._alarms: set[str] = set()
@@ -105,6 +111,9 @@ class Controller:
         self._is_steady = False  # all who draft in it did so in the step before
         self._longest = 0  # proposal of the step
         self._num_tried = 0
+        self._is_choice = False  # made for the step, which took time
+        self._num_idle = FIRST_IDLE
+        self._num_earning = 0  # steps since credit was given last
 
     def choose(self, decodes: Sequence[Decoding], num_other_rows: int) -> Sequence[int]:
         """Return how many tokens each sequence may get proposed in the next step.
@@ -114,27 +123,51 @@ class Controller:
             num_other_rows: Further rows that it computes, of prompts.
         """
         self._num_steps += 1
+        self._num_earning += 1
         names = [one.request_id for one in decodes]
-        if self._num_steps < self._next_choice and names == self._names:
+        same = names == self._names
+        if same and self._num_steps < self._next_choice:
             if self._num_tried:  # a try is one step long
                 self._num_tried = 0
                 self._note(self._lengths, decodes)
+            self._is_choice = False
             return self._lengths
-        self._names = names
+        self._names, self._is_choice = names, True
         self._lengths = self._choose(decodes, num_other_rows)
         is_idle = not any(self._lengths)
-        self._next_choice = self._num_steps + CHOICE_STEPS * (2 if is_idle else 1)
+        is_plain = is_idle and self._asking.wants_plain
+        if is_plain:
+            num_steps = 1
+        elif is_idle and same:
+            num_steps = self._num_idle = min(2 * self._num_idle, LONGEST_IDLE)
+        else:
+            self._num_idle = FIRST_IDLE
+            num_steps = FIRST_IDLE if is_idle else CHOICE_STEPS
+        self._next_choice = self._num_steps + num_steps
         lengths = self._lengths
         self._num_tried = 0
-        if 0 in lengths and self._credit > 0.0:
+        if 0 in lengths and self._credit > 0.0 and not is_plain:
             lengths = self._try(lengths, decodes)
         self._note(lengths, decodes)
         return lengths
 
+    def rest(self) -> int:
+        """Return for how many steps nobody need be asked; the one after them is looked at."""
+        num_steps = 0
+        if not self._longest:
+            num_steps = max(self._next_choice - self._num_steps - 2, 0)
+            self._num_steps += num_steps
+            self._num_earning += num_steps
+        return num_steps
+
     def observe(self, request: Decoding, result: SequenceResult) -> None:
         """A step has brought tokens for a sequence that decodes."""
+        sequence = self._sequence(request)
+        if sequence.found is not None and sequence.method is not None:
+            part = float(result.num_proposed > 0)
+            sequence.found.observe(part)
+            self._found[sequence.method.method].observe(part)
         if result.num_proposed:
-            sequence = self._sequence(request)
             assert sequence.method is not None, f"{request.request_id} wanted no proposals"
             method = self._acceptance[sequence.method.method]
             expected = method.expected(result.num_proposed)
@@ -152,13 +185,17 @@ class Controller:
             seconds: It took in all.
             draft_seconds: Of them, those of proposing.
         """
+        num_decodes, asked = len(self._names), self._longest > 0
         if self._num_tried:
-            plain = self._rows.predict(max(num_rows - self._num_tried, 1))
-            self._credit -= max(seconds - plain, 0.0)
+            self._credit -= max(seconds - self._asking.plain(num_decodes, self._rows), 0.0)
         most = SAVED_STEPS * EXPLORING * seconds
-        self._credit = min(self._credit + EXPLORING * seconds, most)
-        if self._longest or self._num_steps % PLAIN_STEPS == 0:
-            self._rows.observe(num_rows, seconds - draft_seconds)
+        self._credit = min(self._credit + self._num_earning * EXPLORING * seconds, most)
+        self._num_earning = 0
+        if asked or not self._is_choice or self._asking.wants_plain:
+            own = seconds - draft_seconds
+            further = self._rows.predict(num_rows) - self._rows.predict(num_decodes)
+            self._asking.observe(num_decodes, max(own - further, 0.0), asked=asked)
+            self._rows.observe(num_rows, own - asked * self._asking.seconds)
         if self._drafting is not None:
             known = self._draft_seconds[self._drafting]
             known.observe(self._longest, draft_seconds, is_steady=self._is_steady)
@@ -206,7 +243,9 @@ class Controller:
             if chosen is not None:
                 method = next(m for m in self._methods if m.method == chosen.method)
                 acceptance = self._acceptance[method.method].of_request()
-                found = Speculating(method, chosen.num_tokens, acceptance)
+                known = self._found.get(method.method)
+                rate = None if known is None else FoundRate(known)
+                found = Speculating(method, chosen.num_tokens, acceptance, rate)
             self._sequences[request.request_id] = found
         return found
 
@@ -214,7 +253,8 @@ class Controller:
         """Return the lengths that promise most tokens a second."""
         lengths = [0] * len(decodes)
         num_rows, tokens = num_other_rows + len(decodes), float(len(decodes))
-        offers: list[tuple[float, int, str]] = []  # tokens expected of a row, of which sequence
+        # Tokens expected of a row that is found, how often it is, and of which sequence it is.
+        offers: list[tuple[float, float, int, str]] = []
         expected: dict[str, list[float]] = {}
         for i, request in enumerate(decodes):
             sequence = self._sequence(request)
@@ -226,24 +266,31 @@ class Controller:
                 expected[name] = self._acceptance[name].expected(method.num_speculative_tokens)
             gains = sequence.acceptance.gains(expected[name][:most])
             if method.adaptive and self._rows.is_known:
-                offers += [(gain, i, name) for gain in gains if gain >= LEAST_GAIN]
+                rate = 1.0 if sequence.found is None else sequence.found.value
+                offers += [(gain, rate, i, name) for gain in gains if gain >= LEAST_GAIN]
             else:
                 lengths[i] = most
                 num_rows += most
                 tokens += sum(gains)
+        is_asking = any(lengths)
+        if not is_asking and num_other_rows == 0 and self._asking.wants_plain:
+            return lengths
         offers.sort(key=lambda offer: offer[0], reverse=True)
-        best_count, best = 0, LEAST_BENEFIT * tokens / max(self._rows.predict(num_rows), 1e-9)
+        asking = self._asking.seconds
+        before = self._rows.predict(num_rows) + is_asking * asking
+        best_count, best, rows = 0, LEAST_BENEFIT * tokens / max(before, 1e-9), float(num_rows)
         depths: dict[int, int] = {}
         deepest: dict[str, int] = {}
-        for count, (gain, i, offered) in enumerate(offers, start=1):
+        for count, (gain, rate, i, offered) in enumerate(offers, start=1):
             depths[i] = depths.get(i, 0) + 1
             deepest[offered] = max(deepest.get(offered, 0), depths[i])
-            tokens += gain
-            seconds = self._rows.predict(num_rows + count)
+            tokens += rate * gain
+            rows += rate
+            seconds = self._rows.predict(rows) + asking
             seconds += sum(self._draft_seconds[n].predict(d) for n, d in deepest.items())
             if tokens / seconds > best:
                 best_count, best = count, tokens / seconds
-        for _, i, _ in offers[:best_count]:
+        for _, _, i, _ in offers[:best_count]:
             lengths[i] += 1
         return lengths
 

@@ -144,6 +144,9 @@ class UpTo:
     def choose(self, decodes: Sequence[Request], num_other_rows: int) -> list[int]:
         return [self.most] * len(decodes)
 
+    def rest(self) -> int:
+        return 0
+
     def observe(self, request: Request, result: SequenceResult) -> None:
         assert result.num_accepted <= result.num_proposed <= self.most
 
