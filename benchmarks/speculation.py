@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +24,7 @@ from rich.table import Table
 
 from benchmarks import results
 from benchmarks.scripted_proposer import use_script
+from benchmarks.speculated import Answered, answer, compared
 from quire import LLM, SamplingParams
 from quire.core.machine import read_machine
 
@@ -48,18 +48,14 @@ class Load:
             for _ in range(num_requests)
         ]
         self._params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
-        self.answers = self.run()[0]
+        self.answers = self.run().tokens
         self.script = [p + a for p, a in zip(self._prompts, self.answers, strict=True)]
 
-    def run(self) -> tuple[list[list[int]], float, float]:
-        """Return the answers, the seconds they took, and the steps."""
-        before = self._llm.engine.stats()["num_steps"]
-        start = time.perf_counter()
-        outputs = self._llm.generate(self._prompts, self._params, use_tqdm=False)
-        seconds = time.perf_counter() - start
-        steps = self._llm.engine.stats()["num_steps"]
-        assert isinstance(before, float | int) and isinstance(steps, float | int)
-        return [list(o.outputs[0].token_ids) for o in outputs], seconds, steps - before
+    def run(self) -> Answered:
+        """Answer all of them."""
+        return answer(
+            self._llm, lambda llm: llm.generate(self._prompts, self._params, use_tqdm=False)
+        )
 
 
 def measure(llm: LLM, load: Load, rate: float, rounds: int) -> dict[str, Any]:
@@ -70,25 +66,16 @@ def measure(llm: LLM, load: Load, rate: float, rounds: int) -> dict[str, Any]:
     trees = {size: {"num_speculative_tokens": size, **form} for size, form in TREES.items()}
     choices |= {f"T={size}": {**tree, "adaptive": False} for size, tree in trees.items()}
     choices["T auto"] = trees[max(TREES)]
-    seconds: dict[str, list[float]] = {name: [] for name in choices}
-    steps: dict[str, float] = {}
+    found: dict[str, list[Answered]] = {name: [] for name in choices}
     for number in range(rounds):
         for name, settings in choices.items():
             use_nothing(llm)
             if settings is not None:
                 use_script(llm.engine, load.script, rate, seed=number, **settings)
-            answers, taken, steps[name] = load.run()
-            assert answers == load.answers, f"other tokens with {name} at rate {rate}"
-            seconds[name].append(taken)
-    num_tokens = sum(map(len, load.answers)) / len(load.answers)
-    return {
-        name: {
-            "seconds": results.summary(taken),
-            "speedup": results.summary([a / b for a, b in zip(seconds["off"], taken, strict=True)]),
-            "tokens_per_step": round(num_tokens / steps[name], 2),
-        }
-        for name, taken in seconds.items()
-    }
+            found[name].append(load.run())
+            same = found[name][-1].tokens == load.answers
+            assert same, f"other tokens with {name} at rate {rate}"
+    return compared(found)
 
 
 def use_nothing(llm: LLM) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,6 +20,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks import results
+from benchmarks.speculated import Ask, take_turns
 from quire import LLM, SamplingParams
 from quire.core.machine import read_machine
 
@@ -54,17 +54,6 @@ def make_requests(load: str, number: int, num_tokens: int) -> Requests:
     return chats, params
 
 
-def run(llm: LLM, requests: Requests) -> tuple[list[list[int]], float, float]:
-    """Return the answers, the seconds they took, and the steps."""
-    before = llm.engine.stats()["num_steps"]
-    start = time.perf_counter()
-    outputs = llm.chat(*requests, use_tqdm=False)
-    seconds = time.perf_counter() - start
-    steps = llm.engine.stats()["num_steps"]
-    assert isinstance(before, float | int) and isinstance(steps, float | int)
-    return [list(output.outputs[0].token_ids) for output in outputs], seconds, steps - before
-
-
 def create(method: str, load: str, threads: int, stack: ExitStack) -> dict[str, LLM]:
     """Return an engine for each choice, which take turns; the stack ends them."""
     choices: dict[str, dict[str, Any] | None] = {"off": None}
@@ -89,29 +78,13 @@ def measure(
     method: str, load: str, *, num_tokens: int, rounds: int, threads: int
 ) -> dict[str, Any]:
     """Return for each choice the ratio to no proposals, by round, and the tokens a step."""
+
+    def ask_in(number: int) -> Ask:
+        requests = make_requests(load, number, num_tokens)
+        return lambda llm: llm.chat(*requests, use_tqdm=False)
+
     with ExitStack() as stack:
-        engines = create(method, load, threads, stack)
-        seconds: dict[str, list[float]] = {name: [] for name in engines}
-        tokens_per_step: dict[str, float] = {}
-        names = list(engines)
-        for number in range(rounds + 1):
-            requests = make_requests(load, number, num_tokens)
-            answers: dict[str, list[list[int]]] = {}
-            for name in names[number % len(names) :] + names[: number % len(names)]:
-                answers[name], taken, steps = run(engines[name], requests)
-                if number:
-                    seconds[name].append(taken)
-                tokens_per_step[name] = round(sum(map(len, answers[name])) / steps, 2)
-            for name, found in answers.items():
-                assert found == answers["off"], f"other tokens with {method} {name} at load {load}"
-    return {
-        name: {
-            "seconds": results.summary(taken),
-            "speedup": results.summary([a / b for a, b in zip(seconds["off"], taken, strict=True)]),
-            "tokens_per_step": tokens_per_step[name],
-        }
-        for name, taken in seconds.items()
-    }
+        return take_turns(create(method, load, threads, stack), ask_in, rounds)
 
 
 def main() -> None:
