@@ -1,0 +1,89 @@
+"""Drafters that are never right, on a real engine: few rounds, then nothing but tries."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.scripted_proposer import use_script
+from quire import LLM, SamplingParams
+from quire.models.hub import ASSETS
+from quire.models.safetensors_file import SafetensorsFile
+from tests.draft_heads import medusa_tensors, normal, write_head
+
+TINY = ASSETS / "quire-tiny"
+EAGLE3 = ASSETS / "quire-tiny-heads" / "eagle3"
+PROMPT = "Once upon a time, there was a little girl who"
+NUM_TOKENS, MOST_ROUNDS = 400, 50
+LATER = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+
+Create = Callable[..., LLM]
+
+
+def random_draft(folder: Path, checkpoint: Callable[..., Path]) -> Path:
+    """Return a model of random weights with quire-tiny's tokens."""
+    shutil.copytree(checkpoint("tiny-llama", vocab_size=2048), folder)
+    for path in TINY.glob("*token*"):
+        shutil.copy(path, folder)
+    return folder
+
+
+def random_eagle3(folder: Path) -> Path:
+    """Return the package's head with other weights."""
+    rng = np.random.default_rng(3)
+    file = SafetensorsFile(EAGLE3 / "model.safetensors")
+    weights = {name: normal(rng, *entry.shape) for name, entry in file.entries.items()}
+    write_head(folder, weights)
+    shutil.copy(EAGLE3 / "config.json", folder)
+    return folder
+
+
+@pytest.fixture(params=["draft_model", "medusa", "eagle3", "script"])
+def adversary(
+    request: pytest.FixtureRequest,
+    create_llm: Create,
+    checkpoint: Callable[..., Path],
+    tmp_path: Path,
+    device: str,
+) -> LLM:
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+    method = request.param
+    if method == "script":
+        llm = create_llm(TINY, max_model_len=1024)
+        use_script(llm.engine, [], 0.0, num_speculative_tokens=8)
+        return llm
+    make: dict[str, Callable[[], Path]] = {
+        "draft_model": lambda: random_draft(tmp_path / "draft", checkpoint),
+        "medusa": lambda: write_head(tmp_path / "medusa", medusa_tensors(256, num_heads=4)),
+        "eagle3": lambda: random_eagle3(tmp_path / "eagle3"),
+    }
+    config = {"method": method, "model": str(make[method]())}
+    return create_llm(TINY, max_model_len=1024, speculative_config=config)
+
+
+def num_rounds(llm: LLM) -> float:
+    return count(llm, "spec_decode_num_drafts")
+
+
+def count(llm: LLM, stem: str) -> float:
+    samples: dict[str, Any] = llm.engine.stats()
+    return sum(value for name, value in samples.items() if name.split("{")[0] == stem)
+
+
+def test_what_never_holds_is_only_tried_after_50_rounds(adversary: LLM, create_llm: Create) -> None:
+    """Rounds of a whole answer are fewer than 50, and those of the next are tries of one token."""
+    plain = create_llm(TINY, max_model_len=1024).generate([PROMPT], LATER, use_tqdm=False)
+    first = adversary.generate([PROMPT], LATER, use_tqdm=False)
+    rounds, tokens = num_rounds(adversary), count(adversary, "spec_decode_num_draft_tokens")
+    assert 0 < rounds <= MOST_ROUNDS
+    adversary.generate([PROMPT], LATER, use_tqdm=False)
+    rounds_later = num_rounds(adversary) - rounds
+    tokens_later = count(adversary, "spec_decode_num_draft_tokens") - tokens
+    assert tokens_later == rounds_later <= MOST_ROUNDS / 2
+    assert first[0].outputs[0].token_ids == plain[0].outputs[0].token_ids
