@@ -12,8 +12,11 @@ from quire.speculative.row_seconds import RowSeconds
 DECAY = 0.9
 #: A step counts as at most that many times what those before it took: something else is to blame.
 MOST_TIMES = 2.0
-#: Steps without proposals that are wanted before anything is asked, and how many come between two.
-FIRST_PLAIN, PLAIN_EVERY = 3, 64
+#: Steps without proposals that are wanted before anything is asked.
+FIRST_PLAIN = 3
+#: Steps with proposals between two without, at first and at most: twice as many each time, as what
+#: is known of as many sequences gets surer.
+PLAIN_EVERY, LONGEST_EVERY = 64, 512
 
 
 class _Mean:
@@ -41,12 +44,13 @@ class AskingSeconds:
         self._plain, self._asked = _Mean(), _Mean()
         self._num_plain = 0
         self._num_asked = 0  # since the last plain one
+        self._plain_every = PLAIN_EVERY
         self.seconds = 0.0
 
     @property
     def wants_plain(self) -> bool:
         """Whether the next step should be one without proposals."""
-        return self._num_plain < FIRST_PLAIN or self._num_asked >= PLAIN_EVERY
+        return self._num_plain < FIRST_PLAIN or self._num_asked >= self._plain_every
 
     def plain(self, num_decodes: int, rows: RowSeconds) -> float:
         """Return the seconds of a step without proposals, by ``rows`` where none was seen."""
@@ -64,10 +68,13 @@ class AskingSeconds:
         if num_decodes != self._num_decodes:
             self._num_decodes = num_decodes
             self._plain, self._asked = _Mean(), _Mean()
+            self._plain_every = PLAIN_EVERY
         if asked:
             self._num_asked += 1
             self._asked.add(seconds)
         else:
+            if self._num_asked >= self._plain_every:
+                self._plain_every = min(2 * self._plain_every, LONGEST_EVERY)
             self._num_plain += 1
             self._num_asked = 0
             self._plain.add(seconds)

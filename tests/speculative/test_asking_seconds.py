@@ -24,7 +24,7 @@ def test_both_kinds_of_steps_are_wanted_and_their_difference_is_found() -> None:
         seconds = (0.4 if asked else 0.3) * draw.uniform(0.95, 1.05)
         known.observe(4, seconds, asked=asked)
     assert kinds[:FIRST_PLAIN] == [False] * FIRST_PLAIN
-    assert kinds.count(False) == FIRST_PLAIN + 3
+    assert kinds.count(False) == FIRST_PLAIN + 2  # after 64 with proposals, and 128 more
     assert known.seconds == pytest.approx(0.1, abs=0.03)
 
 
@@ -34,6 +34,10 @@ def test_steps_of_another_load_are_not_compared() -> None:
         known.observe(1, 0.3, asked=False)
     known.observe(16, 1.0, asked=True)
     assert known.seconds == 0.0
+    for _ in range(PLAIN_EVERY - 1):
+        assert not known.wants_plain
+        known.observe(16, 1.0, asked=True)
+    assert known.wants_plain
 
 
 def test_one_long_step_says_little() -> None:
