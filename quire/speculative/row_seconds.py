@@ -52,8 +52,11 @@ class RowSeconds:
         """Whether there is anything to predict by."""
         return bool(self._seconds)
 
-    def predict(self, num_rows: int) -> float:
-        """Return the seconds of a step of ``num_rows``, at least 1; 0.0 when nothing is known."""
+    def predict(self, num_rows: float) -> float:
+        """Return the seconds of a step of ``num_rows``, at least 1; 0.0 when nothing is known.
+
+        Rows that come sometimes count as the part of one that they are on average.
+        """
         if not self._seconds:
             return 0.0
         shape = self._shape(*_place(num_rows))
@@ -80,7 +83,7 @@ class RowSeconds:
         return self._seconds[knot] * (1.0 - part) + self._seconds[knot + 1] * part
 
 
-def _place(num_rows: int) -> tuple[int, float]:
+def _place(num_rows: float) -> tuple[int, float]:
     """Return the knot at or before a number of rows, and how far it is on the way to the next."""
     knot = min(bisect_right(KNOTS, num_rows) - 1, len(KNOTS) - 2)
     return knot, (num_rows - KNOTS[knot]) / (KNOTS[knot + 1] - KNOTS[knot])
