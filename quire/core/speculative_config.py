@@ -214,6 +214,11 @@ class SpeculativeMethod:
         return bool(self.speculative_token_tree) or self.tree_width is not None
 
     @property
+    def looks_up(self) -> bool:
+        """Whether proposals are looked up, and there may be none."""
+        return self.method == "ngram"
+
+    @property
     def is_available(self) -> bool:
         """Whether the engine has this method."""
         return self.method in AVAILABLE_METHODS

@@ -83,7 +83,10 @@ class Lookahead:
             num_running: Each of them may need a block in the next step.
         """
         self._extended.clear()
-        if self._num_resting and len(plan.scheduled) == self._num_rows:
+        # Who comes, or goes on alone, is worth being asked for at once.
+        if plan.new_requests or len(plan.scheduled) != self._num_rows:
+            self._num_resting = 0
+        if self._num_resting:
             self._num_resting -= 1
             self._decodes_alone = False
             return

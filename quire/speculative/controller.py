@@ -98,9 +98,7 @@ class Controller:
             for method in methods
         }
         # A drafter gives nothing while it makes up for a prompt, which says nothing of the text.
-        self._found: dict[str, FoundRate] = {
-            m.method: FoundRate() for m in methods if m.method == "ngram"
-        }
+        self._found: dict[str, FoundRate] = {m.method: FoundRate() for m in methods if m.looks_up}
         self._asking = AskingSeconds()
         self._draft_seconds: dict[str, DraftSeconds] = {m.method: DraftSeconds() for m in methods}
         self._sequences: dict[str, Speculating] = {}

@@ -140,12 +140,15 @@ class UpTo:
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.num_resting = 0
+        self.asked: list[list[str]] = []
 
     def choose(self, decodes: Sequence[Request], num_other_rows: int) -> list[int]:
+        self.asked.append([request.request_id for request in decodes])
         return [self.most] * len(decodes)
 
     def rest(self) -> int:
-        return 0
+        return self.num_resting
 
     def observe(self, request: Request, result: SequenceResult) -> None:
         assert result.num_accepted <= result.num_proposed <= self.most

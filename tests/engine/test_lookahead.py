@@ -72,6 +72,22 @@ def test_the_first_token_waits_for_no_proposal(start, proposing):
     assert lookahead[1] == [4, 4]
 
 
+def test_nobody_is_asked_in_a_rest_until_somebody_comes_or_goes(start, proposing):
+    run = start(executor_class=proposing, most_proposed=0)
+    policy = run.engine.scheduler.lookahead.policy
+    policy.num_resting = 4
+    run.add("a", [1, 2], max_tokens=8)
+    run.finish()
+    assert policy.asked == [["a"], ["a"]]  # in the first of its 7 steps after the prompt, and later
+    run.add("b", [1, 2], max_tokens=4)
+    for _ in range(3):
+        run.step()
+    run.add("c", [3], max_tokens=8)
+    run.finish()
+    # c's prompt in b's last step, then c alone, and again after four steps.
+    assert policy.asked[2:] == [["b"], ["b"], ["c"], ["c"]]
+
+
 def test_a_step_draws_no_more_than_there_are_rows_of_logits(start, proposing):
     run = start(executor_class=proposing, most_proposed=30, max_num_seqs=20)
     for i in range(20):
