@@ -83,7 +83,7 @@ class Lookahead:
             num_running: Each of them may need a block in the next step.
         """
         self._extended.clear()
-        # Who comes, or goes on alone, is worth being asked for at once.
+        # A new request, or one that goes on alone, is worth asking for at once.
         if plan.new_requests or len(plan.scheduled) != self._num_rows:
             self._num_resting = 0
         if self._num_resting:
