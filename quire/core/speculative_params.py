@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NoReturn, TypeAlias
 
 from quire.core.errors import InvalidSamplingParamsError
@@ -121,7 +121,8 @@ def choose_speculation(
         return None
     if not methods:
         if wish != SpeculativeParams():
-            _refuse("", "needs a server that runs with --speculative-config", asked)
+            given = {name: value for name, value in asdict(wish).items() if value is not None}
+            _refuse("", "needs a server that runs with --speculative-config", given)
         return None
     by_name = {method.method: method for method in methods}
     if wish.method is not None and wish.method not in by_name:

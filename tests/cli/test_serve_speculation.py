@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -170,3 +171,18 @@ def test_the_names_of_llama_server(process: ServeProcess) -> None:
     ):
         answer = post(process, "/completion", **shaped("/completion", **wrong))
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_a_server_without_methods_refuses_what_it_would_have_to_ignore(
+    model: Path, device: str
+) -> None:
+    arguments = [str(model), "--device", device, "--memory", "32MiB", "--threads", "1"]
+    with ServeProcess(arguments) as plain:
+        plain.wait_ready()
+        answer = post(plain, "/completion", **shaped("/completion", **{"speculative.n_max": 0}))
+        assert answer.status_code == 200, answer.text
+        answer = post(plain, "/completion", **shaped("/completion", **{"speculative.n_max": 2}))
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "speculative")
+        assert "--speculative-config" in error["message"]
+        assert "got {'num_speculative_tokens': 2}" in error["message"]
