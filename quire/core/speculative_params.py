@@ -120,8 +120,8 @@ def choose_speculation(
     if wish.is_off:
         return None
     if not methods:
-        if wish != SpeculativeParams():
-            given = {name: value for name, value in asdict(wish).items() if value is not None}
+        given = {name: value for name, value in asdict(wish).items() if value is not None}
+        if given:
             _refuse("", "needs a server that runs with --speculative-config", given)
         return None
     by_name = {method.method: method for method in methods}
