@@ -117,6 +117,11 @@ class AttentionPlan {
   int64_t num_positions() const { return num_positions_; }
   // Whether everything points into the cache.
   bool inside() const { return inside_; }
+  // The same of what the arrays hold now.
+  bool check_again() {
+    num_positions_ = 0;
+    return inside_ = check();
+  }
 
  private:
   bool check() {
@@ -203,7 +208,7 @@ class PagedAttention {
   }
 
   // False, and nothing done, when the step points outside the tables or the cache is another's.
-  bool run(nb::handle qkv, const AttentionPlan& plan, int64_t layer, nb::handle out) const {
+  bool run(nb::handle qkv, AttentionPlan& plan, int64_t layer, nb::handle out) const {
     const int64_t out_width = layer_.num_heads * layer_.head_dim;
     const int64_t width = out_width + 2 * layer_.num_kv_heads * layer_.head_dim;
     const Output<float> rows(qkv, plan.num_tokens() * width);
@@ -211,17 +216,28 @@ class PagedAttention {
     const KVCache& cache = plan.cache();
     if (!plan.inside() || plan.num_sections() != layer_.num_sections || layer < 0 ||
         layer >= cache.num_layers() || cache.head_dim() != layer_.head_dim ||
-        cache.num_kv_heads() != layer_.num_kv_heads ||
-        (layer_.cosines && plan.num_positions() > layer_.max_positions))
+        cache.num_kv_heads() != layer_.num_kv_heads || !has_angles(plan))
       return false;
     const KVBlocks blocks = cache.layer(layer);
-    const GilRelease release(plan.num_tokens() * width * 64);
-    kernels().rope_and_cache(layer_, blocks, plan.batch(), rows);
-    kernels().paged_attention(layer_, blocks, plan.batch(), rows, result);
-    return true;
+    const auto attend = [=, this, &plan, rows = rows.get(), result = result.get()] {
+      kernels().rope_and_cache(layer_, blocks, plan.batch(), rows);
+      kernels().paged_attention(layer_, blocks, plan.batch(), rows, result);
+      return true;
+    };
+    if (Recording* recording = Recording::open()) {
+      recording->hold(nb::find(*this));
+      recording->hold(nb::find(plan));
+    }
+    return make_call(plan.num_tokens() * width * 64, attend, [=, this, &plan] {
+      return plan.check_again() && has_angles(plan) && attend();
+    });
   }
 
  private:
+  bool has_angles(const AttentionPlan& plan) const {
+    return !layer_.cosines || plan.num_positions() <= layer_.max_positions;
+  }
+
   Optional<float> cosines_, sines_;
   std::vector<int64_t> sections_;
   Optional<float> q_norm_, k_norm_;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "bindings/recording.h"
 #include "include/kernels.h"
 
 namespace quire {
@@ -29,6 +30,7 @@ class Buffer {
     if (bytes < min_bytes)
       refuse("buffer must have at least %zu bytes; got %zu.", min_bytes, bytes);
     if (element && size != element) refuse("elements must have %zu bytes; got %zu.", element, size);
+    if (Recording* recording = Recording::open()) recording->hold(object);
   }
   ~Buffer() { PyBuffer_Release(&view_); }
   Buffer(const Buffer&) = delete;
@@ -52,7 +54,8 @@ class Input {
  public:
   Input(nb::handle object, int64_t count)
       : buffer_(object, static_cast<size_t>(count) * sizeof(T), false, sizeof(T)) {}
-  operator const T*() const { return static_cast<const T*>(buffer_.data()); }
+  operator const T*() const { return get(); }
+  const T* get() const { return static_cast<const T*>(buffer_.data()); }
 
  private:
   Buffer buffer_;
@@ -63,7 +66,8 @@ class Output {
  public:
   Output(nb::handle object, int64_t count)
       : buffer_(object, static_cast<size_t>(count) * sizeof(T), true, sizeof(T)) {}
-  operator T*() const { return static_cast<T*>(buffer_.data()); }
+  operator T*() const { return get(); }
+  T* get() const { return static_cast<T*>(buffer_.data()); }
 
  private:
   Buffer buffer_;
@@ -80,5 +84,22 @@ class GilRelease {
  private:
   std::optional<nb::gil_scoped_release> release_;
 };
+
+// Make a call of some work, and keep it where a recording is open; `again` is what is kept.
+template <class Call, class Again>
+bool make_call(int64_t work, Call call, Again again) {
+  bool done;
+  {
+    const GilRelease release(work);
+    done = call();
+  }
+  if (Recording* recording = Recording::open(); recording && done) recording->add(work, again);
+  return done;
+}
+
+template <class Call>
+bool make_call(int64_t work, Call call) {
+  return make_call(work, call, call);
+}
 
 }  // namespace quire

@@ -1,6 +1,6 @@
 // What the bindings of linears share: the arrays of one call, checked, and the bias.
 #pragma once
-
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -33,19 +33,21 @@ class LinearCall {
   int64_t column_;
 };
 
+inline bool ids_inside(const int32_t* ids, int64_t num_ids, int64_t bound) {
+  return std::all_of(ids, ids + num_ids, [=](int32_t id) { return id >= 0 && id < bound; });
+}
+
 // Rows ids (num_ids,), all below out_features, to out (num_ids, in_features).
 class LookupCall {
  public:
   LookupCall(int64_t in_features, int64_t out_features, nb::handle ids, int64_t num_ids,
              nb::handle out)
       : ids_(ids, num_ids), out_(out, num_ids * in_features) {
-    const int32_t* rows = ids_;
-    for (int64_t i = 0; i < num_ids; ++i)
-      if (rows[i] < 0 || rows[i] >= out_features)
-        throw std::invalid_argument("[lookup] ids must lie inside the table.");
+    if (!ids_inside(ids_, num_ids, out_features))
+      throw std::invalid_argument("[lookup] ids must lie inside the table.");
   }
-  const int32_t* ids() const { return ids_; }
-  float* out() const { return out_; }
+  const int32_t* ids() const { return ids_.get(); }
+  float* out() const { return out_.get(); }
 
  private:
   Input<int32_t> ids_;

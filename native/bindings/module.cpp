@@ -3,6 +3,7 @@
 
 namespace quire {
 void bind_attention(nanobind::module_& m);
+void bind_draft_chain(nanobind::module_& m);
 void bind_experts(nanobind::module_& m);
 void bind_gguf(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
@@ -25,6 +26,7 @@ NB_MODULE(_native, m) {
   quire::bind_ops(m);
   quire::bind_probe(m);
   quire::bind_quantized(m);
+  quire::bind_draft_chain(m);
   quire::bind_experts(m);
   quire::bind_runtime(m);
   quire::bind_sampling(m);

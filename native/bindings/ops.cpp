@@ -16,7 +16,7 @@ class Residual {
   Residual(nb::handle array, int64_t count) {
     if (!array.is_none()) rows_.emplace(array, count);
   }
-  operator float*() const { return rows_ ? static_cast<float*>(*rows_) : nullptr; }
+  float* get() const { return rows_ ? rows_->get() : nullptr; }
 
  private:
   std::optional<Output<float>> rows_;
@@ -31,8 +31,11 @@ void rms_norm(nb::handle x, nb::handle residual, nb::handle weight, float eps, i
   const Input<float> input(x, rows * columns), scale(weight, columns);
   const Residual added(residual, rows * columns);
   const Output<float> output(out, rows * columns);
-  const GilRelease release(rows * columns * cost);
-  kernels().rms_norm(input, added, scale, eps, rows, columns, output);
+  make_call(rows * columns * cost,
+            [=, x = input.get(), residual = added.get(), weight = scale.get(), out = output.get()] {
+              kernels().rms_norm(x, residual, weight, eps, rows, columns, out);
+              return true;
+            });
 }
 
 void layer_norm(nb::handle x, nb::handle residual, nb::handle weight, nb::handle bias, float eps,
@@ -40,22 +43,29 @@ void layer_norm(nb::handle x, nb::handle residual, nb::handle weight, nb::handle
   const Input<float> input(x, rows * columns), scale(weight, columns), shift(bias, columns);
   const Residual added(residual, rows * columns);
   const Output<float> output(out, rows * columns);
-  const GilRelease release(rows * columns * cost);
-  kernels().layer_norm(input, added, scale, shift, eps, rows, columns, output);
+  make_call(rows * columns * cost, [=, x = input.get(), residual = added.get(),
+                                    weight = scale.get(), bias = shift.get(), out = output.get()] {
+    kernels().layer_norm(x, residual, weight, bias, eps, rows, columns, out);
+    return true;
+  });
 }
 
 void activation(nb::handle x, int which, int64_t rows, int64_t columns, nb::handle out) {
   const Input<float> input(x, rows * columns);
   const Output<float> output(out, rows * columns);
-  const GilRelease release(rows * columns * cost);
-  kernels().activation(input, static_cast<Activation>(which), rows, columns, output);
+  make_call(rows * columns * cost, [=, x = input.get(), out = output.get()] {
+    kernels().activation(x, static_cast<Activation>(which), rows, columns, out);
+    return true;
+  });
 }
 
 void gated_activation(nb::handle x, int which, int64_t rows, int64_t columns, nb::handle out) {
   const Input<float> input(x, 2 * rows * columns);
   const Output<float> output(out, rows * columns);
-  const GilRelease release(rows * columns * cost);
-  kernels().gated_activation(input, static_cast<Activation>(which), rows, columns, output);
+  make_call(rows * columns * cost, [=, x = input.get(), out = output.get()] {
+    kernels().gated_activation(x, static_cast<Activation>(which), rows, columns, out);
+    return true;
+  });
 }
 
 // False, and nothing done, when a row is outside the table; gather_rows the same.
@@ -64,9 +74,11 @@ bool add_rows(nb::handle x, nb::handle table, int64_t table_rows, nb::handle row
   const Output<float> output(x, count * columns);
   const Input<float> added(table, table_rows * columns);
   const Input<int32_t> index(rows, count);
-  if (!inside(index, count, table_rows)) return false;
-  kernels().add_rows(output, added, index, count, columns);
-  return true;
+  return make_call(0, [=, x = output.get(), table = added.get(), rows = index.get()] {
+    if (!inside(rows, count, table_rows)) return false;
+    kernels().add_rows(x, table, rows, count, columns);
+    return true;
+  });
 }
 
 bool gather_rows(nb::handle x, int64_t x_rows, nb::handle rows, int64_t count, int64_t columns,
@@ -74,10 +86,24 @@ bool gather_rows(nb::handle x, int64_t x_rows, nb::handle rows, int64_t count, i
   const Input<float> input(x, x_rows * columns);
   const Input<int32_t> index(rows, count);
   const Output<float> output(out, count * columns);
-  if (!inside(index, count, x_rows)) return false;
-  const GilRelease release(count * columns);
-  kernels().gather_rows(input, index, count, columns, output);
-  return true;
+  return make_call(count * columns, [=, x = input.get(), rows = index.get(), out = output.get()] {
+    if (!inside(rows, count, x_rows)) return false;
+    kernels().gather_rows(x, rows, count, columns, out);
+    return true;
+  });
+}
+
+// False, and nothing done, when a column is outside the result.
+bool spread_columns(nb::handle x, nb::handle columns, int64_t rows, int64_t count, int64_t width,
+                    nb::handle out) {
+  const Input<float> input(x, rows * count);
+  const Input<int32_t> index(columns, count);
+  const Output<float> output(out, rows * width);
+  return make_call(rows * width, [=, x = input.get(), columns = index.get(), out = output.get()] {
+    if (!inside(columns, count, width)) return false;
+    kernels().spread_columns(x, columns, rows, count, width, out);
+    return true;
+  });
 }
 
 void route(nb::handle logits, int64_t rows, int64_t num_experts, int64_t top_k, bool renormalize,
@@ -112,6 +138,7 @@ void bind_ops(nb::module_& m) {
   m.def("gated_activation", gated_activation);
   m.def("add_rows", add_rows);
   m.def("gather_rows", gather_rows);
+  m.def("spread_columns", spread_columns);
   m.def("route", route);
   m.def("combine_experts", combine_experts);
 }

@@ -36,21 +36,31 @@ class PackedWeights {
     const ExpertMatrix weights = matrix();
     const int64_t inputs = weights.in_features(), outputs = weights.out_features();
     const LinearCall call(inputs, outputs, x, num_rows, out, column, columns);
-    const GilRelease release(num_rows * inputs * outputs / 8);
-    if (weights.floats)
-      kernels().linear(*weights.floats, call.x(), num_rows, call.out(), columns);
-    else
-      kernels().linear_quantized(*weights.quantized, call.x(), num_rows, call.out(), columns);
+    hold_this();
+    make_call(num_rows * inputs * outputs / 8, [=, from = call.x(), to = call.out()] {
+      if (weights.floats)
+        kernels().linear(*weights.floats, from, num_rows, to, columns);
+      else
+        kernels().linear_quantized(*weights.quantized, from, num_rows, to, columns);
+      return true;
+    });
   }
 
   void lookup(nb::handle ids, int64_t num_ids, nb::handle out) const {
     const ExpertMatrix weights = matrix();
     const LookupCall call(weights.in_features(), weights.out_features(), ids, num_ids, out);
-    const GilRelease release(num_ids * weights.in_features() * (weights.floats ? 16 : 32));
-    if (weights.floats)
-      kernels().lookup_rows(*weights.floats, call.ids(), num_ids, call.out());
-    else
-      kernels().lookup_quantized(*weights.quantized, call.ids(), num_ids, call.out());
+    const auto lookup = [=, rows = call.ids(), to = call.out()] {
+      if (weights.floats)
+        kernels().lookup_rows(*weights.floats, rows, num_ids, to);
+      else
+        kernels().lookup_quantized(*weights.quantized, rows, num_ids, to);
+      return true;
+    };
+    hold_this();
+    make_call(num_ids * weights.in_features() * (weights.floats ? 16 : 32), lookup,
+              [=, rows = call.ids(), bound = weights.out_features()] {
+                return ids_inside(rows, num_ids, bound) && lookup();
+              });
   }
 
   Bytes bytes(nb::handle owner) const { return Bytes(data_, {bytes_}, owner); }
@@ -80,6 +90,10 @@ class PackedWeights {
   virtual void use_bias(const float* bias) = 0;
 
  private:
+  void hold_this() const {
+    if (Recording* recording = Recording::open()) recording->hold(nb::find(*this));
+  }
+
   size_t bytes_ = 0;
   char* data_ = nullptr;
   std::unique_ptr<AlignedMemory> own_, bias_;

@@ -9,9 +9,12 @@ Activations are of the backend's ``activation_dtype``, logits float32, indices i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.block_matrix import BlockMatrix
@@ -188,6 +191,53 @@ class SamplingBatch:
     mask_rows: Array
 
 
+#: A head's step: its outputs (L, D) and logits (L, V) from a batch of L rows and features (L, D).
+Forward = Callable[[ForwardBatch, Array], tuple[Array, Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainShape:
+    """Sizes of a :class:`DraftChain`.
+
+    Attributes:
+        num_rows: L.
+        max_blocks: Most KV blocks of a row.
+        block_size: Tokens per block.
+        size: D.
+    """
+
+    num_rows: int
+    max_blocks: int
+    block_size: int
+    size: int
+
+
+class DraftChain(Protocol):
+    """A head's steps of one position, each with the token drawn from the step before.
+
+    Attributes:
+        outputs: (L, D) of the last step.
+    """
+
+    outputs: Array
+
+    def run(
+        self, batch: ForwardBatch, features: Array, sampling: SamplingBatch, steps: int
+    ) -> npt.NDArray[np.int32]:
+        """Take up to ``steps`` steps.
+
+        Args:
+            batch: The first one, one position of each row, on the host.
+            features: (L, D) of it.
+            sampling: What the first token is drawn with, without penalties, bias, or masks.
+            steps: At least 1; every row has blocks for them.
+
+        Returns:
+            (n, L) int32 tokens; less than ``steps`` where a row got none, as -1 in the last.
+        """
+        ...
+
+
 class Backend(Protocol):
     """One per device, made once at load. See ``kernels/<op>.py`` for each op's definition."""
 
@@ -312,6 +362,14 @@ class Backend(Protocol):
 
     def scatter_rows(self, x: Array, rows: Array, out: Array) -> Array:
         """``out[rows[i]] = x[i]``; the other rows stay."""
+        ...
+
+    def spread_columns(self, x: Array, columns: Array, out: Array) -> Array:
+        """``out[:, columns[i]] = x[:, i]``; -inf elsewhere."""
+        ...
+
+    def draft_chain(self, forward: Forward, shape: ChainShape) -> DraftChain | None:
+        """Prepare several steps of a head as one call; None where this backend cannot."""
         ...
 
     def route(self, logits: Array, top_k: int, renormalize: bool) -> tuple[Array, Array]:

@@ -1,8 +1,10 @@
-"""Ops that pick rows of a table: their definition and the checks.
+"""Ops that pick rows of a table or place columns: their definition and the checks.
 
 ``add_rows``: ``x[t] += table[rows[t]]`` in place, for x (T, D) and table (P, D) float32.
 ``gather_rows``: ``out[i] = x[rows[i]]`` for x (T, D), rows (L,) int32 and out (L, D).
 ``scatter_rows``: ``out[rows[i]] = x[i]`` for x (L, D), rows (L,) int32 and out (T, D).
+``spread_columns``: ``out[:, columns[i]] = x[:, i]``, -inf elsewhere, for x (L, W), columns (W,)
+int32 and out (L, V).
 """
 
 from __future__ import annotations
@@ -24,8 +26,21 @@ def check(op: str, table: Array, rows: Array, out: Array) -> None:
         )
 
 
-def refuse_row(op: str, num_rows: int) -> UnsupportedInputError:
-    """Return the error for an index outside a table of ``num_rows``."""
+def check_columns(x: Array, columns: Array, out: Array) -> None:
+    """Refuse ``out`` of other rows than ``x``, or not one index for each column of ``x``.
+
+    Raises:
+        UnsupportedInputError: Shapes disagree. Indices are checked where they are used.
+    """
+    if tuple(x.shape) != (out.shape[0], *columns.shape):
+        raise UnsupportedInputError(
+            f"[spread_columns] x must have shape ({out.shape[0]}, {columns.shape[0]}), a column "
+            f"for each index; got {tuple(x.shape)}."
+        )
+
+
+def refuse_row(op: str, count: int, what: str = "rows") -> UnsupportedInputError:
+    """Return the error for an index outside a table of ``count`` rows, or columns."""
     return UnsupportedInputError(
-        f"[{op}] rows must be in [0, {num_rows}); got at least one outside."
+        f"[{op}] {what} must be in [0, {count}); got at least one outside."
     )

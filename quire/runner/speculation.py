@@ -17,13 +17,14 @@ from quire.core.step import SchedulerOutput, StepOutput
 from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.layers.residual_capture import ResidualCapture
-from quire.layers.sampler import FloatArray, Sampler
+from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder, HiddenStates
+from quire.runner.draft_draws import DraftDraws
 from quire.runner.proposer_failures import ProposerFailures
 from quire.runner.sampling_state import SamplingState
 from quire.runner.state_reading import ComputedRows, StateReading
 from quire.speculative.proposer import Chances, Proposer, TreeProposer
-from quire.speculative.rejection import DRAFT, Rejection, stream_seed
+from quire.speculative.rejection import Rejection
 from quire.speculative.target_states import StateReader
 from quire.speculative.token_tree import TreeShape, tree_shape
 
@@ -46,6 +47,7 @@ class Speculation:
         self._table = table
         self._sampling = sampling
         self._sampler = sampler
+        self._draws = DraftDraws(sampling, sampler)
         self._methods = methods
         self._proposers = proposers
         self._shapes: dict[str, TreeShape] = {
@@ -54,8 +56,6 @@ class Speculation:
         self._failures = {name: ProposerFailures(name) for name in proposers}
         self._row_methods: dict[int, str] = {}
         self._extra_keys: dict[int, tuple[str, ...]] = {}
-        self._rejecting: set[int] = set()  # rows that ask for acceptance by rejection
-        self._drafts: dict[int, list[FloatArray]] = {}  # of these, what their proposals come from
         readers = {n: p for n, p in proposers.items() if isinstance(p, StateReader)}
         self._states = StateReading(table, model, readers, self._failures) if readers else None
         self._forks: list[tuple[int, int]] = []  # of this step
@@ -84,7 +84,7 @@ class Speculation:
             # A grammar drops proposals for what they are, which rejection must not: the target's
             # own draws verify those of its rows.
             if chosen.acceptance == "rejection" and params.structured_outputs is None:
-                self._rejecting.add(row)
+                self._draws.rejecting.add(row)
 
     def fork(self, parent: int, child: int, params: SamplingParams) -> None:
         """Have a sequence that splits off from another one."""
@@ -95,7 +95,7 @@ class Speculation:
     def forget(self, row: int) -> None:
         """Let go of a row that was begun; the table still has its tokens."""
         if row in self._row_methods:
-            self._rejecting.discard(row)
+            self._draws.rejecting.discard(row)
             del self._extra_keys[row]
             method = self._row_methods.pop(row)
             with self._failures[method]:
@@ -114,7 +114,7 @@ class Speculation:
             (B,) int32, how many each request of the plan got; None when nobody got any.
         """
         self._forks.clear()
-        self._drafts.clear()
+        self._draws.drafts.clear()
         self.parents.clear()
         asked: dict[tuple[str, TreeShape | None], list[tuple[int, int, int]]] = {}
         wanting = [(i, r) for i, r in enumerate(plan.scheduled) if r.num_lookahead_tokens]
@@ -179,9 +179,9 @@ class Speculation:
 
     def rejection(self, row: int) -> Rejection | None:
         """Return what verifies the row's proposals of this step; None: the target's own draws."""
-        if row not in self._rejecting:
+        if row not in self._draws.rejecting:
             return None
-        drafts = self._drafts.get(row)
+        drafts = self._draws.drafts.get(row)
         seed = self._sampling.seed(row)
         return Rejection(seed, None if drafts is None else np.stack(drafts))
 
@@ -189,7 +189,7 @@ class Speculation:
         """Return by which method a row gets proposals, and the form of its tree."""
         method = self._row_methods[row]
         # Rules look at the tokens before a draw, which the table has in the order of a chain.
-        is_chain = row in self._rejecting or self._sampling.has_rules(row)
+        is_chain = row in self._draws.rejecting or self._sampling.has_rules(row)
         return method, None if is_chain else self._shapes.get(method)
 
     def _rank(
@@ -217,24 +217,12 @@ class Speculation:
         proposer = self._proposers[method]
         with self._failures[method]:
             if shape is None:
-                counts: list[int] = proposer.propose(rows, most, self._draw).tolist()
+                counts: list[int] = proposer.propose(rows, most, self._draws).tolist()
                 return counts
             assert isinstance(proposer, TreeProposer), f"{method} has no trees"
             trees = proposer.propose_trees(rows, most, shape, self._rank)
             self.parents.update(zip(rows.tolist(), trees, strict=True))
             return [len(parents) for parents in trees]
         for row in rows.tolist():
-            self._drafts.pop(row, None)
+            self._draws.drafts.pop(row, None)
         return [0] * len(rows)
-
-    def _draw(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:
-        batch = self._sampling.draft_batch(rows, lengths)
-        rejecting = [i for i, row in enumerate(rows.tolist()) if row in self._rejecting]
-        if rejecting:
-            # Their proposals must not depend on the numbers by which the target draws.
-            own = self._sampler.select(logits, np.array(rejecting, np.int32))
-            drawn_from = self._sampling.draft_batch(rows[rejecting], lengths[rejecting])
-            for i, q in zip(rejecting, self._sampler.probabilities(own, drawn_from), strict=True):
-                self._drafts.setdefault(int(rows[i]), []).append(q)
-                batch.seed[i] = stream_seed(int(batch.seed[i]), DRAFT)
-        return self._sampler.draw(logits, batch)

@@ -34,6 +34,11 @@ class DraftedRows:
         self._depth = 0
         self._all_reach = _least(most)  # if all draws are possible
 
+    @property
+    def least_left(self) -> int:
+        """Tokens that each row that goes on may get still."""
+        return self._all_reach - self._depth
+
     def append(self, tokens: IntArray) -> IntArray | None:
         """Append a drafted token (L,) to each row that goes on; -1 ends a row without one.
 

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from quire.kernels.backend import SamplingBatch
 from quire.kernels.forward_batch import Array
 from quire.kernels.token_table import IntArray
 from quire.speculative.token_tree import TreeShape
@@ -37,6 +38,17 @@ class Draw(Protocol):
 
         Returns:
             (B,) int32; -1 where no token is possible.
+        """
+        ...
+
+
+class ChainDraw(Draw, Protocol):
+    """A draw that a backend may do by itself, for a chain of tokens."""
+
+    def plain(self, rows: IntArray, lengths: IntArray) -> SamplingBatch | None:
+        """Return what a draw needs besides logits, or None where it asks more than numbers.
+
+        Then the position alone is another one for the next token.
         """
         ...
 
@@ -76,7 +88,7 @@ class Proposer(Protocol):
         """
         ...
 
-    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+    def propose(self, rows: IntArray, most: IntArray, draw: ChainDraw) -> IntArray:
         """Write proposed tokens into the table, after the tokens that the rows have.
 
         ``token_ids`` has room for them and ``num_tokens`` stays as it is.

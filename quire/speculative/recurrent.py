@@ -23,7 +23,7 @@ from quire.kernels.tree_batch import add_trees
 from quire.models.draft_heads.recurrent import RecurrentHead
 from quire.speculative.draft_model import MAX_TOKENS, share
 from quire.speculative.drafted_rows import DraftedRows
-from quire.speculative.proposer import Draw, Rank
+from quire.speculative.proposer import ChainDraw, Rank
 from quire.speculative.slot_keys import SlotKeys
 from quire.speculative.state_log import Places, StateLog
 from quire.speculative.target_states import ComputedStates, WantedStates
@@ -115,7 +115,7 @@ class RecurrentProposer:
         """Keep the states until proposals are asked for."""
         self._log.append(computed)
 
-    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+    def propose(self, rows: IntArray, most: IntArray, draw: ChainDraw) -> IntArray:
         """Write proposals into the table; see the protocol."""
         counts = np.zeros(len(rows), np.int32)
         most = np.minimum(most, self._max_model_len - self._table.num_tokens[rows])
@@ -182,22 +182,46 @@ class RecurrentProposer:
         return _KnownPairs(live, starts[live], outputs, logits)
 
     def _draft(
-        self, rows: IntArray, places: Sequence[Places], most: IntArray, draw: Draw
+        self, rows: IntArray, places: Sequence[Places], most: IntArray, draw: ChainDraw
     ) -> IntArray:
         pairs = self._compute_known(rows, places)
         live, starts, outputs, logits = pairs.live, pairs.starts, pairs.outputs, pairs.logits
         counts = np.zeros(len(rows), np.int32)
         drafted = DraftedRows(self._table, rows[live], most[live])
-        while len(drafted.rows):
-            went_on = drafted.append(draw(logits, drafted.rows, drafted.lengths))
+        if not len(drafted.rows):
+            return counts
+        tokens = draw(logits, drafted.rows, drafted.lengths)
+        while True:
+            went_on = drafted.append(tokens)
             if not len(drafted.rows):
                 break
             if went_on is not None:
                 starts, outputs = starts[went_on], self._pick(outputs, went_on)
-            batch = self._batch(drafted.rows, starts, drafted.lengths - 1, None)
-            outputs, logits = self._forward(batch, outputs)
+            outputs, tokens = self._draw_next(drafted, starts, outputs, draw)
         counts[live] = drafted.counts
         return counts
+
+    def _draw_next(
+        self, drafted: DraftedRows, starts: IntArray, outputs: Array, draw: ChainDraw
+    ) -> tuple[Array, IntArray]:
+        """Append what one call drafts but its last tokens (L,); return outputs (L, D) and these."""
+        rows, lengths = drafted.rows, drafted.lengths
+        batch = self._batch(rows, starts, lengths - 1, None)
+        sampling = draw.plain(rows, lengths)
+        if sampling is not None:
+            if not self._head.has_chain(len(rows)):
+                outputs = self._pick(outputs, np.arange(len(rows), dtype=np.int32))
+            chain = self._head.chain(len(rows), self._table.block_ids.shape[1], self._kv_cache)
+            if chain is not None:
+                steps = drafted.least_left
+                most = int((lengths - starts).max()) + steps - 1
+                batch.block_tables = self._blocks(rows, starts, most)
+                tokens = chain.run(batch, outputs, sampling, steps)
+                for drawn in tokens[:-1]:
+                    drafted.append(drawn)
+                return chain.outputs, tokens[-1]
+        outputs, logits = self._forward(batch, outputs)
+        return outputs, draw(logits, rows, lengths)
 
     def _pick(self, outputs: Array, at: IntArray) -> Array:
         """Copy some rows of a head's outputs (L, D)."""
@@ -222,11 +246,15 @@ class RecurrentProposer:
             batch = ragged_batch(self._table, self._block_size, rows, starts, lengths)
         if firsts.any():
             batch.seq_lens = batch.seq_lens - firsts
-            width = -(-int(batch.seq_lens.max()) // self._block_size)
-            columns = (firsts // self._block_size)[:, None] + np.arange(width)
-            columns = np.minimum(columns, self._table.block_ids.shape[1] - 1)
-            batch.block_tables = np.ascontiguousarray(self._table.block_ids[rows[:, None], columns])
+            batch.block_tables = self._blocks(rows, firsts, int(batch.seq_lens.max()))
         return batch
+
+    def _blocks(self, rows: IntArray, firsts: IntArray, length: int) -> IntArray:
+        """Return the blocks of ``length`` positions of each row from its first one on."""
+        width = -(-length // self._block_size)
+        columns = (firsts // self._block_size)[:, None] + np.arange(width)
+        columns = np.minimum(columns, self._table.block_ids.shape[1] - 1)
+        return np.ascontiguousarray(self._table.block_ids[rows[:, None], columns])
 
     def _waiting(self, row: int, num_tokens: int) -> Places | None:
         """Return where the states are of the pairs of a row that wait.

@@ -14,6 +14,7 @@ from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.outputs import RequestOutput
 from quire.core.speculative_params import SpeculativeParams
+from quire.kernels.cpu.backend import CpuBackend
 from quire.models.hub import ASSETS
 from tests.draft_heads import medusa_tensors, write_head
 
@@ -186,6 +187,27 @@ def test_a_warm_prefix_is_drafted_from_as_a_cold_one(create: Create, method: str
         held.append((after[0] - before[0]) / (after[1] - before[1]))
     assert outputs[0].num_cached_tokens > 64
     assert held[1] > 0.9 * held[0] > 0
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_drafts_of_one_call_are_those_of_single_steps(
+    create: Create, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many are drafted, and hold, for requests that end one after the other."""
+    chats: list[Any] = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+    own = [
+        SamplingParams(temperature=0.6 * (i % 2), seed=i, max_tokens=30 + 20 * i)
+        for i in range(len(PROMPTS))
+    ]
+    stems = "drafts", "draft_tokens", "accepted_tokens"
+    found = []
+    for _ in range(2):
+        llm = create(speculative_config={"method": method, "adaptive": False})
+        outputs = results(llm.chat(chats, own))
+        found.append((outputs, [count(llm, stem) for stem in stems]))
+        monkeypatch.setattr(CpuBackend, "draft_chain", lambda *_: None)
+    assert found[0] == found[1]
+    assert found[0][1][2] > 0
 
 
 def test_memory_is_counted(create: Create, heads: dict[str, Path]) -> None:

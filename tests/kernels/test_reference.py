@@ -62,6 +62,13 @@ def test_rows():
     assert torch.equal(BACKEND.gather_rows(table, rows, torch.empty(2, 4)), table[[5, 0]])
     with pytest.raises(UnsupportedInputError, match="rows must be in"):
         BACKEND.gather_rows(table, torch.tensor([6], dtype=torch.int32), torch.empty(1, 4))
+    spread = BACKEND.spread_columns(
+        x, torch.tensor([4, 0, 1, 2], dtype=torch.int32), torch.empty(2, 5)
+    )
+    assert torch.equal(spread[:, [4, 0, 1, 2]], x)
+    assert bool((spread[:, 3] == -torch.inf).all())
+    with pytest.raises(UnsupportedInputError, match="columns must be in"):
+        BACKEND.spread_columns(x, torch.tensor([0, 1, 2, 5], dtype=torch.int32), torch.empty(2, 5))
 
 
 def test_linear_stacks_and_rounds_its_weights():

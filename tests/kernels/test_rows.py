@@ -42,6 +42,26 @@ def test_rows_outside_are_refused_and_nothing_is_written(row: int) -> None:
     assert not x.any()
 
 
+@pytest.mark.parametrize("columns", [[], [6], [5, 0, 3]])
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_columns_are_placed_in_wider_rows(isa: str, rows: int, columns: list[int]) -> None:
+    x = np.random.default_rng(0).standard_normal((rows, len(columns))).astype(np.float32)
+    want = np.full((rows, 7), -np.inf, np.float32)
+    want[:, columns] = x
+    out = BACKEND.spread_columns(x, np.array(columns, np.int32), np.ones_like(want))
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("column", [-1, 7])
+def test_columns_outside_are_refused_and_nothing_is_written(column: int) -> None:
+    x, out = np.ones((1, 2), np.float32), np.zeros((1, 7), np.float32)
+    with pytest.raises(UnsupportedInputError, match=r"columns must be in \[0, 7\)"):
+        BACKEND.spread_columns(x, np.array([0, column], np.int32), out)
+    with pytest.raises(UnsupportedInputError, match=r"x must have shape \(1, 3\)"):
+        BACKEND.spread_columns(x, np.zeros(3, np.int32), out)
+    assert not out.any()
+
+
 def test_wrong_shapes_are_refused() -> None:
     table = np.ones((5, 4), np.float32)
     with pytest.raises(UnsupportedInputError, match="results"):

@@ -17,6 +17,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from quire.core.errors import ModelLoadError  # noqa: E402
 from quire.core.kv_cache_spec import KVCacheSpec  # noqa: E402
+from quire.kernels.backend import SamplingBatch  # noqa: E402
 from quire.kernels.registry import create_backend  # noqa: E402
 from quire.kernels.token_table import IntArray, TokenTable  # noqa: E402
 from quire.models.config_reader import read_model_config  # noqa: E402
@@ -33,6 +34,7 @@ from quire.training.head_files import load_head  # noqa: E402
 from quire.training.mtp import MTPHead  # noqa: E402
 from quire.training.oracle import draft_greedily  # noqa: E402
 from quire.training.target import Vocabulary  # noqa: E402
+from tests.kernels.sampling_cases import batch as sampling_batch  # noqa: E402
 from tests.recurrent_heads import read_vocabulary, write_random_head  # noqa: E402
 from tools.random_checkpoint import PRESETS, random_checkpoint  # noqa: E402
 
@@ -135,7 +137,16 @@ class Drafting:
     ``states`` (T, S) are random: of the final norm, then those of the layers.
     """
 
-    def __init__(self, kind: str, folder: Path, target: Decoder, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        target: Decoder,
+        vocabulary: Vocabulary,
+        *,
+        has_rules: bool = False,
+    ) -> None:
+        self.draw = Greedy(has_rules)
         tensors = HeadTensors(folder)
         read, load = READERS[kind.partition("-")[0]]
         shape = read(tensors, target.config)
@@ -172,7 +183,8 @@ class Drafting:
         self.proposer.observe(ComputedStates(rows, starts, stops - starts, told))
 
     def propose(self, rows: list[int], most: list[int]) -> list[list[int]]:
-        counts = self.proposer.propose(np.array(rows, np.int32), np.array(most, np.int32), greedy)
+        asked, limits = np.array(rows, np.int32), np.array(most, np.int32)
+        counts = self.proposer.propose(asked, limits, self.draw)
         known = self.table.num_tokens[rows]
         return [
             self.table.token_ids[row, start : start + count].tolist()
@@ -184,9 +196,18 @@ class Drafting:
         return draft_greedily(self.oracle, ids, rows, count)
 
 
-def greedy(logits: Any, rows: IntArray, lengths: IntArray) -> IntArray:
-    tokens: IntArray = np.asarray(logits).argmax(-1).astype(np.int32)
-    return tokens
+class Greedy:
+    """Takes the likeliest token; as a draw with or without rules."""
+
+    def __init__(self, has_rules: bool) -> None:
+        self.has_rules = has_rules
+
+    def __call__(self, logits: Any, rows: IntArray, lengths: IntArray) -> IntArray:
+        tokens: IntArray = np.asarray(logits).argmax(-1).astype(np.int32)
+        return tokens
+
+    def plain(self, rows: IntArray, lengths: IntArray) -> SamplingBatch | None:
+        return None if self.has_rules else sampling_batch(len(rows), temperature=0.0)
 
 
 def sequence(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -195,11 +216,13 @@ def sequence(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, V, count).astype(np.int32), states
 
 
+@pytest.mark.parametrize("has_rules", [False, True], ids=["plain", "rules"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_drafts_are_those_of_the_oracle(
-    kind: str, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+    kind: str, has_rules: bool, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
-    own = Drafting(kind, write(kind, vocabulary, tmp_path), target, vocabulary)
+    folder = write(kind, vocabulary, tmp_path)
+    own = Drafting(kind, folder, target, vocabulary, has_rules=has_rules)
     tokens, states = sequence(1, 90)
     others, other_states = sequence(2, 90)
     row, other = own.begin("a", tokens, 1, 31), own.begin("b", others, 30, 12)

@@ -13,8 +13,9 @@ from quire.kernels import moe as moe_op
 from quire.kernels import norm, sampling
 from quire.kernels import rows as rows_op
 from quire.kernels.activation import ACTIVATIONS
-from quire.kernels.backend import Arrays, SamplingBatch
+from quire.kernels.backend import Arrays, ChainShape, Forward, SamplingBatch
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
+from quire.kernels.cpu.draft_chain import CpuDraftChain, record_chain
 from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.matrix_rows import choose_matrix_rows
@@ -117,6 +118,15 @@ class CpuBackend:
             raise rows_op.refuse_row("scatter_rows", len(out))
         out[rows] = x
         return out
+
+    def spread_columns(self, x: Floats, columns: Ints, out: Floats) -> Floats:
+        rows_op.check_columns(x, columns, out)
+        if not native.spread_columns(x, columns, *x.shape, out.shape[1], out):
+            raise rows_op.refuse_row("spread_columns", out.shape[1], "columns")
+        return out
+
+    def draft_chain(self, forward: Forward, shape: ChainShape) -> CpuDraftChain | None:
+        return record_chain(forward, shape)
 
     def route(self, logits: Floats, top_k: int, renormalize: bool) -> tuple[Ints, Floats]:
         moe_op.check_route(logits, top_k)

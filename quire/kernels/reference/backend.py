@@ -15,7 +15,7 @@ from quire.kernels import moe as moe_op
 from quire.kernels import norm as norm_op
 from quire.kernels import rows as rows_op
 from quire.kernels import sampling as sampling_op
-from quire.kernels.backend import Arrays, SamplingBatch
+from quire.kernels.backend import Arrays, ChainShape, Forward, SamplingBatch
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.reference import moe, norm, sampling
 from quire.kernels.reference.activation import activate, gated
@@ -103,6 +103,15 @@ class ReferenceBackend:
         rows_op.check("scatter_rows", out, rows, x)
         _rows("scatter_rows", out, rows)
         return out.index_copy_(0, rows.long(), x)
+
+    def spread_columns(self, x: Tensor, columns: Tensor, out: Tensor) -> Tensor:
+        rows_op.check_columns(x, columns, out)
+        if bool(((columns < 0) | (columns >= out.shape[1])).any()):
+            raise rows_op.refuse_row("spread_columns", out.shape[1], "columns")
+        return out.fill_(-torch.inf).index_copy_(1, columns.long(), x)
+
+    def draft_chain(self, forward: Forward, shape: ChainShape) -> None:
+        """Steps are taken one by one."""
 
     def route(self, logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
         moe_op.check_route(logits, top_k)

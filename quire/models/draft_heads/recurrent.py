@@ -12,13 +12,14 @@ so that weights mean the same here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
-from quire.kernels.backend import Array, Backend, KVCache, Linear
+from quire.kernels.backend import Array, Backend, ChainShape, DraftChain, KVCache, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.norm import Norm
@@ -26,6 +27,8 @@ from quire.layers.workspace import Activations, Workspace, workspace_bytes
 
 #: Buffers (T, D) besides those of a decoder: embeddings, features, and both side by side.
 NUM_BUFFERS = 4
+#: Most pairs whose steps are taken in one call; more of them take long enough as it is.
+MAX_CHAIN_ROWS = 16
 
 
 class Entry(Protocol):
@@ -224,11 +227,12 @@ class RecurrentHead:
         backend, size = self.backend, self.config.hidden_size
         self._workspace = Workspace(backend, self.config, max_tokens)
         self._pairs = PairBuffers(backend, max_tokens, size)
+        self._chains: dict[int, DraftChain | None] = {}  # by L; they have these buffers
         self._drafted = backend.empty((max_rows, self._parts.output.out_features))
         self._logits = self._drafted
         if self._parts.draft_ids is not None:
             self._logits = backend.empty((max_rows, self.config.vocab_size))
-            self._draft_ids = backend.from_numpy(self._parts.draft_ids)
+            self._draft_ids = backend.from_numpy(self._parts.draft_ids.astype(np.int32))
 
     def features(self, states: Array) -> Array:
         """Return features (T, D) of the target's states (T, S)."""
@@ -269,6 +273,28 @@ class RecurrentHead:
         outputs = wanted.normed if parts.feeds_normed else wanted.residual
         return outputs, self._compute_logits(wanted.normed, wanted.rows)
 
+    def has_chain(self, num_rows: int) -> bool:
+        """Return whether :meth:`chain` has what it returns for that many pairs."""
+        return num_rows > MAX_CHAIN_ROWS or num_rows in self._chains
+
+    def chain(self, num_rows: int, max_blocks: int, kv_cache: KVCache) -> DraftChain | None:
+        """Return several steps of ``num_rows`` pairs as one call, where the backend has that.
+
+        Without :meth:`has_chain` it is made first, and arrays that :meth:`forward` returned are
+        overwritten.
+
+        Args:
+            num_rows: L.
+            max_blocks: Most KV blocks of a row; the same at each call.
+            kv_cache: The same at each call.
+        """
+        if not self.has_chain(num_rows):
+            size, block_size = self.config.hidden_size, kv_cache.spec.block_size
+            shape = ChainShape(num_rows, max_blocks, block_size, size)
+            forward = partial(self.forward, kv_cache=kv_cache)
+            self._chains[num_rows] = self.backend.draft_chain(forward, shape)
+        return self._chains.get(num_rows)
+
     def _compute_logits(self, normed: Array, rows: BatchRows) -> Array:
         num_rows = normed.shape[0]
         drafted = self._drafted[:num_rows]
@@ -277,9 +303,7 @@ class RecurrentHead:
         if self._parts.draft_ids is None:
             return drafted
         logits = self._logits[:num_rows]
-        logits[...] = -np.inf
-        logits[:, self._draft_ids] = drafted
-        return logits
+        return self.backend.spread_columns(drafted, self._draft_ids, logits)
 
 
 def scratch_bytes(
