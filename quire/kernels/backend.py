@@ -212,6 +212,25 @@ class ChainShape:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class ChainStart:
+    """Where a :class:`DraftChain` begins, on the host: one position of each row.
+
+    Attributes:
+        input_ids: (L,) int32.
+        positions: (L,) int32.
+        seq_lens: (L,) int32, positions that each attends to, its own one included.
+        block_tables: (L, N) int32, of these and of all steps to come.
+        features: (L, D).
+    """
+
+    input_ids: Array
+    positions: Array
+    seq_lens: Array
+    block_tables: Array
+    features: Array
+
+
 class DraftChain(Protocol):
     """A head's steps of one position, each with the token drawn from the step before.
 
@@ -221,16 +240,13 @@ class DraftChain(Protocol):
 
     outputs: Array
 
-    def run(
-        self, batch: ForwardBatch, features: Array, sampling: SamplingBatch, steps: int
-    ) -> npt.NDArray[np.int32]:
+    def run(self, start: ChainStart, sampling: SamplingBatch, steps: int) -> npt.NDArray[np.int32]:
         """Take up to ``steps`` steps.
 
         Args:
-            batch: The first one, one position of each row, on the host.
-            features: (L, D) of it.
+            start: Of the first one.
             sampling: What the first token is drawn with, without penalties, bias, or masks.
-            steps: At least 1; every row has blocks for them.
+            steps: At least 1.
 
         Returns:
             (n, L) int32 tokens; less than ``steps`` where a row got none, as -1 in the last.

@@ -28,22 +28,43 @@ class DraftDraws:
         self._sampler = sampler
         self.rejecting: set[int] = set()
         self.drafts: dict[int, list[FloatArray]] = {}
+        # Of the last draw, where that was a plain one: its rows, and what drew.
+        self._last: tuple[IntArray, SamplingBatch] | None = None
 
     def __call__(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:
         """Draw one token for each sequence; see the protocol."""
         batch = self._sampling.draft_batch(rows, lengths)
+        self._last = None
+        if not self._are_plain(rows):
+            self._reject(logits, rows, lengths, batch)
+        else:
+            self._last = rows, batch
+        return self._sampler.draw(logits, batch)
+
+    def plain(self, rows: IntArray, lengths: IntArray) -> SamplingBatch | None:
+        """Return what a draw needs besides logits; see the protocol."""
+        if self._last is not None and self._last[0] is rows:
+            batch = self._last[1]
+            batch.position[:] = lengths - batch.num_prompt_tokens
+            return batch
+        return self._sampling.draft_batch(rows, lengths) if self._are_plain(rows) else None
+
+    def _are_plain(self, rows: IntArray) -> bool:
+        """Return whether none of the rows has rules, or asks for acceptance by rejection."""
+        has_rules, rejecting = self._sampling.has_rules, self.rejecting
+        return not any(row in rejecting or has_rules(row) for row in rows.tolist())
+
+    def _reject(
+        self, logits: Array, rows: IntArray, lengths: IntArray, batch: SamplingBatch
+    ) -> None:
+        """Keep what rows draw from that ask for acceptance by rejection, and draw apart.
+
+        Their proposals must not depend on the numbers by which the target draws.
+        """
         rejecting = [i for i, row in enumerate(rows.tolist()) if row in self.rejecting]
         if rejecting:
-            # Their proposals must not depend on the numbers by which the target draws.
             own = self._sampler.select(logits, np.array(rejecting, np.int32))
             drawn_from = self._sampling.draft_batch(rows[rejecting], lengths[rejecting])
             for i, q in zip(rejecting, self._sampler.probabilities(own, drawn_from), strict=True):
                 self.drafts.setdefault(int(rows[i]), []).append(q)
                 batch.seed[i] = stream_seed(int(batch.seed[i]), DRAFT)
-        return self._sampler.draw(logits, batch)
-
-    def plain(self, rows: IntArray, lengths: IntArray) -> SamplingBatch | None:
-        """Return what rows without rules are drawn with; None where any has some, or rejects."""
-        if any(row in self.rejecting or self._sampling.has_rules(row) for row in rows.tolist()):
-            return None
-        return self._sampling.draft_batch(rows, lengths)

@@ -60,6 +60,7 @@ class StateReading:
         }
         layers = sorted({n for wanted in self._wanted.values() for n in wanted.layers})
         config = model.config
+        self._ones: IntArray = np.ones(0, np.int32)
         self.capture = (
             ResidualCapture(self._backend, layers, config.hidden_size, config.num_layers)
             if layers
@@ -146,6 +147,8 @@ class StateReading:
         self, decodes: ComputedRows, hidden: HiddenStates, methods: Mapping[int, str]
     ) -> None:
         rows, starts = decodes.rows, decodes.positions
+        if len(rows) > len(self._ones):
+            self._ones = np.ones(2 * len(rows), np.int32)
         found = [methods.get(row, "") for row in rows.tolist()]
         different = set(found)
         for method in different & self._readers.keys():
@@ -156,7 +159,7 @@ class StateReading:
                 at = np.array([i for i, name in enumerate(found) if name == method], np.int32)
                 states, own, first = self._gather(wanted, at, hidden), rows[at], starts[at]
             with self._failures[method]:
-                reader.observe(ComputedStates(own, first, np.ones(len(own), np.int32), states))
+                reader.observe(ComputedStates(own, first, self._ones[: len(own)], states))
 
     def fork(self, parent: int, child: int, methods: Mapping[int, str]) -> None:
         """Have a row know what is known of another one, where both have the same reader."""

@@ -46,9 +46,9 @@ class ChainDraw(Draw, Protocol):
     """A draw that a backend may do by itself, for a chain of tokens."""
 
     def plain(self, rows: IntArray, lengths: IntArray) -> SamplingBatch | None:
-        """Return what a draw needs besides logits, or None where it asks more than numbers.
+        """Return what a draw needs besides logits, on the host; None where it needs more than that.
 
-        Then the position alone is another one for the next token.
+        For the token after it the position alone is another one. The next draw overwrites it.
         """
         ...
 

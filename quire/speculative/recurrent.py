@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from quire.kernels.backend import Array, KVCache
+from quire.kernels.backend import Array, ChainStart, KVCache
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.ragged_batch import ragged_batch, single_batch
 from quire.kernels.token_table import IntArray, TokenTable
@@ -196,32 +196,46 @@ class RecurrentProposer:
             if not len(drafted.rows):
                 break
             if went_on is not None:
-                starts, outputs = starts[went_on], self._pick(outputs, went_on)
-            outputs, tokens = self._draw_next(drafted, starts, outputs, draw)
+                starts, tokens = starts[went_on], tokens[went_on]
+                outputs = self._pick(outputs, went_on)
+            outputs, tokens = self._draw_next(drafted, starts, (outputs, tokens), draw)
         counts[live] = drafted.counts
         return counts
 
     def _draw_next(
-        self, drafted: DraftedRows, starts: IntArray, outputs: Array, draw: ChainDraw
+        self,
+        drafted: DraftedRows,
+        starts: IntArray,
+        last: tuple[Array, IntArray],
+        draw: ChainDraw,
     ) -> tuple[Array, IntArray]:
-        """Append what one call drafts but its last tokens (L,); return outputs (L, D) and these."""
-        rows, lengths = drafted.rows, drafted.lengths
-        batch = self._batch(rows, starts, lengths - 1, None)
-        sampling = draw.plain(rows, lengths)
-        if sampling is not None:
-            if not self._head.has_chain(len(rows)):
-                outputs = self._pick(outputs, np.arange(len(rows), dtype=np.int32))
-            chain = self._head.chain(len(rows), self._table.block_ids.shape[1], self._kv_cache)
-            if chain is not None:
-                steps = drafted.least_left
-                most = int((lengths - starts).max()) + steps - 1
-                batch.block_tables = self._blocks(rows, starts, most)
-                tokens = chain.run(batch, outputs, sampling, steps)
-                for drawn in tokens[:-1]:
-                    drafted.append(drawn)
-                return chain.outputs, tokens[-1]
-        outputs, logits = self._forward(batch, outputs)
-        return outputs, draw(logits, rows, lengths)
+        """Append what one call drafts but its last tokens; return these and what they follow.
+
+        Args:
+            drafted: L rows that go on.
+            starts: (L,) from where they attend.
+            last: Outputs (L, D), and tokens (L,) drawn from them, which were appended.
+            draw: Of the target.
+
+        Returns:
+            As ``last``, with tokens that are not appended.
+        """
+        rows, lengths, (outputs, tokens) = drafted.rows, drafted.lengths, last
+        if not self._head.has_chain(len(rows)):
+            outputs = self._pick(outputs, np.arange(len(rows), dtype=np.int32))
+        chain = self._head.chain(len(rows), self._table.block_ids.shape[1], self._kv_cache)
+        sampling = None if chain is None else draw.plain(rows, lengths)
+        if chain is None or sampling is None:
+            batch = self._batch(rows, starts, lengths - 1, None)
+            outputs, logits = self._forward(batch, outputs)
+            return outputs, draw(logits, rows, lengths)
+        steps, seq_lens = drafted.least_left, lengths - starts
+        blocks = self._blocks(rows, starts, int(seq_lens.max()) + steps - 1)
+        start = ChainStart(tokens, lengths - 1, seq_lens, blocks, outputs)
+        drawn = chain.run(start, sampling, steps)
+        for more in drawn[:-1]:
+            drafted.append(more)
+        return chain.outputs, drawn[-1]
 
     def _pick(self, outputs: Array, at: IntArray) -> Array:
         """Copy some rows of a head's outputs (L, D)."""

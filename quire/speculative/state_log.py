@@ -41,10 +41,14 @@ class StateLog:
         # Where a forked row's first states are: with others' numbers, before a certain one.
         self._parents: dict[int, tuple[tuple[int, int], ...]] = {}
         self._num_appended = 0
+        # Rows and positions of the newest states, noted when somebody asks.
+        self._unnoted: list[tuple[IntArray, IntArray]] = []
+        self._num_unnoted = 0
         self._whole_until: dict[int, int] = {}  # of the rows: how many may come till one is lost
 
     def begin(self, row: int) -> None:
         """Have a row of which no state is known."""
+        self._note()
         if row >= len(self._own_numbers):
             more = np.zeros(2 * row + 16 - len(self._own_numbers), np.int64)
             self._own_numbers = np.concatenate([self._own_numbers, more])
@@ -65,7 +69,10 @@ class StateLog:
         return self._num_appended > self._whole_until[row]
 
     def append(self, computed: ComputedStates) -> None:
-        """Append the states of a step; of too many at once, the last ones of each row."""
+        """Append the states of a step; of too many at once, the last ones of each row.
+
+        Its arrays of integers are kept as they are.
+        """
         rows, positions, states = computed.rows, computed.starts, computed.states
         if len(states) > min(len(rows), self._capacity):
             if len(states) > self._capacity:
@@ -79,21 +86,27 @@ class StateLog:
             positions += within
             rows = rows.repeat(counts)
         count, start = len(states), self._num_appended % self._capacity
+        if self._num_unnoted + count > self._capacity:
+            self._note()
         self._num_appended += count
-        numbers = self._own_numbers[rows]
+        self._num_unnoted += count
+        self._unnoted.append((rows, positions))
         if start + count <= self._capacity:
-            self._put(slice(start, start + count), numbers, positions, states)
-            return
-        first = self._capacity - start
-        self._put(slice(start, self._capacity), numbers[:first], positions[:first], states[:first])
-        self._put(slice(0, count - first), numbers[first:], positions[first:], states[first:])
+            self._states[start : start + count] = states
+        else:
+            first = self._capacity - start
+            self._states[start : self._capacity] = states[:first]
+            self._states[: count - first] = states[first:]
 
-    def _put(
-        self, at: slice, numbers: npt.NDArray[np.int64], positions: IntArray, states: Array
-    ) -> None:
-        self._numbers[at] = numbers
-        self._positions[at] = positions
-        self._states[at] = states
+    def _note(self) -> None:
+        """Note whose states the newest ones are, of which positions."""
+        if self._unnoted:
+            rows, positions = (np.concatenate(part) for part in zip(*self._unnoted, strict=True))
+            at = np.arange(self._num_appended - len(rows), self._num_appended) % self._capacity
+            self._numbers[at] = self._own_numbers[rows]
+            self._positions[at] = positions
+            self._unnoted.clear()
+            self._num_unnoted = 0
 
     def find(self, row: int, first: int) -> tuple[int, Places]:
         """Return where the newest states of a row are that have none missing in between.
@@ -101,6 +114,7 @@ class StateLog:
         Returns:
             The position of the first, at least ``first``, and a place for it and each after it.
         """
+        self._note()
         found = np.flatnonzero(self._numbers == self._own_numbers[row])
         oldest = self._num_appended % self._capacity
         parents = self._parents.get(row, ())

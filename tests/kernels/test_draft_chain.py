@@ -10,7 +10,7 @@ import pytest
 
 from quire.core.errors import UnsupportedInputError
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.backend import AttentionSpec, ChainShape, SamplingBatch
+from quire.kernels.backend import AttentionSpec, ChainShape, ChainStart, SamplingBatch
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.forward_batch import ForwardBatch
@@ -78,6 +78,18 @@ def features_of(num_rows: int) -> np.ndarray:
     return np.random.default_rng(2).standard_normal((num_rows, D)).astype(np.float32)
 
 
+def start(num_rows: int, **changed: np.ndarray) -> ChainStart:
+    first = first_step(num_rows)
+    begin = ChainStart(
+        first.input_ids,
+        first.positions,
+        first.seq_lens,
+        first.block_tables,
+        features_of(num_rows),
+    )
+    return replace(begin, **changed)
+
+
 def settings(num_rows: int) -> SamplingBatch:
     """Return greedy and sampled rows, with seeds and positions of their own."""
     rng = np.random.default_rng(3)
@@ -122,27 +134,26 @@ def test_steps_of_one_call_are_those_of_many(isa: str, num_rows: int, steps: int
     chain = BACKEND.draft_chain(head, ChainShape(num_rows, MAX_BLOCKS, BLOCK, D))
     assert chain is not None
     for _ in range(2):  # the second call computes the same positions again
-        tokens = chain.run(first_step(num_rows), features_of(num_rows), settings(num_rows), steps)
+        tokens = chain.run(start(num_rows), settings(num_rows), steps)
         np.testing.assert_array_equal(tokens, expected)
         np.testing.assert_array_equal(chain.outputs, outputs)
 
 
 def test_settings_given_are_left_alone() -> None:
     chain = BACKEND.draft_chain(Head(2), ChainShape(2, MAX_BLOCKS, BLOCK, D))
-    batch, sampling = first_step(2), settings(2)
+    begin, sampling = start(2), settings(2)
     assert chain is not None
-    chain.run(batch, features_of(2), sampling, 3)
+    chain.run(begin, sampling, 3)
     np.testing.assert_array_equal(sampling.position, settings(2).position)
-    np.testing.assert_array_equal(batch.positions, first_step(2).positions)
+    np.testing.assert_array_equal(begin.positions, start(2).positions)
 
 
 def test_fewer_blocks_than_the_most_are_enough() -> None:
     expected, _ = one_by_one(Head(2), 2, 3)
     chain = BACKEND.draft_chain(Head(2), ChainShape(2, MAX_BLOCKS, BLOCK, D))
     assert chain is not None
-    batch = first_step(2)
-    batch.block_tables = np.ascontiguousarray(batch.block_tables[:, :2])
-    np.testing.assert_array_equal(chain.run(batch, features_of(2), settings(2), 3), expected)
+    few = start(2, block_tables=first_step(2).block_tables[:, :2].copy())
+    np.testing.assert_array_equal(chain.run(few, settings(2), 3), expected)
 
 
 def test_a_row_without_a_token_ends_it() -> None:
@@ -150,7 +161,7 @@ def test_a_row_without_a_token_ends_it() -> None:
     assert chain is not None
     features = features_of(2)
     features[1] = np.nan
-    tokens = chain.run(first_step(2), features, settings(2), 4)
+    tokens = chain.run(start(2, features=features), settings(2), 4)
     assert tokens.shape == (1, 2)
     assert tokens[0, 0] >= 0
     assert tokens[0, 1] == -1
@@ -160,18 +171,19 @@ def test_a_row_without_a_token_ends_it() -> None:
 def test_what_is_out_of_range_is_refused_each_time(wrong: str) -> None:
     chain = BACKEND.draft_chain(Head(2), ChainShape(2, MAX_BLOCKS, BLOCK, D))
     assert chain is not None
-    batch, steps = first_step(2), 3
+    begin, steps = start(2), 3
     if wrong == "blocks":
         steps = MAX_BLOCKS * BLOCK  # past the table
     elif wrong == "id":
-        batch.block_tables = batch.block_tables.copy()
-        batch.block_tables[1, 0] = 1000
+        blocks = begin.block_tables.copy()
+        blocks[1, 0] = 1000
+        begin = start(2, block_tables=blocks)
     else:
-        batch.input_ids = np.array([0, V], np.int32)
+        begin = start(2, input_ids=np.array([0, V], np.int32))
     for _ in range(2):
         with pytest.raises(UnsupportedInputError):
-            chain.run(batch, features_of(2), settings(2), steps)
-    assert len(chain.run(first_step(2), features_of(2), settings(2), 3)) == 3
+            chain.run(begin, settings(2), steps)
+    assert len(chain.run(start(2), settings(2), 3)) == 3
 
 
 def in_numpy(head: Head) -> Callable[..., tuple[np.ndarray, np.ndarray]]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.kernels.attention import refuse_batch
-from quire.kernels.backend import ChainShape, Forward, SamplingBatch
+from quire.kernels.backend import ChainShape, ChainStart, Forward, SamplingBatch
 from quire.kernels.cpu.native import native
 from quire.kernels.forward_batch import ForwardBatch
 
@@ -58,20 +58,14 @@ class CpuDraftChain:
         self._recording.replay()
         return expected == (self.outputs.tobytes(), self._logits.tobytes())
 
-    def run(
-        self,
-        batch: ForwardBatch,
-        features: npt.NDArray[np.float32],
-        sampling: SamplingBatch,
-        steps: int,
-    ) -> npt.NDArray[np.int32]:
+    def run(self, start: ChainStart, sampling: SamplingBatch, steps: int) -> npt.NDArray[np.int32]:
         """Take up to ``steps`` steps; see the protocol."""
-        own, (rows, width) = self._batch, batch.block_tables.shape
-        own.input_ids[:] = batch.input_ids
-        own.positions[:] = batch.positions
-        own.seq_lens[:] = batch.seq_lens
-        own.block_tables[:, :width] = batch.block_tables
-        self.outputs[:] = features
+        own, (rows, width) = self._batch, start.block_tables.shape
+        own.input_ids[:] = start.input_ids
+        own.positions[:] = start.positions
+        own.seq_lens[:] = start.seq_lens
+        own.block_tables[:, :width] = start.block_tables
+        self.outputs[:] = start.features
         tokens = np.empty((steps, rows), np.int32)
         taken: int = native.draft_chain(
             self._recording,
