@@ -45,9 +45,11 @@ class ScriptedProposer:
         self._rate = rate
         self._vocab_size = vocab_size
         self._random = random.Random(seed)
+        self._known: dict[int, list[int]] = {}  # what a row went on like so far
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
         """Know nothing of the row."""
+        self._known.pop(row, None)
 
     def forget(self, row: int) -> None:
         """Have nothing to let go of."""
@@ -59,7 +61,7 @@ class ScriptedProposer:
         """Propose as many as it may."""
         for row, count in zip(rows.tolist(), most.tolist(), strict=True):
             known = self._table.tokens(row).tolist()
-            right = self._continuation(known)[:count]
+            right = self._continuation(row, known)[:count]
             right += [self._wrong(-1) for _ in range(count - len(right))]
             proposed = [t if self._random.random() < self._rate else self._wrong(t) for t in right]
             self._table.token_ids[row, len(known) : len(known) + count] = proposed
@@ -71,7 +73,7 @@ class ScriptedProposer:
         """Propose trees, whose wrong tokens are followed by wrong ones."""
         trees = []
         for row, count in zip(rows.tolist(), most.tolist(), strict=True):
-            right = self._continuation(self._table.tokens(row).tolist())
+            right = self._continuation(row, self._table.tokens(row).tolist())
             tree, path = TokenTree(shape, count), [ROOT]
             while nodes := tree.frontier():
                 level = tree.level
@@ -100,10 +102,11 @@ class ScriptedProposer:
                 break
         return found
 
-    def _continuation(self, known: list[int]) -> list[int]:
+    def _continuation(self, row: int, known: list[int]) -> list[int]:
         length = len(known)
-        for sequence in self._sequences:
+        for sequence in (self._known.get(row, []), *self._sequences):
             if len(sequence) > length and sequence[:length] == known:
+                self._known[row] = sequence
                 return sequence[length:]
         return []
 
@@ -117,6 +120,7 @@ def use_script(
     rate: float,
     *,
     seed: int = 0,
+    controller: Controller | None = None,
     **settings: Any,
 ) -> Controller:
     """Have an engine speculate with a :class:`ScriptedProposer`; return what chooses lengths.
@@ -125,6 +129,7 @@ def use_script(
         engine: That was started without speculation.
         sequences: As of :class:`ScriptedProposer`.
         rate, seed: As there.
+        controller: Goes on with what it has learned of the same settings; None: a new one.
         **settings: Of :class:`SpeculativeMethod`, such as ``num_speculative_tokens``.
     """
     scheduler, runner = engine.engine.scheduler, engine.executor.runner
@@ -135,7 +140,7 @@ def use_script(
     runner.speculate(
         methods, lambda table: {"medusa": ScriptedProposer(table, known, rate, vocab_size, seed)}
     )
-    row_seconds = runner.measure_rows() if methods[0].adaptive else {}
-    controller = Controller(methods, row_seconds)
+    if controller is None:
+        controller = Controller(methods, runner.measure_rows() if methods[0].adaptive else {})
     scheduler.lookahead = Lookahead(scheduler.kv, controller, scheduler.options)
     return controller
