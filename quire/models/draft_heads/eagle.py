@@ -3,13 +3,15 @@
 The feature is what the target's final norm makes of a position, so that the target's head reads
 the output without a norm of its own.
 
-Source: Li et al. 2024 (EAGLE); names of tensors as in its published checkpoints.
+Source: Li et al. 2024 (EAGLE), Zhang et al. 2024 (HASS); names of tensors in
+:mod:`quire.models.draft_heads.eagle_layouts`.
 """
 
 from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models.decoder import Decoder
+from quire.models.draft_heads.eagle_layouts import find_layout
 from quire.models.draft_heads.head_layer import (
     EMBEDDING,
     HeadShape,
@@ -31,13 +33,14 @@ def read_eagle(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
     Raises:
         ModelLoadError: It is no EAGLE head of that target.
     """
-    config = read_layer(tensors, target)
-    shape = HeadShape(config, find_layer(tensors, ["layers.0."]), target.vocab_size)
+    config, layout = read_layer(tensors, target), find_layout(tensors)
+    shape = HeadShape(config, find_layer(tensors, [layout.layer]), target.vocab_size)
     size = config.hidden_size
-    shapes = layer_shapes(tensors, shape, size, [f"{shape.layer}post_attention_layernorm"])
-    shapes["fc.weight"] = (size, 2 * size)
-    if "fc.bias" in tensors.names:
-        shapes["fc.bias"] = (size,)
+    norms = [f"{shape.layer}post_attention_layernorm", *layout.norms]
+    shapes = layer_shapes(tensors, shape, size, norms)
+    shapes[f"{layout.mix}.weight"] = (size, 2 * size)
+    if layout.mix_has_bias:
+        shapes[f"{layout.mix}.bias"] = (size,)
     tables = {EMBEDDING: target.vocab_size, "lm_head": target.vocab_size}
     check_tensors(tensors, shapes | table_shapes(tensors, tables, size), ())
     return shape
@@ -47,8 +50,12 @@ def load_eagle(
     shape: HeadShape, builder: HeadBuilder, target: Decoder, max_positions: int
 ) -> RecurrentHead:
     """Make the head."""
-    layer = build_layer(builder, shape, max_positions, Addition(builder.backend))
-    entry = MixedEntry(builder.linear(["fc"]))
+    layout, eps = find_layout(builder.tensors), shape.config.norm_eps
+    names = (layout.embed_norm, layout.input_norm, layout.last_norm)
+    embed_norm, input_norm, last_norm = (builder.norm(n, eps) if n else None for n in names)
+    last = last_norm or Addition(builder.backend)
+    layer = build_layer(builder, shape, max_positions, last)
+    entry = MixedEntry(builder.linear([layout.mix]), embed_norm, None, input_norm)
     embedding = own_or(builder, EMBEDDING, target.embedding)
     output = own_or(builder, "lm_head", target.head)
     parts = HeadParts(embedding, None, entry, layer, output, None, builder.weight_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quire.core.speculative_config import MethodName
+from quire.models.draft_heads.eagle_layouts import MIX, SPECULATORS_MIX
 from quire.models.draft_heads.head_tensors import HeadTensors
 from quire.models.draft_heads.medusa import BLOCK
 from quire.models.draft_heads.mtp_layouts import find_layouts
@@ -29,7 +30,9 @@ def find_method(path: Path) -> MethodName:
         return "mtp"
     if any(map(BLOCK.fullmatch, modules)):
         return "medusa"
-    if "fc" not in modules:
+    if SPECULATORS_MIX in modules:
+        return "eagle"
+    if MIX not in modules:
         return "draft_model"
     is_fused = any(module.endswith("hidden_norm") for module in modules)
     return "eagle3" if is_fused else "eagle"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from quire.core.errors import ModelLoadError
 from quire.core.model_config import ModelConfig
@@ -20,6 +21,9 @@ from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors, refu
 from quire.models.llama import read_decoder
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+#: Kinds of layers that are Llama's but for norms and biases, which their tensors tell.
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 #: Tables that a head may bring: of tokens, and its output.
 EMBEDDING = "embed_tokens"
 
@@ -48,7 +52,7 @@ def read_layer(tensors: HeadTensors, target: ModelConfig) -> ModelConfig:
         ModelLoadError: A field is missing or wrong, or of another width than the target.
     """
     values = dict(tensors.config.values)
-    values |= values.get("transformer_layer_config") or {}
+    values |= _speculators_layer(tensors.config)
     values |= {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1}
     values["vocab_size"] = target.vocab_size
     values.setdefault("max_position_embeddings", target.max_position_embeddings)
@@ -58,6 +62,27 @@ def read_layer(tensors: HeadTensors, target: ModelConfig) -> ModelConfig:
     if "transformer_layer_config" not in tensors.config.values:
         refuse_width(tensors, "config.json", own, "vocabulary", target.vocab_size)
     return config
+
+
+def _speculators_layer(config: ConfigFields) -> dict[str, Any]:
+    """Return what ``speculators`` says of the layer; refuse what would be computed otherwise."""
+    name = "transformer_layer_config"
+    layer = config.values.get(name) or {}
+    if not isinstance(layer, dict):
+        raise config.error(name, "must be an object")
+    kind = layer.get("model_type", "llama")
+    if kind not in MODEL_TYPES:
+        raise ModelLoadError(
+            f"[load] {config.where}: the model_type of {name} must be one of "
+            f"{', '.join(MODEL_TYPES)}; got {kind!r:.80}."
+        )
+    types = layer.get("layer_types") or ["full_attention"]
+    if not isinstance(types, list) or types[0] != "full_attention":
+        raise ModelLoadError(
+            f"[load] {config.where}: layer_types of {name} must begin with full_attention; got "
+            f"{types!r:.80}."
+        )
+    return layer
 
 
 def layer_shapes(
@@ -83,9 +108,9 @@ def layer_shapes(
         f"{layer}mlp.up_proj.weight": (wide, size),
         f"{layer}mlp.down_proj.weight": (size, wide),
     }
-    for module, rows in zip(QKV, (q, kv, kv), strict=True):
-        if f"{layer}{module}.bias" in tensors.names:
-            shapes[f"{layer}{module}.bias"] = (rows,)
+    for modules in (QKV, ("self_attn.o_proj",), GATE_UP, ("mlp.down_proj",)):
+        biases = {f"{layer}{m}.bias": shapes[f"{layer}{m}.weight"][:1] for m in modules}
+        shapes |= biases if biases.keys() & tensors.names else {}
     qk_norms = [name for name in _qk_norms(layer) if name in tensors.names]
     shapes |= dict.fromkeys(_qk_norms(layer) if qk_norms else (), (config.head_dim,))
     shapes |= {f"{module}.weight": (size,) for module in norms}
@@ -114,7 +139,6 @@ def build_layer(
         head_dim=config.head_dim,
         scale=config.head_dim**-0.5,
     )
-    gate_up = [f"{layer}mlp.gate_proj", f"{layer}mlp.up_proj"]
     qk_norm = None
     if _qk_norms(layer)[0] in builder.tensors.names:
         q_norm, k_norm = _qk_norms(layer)
@@ -128,7 +152,7 @@ def build_layer(
         mlp_norm=builder.norm(f"{layer}post_attention_layernorm", config.norm_eps),
         feed_forward=GatedMLP(
             backend,
-            builder.linear(gate_up),
+            builder.linear([layer + module for module in GATE_UP]),
             builder.linear([f"{layer}mlp.down_proj"]),
             config.activation,
         ),

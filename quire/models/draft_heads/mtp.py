@@ -73,7 +73,7 @@ def _layout(tensors: HeadTensors) -> MTPLayout:
     if not found:
         some = ", ".join(sorted(tensors.names)[:4])
         raise ModelLoadError(
-            "[load] an MTP module must have model.layers.N.eh_proj.weight or mtp.fc.weight; got "
-            f"{some} and others in {tensors.path}."
+            "[load] an MTP module must have model.layers.N.eh_proj.weight, mtp.fc.weight or "
+            f"mtp_layers.0.input_proj.weight; got {some} and others in {tensors.path}."
         )
     return found[0]

@@ -1,6 +1,7 @@
 """How checkpoints name the tensors of an MTP module, in a folder of its own or with their target.
 
-Sources: DeepSeek-V3 stores a module as a layer after its last; Qwen under ``mtp.``.
+Sources: DeepSeek-V3 stores a module as a layer after its last; Qwen under ``mtp.``, which
+``speculators`` renames to ``mtp_layers.0.``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 _DEEPSEEK = re.compile(r"(model\.layers\.(\d+)\.)eh_proj\.weight")
 _QWEN = "mtp."
 _QWEN_LAYERS = "mtp.layers."
+_SPECULATORS = "mtp_layers.0."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ def find_layouts(names: Collection[str], first_layer: int = 0) -> list[MTPLayout
     found = [_deepseek(layers[number]) for number in sorted(layers) if number >= first_layer]
     if f"{_QWEN}fc.weight" in names:
         found.append(_qwen())
+    if f"{_SPECULATORS}input_proj.weight" in names:
+        found.append(_speculators())
     return found
 
 
@@ -101,5 +105,19 @@ def _qwen() -> MTPLayout:
         last_norm=f"{_QWEN}norm",
         embedding=f"{_QWEN}embed_tokens",
         output=f"{_QWEN}lm_head",
+        feeds_normed=True,
+    )
+
+
+def _speculators() -> MTPLayout:
+    return MTPLayout(
+        prefix=_SPECULATORS,
+        layer=_SPECULATORS,
+        mix=f"{_SPECULATORS}input_proj",
+        embed_norm=f"{_SPECULATORS}token_layernorm",
+        feature_norm=f"{_SPECULATORS}hidden_layernorm",
+        last_norm=f"{_SPECULATORS}final_layernorm",
+        embedding="embed_tokens",
+        output="lm_head",
         feeds_normed=True,
     )

@@ -125,8 +125,9 @@ class MixedEntry:
 
     def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
         """Mix, then queries, keys and values of the mix."""
-        if self.embed_norm is not None and self.feature_norm is not None:
+        if self.embed_norm is not None:
             self.embed_norm(pair.embeds, pair.embeds)
+        if self.feature_norm is not None:
             self.feature_norm(features, pair.features)
         else:
             pair.copy(features, pair.features)
