@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.draft_heads.medusa import MedusaHeads
 from quire.speculative.proposer import Draw, Rank
 from quire.speculative.target_states import ComputedStates, WantedStates
-from quire.speculative.token_tree import TokenTree, TreeShape
-from quire.speculative.tree_drafting import write_trees
+from quire.speculative.token_tree import TreeShape
+from quire.speculative.tree_drafting import DraftedTrees, draft_by_level
 
 
 class MedusaProposer:
@@ -80,21 +81,20 @@ class MedusaProposer:
         self, rows: IntArray, most: IntArray, shape: TreeShape, rank: Rank
     ) -> list[list[int]]:
         """Write trees into the table; all nodes of a level have its head's candidates."""
-        heads, known = self._heads, self._table.num_tokens[rows]
-        trees = [TokenTree(shape, count) for count in most.tolist()]
-        live = np.flatnonzero(self._positions[rows] == known - 2)
-        for head in range(heads.num_heads):
-            frontiers = {i: trees[i].frontier() for i in live.tolist()}
-            live = np.array([i for i, nodes in frontiers.items() if nodes], np.int64)
-            if not len(live):
-                break
-            at = heads.backend.from_numpy(np.ascontiguousarray(rows[live]))
-            logits = heads.logits(self._states, at, head)
-            found = rank(logits, rows[live], known[live] + head, shape.num_candidates(head))
-            tokens, chances = (column.tolist() for column in found)
-            for i, own, likely in zip(live.tolist(), tokens, chances, strict=True):
-                trees[i].add_level([(node, own, likely) for node in frontiers[i]])
-        return write_trees(self._table, rows, trees)
+        heads = self._heads
+        parents: list[list[int]] = [[] for _ in rows]
+        live = np.flatnonzero(self._positions[rows] == self._table.num_tokens[rows] - 2)
+        own = rows[live]
+        depths = np.full(len(own), heads.num_heads, np.int32)
+        drafted = DraftedTrees(self._table, own, most[live], depths, shape)
+
+        def logits_of(level: int, at: npt.NDArray[np.int64]) -> Array:
+            where = heads.backend.from_numpy(np.ascontiguousarray(own[at]))
+            return heads.logits(self._states, where, level)
+
+        for i, found in zip(live.tolist(), draft_by_level(drafted, rank, logits_of), strict=True):
+            parents[i] = found
+        return parents
 
     def _reserve(self, num_rows: int) -> None:
         """Make room for the states of that many rows."""

@@ -6,10 +6,11 @@ the known tokens, in the order in which it is asked. B rows of the token table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
@@ -45,6 +46,25 @@ class Level:
                 zip(firsts.tolist(), self.counts.tolist(), ends, strict=True)
             )
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedTrees:
+    """Trees of drafters that draft all levels at once.
+
+    Attributes:
+        table: Of the target's runner.
+        rows: (B,) of the table.
+        most: (B,) tokens that each may get.
+        depths: (B,) levels that each has logits for.
+        shape: Of each tree.
+    """
+
+    table: TokenTable
+    rows: IntArray
+    most: IntArray
+    depths: IntArray
+    shape: TreeShape
 
 
 class TreeDrafting:
@@ -124,6 +144,36 @@ class TreeDrafting:
     def num_slots(self) -> Sequence[int]:
         """Return how many slots after the known tokens each row's nodes have taken."""
         return [len(offsets) - 1 for offsets in self._offsets]
+
+
+def draft_by_level(
+    drafted: DraftedTrees, rank: Rank, logits_of: Callable[[int, npt.NDArray[np.int64]], Array]
+) -> list[list[int]]:
+    """Grow trees whose tokens of a level share the candidates, and write them into the table.
+
+    Args:
+        drafted: Which.
+        rank: Of the target.
+        logits_of: Returns (L, V) of a level, for these of the rows.
+
+    Returns:
+        The parents of each row's tokens.
+    """
+    rows, depths, shape = drafted.rows, drafted.depths, drafted.shape
+    known = drafted.table.num_tokens[rows]
+    trees = [TokenTree(shape, count) for count in drafted.most.tolist()]
+    live = np.arange(len(rows), dtype=np.int64)
+    for level in range(int(depths.max(initial=0))):
+        frontiers = {i: trees[i].frontier() for i in live.tolist() if depths[i] > level}
+        live = np.array([i for i, nodes in frontiers.items() if nodes], np.int64)
+        if not len(live):
+            break
+        lengths, count = known[live] + level, shape.num_candidates(level)
+        found = rank(logits_of(level, live), rows[live], lengths, count)
+        tokens, chances = (column.tolist() for column in found)
+        for i, own, likely in zip(live.tolist(), tokens, chances, strict=True):
+            trees[i].add_level([(node, own, likely) for node in frontiers[i]])
+    return write_trees(drafted.table, rows, trees)
 
 
 def write_trees(table: TokenTable, rows: IntArray, trees: Sequence[TokenTree]) -> list[list[int]]:
