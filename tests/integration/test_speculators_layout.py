@@ -70,10 +70,25 @@ def test_it_drafts_among_its_own_tokens(create_llm: Create, tmp_path: Path) -> N
     assert held[0] > held[1] > 0.25 * held[0]
 
 
-@pytest.mark.parametrize("name", ["norm_before_fc", "fc_norm", "norm_output"])
-def test_what_it_would_compute_otherwise_is_refused(
-    create_llm: Create, tmp_path: Path, name: str
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")],
+)
+def test_norms_without_their_weights_are_refused(
+    create_llm: Create, tmp_path: Path, name: str, missing: str
 ) -> None:
     head = write(tmp_path / "head", **{name: True})
-    with pytest.raises(ConfigError, match=f"{name} must be false; got True"):
+    with pytest.raises(ConfigError, match=f"missing {missing}"):
+        create_llm(TINY, speculative_config={"method": "eagle3", "model": str(head)})
+
+
+def test_norms_that_exclude_each_other_are_refused(create_llm: Create, tmp_path: Path) -> None:
+    head = write(tmp_path / "head", norm_before_fc=True, fc_norm=True)
+    with pytest.raises(ConfigError, match="norm_before_fc and fc_norm must not both be true"):
+        create_llm(TINY, speculative_config={"method": "eagle3", "model": str(head)})
+
+
+def test_a_mask_that_is_missing_is_refused(create_llm: Create, tmp_path: Path) -> None:
+    head = write(tmp_path / "head", speculators_model_type="peagle")
+    with pytest.raises(ConfigError, match="must have mask_hidden"):
         create_llm(TINY, speculative_config={"method": "eagle3", "model": str(head)})

@@ -14,8 +14,9 @@ from quire.models.decoder import Decoder
 from quire.models.draft_heads.eagle_layouts import find_layout
 from quire.models.draft_heads.head_layer import (
     EMBEDDING,
+    MLP_NORM,
     HeadShape,
-    build_layer,
+    build_layers,
     find_layer,
     layer_shapes,
     own_or,
@@ -36,8 +37,8 @@ def read_eagle(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
     config, layout = read_layer(tensors, target), find_layout(tensors)
     shape = HeadShape(config, find_layer(tensors, [layout.layer]), target.vocab_size)
     size = config.hidden_size
-    norms = [f"{shape.layer}post_attention_layernorm", *layout.norms]
-    shapes = layer_shapes(tensors, shape, size, norms)
+    norms = [f"{shape.layer}{MLP_NORM}", *layout.norms]
+    shapes = layer_shapes(tensors, config, shape.layer, size, norms)
     shapes[f"{layout.mix}.weight"] = (size, 2 * size)
     if layout.mix_has_bias:
         shapes[f"{layout.mix}.bias"] = (size,)
@@ -54,7 +55,7 @@ def load_eagle(
     names = (layout.embed_norm, layout.input_norm, layout.last_norm)
     embed_norm, input_norm, last_norm = (builder.norm(n, eps) if n else None for n in names)
     last = last_norm or Addition(builder.backend)
-    layer = build_layer(builder, shape, max_positions, last)
+    (layer,) = build_layers(builder, shape, max_positions, last)
     entry = MixedEntry(builder.linear([layout.mix]), embed_norm, None, input_norm)
     embedding = own_or(builder, EMBEDDING, target.embedding)
     output = own_or(builder, "lm_head", target.head)

@@ -1,4 +1,4 @@
-"""The one decoder layer of a head that drafts token after token, out of its checkpoint.
+"""The decoder layers of a head, most often one, out of its checkpoint.
 
 D model dim of the head, which is the target's; V vocabulary of the target, W that of the draft.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.core.errors import ModelLoadError
 from quire.core.model_config import ModelConfig
-from quire.kernels.backend import AttentionSpec, Linear
+from quire.kernels.backend import Array, AttentionSpec, Linear
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.mlp import GatedMLP
 from quire.layers.norm import Norm
@@ -22,6 +22,7 @@ from quire.models.llama import read_decoder
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+INPUT_NORM, MLP_NORM = "input_layernorm", "post_attention_layernorm"
 #: Kinds of layers that are Llama's but for norms and biases, which their tensors tell.
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 #: Tables that a head may bring: of tokens, and its output.
@@ -33,16 +34,20 @@ class HeadShape:
     """What a head's checkpoint says.
 
     Attributes:
-        config: Of its layer; ``vocab_size`` is the target's.
-        layer: What the names of the layer's tensors begin with.
+        config: Of its layers; ``vocab_size`` is the target's.
+        layer: What the names of the first layer's tensors begin with.
         draft_size: W.
         layers: Of the target whose states it reads; empty for the final norm's.
+        further: As ``layer``, of the layers after the first.
+        mask_token_id: Of a head that drafts several tokens at once: stands for those to come.
     """
 
     config: ModelConfig
     layer: str
     draft_size: int
     layers: tuple[int, ...] = ()
+    further: tuple[str, ...] = ()
+    mask_token_id: int | None = None
 
 
 def read_layer(tensors: HeadTensors, target: ModelConfig) -> ModelConfig:
@@ -86,17 +91,17 @@ def _speculators_layer(config: ConfigFields) -> dict[str, Any]:
 
 
 def layer_shapes(
-    tensors: HeadTensors, shape: HeadShape, input_size: int, norms: Sequence[str]
+    tensors: HeadTensors, config: ModelConfig, layer: str, input_size: int, norms: Sequence[str]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the tensors of the layer and the tables that the head brings.
+    """Return the tensors of a layer and of norms.
 
     Args:
         tensors: Of the head.
-        shape: Read from it.
+        config: Of the layer.
+        layer: What its names begin with.
         input_size: Of its attention.
         norms: Modules of all norms over D.
     """
-    config, layer = shape.config, shape.layer
     size, wide = config.hidden_size, config.intermediate_size
     q, kv = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
     shapes: dict[str, tuple[int, ...]] = {
@@ -117,23 +122,41 @@ def layer_shapes(
     return shapes
 
 
-def build_layer(
+def build_layers(
     builder: HeadBuilder, shape: HeadShape, max_positions: int, last_norm: Norm
-) -> DecoderLayer:
-    """Make the layer.
+) -> tuple[DecoderLayer, ...]:
+    """Make the layers.
 
     Args:
         builder: Of the head.
         shape: Read from it.
         max_positions: Longest context, in tokens.
-        last_norm: Ends it.
+        last_norm: Ends the last one.
     """
-    config, layer, backend = shape.config, shape.layer, builder.backend
+    config, backend = shape.config, builder.backend
     assert config.rope is not None, "a Llama-style layer without a rotary embedding"
     cos, sin = (backend.from_numpy(table) for table in rope_tables(config.rope, max_positions))
     builder.weight_bytes += cos.nbytes + sin.nbytes
+    norms = [builder.norm(f"{layer}{INPUT_NORM}", config.norm_eps) for layer in shape.further]
+    return tuple(
+        _build_layer(builder, config, (layer, number), (cos, sin), norm)
+        for number, (layer, norm) in enumerate(
+            zip((shape.layer, *shape.further), (*norms, last_norm), strict=True)
+        )
+    )
+
+
+def _build_layer(
+    builder: HeadBuilder,
+    config: ModelConfig,
+    place: tuple[str, int],
+    rope: tuple[Array, Array],
+    next_norm: Norm,
+) -> DecoderLayer:
+    """Make one; ``place`` is what its names begin with, and its number."""
+    (layer, number), backend = place, builder.backend
     spec = AttentionSpec(
-        layer=0,
+        layer=number,
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
@@ -145,18 +168,16 @@ def build_layer(
         qk_norm = (builder.parameter(q_norm), builder.parameter(k_norm))
     return DecoderLayer(
         qkv=builder.linear([layer + module for module in QKV]),
-        attention=backend.attention(
-            spec, rope=(cos, sin), qk_norm=qk_norm, norm_eps=config.norm_eps
-        ),
+        attention=backend.attention(spec, rope=rope, qk_norm=qk_norm, norm_eps=config.norm_eps),
         output=builder.linear([f"{layer}self_attn.o_proj"]),
-        mlp_norm=builder.norm(f"{layer}post_attention_layernorm", config.norm_eps),
+        mlp_norm=builder.norm(f"{layer}{MLP_NORM}", config.norm_eps),
         feed_forward=GatedMLP(
             backend,
             builder.linear([layer + module for module in GATE_UP]),
             builder.linear([f"{layer}mlp.down_proj"]),
             config.activation,
         ),
-        next_norm=last_norm,
+        next_norm=next_norm,
         plan=0,
     )
 

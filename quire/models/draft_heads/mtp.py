@@ -13,8 +13,10 @@ from quire.core.errors import ModelLoadError
 from quire.core.model_config import ModelConfig
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.head_layer import (
+    INPUT_NORM,
+    MLP_NORM,
     HeadShape,
-    build_layer,
+    build_layers,
     layer_shapes,
     own_or,
     read_layer,
@@ -24,8 +26,6 @@ from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.mtp_layouts import MTPLayout, find_layouts
 from quire.models.draft_heads.recurrent import HeadParts, MixedEntry, RecurrentHead
 from quire.models.tensor_source import check_tensors
-
-LAYER_NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
 def read_mtp(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
@@ -39,8 +39,8 @@ def read_mtp(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
     shape = HeadShape(config, layout.layer, target.vocab_size)
     size = config.hidden_size
     norms = [layout.embed_norm, layout.feature_norm, layout.last_norm]
-    norms += [layout.layer + norm for norm in LAYER_NORMS]
-    shapes = layer_shapes(tensors, shape, size, norms)
+    norms += [layout.layer + norm for norm in (INPUT_NORM, MLP_NORM)]
+    shapes = layer_shapes(tensors, config, layout.layer, size, norms)
     shapes[f"{layout.mix}.weight"] = (size, 2 * size)
     tables = dict.fromkeys((layout.embedding, layout.output), target.vocab_size)
     check_tensors(tensors, shapes | table_shapes(tensors, tables, size), ())
@@ -52,9 +52,9 @@ def load_mtp(
 ) -> RecurrentHead:
     """Make the module."""
     eps, layout = shape.config.norm_eps, _layout(builder.tensors)
-    names = (layout.embed_norm, layout.feature_norm, layout.layer + LAYER_NORMS[0])
+    names = (layout.embed_norm, layout.feature_norm, layout.layer + INPUT_NORM)
     entry = MixedEntry(builder.linear([layout.mix]), *(builder.norm(name, eps) for name in names))
-    made = build_layer(builder, shape, max_positions, builder.norm(layout.last_norm, eps))
+    (made,) = build_layers(builder, shape, max_positions, builder.norm(layout.last_norm, eps))
     parts = HeadParts(
         embedding=own_or(builder, layout.embedding, target.embedding),
         fc=None,

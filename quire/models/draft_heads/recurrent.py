@@ -24,6 +24,7 @@ from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.norm import Norm
 from quire.layers.workspace import Activations, Workspace, workspace_bytes
+from quire.models.draft_heads.state_norms import StateNorm
 
 #: Buffers (T, D) besides those of a decoder: embeddings, features, and both side by side.
 NUM_BUFFERS = 4
@@ -178,6 +179,19 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskPair:
+    """What stands for a pair that is not known yet, in heads that draft several tokens at once.
+
+    Attributes:
+        token_id: Of its token.
+        state: (S,), in place of the target's.
+    """
+
+    token_id: int
+    state: Array
+
+
+@dataclass(frozen=True, slots=True)
 class HeadParts:
     """What a loader made.
 
@@ -190,6 +204,9 @@ class HeadParts:
         draft_ids: (W,) int64, ids of the target; None where the vocabularies are the same.
         weight_bytes: Of all that is not the target's.
         feeds_normed: A draft's feature is the output after the last norm, not before.
+        further: Layers after ``layer``, the last of which has the last norm then.
+        state_norm: Of the target's states, before ``fc``.
+        mask: Of a head that drafts several tokens at once.
     """
 
     embedding: Linear
@@ -200,13 +217,16 @@ class HeadParts:
     draft_ids: np.ndarray | None
     weight_bytes: int
     feeds_normed: bool = False
+    further: tuple[DecoderLayer, ...] = ()
+    state_norm: StateNorm | None = None
+    mask: MaskPair | None = None
 
 
 class RecurrentHead:
     """A loaded head.
 
     Args:
-        config: Shape of its one layer; ``vocab_size`` is the target's.
+        config: Shape of its layers; ``vocab_size`` is the target's.
         backend: Of the target.
         parts: Its weights.
         layers: Of the target at whose entry it reads states; empty for those of the final norm.
@@ -220,6 +240,7 @@ class RecurrentHead:
         self.layers = layers
         self.weight_bytes = parts.weight_bytes
         self.state_size = config.hidden_size if parts.fc is None else parts.fc.in_features
+        self.mask = parts.mask
         self._parts = parts
         self.reserve(1, 1)
 
@@ -237,7 +258,9 @@ class RecurrentHead:
 
     def features(self, states: Array) -> Array:
         """Return features (T, D) of the target's states (T, S)."""
-        fc = self._parts.fc
+        fc, norm = self._parts.fc, self._parts.state_norm
+        if norm is not None:
+            states = norm(states)
         return states if fc is None else fc(states)
 
     def forward(
@@ -266,6 +289,10 @@ class RecurrentHead:
         parts.embedding.lookup(batch.input_ids, pair.embeds, step.rows)
         parts.entry(pair, features, layer, step)
         layer.attention.run(step.qkv, step.plans[0], step.attended)
+        for following in parts.further:
+            layer.feed(step)
+            following.attend(step)
+            layer = following
         wanted, indices = self._workspace.wanted_rows(batch), batch.logits_indices
         if num_wanted:
             self.backend.gather_rows(step.attended, indices, wanted.attended)
