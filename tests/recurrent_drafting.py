@@ -13,10 +13,11 @@ from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.runner.loaded_heads import RECURRENT
+from quire.speculative.parallel import ParallelProposer
 from quire.speculative.recurrent import RecurrentProposer
 from quire.speculative.target_states import ComputedStates
-from quire.training.oracle import draft_greedily
 from quire.training.recurrent_head import RecurrentHead
+from tests.published_heads import draft
 from tools.random_checkpoint import PRESETS
 
 CONFIG = PRESETS["tiny-llama"]
@@ -45,7 +46,7 @@ class Drafting:
         self.width = target.config.hidden_size
         config = self.head.config
         spec = KVCacheSpec(
-            num_layers=1,
+            num_layers=config.num_layers,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             block_size=BLOCK,
@@ -53,7 +54,8 @@ class Drafting:
         )
         self.table = TokenTable(4, 64)
         cache = self.backend.kv_cache(spec, 128)
-        self.proposer = RecurrentProposer(self.table, self.head, cache, 512)
+        kind = RecurrentProposer if self.head.mask is None else ParallelProposer
+        self.proposer = kind(self.table, self.head, cache, 512)
 
     def begin(self, name: str, tokens: np.ndarray, first_block: int, num_tokens: int) -> int:
         row = self.table.add(name, tokens[:num_tokens].tolist(), num_tokens)
@@ -81,7 +83,7 @@ class Drafting:
 
     def expected(self, tokens: np.ndarray, states: np.ndarray, count: int) -> list[int]:
         ids, rows = torch.tensor(tokens).long(), torch.tensor(states[: len(tokens) - 1])
-        return draft_greedily(self.oracle, ids, rows, count)
+        return draft(self.oracle, ids, rows, count)
 
 
 def greedy(logits: Any, rows: IntArray, lengths: IntArray) -> IntArray:

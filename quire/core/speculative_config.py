@@ -68,6 +68,8 @@ class SpeculativeMethod:
         vocabulary: Of a ``draft_model``. ``same``: it must be the served model's;
             ``intersection``: only tokens are drawn that both have; ``text``: what the draft writes
             is tokenized for the served model. None: the first where it is so, else as it fits.
+        parallel_drafting: Of ``eagle3``: all tokens are drafted at once, which the head must be
+            made for; False: one after the other. None: as it is made.
         acceptance: ``coupled``: a proposal holds when it is the token that the model itself draws
             there. ``rejection``: with probability min(1, p/q).
         disable_by_batch_size: Nothing is proposed from this number of running requests on.
@@ -93,6 +95,7 @@ class SpeculativeMethod:
     quantization: QuantizationName | None = None
     max_model_len: int | None = None
     vocabulary: DraftVocabulary | None = None
+    parallel_drafting: bool | None = None
     acceptance: Acceptance = "coupled"
     disable_by_batch_size: int | None = None
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
@@ -121,6 +124,7 @@ class SpeculativeMethod:
             refuse("vocabulary", f"must be one of {known}", self.vocabulary)
         if self.vocabulary is not None and self.method != "draft_model":
             refuse("vocabulary", f"must be left out of method {self.method}", self.vocabulary)
+        self._check_parallel()
         if self.acceptance not in ACCEPTANCES:
             refuse("acceptance", f"must be one of {', '.join(ACCEPTANCES)}", self.acceptance)
 
@@ -183,6 +187,15 @@ class SpeculativeMethod:
                 f"must be the {len(tree)} of the tree",
                 self.num_speculative_tokens,
             )
+
+    def _check_parallel(self) -> None:
+        name, value = "parallel_drafting", self.parallel_drafting
+        if value is None:
+            return
+        if type(value) is not bool:
+            refuse(name, "must be true or false", value)
+        if self.method != "eagle3" and not self.is_inferred:
+            refuse(name, f"must be left out of method {self.method}", value)
 
     def _check_lookup(self) -> None:
         low, high = self.prompt_lookup_min, self.prompt_lookup_max

@@ -32,6 +32,7 @@ from quire.quantization.plan import create_plan
 from quire.speculative.create import Maker
 from quire.speculative.draft_model import MAX_TOKENS
 from quire.speculative.medusa import MedusaProposer
+from quire.speculative.parallel import MAX_LOGITS, ParallelProposer
 from quire.speculative.recurrent import MAX_KEPT, RecurrentProposer
 
 log = get_logger(__name__)
@@ -204,15 +205,21 @@ class FoundRecurrent:
         kept = MAX_KEPT + 2 * max_tokens
         nbytes = DTYPE_BYTES[self.activation_dtype] * kept * width * config.hidden_size
         return nbytes + recurrent.scratch_bytes(
-            config, MAX_TOKENS, self.folder.max_rows, self.shape.draft_size, self.activation_dtype
+            config, MAX_TOKENS, self.max_logits, self.shape.draft_size, self.activation_dtype
         )
+
+    @property
+    def max_logits(self) -> int:
+        """Rows of logits at once."""
+        drafts_at_once = self.shape.mask_token_id is not None
+        return max(self.folder.max_rows, MAX_LOGITS if drafts_at_once else 1)
 
     @property
     def spec(self) -> KVCacheSpec:
         """Blocks of its KV cache."""
         config, settings = self.shape.config, self.folder.settings
         return KVCacheSpec(
-            num_layers=1,
+            num_layers=config.num_layers,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             block_size=settings.config.cache.block_size,
@@ -224,7 +231,7 @@ class FoundRecurrent:
         settings = self.folder.settings
         builder = self.folder.builder(target.backend)
         head = self.load_head(self.shape, builder, target, settings.max_model_len)
-        head.reserve(MAX_TOKENS, self.folder.max_rows)
+        head.reserve(MAX_TOKENS, self.max_logits)
         limits = [settings.max_model_len, self.folder.method.max_model_len]
         most = min(limit for limit in limits if limit is not None)
         return LoadedRecurrent(self.folder.method, head, self.scratch_bytes, self.spec, most)
@@ -248,7 +255,10 @@ class LoadedRecurrent:
     def maker(self, num_blocks: int) -> Maker:
         """Allocate its KV cache; return what makes a table's proposer."""
         kv_cache = self.head.backend.kv_cache(self.spec, num_blocks)
-        return lambda table: RecurrentProposer(table, self.head, kv_cache, self.max_model_len)
+        kind: type[RecurrentProposer] = RecurrentProposer
+        if self.head.mask is not None and self.method.parallel_drafting is not False:
+            kind = ParallelProposer
+        return lambda table: kind(table, self.head, kv_cache, self.max_model_len)
 
 
 def find_heads(
@@ -305,7 +315,11 @@ def _find(
         names = read_medusa(own.tensors, target.hidden_size, target.vocab_size)
         return FoundMedusa(own, names, target)
     read, load = RECURRENT[method.method]
-    return FoundRecurrent(own, read(own.tensors, target), load, activation_dtype)
+    shape = read(own.tensors, target)
+    if method.parallel_drafting and shape.mask_token_id is None:
+        rule = f"must be left out: the head in {own.tensors.path} drafts one token after the other"
+        refuse("parallel_drafting", rule, True)
+    return FoundRecurrent(own, shape, load, activation_dtype)
 
 
 def with_heads(demand: MemoryDemand, heads: Iterable[NeedsMemory]) -> MemoryDemand:

@@ -48,6 +48,26 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingPairs:
+    """The pairs of known tokens that are computed next.
+
+    Attributes:
+        rows: (B,) of the table.
+        live: (B,) of which rows these are all that wait.
+        starts: (B,) from where each attends.
+        begins, lengths: (B,) its first pair, and how many.
+        places: Of the states of each row's pairs.
+    """
+
+    rows: IntArray
+    live: npt.NDArray[np.bool_]
+    starts: IntArray
+    begins: IntArray
+    lengths: IntArray
+    places: list[Places]
+
+
+@dataclass(frozen=True, slots=True)
 class _KnownPairs:
     """What a head makes of the known tokens of rows.
 
@@ -163,23 +183,36 @@ class RecurrentProposer:
 
     def _compute_known(self, rows: IntArray, places: Sequence[Places]) -> _KnownPairs:
         """Compute the pairs of known tokens that wait; most at once are :data:`MAX_TOKENS`."""
+        pairs = self._take(rows, places, MAX_TOKENS)
+        starts, live, part = pairs.starts, pairs.live, pairs.lengths > 0
+        batch = self._batch(rows[part], starts[part], pairs.begins[part], pairs.lengths[part])
+        batch.logits_indices = batch.logits_indices[live[part]]
+        outputs, logits = self._forward(batch, self._features(pairs.places))
+        self._fill(pairs)
+        return _KnownPairs(live, starts[live], outputs, logits)
+
+    def _take(self, rows: IntArray, places: Sequence[Places], budget: int) -> WaitingPairs:
+        """Share a budget of pairs out among rows and the pairs of each that wait."""
         known = self._table.num_tokens[rows]
         infos = [self._rows[row] for row in rows.tolist()]
         starts = np.array([info.start for info in infos], np.int32)
         begins = np.array([info.end for info in infos], np.int32)
-        lengths = share(known - begins, MAX_TOKENS)
-        ends = begins + lengths
-        part = lengths > 0
-        batch = self._batch(rows[part], starts[part], begins[part], lengths[part])
-        live = ends == known
-        batch.logits_indices = batch.logits_indices[live[part]]
-        computed = [own[:length] for own, length in zip(places, lengths.tolist(), strict=True)]
-        states = self._log.read(computed[0] if len(computed) == 1 else np.concatenate(computed))
-        outputs, logits = self._forward(batch, self._head.features(states))
-        for row, info, end in zip(rows.tolist(), infos, ends.tolist(), strict=True):
+        lengths = share(known - begins, budget)
+        taken = [own[:length] for own, length in zip(places, lengths.tolist(), strict=True)]
+        return WaitingPairs(rows, begins + lengths == known, starts, begins, lengths, taken)
+
+    def _features(self, places: Sequence[Places]) -> Array:
+        """Return the features of pairs by the places of their states."""
+        at = places[0] if len(places) == 1 else np.concatenate(places)
+        return self._head.features(self._log.read(at))
+
+    def _fill(self, pairs: WaitingPairs) -> None:
+        """Note that pairs were computed."""
+        ends = (pairs.begins + pairs.lengths).tolist()
+        for row, end in zip(pairs.rows.tolist(), ends, strict=True):
+            info = self._rows[row]
             self._keys.fill(row, info.end, end)
             info.end = end
-        return _KnownPairs(live, starts[live], outputs, logits)
 
     def _draft(
         self, rows: IntArray, places: Sequence[Places], most: IntArray, draw: ChainDraw

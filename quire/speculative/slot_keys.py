@@ -58,6 +58,12 @@ class SlotKeys:
             known = None
         self._unstored[row] = (start if known is None else known[0], end)
 
+    def spoil(self, row: int, start: int, end: int) -> None:
+        """Note that positions ``start`` to ``end``, none of them filled, hold no KV of tokens."""
+        positions = np.arange(start, end)
+        blocks = self._table.block_ids[row, positions // self._block_size].astype(np.int64)
+        self._stored[blocks * self._block_size + positions % self._block_size] = 0
+
     def store(self, row: int) -> None:
         """Store what was noted of a row, which has its tokens and blocks still."""
         known = self._unstored.pop(row, None)

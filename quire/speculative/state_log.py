@@ -29,7 +29,7 @@ class StateLog:
 
     def __init__(self, backend: Backend, size: int, capacity: int) -> None:
         self._backend = backend
-        #: The last one is the state of zeros.
+        #: After those that come and go, the state of zeros and others that stay.
         self._states = backend.empty((capacity + 1, size), backend.activation_dtype)
         self._states[capacity:] = 0.0
         self._capacity = capacity
@@ -146,6 +146,15 @@ class StateLog:
     def place_of_zeros(self) -> int:
         """A place that has zeros."""
         return self._capacity
+
+    def keep_always(self, state: Array) -> int:
+        """Return the place of a further state (S,) that stays."""
+        backend, place = self._backend, len(self._states)
+        states = backend.empty((place + 1, self._states.shape[1]), backend.activation_dtype)
+        states[:place] = self._states
+        states[place] = state
+        self._states = states
+        return place
 
     def _cut(self, computed: ComputedStates) -> tuple[Array, IntArray]:
         """Return the last states of each row, as many as there is room for, and counts of them."""
