@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -33,17 +34,19 @@ def random_draft(folder: Path, checkpoint: Callable[..., Path]) -> Path:
     return folder
 
 
-def random_eagle3(folder: Path) -> Path:
+def random_eagle3(folder: Path, *, has_mask: bool = False) -> Path:
     """Return the package's head with other weights."""
     rng = np.random.default_rng(3)
     file = SafetensorsFile(EAGLE3 / "model.safetensors")
     weights = {name: normal(rng, *entry.shape) for name, entry in file.entries.items()}
-    write_head(folder, weights)
-    shutil.copy(EAGLE3 / "config.json", folder)
-    return folder
+    config = json.loads((EAGLE3 / "config.json").read_text("utf-8"))
+    if has_mask:
+        weights["mask_hidden"] = normal(rng, 1, weights["fc.weight"].shape[1])
+        config["ptd_token_id"] = 1
+    return write_head(folder, weights, config)
 
 
-@pytest.fixture(params=["draft_model", "medusa", "eagle3", "script"])
+@pytest.fixture(params=["draft_model", "medusa", "eagle3", "parallel", "script"])
 def adversary(
     request: pytest.FixtureRequest,
     create_llm: Create,
@@ -62,8 +65,10 @@ def adversary(
         "draft_model": lambda: random_draft(tmp_path / "draft", checkpoint),
         "medusa": lambda: write_head(tmp_path / "medusa", medusa_tensors(256, num_heads=4)),
         "eagle3": lambda: random_eagle3(tmp_path / "eagle3"),
+        "parallel": lambda: random_eagle3(tmp_path / "parallel", has_mask=True),
     }
-    config = {"method": method, "model": str(make[method]())}
+    name = "eagle3" if method == "parallel" else method
+    config = {"method": name, "model": str(make[method]())}
     return create_llm(TINY, max_model_len=1024, speculative_config=config)
 
 

@@ -88,7 +88,10 @@ def test_norms_that_exclude_each_other_are_refused(create_llm: Create, tmp_path:
         create_llm(TINY, speculative_config={"method": "eagle3", "model": str(head)})
 
 
-def test_a_mask_that_is_missing_is_refused(create_llm: Create, tmp_path: Path) -> None:
-    head = write(tmp_path / "head", speculators_model_type="peagle")
+@pytest.mark.parametrize("option", [{"speculators_model_type": "peagle"}, {"pard_token": 3}])
+def test_a_mask_that_is_missing_is_refused(
+    create_llm: Create, tmp_path: Path, option: dict[str, Any]
+) -> None:
+    head = write(tmp_path / "head", **option)
     with pytest.raises(ConfigError, match="must have mask_hidden"):
         create_llm(TINY, speculative_config={"method": "eagle3", "model": str(head)})

@@ -143,7 +143,9 @@ def _state_norms(tensors: HeadTensors, shape: HeadShape) -> dict[str, int]:
 def _mask_token_id(tensors: HeadTensors, vocab_size: int) -> int | None:
     """Return the token of pairs to come; None where the head drafts one token after the other."""
     values = tensors.config.values
-    if MASK_STATE not in tensors.names and values.get("speculators_model_type") != "peagle":
+    is_parallel = values.get("speculators_model_type") == "peagle"
+    is_parallel = is_parallel or any(values.get(name) is not None for name in MASK_IDS[1:])
+    if MASK_STATE not in tensors.names and not is_parallel:
         return None
     tensors.entry(MASK_STATE)
     found = [values[name] for name in MASK_IDS if values.get(name) is not None]
