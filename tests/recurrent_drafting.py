@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels.backend import SamplingBatch
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
@@ -17,6 +18,7 @@ from quire.speculative.parallel import ParallelProposer
 from quire.speculative.recurrent import RecurrentProposer
 from quire.speculative.target_states import ComputedStates
 from quire.training.recurrent_head import RecurrentHead
+from tests.kernels.sampling_cases import batch
 from tests.published_heads import draft
 from tools.random_checkpoint import PRESETS
 
@@ -34,14 +36,24 @@ class Drafting:
         folder: Holds it.
         target: Drafted for.
         oracle: What the head is, in torch.
+        has_rules: Draws are such that no backend may do them by itself.
     """
 
-    def __init__(self, method: str, folder: Path, target: Decoder, oracle: RecurrentHead) -> None:
+    def __init__(
+        self,
+        method: str,
+        folder: Path,
+        target: Decoder,
+        oracle: RecurrentHead,
+        *,
+        has_rules: bool = False,
+    ) -> None:
         tensors = HeadTensors(folder)
         read, load = RECURRENT[method]
         shape = read(tensors, target.config)
         self.head = load(shape, HeadBuilder(tensors, target.backend, "float32"), target, 512)
         self.oracle = oracle
+        self.draw = Greedy(has_rules)
         self.backend = target.backend
         self.width = target.config.hidden_size
         config = self.head.config
@@ -74,7 +86,8 @@ class Drafting:
         self.proposer.observe(ComputedStates(rows, starts, stops - starts, told))
 
     def propose(self, rows: list[int], most: list[int]) -> list[list[int]]:
-        counts = self.proposer.propose(np.array(rows, np.int32), np.array(most, np.int32), greedy)
+        asked, limits = np.array(rows, np.int32), np.array(most, np.int32)
+        counts = self.proposer.propose(asked, limits, self.draw)
         known = self.table.num_tokens[rows]
         return [
             self.table.token_ids[row, start : start + count].tolist()
@@ -86,9 +99,18 @@ class Drafting:
         return draft(self.oracle, ids, rows, count)
 
 
-def greedy(logits: Any, rows: IntArray, lengths: IntArray) -> IntArray:
-    tokens: IntArray = np.asarray(logits).argmax(-1).astype(np.int32)
-    return tokens
+class Greedy:
+    """Takes the likeliest token; see :class:`quire.speculative.proposer.ChainDraw`."""
+
+    def __init__(self, has_rules: bool) -> None:
+        self._has_rules = has_rules
+
+    def __call__(self, logits: Any, rows: IntArray, lengths: IntArray) -> IntArray:
+        tokens: IntArray = np.asarray(logits).argmax(-1).astype(np.int32)
+        return tokens
+
+    def plain(self, rows: IntArray, lengths: IntArray) -> SamplingBatch | None:
+        return None if self._has_rules else batch(len(rows), temperature=0.0)
 
 
 def sequence(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -20,17 +20,20 @@ from tests.recurrent_drafting import CONFIG, Drafting, sequence  # noqa: E402
 D = CONFIG["hidden_size"]
 
 
-def create(kind: str, vocabulary: Vocabulary, path: Path, target: Decoder) -> Drafting:
+def create(
+    kind: str, vocabulary: Vocabulary, path: Path, target: Decoder, *, has_rules: bool = False
+) -> Drafting:
     """Return a proposer of a random head that lies in ``path``."""
     oracle = write_head(kind, vocabulary, path, CONFIG["num_hidden_layers"])
-    return Drafting(kind.partition("-")[0], path, target, oracle)
+    return Drafting(kind.partition("-")[0], path, target, oracle, has_rules=has_rules)
 
 
+@pytest.mark.parametrize("has_rules", [False, True], ids=["plain", "rules"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_drafts_are_those_of_the_oracle(
-    kind: str, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+    kind: str, has_rules: bool, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
-    own = create(kind, vocabulary, tmp_path, target)
+    own = create(kind, vocabulary, tmp_path, target, has_rules=has_rules)
     tokens, states = sequence(1, 90)
     others, other_states = sequence(2, 90)
     row, other = own.begin("a", tokens, 1, 31), own.begin("b", others, 30, 12)
