@@ -7,9 +7,12 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import RequestError
-from quire.protocol.compat import CommonSettings, CompatRequest, shared_fields
+from quire.protocol.body_limits import check_field
+from quire.protocol.compat import CommonSettings, CompatRequest, refuse, shared_fields
 from quire.protocol.completion import CompletionRequest
+from quire.protocol.decode import to_struct
 from quire.protocol.generation import Count, Seed
+from quire.protocol.speculation import SpeculativeField, SpeculativeOptions
 
 #: Our names of settings.
 NAMES = {
@@ -19,6 +22,12 @@ NAMES = {
         "presence_penalty", "frequency_penalty", "seed", "stop", "min_tokens", "ignore_eos",
     )
 }  # fmt: skip
+#: Triton's own parameters are scalars: an object may come as a text.
+SpeculativeText = bool | str | SpeculativeOptions | None
+
+
+class _Speculative(msgspec.Struct):
+    speculative: SpeculativeField = None
 
 
 class TritonParameters(CommonSettings, kw_only=True):
@@ -31,8 +40,34 @@ class TritonParameters(CommonSettings, kw_only=True):
     stop: str | list[str] | None = None
     min_tokens: Count | None = None
     ignore_eos: bool | None = None
+    speculative: SpeculativeText = None
     stream: bool | None = None
     exclude_input_in_output: bool | None = None
+
+    def completion_fields(self) -> dict[str, Any]:
+        """Return the fields of a completion request that were given.
+
+        Raises:
+            RequestError: ``speculative`` is a text that is not what the field takes.
+        """
+        fields = shared_fields(self, NAMES)
+        if isinstance(self.speculative, str):
+            fields["speculative"] = _read_speculative(self.speculative)
+        elif self.speculative is not None:
+            fields["speculative"] = self.speculative
+        return fields
+
+
+def _read_speculative(text: str) -> SpeculativeField:
+    """Return what a text in JSON asks for, with the errors of the field itself."""
+    content = msgspec.Raw(text.encode())
+    check_field("speculative", content)
+    try:
+        msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError) as error:
+        rule = "must be false, true or an object in JSON where it is a text"
+        raise refuse("speculative", rule, text) from error
+    return to_struct({"speculative": content}, _Speculative)[0].speculative
 
 
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -76,6 +111,7 @@ class TritonRequest(CompatRequest, kw_only=True):
     stop: str | list[str] | None = None
     min_tokens: Count | None = None
     ignore_eos: bool | None = None
+    speculative: SpeculativeText = None
     exclude_input_in_output: bool | None = None
 
     def given(self) -> TritonParameters:
@@ -106,9 +142,9 @@ class TritonRequest(CompatRequest, kw_only=True):
         """Return the completion request that has the same text.
 
         Raises:
-            RequestError: See :meth:`given`.
+            RequestError: See :meth:`given` and :meth:`TritonParameters.completion_fields`.
         """
-        fields = shared_fields(self.given(), NAMES)
+        fields = self.given().completion_fields()
         return CompletionRequest(**fields, prompt=self.text_input, stream=self.stream)
 
 

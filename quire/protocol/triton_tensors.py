@@ -18,11 +18,11 @@ import msgspec
 
 from quire.core.errors import RequestError
 from quire.protocol.body_limits import check_field
-from quire.protocol.compat import refuse, shared_fields
+from quire.protocol.compat import refuse
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
 from quire.protocol.request_body import RequestBody
-from quire.protocol.triton import NAMES, TritonParameters
+from quire.protocol.triton import TritonParameters
 
 #: How the elements of a tensor lie in bytes.
 _FORMATS = {
@@ -42,8 +42,8 @@ INPUTS = (
     (TEXT_INPUT, "BYTES"), (SETTINGS, "BYTES"), ("max_tokens", "INT32"), ("min_tokens", "INT32"),
     ("temperature", "FP32"), ("top_k", "INT32"), ("top_p", "FP32"), ("min_p", "FP32"),
     ("repetition_penalty", "FP32"), ("presence_penalty", "FP32"), ("frequency_penalty", "FP32"),
-    ("seed", "INT64"), ("stop", "BYTES"), ("ignore_eos", "BOOL"), ("stream", "BOOL"),
-    ("exclude_input_in_output", "BOOL"),
+    ("seed", "INT64"), ("stop", "BYTES"), ("ignore_eos", "BOOL"), ("speculative", "BYTES"),
+    ("stream", "BOOL"), ("exclude_input_in_output", "BOOL"),
 )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ class InferRequest(RequestBody, kw_only=True):
             if output.name != TEXT_OUTPUT:
                 raise refuse(f"outputs[{index}].name", f"must be {TEXT_OUTPUT}", output.name)
         texts = self._tensors()[TEXT_INPUT][1]
-        return CompletionRequest(**shared_fields(self.given(), NAMES), prompt=texts)
+        return CompletionRequest(**self.given().completion_fields(), prompt=texts)
 
     def _tensors(self) -> dict[str, tuple[list[int], list[Any]]]:
         """Return shape and elements of the inputs by name."""

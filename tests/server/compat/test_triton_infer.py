@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from quire.core.errors import RequestError
+from quire.core.speculative_params import SpeculativeParams
 from quire.protocol import triton_tensors
 from quire.server.access.authentication import scope_of
 
@@ -101,6 +102,57 @@ def test_bytes_in_and_out(client, engine):
 def test_what_is_wrong_is_named(client, engine, body, param):
     answer = client.post(URL, json=body)
     assert (answer.status_code, answer.json()["param"]) == (400, param), answer.text
+    assert engine.params == []
+
+
+SPECULATION = [
+    (False, SpeculativeParams(num_speculative_tokens=0)),
+    (True, None),
+    ("false", SpeculativeParams(num_speculative_tokens=0)),
+    ({"tokens": 0}, SpeculativeParams(num_speculative_tokens=0)),
+    ('{"tokens": 0}', SpeculativeParams(num_speculative_tokens=0)),
+]
+
+
+@pytest.mark.parametrize(("value", "asked"), SPECULATION)
+def test_a_request_says_how_its_tokens_are_proposed(client, engine, value, asked):
+    text = value if isinstance(value, str) else json.dumps(value)
+    infer = {"inputs": [tensor("text_input", ["a"])]}
+    bodies = [
+        ("generate", {"text_input": "a", "parameters": {"speculative": value}}),
+        ("generate", {"text_input": "a", "speculative": value}),
+        ("generate_stream", {"text_input": "a", "parameters": {"speculative": value}}),
+        ("infer", infer | {"parameters": {"speculative": value}}),
+        ("infer", {"inputs": [*infer["inputs"], tensor("speculative", [text])]}),
+    ]
+    for route, body in bodies:
+        answer = client.post(f"/v2/models/quire-tiny/{route}", json=body)
+        assert answer.status_code == 200, answer.text
+        assert "x-ignored-params" not in answer.headers
+        assert engine.params.pop().speculative == asked, (route, body)
+
+
+WRONG_SPECULATION = [
+    ("off", "[speculative] must be false, true or an object in JSON where it is a text; got 'off'"),
+    ("[" * 5000, "[speculative] must be false, true or an object in JSON"),
+    ("[" + "[]," * 20000 + "[]]", "[speculative] may hold at most 16384 objects and lists"),
+    ("5", "[speculative] Expected `bool | object | null`, got `int`"),
+    ('{"depth": 3}', "[speculative] Object contains unknown field `depth`"),
+    ({"depth": 3}, "[PATHspeculative] Object contains unknown field `depth`"),
+    ('{"tokens": 65}', "[speculative.tokens] Expected `int` <= 64"),
+    ({"tokens": 65}, "[PATHspeculative.tokens] Expected `int` <= 64"),
+    ({"tokens": 1, "num_speculative_tokens": 2}, "[speculative.tokens] must be what num_specul"),
+]
+
+
+@pytest.mark.parametrize(("value", "words"), WRONG_SPECULATION)
+def test_what_is_wrong_about_speculation_is_named(client, engine, value, words):
+    infer = {"inputs": [tensor("text_input", ["a"])], "parameters": {"speculative": value}}
+    generate = {"text_input": "a", "parameters": {"speculative": value}}
+    for route, body, path in (("infer", infer, ""), ("generate", generate, "parameters.")):
+        answer = client.post(f"/v2/models/quire-tiny/{route}", json=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith(words.replace("PATH", path)), answer.text
     assert engine.params == []
 
 
