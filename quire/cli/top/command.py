@@ -119,8 +119,6 @@ def _watch(watched: Watched, interval: float) -> None:
                 live.update(view(), refresh=True)
         if ended.exit_code is not None:
             raise click.exceptions.Exit(ended.exit_code)
-    except KeyboardInterrupt:
-        pass
     finally:
         reader.stop()
 

@@ -12,7 +12,7 @@ from types import FrameType
 
 
 class EndSignal:
-    """SIGTERM or SIGHUP, once one came.
+    """SIGINT, SIGTERM or SIGHUP, once one came.
 
     Attributes:
         exit_code: As shells have it; None until then.
@@ -72,7 +72,7 @@ def keys_at_once(wake: int) -> Iterator[Keys]:
 
 @contextmanager
 def signals_noted() -> Iterator[EndSignal]:
-    """Have SIGTERM and SIGHUP noted only, so that the terminal is put back first.
+    """Have SIGINT, SIGTERM and SIGHUP noted only, so that the terminal is put back first.
 
     Nothing is raised: an exception that meets a finalizer is printed and lost.
     """
@@ -81,7 +81,7 @@ def signals_noted() -> Iterator[EndSignal]:
     def end(number: int, frame: FrameType | None) -> None:
         noted.exit_code = 128 + number
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, end) for number in numbers]
     try:
         yield noted

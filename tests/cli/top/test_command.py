@@ -160,7 +160,9 @@ def test_json_agrees_with_the_counters_of_the_server(server, quire):
     assert model["figures"]["generation_rate"] == sums["generation_rate"]
 
 
-@pytest.mark.parametrize("end, code", [(b"q", 0), (b"\x03", 0), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "end, code", [(b"q", 0), (b"\x03", 0), (signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
 def test_the_terminal_is_as_before_after_any_end(server, terminal, end, code):
     terminal.wait_for("q ends")
     if isinstance(end, bytes):
@@ -172,6 +174,16 @@ def test_the_terminal_is_as_before_after_any_end(server, terminal, end, code):
         terminal.process.send_signal(end)
     assert terminal.end() == code
     assert terminal.is_as_before() and terminal.process.stderr.read() == b""
+
+
+def test_lines_of_json_end_by_an_interrupt(server):
+    command = [*COMMAND, "top", "--base-url", server.address, "--json", "--interval", "0.2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=ENVIRONMENT, **pipes) as top:
+        assert json.loads(top.stdout.readline())["state"] == "ready"
+        top.send_signal(signal.SIGINT)
+        assert top.wait(30) == 130
+        assert top.stderr.read().strip() == "quire: interrupted"
 
 
 def test_a_server_that_is_killed_and_comes_back_is_shown(server, load, terminal, device):

@@ -20,7 +20,7 @@ class _Signals:
         os.kill(os.getpid(), self._number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.filterwarnings("error")
 def test_a_signal_that_meets_a_finalizer_is_noted(number: int) -> None:
     before = signal.getsignal(number)
