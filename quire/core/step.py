@@ -207,6 +207,8 @@ class StepOutput:
             prompt computed.
         sample_seconds: Of the step's time, spent on choosing tokens.
         propose_seconds: Of it, spent on proposing tokens.
+        num_masked_pairs: Pairs of tokens that attention leaves out because a tree's rows see their
+            own paths only; as chains they would see all proposed tokens before them.
         lost_ids: Requests of the plan that could not be computed because blocks of others that they
             read have no content; they have no result and must be computed anew.
         lost_block_ids: Blocks that the step was to load and could not.
@@ -216,6 +218,7 @@ class StepOutput:
     results: dict[str, SequenceResult] = field(default_factory=dict)
     sample_seconds: float = 0.0
     propose_seconds: float = 0.0
+    num_masked_pairs: int = 0
     lost_ids: set[str] = field(default_factory=set)
     lost_block_ids: list[int] = field(default_factory=list)
     dropped_ids: set[str] = field(default_factory=set)
@@ -225,6 +228,7 @@ class StepOutput:
         self.results |= part.results
         self.sample_seconds += part.sample_seconds
         self.propose_seconds += part.propose_seconds
+        self.num_masked_pairs += part.num_masked_pairs
 
     def result(self, request_id: str) -> SequenceResult:
         """Return the result of a sequence to be filled in; a new one when it has none yet."""

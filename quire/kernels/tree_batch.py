@@ -57,6 +57,12 @@ def add_trees(step: ForwardBatch, block_size: int, trees: Sequence[BatchTree]) -
     step.tree_starts, step.tree_slots = starts, slots
 
 
+def num_masked_pairs(parents: Sequence[int]) -> int:
+    """Return how many pairs of a tree's tokens a chain of as many has and the tree has not."""
+    num_tokens = len(parents)
+    return num_tokens * (num_tokens + 1) // 2 - sum(map(len, tree_paths(parents)))
+
+
 def tree_paths(parents: Sequence[int]) -> list[list[int]]:
     """Return the path of each token of a tree: its ancestors from the top on, then itself.
 

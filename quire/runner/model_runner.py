@@ -26,6 +26,7 @@ from quire.core.step import (
 from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import Backend, KVCache
 from quire.kernels.token_table import IntArray
+from quire.kernels.tree_batch import num_masked_pairs
 from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder, HiddenStates
 from quire.runner.block_store import BlockStore, move_blocks
@@ -188,6 +189,7 @@ class ModelRunner:
             output.propose_seconds = time.perf_counter() - start
             wanted += self._speculation.wanted_rows(plan)
             capture, parents = self._speculation.capture, self._speculation.parents
+            output.num_masked_pairs = sum(map(num_masked_pairs, parents.values()))
         batch = self._input.build(plan.scheduled, wanted, num_proposed, parents)
         hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan), capture)
         num_samples = len(hidden) - sum(count for _, _, count in wanted)

@@ -60,14 +60,17 @@ class StepEstimate:
         What proposed them is not counted: neither its work nor, in the rates, its time.
         """
         flops, read_bytes = self.flops, self.read_bytes
-        self._count(plan, output.results)
+        self._count(plan, output.results, output.num_masked_pairs)
         seconds -= output.propose_seconds
         if self._speed is not None and seconds > 0:
             self.flop_utilization = (self.flops - flops) / seconds / self._speed.compute
             self.bandwidth_utilization = (self.read_bytes - read_bytes) / seconds / self._speed.read
 
-    def _count(self, plan: SchedulerOutput, results: Mapping[str, SequenceResult]) -> None:
-        tokens = pairs = context = samples = 0
+    def _count(
+        self, plan: SchedulerOutput, results: Mapping[str, SequenceResult], num_masked_pairs: int
+    ) -> None:
+        tokens = context = samples = 0
+        pairs = -num_masked_pairs
         for row in plan.scheduled:
             result = results.get(row.request_id)
             proposed = 0 if result is None else result.num_proposed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams, StructuredOutputs
+from quire.core.step import StepOutput
+from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.tree_batch import BatchTree, add_trees
 from quire.models.hub import ASSETS
+from quire.runner.step_estimate import StepEstimate
 from tests.integration.test_speculation_draft import (
     KINDS,
     PROMPTS,
@@ -96,6 +100,29 @@ def test_a_tree_holds_longer_than_a_chain_of_its_depth(
             assert results(llm.generate([prompt], [settings])) == [answer]
         steps[name] = llm.engine.stats()["num_steps"]
     assert steps["tree"] <= steps["chain"]
+
+
+def test_estimates_know_what_the_rows_of_a_tree_see(
+    create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tree was counted as a chain of as many tokens."""
+    trees: list[BatchTree] = []
+    masked: list[int] = []
+
+    def adding(step: ForwardBatch, block_size: int, own: Sequence[BatchTree]) -> None:
+        trees.extend(own)
+        add_trees(step, block_size, own)
+
+    def counting(self: StepEstimate, plan: Any, output: StepOutput, seconds: float) -> None:
+        masked.append(output.num_masked_pairs)
+
+    monkeypatch.setattr("quire.runner.input_batch.add_trees", adding)
+    monkeypatch.setattr(StepEstimate, "add", counting)
+    llm = create(speculative_config=with_tree("medusa", "static"))
+    llm.generate(PROMPTS, params("greedy", 20))
+    sizes = [[len(path) for path in tree.paths] for tree in trees]
+    expected = sum(sum(range(len(own) + 1)) - sum(own) for own in sizes)
+    assert sum(masked) == expected > 0
 
 
 def test_prefixes_that_a_tree_has_filled_are_found_and_right(create: Create) -> None:

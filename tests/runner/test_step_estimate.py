@@ -8,6 +8,7 @@ from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.machine_speed import MachineSpeed
 from quire.core.model_config import ModelConfig, MoEConfig
 from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
+from quire.kernels.tree_batch import num_masked_pairs
 from quire.runner.step_estimate import StepEstimate
 
 SHAPE = {
@@ -74,6 +75,23 @@ def test_proposed_tokens_are_computed_like_known_ones():
     assert proposing.read_bytes == plain.read_bytes
     assert proposing.write_bytes == plain.write_bytes
     assert proposing.bandwidth_utilization == pytest.approx(plain.bandwidth_utilization)
+
+
+def test_rows_of_a_tree_see_their_own_paths_only():
+    spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=2, block_size=4, dtype="float16")
+    chain, tree = (StepEstimate(ModelConfig(**SHAPE), 1000, spec) for _ in range(2))
+    rows = [ScheduledRequest("a", 5, 1, [], True, num_lookahead_tokens=5)]
+    parents = [-1, -1, 0, 0, 1]  # see 1, 1, 2, 2 and 2 of the tree; a chain's 1 to 5
+    results = {"a": SequenceResult([7, 8], num_accepted=1, num_proposed=5)}
+    plan = SchedulerOutput(scheduled=rows)
+    chain.add(plan, StepOutput(results), 0.05)
+    masked = num_masked_pairs(parents)
+    tree.add(plan, StepOutput(results, num_masked_pairs=masked), 0.05)
+    assert masked == (1 + 2 + 3 + 4 + 5) - (1 + 1 + 2 + 2 + 2)
+    assert chain.flops - tree.flops == 3 * 4 * (2 * 2 + 2 * 2) * masked
+    assert num_masked_pairs(range(-1, 6)) == 0
+    # All slots of the tree are computed, written and read.
+    assert (tree.read_bytes, tree.write_bytes) == (chain.read_bytes, chain.write_bytes)
 
 
 def test_without_a_measured_machine_there_is_no_utilization():
