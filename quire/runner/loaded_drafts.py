@@ -27,8 +27,9 @@ from quire.models.loader import Progress, load_model, load_rounded
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import QuantizationPlan, create_plan
 from quire.runner.memory import MemoryPlan, kept_window, plan_memory
+from quire.speculative.catch_up import most_tokens
 from quire.speculative.create import Maker
-from quire.speculative.draft_model import MAX_TOKENS, DraftModelProposer
+from quire.speculative.draft_model import DraftModelProposer
 from quire.speculative.translated_draft import TranslatedDraftProposer
 from quire.speculative.valid_slots import SLOT_BYTES
 from quire.speculative.vocabularies import VocabularyPair
@@ -67,6 +68,11 @@ class Draft:
         """As the settings name it."""
         return self.method.model or f"the model in {self.method.quantization}"
 
+    @property
+    def max_tokens(self) -> int:
+        """Most that it computes at once."""
+        return most_tokens(self.settings.config.scheduler.max_num_batched_tokens)
+
     def demand(self, backend: Backend, weight_bytes: int | None = None) -> MemoryDemand:
         """Return what it needs besides the target.
 
@@ -82,7 +88,7 @@ class Draft:
                 self.path, config, settings.dtype, plan, self.max_model_len, self.target_plan
             )
         widths = {config.vocab_size, self.vocab_size}  # logits of both widths where they differ
-        scratch = workspace_bytes(config, MAX_TOKENS, backend.activation_dtype)
+        scratch = workspace_bytes(config, self.max_tokens, backend.activation_dtype)
         scratch += 4 * options.max_num_seqs * sum(widths)
         spec = KVCacheSpec(
             num_layers=config.num_layers,
@@ -126,8 +132,10 @@ class LoadedDraft:
             vocabularies: The target's and the draft's; None where they are the same.
         """
         kv_cache = self.decoder.backend.kv_cache(self.demand.spec, num_blocks)
-        self.decoder.reserve(MAX_TOKENS, self.draft.settings.config.scheduler.max_num_seqs)
+        max_rows = self.draft.settings.config.scheduler.max_num_seqs
+        self.decoder.reserve(self.draft.max_tokens, max_rows)
         sizes = {
+            "max_tokens": self.draft.max_tokens,
             "vocab_size": self.draft.vocab_size,
             "max_model_len": self.draft.max_model_len,
         }

@@ -29,8 +29,8 @@ from quire.models.draft_heads.mtp_layouts import first_module
 from quire.models.draft_heads.recurrent import RecurrentHead
 from quire.models.hub import ASSETS, EMBEDDED, resolve_model
 from quire.quantization.plan import create_plan
+from quire.speculative.catch_up import MOST_PAIRS, most_tokens
 from quire.speculative.create import Maker
-from quire.speculative.draft_model import MAX_TOKENS
 from quire.speculative.medusa import MedusaProposer
 from quire.speculative.parallel import MAX_LOGITS, ParallelProposer
 from quire.speculative.recurrent import MAX_KEPT, RecurrentProposer
@@ -120,6 +120,12 @@ class HeadFolder:
         return self.settings.config.scheduler.max_num_seqs
 
     @property
+    def max_tokens(self) -> int:
+        """Most that a head with a cache computes at once."""
+        budget = self.settings.config.scheduler.max_num_batched_tokens
+        return most_tokens(budget, MOST_PAIRS)
+
+    @property
     def weight_bytes(self) -> int:
         """At most: less where matrices are quantized."""
         return self.tensors.num_elements * DTYPE_BYTES[self.settings.dtype]
@@ -205,14 +211,22 @@ class FoundRecurrent:
         kept = MAX_KEPT + 2 * max_tokens
         nbytes = DTYPE_BYTES[self.activation_dtype] * kept * width * config.hidden_size
         return nbytes + recurrent.scratch_bytes(
-            config, MAX_TOKENS, self.max_logits, self.shape.draft_size, self.activation_dtype
+            config, self.max_tokens, self.max_logits, self.shape.draft_size, self.activation_dtype
         )
+
+    @property
+    def max_tokens(self) -> int:
+        """Pairs at once, those of masks included."""
+        return self.folder.max_tokens + self._max_masks
 
     @property
     def max_logits(self) -> int:
         """Rows of logits at once."""
-        drafts_at_once = self.shape.mask_token_id is not None
-        return max(self.folder.max_rows, MAX_LOGITS if drafts_at_once else 1)
+        return max(self.folder.max_rows, self._max_masks)
+
+    @property
+    def _max_masks(self) -> int:
+        return 0 if self.shape.mask_token_id is None else MAX_LOGITS
 
     @property
     def spec(self) -> KVCacheSpec:
@@ -231,10 +245,12 @@ class FoundRecurrent:
         settings = self.folder.settings
         builder = self.folder.builder(target.backend)
         head = self.load_head(self.shape, builder, target, settings.max_model_len)
-        head.reserve(MAX_TOKENS, self.max_logits)
+        head.reserve(self.max_tokens, self.max_logits)
         limits = [settings.max_model_len, self.folder.method.max_model_len]
         most = min(limit for limit in limits if limit is not None)
-        return LoadedRecurrent(self.folder.method, head, self.scratch_bytes, self.spec, most)
+        return LoadedRecurrent(
+            self.folder.method, head, self.scratch_bytes, self.spec, most, self.folder.max_tokens
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +262,7 @@ class LoadedRecurrent:
     scratch_bytes: int
     spec: KVCacheSpec
     max_model_len: int
+    max_tokens: int
 
     @property
     def weight_bytes(self) -> int:
@@ -255,10 +272,11 @@ class LoadedRecurrent:
     def maker(self, num_blocks: int) -> Maker:
         """Allocate its KV cache; return what makes a table's proposer."""
         kv_cache = self.head.backend.kv_cache(self.spec, num_blocks)
+        limits = self.max_model_len, self.max_tokens
         kind: type[RecurrentProposer] = RecurrentProposer
         if self.head.mask is not None and self.method.parallel_drafting is not False:
             kind = ParallelProposer
-        return lambda table: kind(table, self.head, kv_cache, self.max_model_len)
+        return lambda table: kind(table, self.head, kv_cache, *limits)
 
 
 def find_heads(

@@ -190,6 +190,7 @@ class ModelRunner:
             wanted += self._speculation.wanted_rows(plan)
             capture, parents = self._speculation.capture, self._speculation.parents
             output.num_masked_pairs = sum(map(num_masked_pairs, parents.values()))
+        begin = time.perf_counter()
         batch = self._input.build(plan.scheduled, wanted, num_proposed, parents)
         hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan), capture)
         num_samples = len(hidden) - sum(count for _, _, count in wanted)
@@ -211,6 +212,8 @@ class ModelRunner:
                 own = np.array([self._table.rows[r.request_id] for r in plan.scheduled], np.int32)
                 decodes = ComputedRows(own, self._backend.to_numpy(batch.positions))
             self._speculation.observe(plan, num_proposed, output, hidden, paths, decodes)
+        if self._speculation is not None:
+            self._speculation.step_took(time.perf_counter() - begin)
         return output
 
     def _keep_paths(self, paths: Mapping[int, Sequence[int]]) -> None:

@@ -23,7 +23,7 @@ from quire.runner.draft_draws import DraftDraws
 from quire.runner.proposer_failures import ProposerFailures
 from quire.runner.sampling_state import SamplingState
 from quire.runner.state_reading import ComputedRows, StateReading
-from quire.speculative.proposer import Chances, Proposer, TreeProposer
+from quire.speculative.proposer import Chances, PacedProposer, Proposer, TreeProposer
 from quire.speculative.rejection import Rejection
 from quire.speculative.target_states import StateReader
 from quire.speculative.token_tree import TreeShape, tree_shape
@@ -53,6 +53,7 @@ class Speculation:
         self._shapes: dict[str, TreeShape] = {
             m.method: tree_shape(m) for m in methods if m.has_tree
         }
+        self._paced = [p for p in proposers.values() if isinstance(p, PacedProposer)]
         self._failures = {name: ProposerFailures(name) for name in proposers}
         self._row_methods: dict[int, str] = {}
         self._extra_keys: dict[int, tuple[str, ...]] = {}
@@ -176,6 +177,11 @@ class Speculation:
             self._states.read(plan, num_proposed, output, hidden, methods, paths, decodes)
             for parent, child in self._forks:
                 self._states.fork(parent, child, self._row_methods)
+
+    def step_took(self, seconds: float) -> None:
+        """Tell proposers how long a step of the target took, without proposing."""
+        for proposer in self._paced:
+            proposer.step_took(seconds)
 
     def rejection(self, row: int) -> Rejection | None:
         """Return what verifies the row's proposals of this step; None: the target's own draws."""

@@ -7,6 +7,7 @@ vocabulary of the target, W of the draft, B rows of the token table.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,15 +18,12 @@ from quire.kernels.ragged_batch import ragged_batch, single_batch
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.kernels.tree_batch import add_trees
 from quire.models.decoder import Decoder
+from quire.speculative.catch_up import MOST_TOKENS, CatchUp
 from quire.speculative.drafted_rows import DraftedRows
 from quire.speculative.proposer import Draw, Rank
 from quire.speculative.token_tree import TreeShape
 from quire.speculative.tree_drafting import TreeDrafting
 from quire.speculative.valid_slots import ValidSlots
-
-#: Most tokens that a proposal computes before its own, over all rows: long prompts take several
-#: steps, in which the target goes on without proposals for them.
-MAX_TOKENS = 512
 
 
 class DraftModelProposer:
@@ -37,6 +35,7 @@ class DraftModelProposer:
         kv_cache: Of the draft, with as many blocks of the same size as the target's.
         vocab_size: V; ids are equal in both, as far as both have them.
         max_model_len: Rows of more tokens get no proposals.
+        max_tokens: The model's buffers have room for.
     """
 
     def __init__(
@@ -47,6 +46,7 @@ class DraftModelProposer:
         *,
         vocab_size: int,
         max_model_len: int,
+        max_tokens: int = MOST_TOKENS,
     ) -> None:
         self._table = table
         self._model = model
@@ -55,6 +55,7 @@ class DraftModelProposer:
         self._max_model_len = max_model_len
         self._block_size = kv_cache.spec.block_size
         self._slots = ValidSlots(table, kv_cache.num_blocks, self._block_size)
+        self._catch_up = CatchUp(max_tokens)
         self._logits: Array | None = None
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
@@ -63,6 +64,10 @@ class DraftModelProposer:
 
     def forget(self, row: int) -> None:
         """Do nothing: what is kept is of blocks."""
+
+    def step_took(self, seconds: float) -> None:
+        """Compute more or fewer known tokens at once by how long the target's steps take."""
+        self._catch_up.step_took(seconds)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy the draft's blocks as the target's were."""
@@ -87,8 +92,7 @@ class DraftModelProposer:
         within = np.flatnonzero(most > 0)
         if not len(within):
             return parents
-        batch, ends = self._known_batch(rows[within])
-        logits = self._compute(batch)
+        logits, ends = self._compute_known(rows[within])
         self._slots.fill(rows[within], ends)
         live = within[ends == self._table.num_tokens[rows[within]]]
         if logits is None:
@@ -108,30 +112,32 @@ class DraftModelProposer:
             parents[i] = found
         return parents
 
-    def _known_batch(self, rows: IntArray) -> tuple[ForwardBatch, IntArray]:
-        """Lay out known tokens that are to be computed.
+    def _compute_known(self, rows: IntArray) -> tuple[Array | None, IntArray]:
+        """Compute known tokens: those that rows lack, long prompts in several steps.
 
         Returns:
-            The batch, whose logits are those after all known tokens of rows, where it gets so far;
+            The logits after all known tokens of rows, where it gets that far, None where nowhere;
             and up to where of each row (B,) all is computed then.
         """
         known = self._table.num_tokens[rows]
         # The last known token is computed in any case: its logits are wanted.
         starts = np.minimum(self._slots.find(rows), known - 1)
-        lengths = share(known - starts, MAX_TOKENS)
+        lengths = self._catch_up.share(known - starts)
         ends = starts + lengths
         part = lengths > 0
         batch = ragged_batch(self._table, self._block_size, rows[part], starts[part], lengths[part])
         batch.logits_indices = batch.logits_indices[ends[part] == known[part]]
-        return batch, ends
+        begin = time.perf_counter()
+        logits = self._compute(batch)
+        self._catch_up.computed(len(batch.input_ids), time.perf_counter() - begin)
+        return logits, ends
 
     def _draft(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
         table = self._table
         counts = np.zeros(len(rows), np.int32)
-        batch, ends = self._known_batch(rows)
+        logits, ends = self._compute_known(rows)
         live = ends == table.num_tokens[rows]
         drafted = DraftedRows(table, rows[live], most[live])
-        logits = self._compute(batch)
         while logits is not None:
             drafted.append(draw(logits, drafted.rows, drafted.lengths))
             if not len(drafted.rows):
@@ -166,14 +172,3 @@ class DraftModelProposer:
         fitted[:, :common] = logits[:, :common]
         fitted[:, common:] = -np.inf
         return fitted
-
-
-def share(wanted: IntArray, budget: int) -> IntArray:
-    """Divide a budget of tokens (B,): who wants few gets all of it first."""
-    if wanted.sum() <= budget:
-        return wanted
-    order = np.argsort(wanted, kind="stable")
-    before = np.cumsum(wanted[order]) - wanted[order]
-    shares = np.empty_like(wanted)
-    shares[order] = np.clip(budget - before, 0, wanted[order])
-    return shares

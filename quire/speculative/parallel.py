@@ -18,7 +18,7 @@ from quire.core.speculative_config import MAX_TOKENS as MAX_DRAFTED
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.draft_heads.recurrent import RecurrentHead
-from quire.speculative.draft_model import MAX_TOKENS
+from quire.speculative.catch_up import MOST_PAIRS
 from quire.speculative.drafted_rows import DraftedRows
 from quire.speculative.proposer import Draw, Rank
 from quire.speculative.recurrent import RecurrentProposer
@@ -55,9 +55,14 @@ class ParallelProposer(RecurrentProposer):
     """See :class:`RecurrentProposer`; the head has a mask."""
 
     def __init__(
-        self, table: TokenTable, head: RecurrentHead, kv_cache: KVCache, max_model_len: int
+        self,
+        table: TokenTable,
+        head: RecurrentHead,
+        kv_cache: KVCache,
+        max_model_len: int,
+        max_tokens: int = MOST_PAIRS,
     ) -> None:
-        super().__init__(table, head, kv_cache, max_model_len)
+        super().__init__(table, head, kv_cache, max_model_len, max_tokens)
         assert head.mask is not None, "a head that drafts one token after the other"
         self._mask_id = head.mask.token_id
         self._mask_place = self._log.keep_always(head.mask.state)
@@ -106,7 +111,7 @@ class ParallelProposer(RecurrentProposer):
             places: Of the states of each row's pairs that wait.
             counts: (B,) tokens to be drafted for each; :data:`MAX_LOGITS` in all.
         """
-        pairs = self._take(rows, places, MAX_TOKENS - MAX_LOGITS)
+        pairs = self._take(rows, places)
         part = pairs.lengths > 0
         ahead: IntArray = np.where(pairs.live, counts - 1, 0).astype(np.int32)
         lengths = (pairs.lengths + ahead)[part]
@@ -121,8 +126,7 @@ class ParallelProposer(RecurrentProposer):
             np.concatenate([own, np.full(count, self._mask_place)])
             for own, count in zip(pairs.places, ahead.tolist(), strict=True)
         ]
-        _, logits = self._forward(batch, self._features(with_masks))
-        self._fill(pairs)
+        _, logits = self._compute_pairs(batch, pairs, with_masks)
         for row, count in zip(rows.tolist(), ahead.tolist(), strict=True):
             known = int(self._table.num_tokens[row])
             self._keys.spoil(row, known, known + count)

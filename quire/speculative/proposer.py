@@ -113,6 +113,15 @@ class Proposer(Protocol):
 
 
 @runtime_checkable
+class PacedProposer(Proposer, Protocol):
+    """A proposer that computes known tokens, as many in a step as the target's steps are long."""
+
+    def step_took(self, seconds: float) -> None:
+        """A step of the target has ended, which took that long without proposing."""
+        ...
+
+
+@runtime_checkable
 class TreeProposer(Proposer, Protocol):
     """A proposer that knows several candidates for a token."""
 

@@ -9,6 +9,7 @@ that only. B rows of the token table.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from quire.kernels.ragged_batch import ragged_batch, single_batch
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.kernels.tree_batch import add_trees
 from quire.models.draft_heads.recurrent import RecurrentHead
-from quire.speculative.draft_model import MAX_TOKENS, share
+from quire.speculative.catch_up import MOST_PAIRS, CatchUp
 from quire.speculative.drafted_rows import DraftedRows
 from quire.speculative.proposer import ChainDraw, Rank
 from quire.speculative.slot_keys import SlotKeys
@@ -91,10 +92,16 @@ class RecurrentProposer:
         head: On the target's backend.
         kv_cache: Of the head, with as many blocks of the same size as the target's.
         max_model_len: Rows of more tokens get no proposals.
+        max_tokens: The head's buffers have room for.
     """
 
     def __init__(
-        self, table: TokenTable, head: RecurrentHead, kv_cache: KVCache, max_model_len: int
+        self,
+        table: TokenTable,
+        head: RecurrentHead,
+        kv_cache: KVCache,
+        max_model_len: int,
+        max_tokens: int = MOST_PAIRS,
     ) -> None:
         self._table = table
         self._head = head
@@ -104,6 +111,7 @@ class RecurrentProposer:
         self._keys = SlotKeys(table, kv_cache.num_blocks, self._block_size)
         self._log = StateLog(head.backend, head.state_size, MAX_KEPT)
         self._rows: dict[int, _Row] = {}
+        self._catch_up = CatchUp(max_tokens)
 
     @property
     def wanted_states(self) -> WantedStates:
@@ -130,6 +138,10 @@ class RecurrentProposer:
         """Copy the head's blocks as the target's were."""
         self._kv_cache.copy_blocks(pairs)
         self._keys.copy_blocks(pairs)
+
+    def step_took(self, seconds: float) -> None:
+        """Compute more or fewer pairs at once by how long the target's steps take."""
+        self._catch_up.step_took(seconds)
 
     def observe(self, computed: ComputedStates) -> None:
         """Keep the states until proposals are asked for."""
@@ -182,37 +194,38 @@ class RecurrentProposer:
         return np.array(ready, np.int64), [places for places in waiting if places is not None]
 
     def _compute_known(self, rows: IntArray, places: Sequence[Places]) -> _KnownPairs:
-        """Compute the pairs of known tokens that wait; most at once are :data:`MAX_TOKENS`."""
-        pairs = self._take(rows, places, MAX_TOKENS)
+        """Compute the pairs of known tokens that wait, many in several steps."""
+        pairs = self._take(rows, places)
         starts, live, part = pairs.starts, pairs.live, pairs.lengths > 0
         batch = self._batch(rows[part], starts[part], pairs.begins[part], pairs.lengths[part])
         batch.logits_indices = batch.logits_indices[live[part]]
-        outputs, logits = self._forward(batch, self._features(pairs.places))
-        self._fill(pairs)
+        outputs, logits = self._compute_pairs(batch, pairs, pairs.places)
         return _KnownPairs(live, starts[live], outputs, logits)
 
-    def _take(self, rows: IntArray, places: Sequence[Places], budget: int) -> WaitingPairs:
-        """Share a budget of pairs out among rows and the pairs of each that wait."""
+    def _take(self, rows: IntArray, places: Sequence[Places]) -> WaitingPairs:
+        """Share a step's pairs out among rows and the pairs of each that wait."""
         known = self._table.num_tokens[rows]
         infos = [self._rows[row] for row in rows.tolist()]
         starts = np.array([info.start for info in infos], np.int32)
         begins = np.array([info.end for info in infos], np.int32)
-        lengths = share(known - begins, budget)
+        lengths = self._catch_up.share(known - begins)
         taken = [own[:length] for own, length in zip(places, lengths.tolist(), strict=True)]
         return WaitingPairs(rows, begins + lengths == known, starts, begins, lengths, taken)
 
-    def _features(self, places: Sequence[Places]) -> Array:
-        """Return the features of pairs by the places of their states."""
+    def _compute_pairs(
+        self, batch: ForwardBatch, pairs: WaitingPairs, places: Sequence[Places]
+    ) -> tuple[Array, Array]:
+        """Compute a batch with pairs that waited, whose states lie in places; note them."""
+        begin = time.perf_counter()
         at = places[0] if len(places) == 1 else np.concatenate(places)
-        return self._head.features(self._log.read(at))
-
-    def _fill(self, pairs: WaitingPairs) -> None:
-        """Note that pairs were computed."""
+        outputs, logits = self._forward(batch, self._head.features(self._log.read(at)))
+        self._catch_up.computed(len(batch.input_ids), time.perf_counter() - begin)
         ends = (pairs.begins + pairs.lengths).tolist()
         for row, end in zip(pairs.rows.tolist(), ends, strict=True):
             info = self._rows[row]
             self._keys.fill(row, info.end, end)
             info.end = end
+        return outputs, logits
 
     def _draft(
         self, rows: IntArray, places: Sequence[Places], most: IntArray, draw: ChainDraw

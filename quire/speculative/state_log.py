@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from quire.kernels.backend import Array, Backend
 from quire.kernels.token_table import IntArray
-from quire.speculative.draft_model import share
+from quire.speculative.catch_up import share
 from quire.speculative.target_states import ComputedStates
 
 Places = npt.NDArray[np.int64]

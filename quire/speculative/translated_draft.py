@@ -14,6 +14,7 @@ import numpy as np
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.decoder import Decoder
+from quire.speculative.catch_up import MOST_TOKENS
 from quire.speculative.draft_model import DraftModelProposer
 from quire.speculative.proposer import Draw
 from quire.speculative.vocabularies import DraftText, VocabularyPair
@@ -44,6 +45,7 @@ class TranslatedDraftProposer:
         pair: Of the vocabularies.
         vocab_size: V.
         max_model_len: Texts of more tokens of the draft's get no proposals.
+        max_tokens: The model's buffers have room for.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class TranslatedDraftProposer:
         *,
         vocab_size: int,
         max_model_len: int,
+        max_tokens: int = MOST_TOKENS,
     ) -> None:
         self._table = table
         self._backend = model.backend
@@ -66,7 +69,12 @@ class TranslatedDraftProposer:
         max_blocks = -(-max_model_len // self._block_size)
         self._own = TokenTable(len(table.num_tokens), max_blocks)
         self._drafter = DraftModelProposer(
-            self._own, model, kv_cache, vocab_size=draft_size, max_model_len=max_model_len
+            self._own,
+            model,
+            kv_cache,
+            vocab_size=draft_size,
+            max_model_len=max_model_len,
+            max_tokens=max_tokens,
         )
         self._free = list(range(kv_cache.num_blocks - 1, 0, -1))
         self._sequences: dict[int, _Sequence] = {}
@@ -89,6 +97,10 @@ class TranslatedDraftProposer:
         own = self._sequences.pop(row).row
         self._free += self._own.block_ids[own, : self._own.num_blocks[own]].tolist()
         self._own.remove(str(row))
+
+    def step_took(self, seconds: float) -> None:
+        """Compute more or fewer known tokens at once by how long the target's steps take."""
+        self._drafter.step_took(seconds)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Do nothing: the draft's blocks are not the target's."""

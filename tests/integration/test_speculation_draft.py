@@ -11,6 +11,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.core.outputs import RequestOutput
 from quire.models.hub import ASSETS
+from quire.speculative.catch_up import LEAST_TOKENS, MOST_PAIRS, CatchUp
 from tests.integration.conftest import FAMILIES
 
 TINY = ASSETS / "quire-tiny"
@@ -192,6 +193,30 @@ def test_preemption_and_copied_blocks_cost_no_acceptance(create: Create, kind: s
         assert results(llm.generate(PROMPTS, params(kind))) == expected
         assert accepted(llm) > usual - 0.1
     assert llm.engine.stats()["num_preemptions"] > 0
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
+def test_a_draft_makes_up_for_prompts_at_the_pace_of_the_model(
+    create: Create, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """However many tokens it computes at once, the answers are the same."""
+    prompts = [prompt * 60 for prompt in PROMPTS]
+    expected = results(create(memory="256MiB").generate(prompts, params("sampled", 80)))
+    config = draft_model() if method == "draft_model" else {"method": method, "adaptive": False}
+    told: list[float] = []
+
+    def paced(tokens: int) -> Callable[[CatchUp], int]:
+        return lambda catch_up: told.extend(catch_up._target_seconds) or tokens
+
+    num_steps = []
+    for tokens in (LEAST_TOKENS, MOST_PAIRS):
+        monkeypatch.setattr(CatchUp, "num_tokens", paced(tokens))
+        llm = create(memory="256MiB", speculative_config=config)
+        assert results(llm.generate(prompts, params("sampled", 80))) == expected
+        assert accepted(llm) > 0
+        num_steps.append(llm.engine.stats()["num_steps"])
+    assert num_steps[0] > num_steps[1]
+    assert told and min(told) > 0.0
 
 
 def test_answers_go_on_where_the_draft_ends(create: Create) -> None:

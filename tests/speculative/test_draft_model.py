@@ -15,7 +15,8 @@ from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.decoder import Decoder
 from quire.models.hub import ASSETS
 from quire.models.loader import load_model
-from quire.speculative.draft_model import MAX_TOKENS, DraftModelProposer
+from quire.speculative.catch_up import FIRST_TOKENS, LEAST_TOKENS
+from quire.speculative.draft_model import DraftModelProposer
 
 BLOCK_SIZE = 8
 VOCAB_SIZE = 2048  # of quire-tiny and its draft
@@ -185,8 +186,10 @@ def test_long_prompts_take_several_steps(backend: Backend, alone: Alone) -> None
     drafting = Drafting(backend)
     random = np.random.default_rng(2)
     short = drafting.add("a", random.integers(4, 2000, 20), list(range(1, 10)))
-    long = drafting.add("b", random.integers(4, 2000, 2 * MAX_TOKENS), list(range(10, 150)))
-    longer = drafting.add("c", random.integers(4, 2000, 2 * MAX_TOKENS + 9), list(range(150, 300)))
+    long = drafting.add("b", random.integers(4, 2000, 2 * FIRST_TOKENS), list(range(10, 150)))
+    longer = drafting.add(
+        "c", random.integers(4, 2000, 2 * FIRST_TOKENS + 9), list(range(150, 300))
+    )
     rows = [longer, long, short]
     counts = []
     for _ in range(5):
@@ -197,6 +200,27 @@ def test_long_prompts_take_several_steps(backend: Backend, alone: Alone) -> None
                 drafting.accept(row, 1, 5)
     # Who wants least comes first; the others go on where they were.
     assert counts == [[0, 0, 2], [0, 0, 2], [0, 2, 2], [0, 2, 2], [2, 2, 2]]
+
+
+def test_a_long_prompt_takes_more_steps_where_those_of_the_target_are_short(
+    backend: Backend, alone: Alone
+) -> None:
+    """It was 512 tokens a step however long everybody waited for them."""
+    drafting = Drafting(backend)
+    random = np.random.default_rng(2)
+    long = drafting.add("a", random.integers(4, 2000, 900), list(range(1, 120)))
+    assert drafting.propose([long], [2]) == [0]  # as before anything is measured
+    drafting.proposer.step_took(1e-9)
+    left = 900 - FIRST_TOKENS
+    for _ in range(left // LEAST_TOKENS):
+        assert drafting.propose([long], [2]) == [0]
+    assert drafting.propose([long], [2]) == [2]
+    check(drafting, alone)
+    longer = drafting.add("b", random.integers(4, 2000, 1100), list(range(150, 300)))
+    for _ in range(2):
+        drafting.proposer.step_took(1e9)
+    assert [drafting.propose([longer], [2]) for _ in range(2)] == [[0], [2]]
+    check(drafting, alone)
 
 
 def test_nothing_is_proposed_past_the_limit(backend: Backend, alone: Alone) -> None:
