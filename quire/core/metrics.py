@@ -143,13 +143,11 @@ METRICS: dict[str, Metric] = {
     ),
     "num_block_copies": _counter("KV blocks copied on write."),
     "num_sequences_added": _counter("Sequences that were taken; at rest as many have ended."),
-    "estimated_flops_per_gpu": _counter(
-        "Floating-point operations of the model, estimated; none of drafters."
-    ),
+    "estimated_flops_per_gpu": _counter("Floating-point operations, estimated, drafters included."),
     "estimated_read_bytes_per_gpu": _counter(
-        "Bytes of weights and KV read, estimated; none by drafters."
+        "Bytes of weights and KV read, estimated, drafters included."
     ),
-    "estimated_write_bytes_per_gpu": _counter("Bytes of KV written, estimated; none by drafters."),
+    "estimated_write_bytes_per_gpu": _counter("Bytes of KV written, estimated, drafters included."),
     "kv_canary_checks": _counter("Reused KV blocks whose checksum was verified (--kv-canary)."),
     "kv_canary_failures": _counter("Of these, found changed."),
     "engine_restarts": _counter("Times that the engine's process was started again."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from quire.core.forward_work import Work
 from quire.core.sampling_params import SamplingParams
 
 
@@ -209,6 +210,7 @@ class StepOutput:
         propose_seconds: Of it, spent on proposing tokens.
         num_masked_pairs: Pairs of tokens that attention leaves out because a tree's rows see their
             own paths only; as chains they would see all proposed tokens before them.
+        draft_work: What drafters have computed, estimated.
         lost_ids: Requests of the plan that could not be computed because blocks of others that they
             read have no content; they have no result and must be computed anew.
         lost_block_ids: Blocks that the step was to load and could not.
@@ -219,6 +221,7 @@ class StepOutput:
     sample_seconds: float = 0.0
     propose_seconds: float = 0.0
     num_masked_pairs: int = 0
+    draft_work: Work = field(default_factory=Work)
     lost_ids: set[str] = field(default_factory=set)
     lost_block_ids: list[int] = field(default_factory=list)
     dropped_ids: set[str] = field(default_factory=set)
@@ -229,6 +232,7 @@ class StepOutput:
         self.sample_seconds += part.sample_seconds
         self.propose_seconds += part.propose_seconds
         self.num_masked_pairs += part.num_masked_pairs
+        self.draft_work.add(part.draft_work)
 
     def result(self, request_id: str) -> SequenceResult:
         """Return the result of a sequence to be filled in; a new one when it has none yet."""

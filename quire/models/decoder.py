@@ -92,6 +92,12 @@ class Decoder:
         return self._parts.embedding
 
     @property
+    def pass_bytes(self) -> int:
+        """Weights that a step reads: its own, and an output head that it shares."""
+        is_own = any(own is self.head for own in self.held.linears.values())
+        return self.weight_bytes + (0 if is_own else self.head.nbytes)
+
+    @property
     def head(self) -> Linear:
         """What :meth:`logits` multiplies with; heads that draft multiply states of their own."""
         return self._parts.head

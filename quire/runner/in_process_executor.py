@@ -9,6 +9,7 @@ from pathlib import Path
 
 from quire.core import machine_speed
 from quire.core.config import EngineConfig
+from quire.core.forward_work import decoder_shape
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
 from quire.core.metrics import Samples
@@ -67,9 +68,9 @@ class InProcessExecutor:
         self.memory = memory
         self.kv_cache_spec = model.demand.spec
         self.num_blocks = memory.budget.num_blocks
-        self._estimate = StepEstimate(
-            model.config, model.demand.weight_bytes, model.demand.spec, machine_speed.remembered()
-        )
+        demand = model.demand
+        shape = decoder_shape(model.config, demand.weight_bytes, demand.spec.token_bytes)
+        self._estimate = StepEstimate(shape, machine_speed.remembered())
         self._canary = runner.canary
         self.runner: ModelRunner | None = runner
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quire.core.errors import ConfigError, QuireError
+from quire.core.forward_work import PassShape
 from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
 from quire.core.log import get_logger
 from quire.core.memory_budget import KVPool, MemoryDemand, format_bytes
@@ -249,7 +250,13 @@ class FoundRecurrent:
         limits = [settings.max_model_len, self.folder.method.max_model_len]
         most = min(limit for limit in limits if limit is not None)
         return LoadedRecurrent(
-            self.folder.method, head, self.scratch_bytes, self.spec, most, self.folder.max_tokens
+            self.folder.method,
+            head,
+            self.scratch_bytes,
+            self.spec,
+            most,
+            self.folder.max_tokens,
+            head.pass_shape(target.head, self.spec.token_bytes),
         )
 
 
@@ -263,6 +270,7 @@ class LoadedRecurrent:
     spec: KVCacheSpec
     max_model_len: int
     max_tokens: int
+    shape: PassShape
 
     @property
     def weight_bytes(self) -> int:
@@ -272,11 +280,11 @@ class LoadedRecurrent:
     def maker(self, num_blocks: int) -> Maker:
         """Allocate its KV cache; return what makes a table's proposer."""
         kv_cache = self.head.backend.kv_cache(self.spec, num_blocks)
-        limits = self.max_model_len, self.max_tokens
+        sizes = self.max_model_len, self.max_tokens, self.shape
         kind: type[RecurrentProposer] = RecurrentProposer
         if self.head.mask is not None and self.method.parallel_drafting is not False:
             kind = ParallelProposer
-        return lambda table: kind(table, self.head, kv_cache, *limits)
+        return lambda table: kind(table, self.head, kv_cache, *sizes)
 
 
 def find_heads(

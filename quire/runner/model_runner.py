@@ -187,6 +187,7 @@ class ModelRunner:
             start = time.perf_counter()
             num_proposed = self._speculation.propose(plan)
             output.propose_seconds = time.perf_counter() - start
+            output.draft_work = self._speculation.take_work()
             wanted += self._speculation.wanted_rows(plan)
             capture, parents = self._speculation.capture, self._speculation.parents
             output.num_masked_pairs = sum(map(num_masked_pairs, parents.values()))

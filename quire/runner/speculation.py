@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from quire.core.forward_work import Work
 from quire.core.metrics import Samples
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
@@ -23,7 +24,13 @@ from quire.runner.draft_draws import DraftDraws
 from quire.runner.proposer_failures import ProposerFailures
 from quire.runner.sampling_state import SamplingState
 from quire.runner.state_reading import ComputedRows, StateReading
-from quire.speculative.proposer import Chances, PacedProposer, Proposer, TreeProposer
+from quire.speculative.proposer import (
+    Chances,
+    ComputingProposer,
+    PacedProposer,
+    Proposer,
+    TreeProposer,
+)
 from quire.speculative.rejection import Rejection
 from quire.speculative.target_states import StateReader
 from quire.speculative.token_tree import TreeShape, tree_shape
@@ -54,6 +61,7 @@ class Speculation:
             m.method: tree_shape(m) for m in methods if m.has_tree
         }
         self._paced = [p for p in proposers.values() if isinstance(p, PacedProposer)]
+        self._computing = [p for p in proposers.values() if isinstance(p, ComputingProposer)]
         self._failures = {name: ProposerFailures(name) for name in proposers}
         self._row_methods: dict[int, str] = {}
         self._extra_keys: dict[int, tuple[str, ...]] = {}
@@ -177,6 +185,13 @@ class Speculation:
             self._states.read(plan, num_proposed, output, hidden, methods, paths, decodes)
             for parent, child in self._forks:
                 self._states.fork(parent, child, self._row_methods)
+
+    def take_work(self) -> Work:
+        """Return what proposers have computed since the last call, estimated."""
+        work = Work()
+        for proposer in self._computing:
+            work.add(proposer.take_work())
+        return work
 
     def step_took(self, seconds: float) -> None:
         """Tell proposers how long a step of the target took, without proposing."""

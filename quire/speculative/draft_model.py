@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from quire.core.forward_work import Work, decoder_shape
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.ragged_batch import ragged_batch, single_batch
@@ -19,6 +20,7 @@ from quire.kernels.token_table import IntArray, TokenTable
 from quire.kernels.tree_batch import add_trees
 from quire.models.decoder import Decoder
 from quire.speculative.catch_up import MOST_TOKENS, CatchUp
+from quire.speculative.draft_work import DraftWork
 from quire.speculative.drafted_rows import DraftedRows
 from quire.speculative.proposer import Draw, Rank
 from quire.speculative.token_tree import TreeShape
@@ -56,6 +58,8 @@ class DraftModelProposer:
         self._block_size = kv_cache.spec.block_size
         self._slots = ValidSlots(table, kv_cache.num_blocks, self._block_size)
         self._catch_up = CatchUp(max_tokens)
+        shape = decoder_shape(model.config, model.pass_bytes, kv_cache.spec.token_bytes)
+        self._work = DraftWork(shape)
         self._logits: Array | None = None
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
@@ -68,6 +72,10 @@ class DraftModelProposer:
     def step_took(self, seconds: float) -> None:
         """Compute more or fewer known tokens at once by how long the target's steps take."""
         self._catch_up.step_took(seconds)
+
+    def take_work(self) -> Work:
+        """Return what was computed since the last call, estimated."""
+        return self._work.take()
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy the draft's blocks as the target's were."""
@@ -155,6 +163,7 @@ class DraftModelProposer:
         draft_size = model.config.vocab_size
         if draft_size < self._vocab_size:
             np.minimum(batch.input_ids, draft_size - 1, out=batch.input_ids)
+        self._work.add(batch)
         hidden = model.forward(model.backend.upload(batch), self._kv_cache)
         if not len(hidden):
             return None

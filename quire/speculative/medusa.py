@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.forward_work import Work
 from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.draft_heads.medusa import MedusaHeads
@@ -32,6 +33,7 @@ class MedusaProposer:
     def __init__(self, table: TokenTable, heads: MedusaHeads) -> None:
         self._table = table
         self._heads = heads
+        self._work = Work()
         self._reserve(len(table.num_tokens))
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
@@ -54,6 +56,11 @@ class MedusaProposer:
     def forget(self, row: int) -> None:
         """Do nothing: a row is begun before it is asked for."""
 
+    def take_work(self) -> Work:
+        """Return what was computed since the last call, estimated."""
+        work, self._work = self._work, Work()
+        return work
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Do nothing: nothing is kept by block."""
 
@@ -69,7 +76,7 @@ class MedusaProposer:
             if not len(live):
                 break
             at = heads.backend.from_numpy(np.ascontiguousarray(rows[live]))
-            logits = heads.logits(self._states, at, head)
+            logits = self._logits(at, head)
             tokens = draw(logits, rows[live], known[live] + head)
             possible = tokens >= 0
             live = live[possible]
@@ -90,11 +97,15 @@ class MedusaProposer:
 
         def logits_of(level: int, at: npt.NDArray[np.int64]) -> Array:
             where = heads.backend.from_numpy(np.ascontiguousarray(own[at]))
-            return heads.logits(self._states, where, level)
+            return self._logits(where, level)
 
         for i, found in zip(live.tolist(), draft_by_level(drafted, rank, logits_of), strict=True):
             parents[i] = found
         return parents
+
+    def _logits(self, rows: Array, head: int) -> Array:
+        self._work.add(self._heads.work(head, len(rows)))
+        return self._heads.logits(self._states, rows, head)
 
     def _reserve(self, num_rows: int) -> None:
         """Make room for the states of that many rows."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.forward_work import PassShape
 from quire.core.speculative_config import MAX_TOKENS as MAX_DRAFTED
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.token_table import IntArray, TokenTable
@@ -52,7 +53,10 @@ class _Depths:
 
 
 class ParallelProposer(RecurrentProposer):
-    """See :class:`RecurrentProposer`; the head has a mask."""
+    """See :class:`RecurrentProposer`; the head has a mask.
+
+    Its buffers have room for :data:`MAX_LOGITS` masks besides ``max_tokens``.
+    """
 
     def __init__(
         self,
@@ -61,8 +65,9 @@ class ParallelProposer(RecurrentProposer):
         kv_cache: KVCache,
         max_model_len: int,
         max_tokens: int = MOST_PAIRS,
+        shape: PassShape | None = None,
     ) -> None:
-        super().__init__(table, head, kv_cache, max_model_len, max_tokens)
+        super().__init__(table, head, kv_cache, max_model_len, max_tokens, shape)
         assert head.mask is not None, "a head that drafts one token after the other"
         self._mask_id = head.mask.token_id
         self._mask_place = self._log.keep_always(head.mask.state)

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.forward_work import Work
 from quire.kernels.backend import SamplingBatch
 from quire.kernels.forward_batch import Array
 from quire.kernels.token_table import IntArray
@@ -118,6 +119,15 @@ class PacedProposer(Proposer, Protocol):
 
     def step_took(self, seconds: float) -> None:
         """A step of the target has ended, which took that long without proposing."""
+        ...
+
+
+@runtime_checkable
+class ComputingProposer(Proposer, Protocol):
+    """A proposer that has weights of its own, or computes with the target's."""
+
+    def take_work(self) -> Work:
+        """Return what it has computed since the last call, estimated."""
         ...
 
 

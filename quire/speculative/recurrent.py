@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.forward_work import PassShape, Work
 from quire.kernels.backend import Array, ChainStart, KVCache
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.ragged_batch import ragged_batch, single_batch
@@ -23,6 +24,7 @@ from quire.kernels.token_table import IntArray, TokenTable
 from quire.kernels.tree_batch import add_trees
 from quire.models.draft_heads.recurrent import RecurrentHead
 from quire.speculative.catch_up import MOST_PAIRS, CatchUp
+from quire.speculative.draft_work import DraftWork
 from quire.speculative.drafted_rows import DraftedRows
 from quire.speculative.proposer import ChainDraw, Rank
 from quire.speculative.slot_keys import SlotKeys
@@ -93,6 +95,7 @@ class RecurrentProposer:
         kv_cache: Of the head, with as many blocks of the same size as the target's.
         max_model_len: Rows of more tokens get no proposals.
         max_tokens: The head's buffers have room for.
+        shape: Of a pass, for estimates; None counts nothing.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class RecurrentProposer:
         kv_cache: KVCache,
         max_model_len: int,
         max_tokens: int = MOST_PAIRS,
+        shape: PassShape | None = None,
     ) -> None:
         self._table = table
         self._head = head
@@ -112,6 +116,7 @@ class RecurrentProposer:
         self._log = StateLog(head.backend, head.state_size, MAX_KEPT)
         self._rows: dict[int, _Row] = {}
         self._catch_up = CatchUp(max_tokens)
+        self._work = DraftWork(shape or PassShape())
 
     @property
     def wanted_states(self) -> WantedStates:
@@ -142,6 +147,10 @@ class RecurrentProposer:
     def step_took(self, seconds: float) -> None:
         """Compute more or fewer pairs at once by how long the target's steps take."""
         self._catch_up.step_took(seconds)
+
+    def take_work(self) -> Work:
+        """Return what was computed since the last call, estimated."""
+        return self._work.take()
 
     def observe(self, computed: ComputedStates) -> None:
         """Keep the states until proposals are asked for."""
@@ -279,6 +288,7 @@ class RecurrentProposer:
         blocks = self._blocks(rows, starts, int(seq_lens.max()) + steps - 1)
         start = ChainStart(tokens, lengths - 1, seq_lens, blocks, outputs)
         drawn = chain.run(start, sampling, steps)
+        self._work.add_chain(seq_lens, len(drawn))
         for more in drawn[:-1]:
             drafted.append(more)
         return chain.outputs, drawn[-1]
@@ -291,6 +301,7 @@ class RecurrentProposer:
 
     def _forward(self, batch: ForwardBatch, features: Array) -> tuple[Array, Array]:
         head = self._head
+        self._work.add(batch)
         return head.forward(head.backend.upload(batch), features, self._kv_cache)
 
     def _batch(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quire.core.forward_work import Work
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.decoder import Decoder
@@ -101,6 +102,10 @@ class TranslatedDraftProposer:
     def step_took(self, seconds: float) -> None:
         """Compute more or fewer known tokens at once by how long the target's steps take."""
         self._drafter.step_took(seconds)
+
+    def take_work(self) -> Work:
+        """Return what was computed since the last call, estimated."""
+        return self._drafter.take_work()
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Do nothing: the draft's blocks are not the target's."""

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.core.forward_work import Work
 from quire.core.outputs import RequestOutput
+from quire.core.step import StepOutput
 from quire.models.hub import ASSETS
+from quire.runner.step_estimate import StepEstimate
 from quire.speculative.catch_up import LEAST_TOKENS, MOST_PAIRS, CatchUp
 from tests.integration.conftest import FAMILIES
 
@@ -217,6 +220,34 @@ def test_a_draft_makes_up_for_prompts_at_the_pace_of_the_model(
         num_steps.append(llm.engine.stats()["num_steps"])
     assert num_steps[0] > num_steps[1]
     assert told and min(told) > 0.0
+
+
+@pytest.mark.parametrize("method", ["draft_model", "self", "eagle3", "eagle", "mtp", "medusa"])
+def test_what_drafters_compute_is_in_the_estimate(
+    create: Create, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Every token of a chain is a pass over the drafter's weights."""
+    work: dict[int, list[Work]] = {}
+    add = StepEstimate.add
+
+    def adding(self: StepEstimate, plan: Any, output: StepOutput, seconds: float) -> None:
+        num_proposed = sum(result.num_proposed for result in output.results.values())
+        work.setdefault(num_proposed, []).append(output.draft_work)
+        add(self, plan, output, seconds)
+
+    monkeypatch.setattr(StepEstimate, "add", adding)
+    own = {"draft_model": {"model": str(DRAFT)}, "self": {"quantization": "int4"}}.get(method, {})
+    settings = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+    weights = create().engine.stats()['memory_bytes{pool="weights"}']
+    for tokens in (1, 2):
+        config = {"method": method, "adaptive": False, "num_speculative_tokens": tokens, **own}
+        llm = create(speculative_config=config)
+        llm.generate(PROMPTS[:1], settings)
+    one, two = (work[tokens][-1].read_bytes for tokens in (1, 2))
+    assert two == pytest.approx(2 * one, rel=0.05)
+    if method != "medusa":  # which has further heads
+        assert one >= llm.engine.stats()['memory_bytes{pool="weights"}'] - weights
+    assert work[2][-1].flops > work[1][-1].flops > 0
 
 
 def test_answers_go_on_where_the_draft_ends(create: Create) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.errors import ModelLoadError
+from quire.core.forward_work import Work
 from quire.kernels.backend import Array, Backend, Linear
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors, refuse_width
@@ -67,6 +68,12 @@ class MedusaHeads:
     def num_heads(self) -> int:
         """Tokens that can be drafted."""
         return len(self._blocks)
+
+    def work(self, head: int, num_rows: int) -> Work:
+        """Return what computing a head for some rows takes, estimated."""
+        linears = (*self._blocks[head], self._outputs[head])
+        flops = sum(2 * linear.in_features * linear.out_features for linear in linears)
+        return Work(flops * num_rows, sum(linear.nbytes for linear in linears))
 
     def reserve(self, max_rows: int) -> None:
         """Allocate for that many states; more reserve again."""

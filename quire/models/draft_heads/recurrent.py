@@ -11,12 +11,13 @@ so that weights mean the same here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
+from quire.core.forward_work import PassShape, decoder_shape
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, ChainShape, DraftChain, KVCache, Linear
@@ -255,6 +256,26 @@ class RecurrentHead:
         if self._parts.draft_ids is not None:
             self._logits = backend.empty((max_rows, self.config.vocab_size))
             self._draft_ids = backend.from_numpy(self._parts.draft_ids.astype(np.int32))
+
+    def pass_shape(self, target: Linear, kv_token_bytes: int) -> PassShape:
+        """Return what a pass takes; ``fc`` is taken to be in each.
+
+        Args:
+            target: Output head of the target, which may be this one's, too.
+            kv_token_bytes: KV of a pair.
+        """
+        parts, qkv = self._parts, self._parts.layer.qkv
+        weight_bytes = self.weight_bytes + (target.nbytes if parts.output is target else 0)
+        layer = decoder_shape(self.config, weight_bytes, kv_token_bytes)
+        entering = (qkv.in_features - self.config.hidden_size) * qkv.out_features
+        mix = parts.entry.mix if isinstance(parts.entry, MixedEntry) else None
+        for linear in (mix, parts.fc):
+            entering += 0 if linear is None else linear.in_features * linear.out_features
+        return replace(
+            layer,
+            token_flops=layer.token_flops + 2 * entering,
+            logits_flops=2 * parts.output.in_features * parts.output.out_features,
+        )
 
     def features(self, states: Array) -> Array:
         """Return features (T, D) of the target's states (T, S)."""

@@ -1,0 +1,89 @@
+"""What forward passes compute and move, estimated from shapes alone; it measures nothing.
+
+A multiplication with an addition is two operations; norms, RoPE and sampling are left out. Each
+pass reads all weights once and each request's KV once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.core.model_config import ModelConfig
+
+
+@dataclass(slots=True)
+class Work:
+    """Floating-point operations, and bytes read and written."""
+
+    flops: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+
+    def add(self, other: Work) -> None:
+        """Add what other passes took."""
+        self.flops += other.flops
+        self.read_bytes += other.read_bytes
+        self.write_bytes += other.write_bytes
+
+
+@dataclass(slots=True)
+class Passes:
+    """What went through a model.
+
+    Attributes:
+        count: Passes.
+        tokens: Computed.
+        pairs: Of a token and one that it attends to, itself included.
+        context: Tokens whose KV was read, of each request once a pass.
+        logits: Rows of logits.
+    """
+
+    count: int = 0
+    tokens: int = 0
+    pairs: int = 0
+    context: int = 0
+    logits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PassShape:
+    """What a pass through a model takes.
+
+    Attributes:
+        token_flops: Of its linears, for each token.
+        pair_flops: Of attention, for each pair.
+        logits_flops: For each row of logits.
+        weight_bytes: Read by each pass.
+        kv_token_bytes: KV of a token.
+    """
+
+    token_flops: int = 0
+    pair_flops: int = 0
+    logits_flops: int = 0
+    weight_bytes: int = 0
+    kv_token_bytes: int = 0
+
+    def work(self, passes: Passes) -> Work:
+        """Return what passes took."""
+        flops = self.token_flops * passes.tokens + self.pair_flops * passes.pairs
+        flops += self.logits_flops * passes.logits
+        read_bytes = self.weight_bytes * passes.count + self.kv_token_bytes * passes.context
+        return Work(flops, read_bytes, self.kv_token_bytes * passes.tokens)
+
+
+def decoder_shape(config: ModelConfig, weight_bytes: int, kv_token_bytes: int) -> PassShape:
+    """Return what a pass through a decoder takes."""
+    width, heads = config.hidden_size, config.num_heads * config.head_dim
+    attention = width * (2 * heads + 2 * config.num_kv_heads * config.head_dim)
+    factor = 3 if config.gated_mlp else 2
+    mlp = factor * width * config.intermediate_size
+    if config.moe is not None:
+        experts = config.moe.top_k * factor * config.moe.intermediate_size
+        mlp = width * (experts + config.moe.num_experts)
+    return PassShape(
+        token_flops=2 * config.num_layers * (attention + mlp),
+        pair_flops=4 * config.num_layers * heads,
+        logits_flops=2 * width * config.vocab_size,
+        weight_bytes=weight_bytes,
+        kv_token_bytes=kv_token_bytes,
+    )
