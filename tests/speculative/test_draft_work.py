@@ -62,3 +62,11 @@ def test_rows_of_trees_see_their_paths():
     add_trees(batch, BLOCK, [BatchTree(0, 9, [[0], [1], [0, 2]]), BatchTree(1, 6, [[0]])])
     batch.logits_indices = np.arange(4, dtype=np.int32)
     assert taken(batch) == expected(4, (10 + 10 + 11) + 7, 12 + 7, 4)
+
+
+def test_a_chain_is_as_many_steps():
+    own, rows = table()
+    steps = [single_batch(own, BLOCK, ints(*rows), ints(4 + i, 2 + i)) for i in range(3)]
+    work = DraftWork(SHAPE)
+    work.add_chain(steps[0].seq_lens, 3)
+    assert work.take() == taken(*steps)
