@@ -11,6 +11,9 @@ from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, S
 from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.request import Request
 
+#: Part of the rows that may come or go before a rest ends.
+OTHERS = 0.2
+
 
 class LookaheadPolicy(Protocol):
     """Says how many tokens are worth proposing."""
@@ -69,7 +72,9 @@ class Lookahead:
         self.policy = policy
         self._options = options
         self._decodes_alone = False
-        self._num_resting = self._num_rows = 0
+        self._num_resting = 0
+        # Of the rows when a rest began: how many there were, and how many have come since.
+        self._num_rows = self._num_others = 0
         self._extended: set[str] = set()  # requests that the plan's step has given slots
 
     def extend(
@@ -83,8 +88,7 @@ class Lookahead:
             num_running: Each of them may need a block in the next step.
         """
         self._extended.clear()
-        # A new request, or one that goes on alone, is worth asking for at once.
-        if plan.new_requests or len(plan.scheduled) != self._num_rows:
+        if self._num_resting and self._are_others(plan):
             self._num_resting = 0
         if self._num_resting:
             self._num_resting -= 1
@@ -105,7 +109,8 @@ class Lookahead:
             num_others = plan.num_scheduled_tokens - sum(row.num_scheduled_tokens for row in rows)
         lengths = self.policy.choose(decodes, num_others)
         if not any(lengths):
-            self._num_resting, self._num_rows = self.policy.rest(), len(plan.scheduled)
+            self._num_resting = self.policy.rest()
+            self._num_rows, self._num_others = len(plan.scheduled), 0
             return
         options = self._options
         room = min(
@@ -130,6 +135,15 @@ class Lookahead:
             num_proposed = sum(result.num_proposed for result in output.results.values())
             num_rows = plan.num_scheduled_tokens + num_proposed
             self.policy.step_ended(num_rows, seconds, output.propose_seconds)
+
+    def _are_others(self, plan: SchedulerOutput) -> bool:
+        """Return whether so many requests have come or gone that it is worth asking again.
+
+        One of few is; where many decode, one more or less changes little.
+        """
+        self._num_others += len(plan.new_requests) + len(plan.forks)
+        num_gone = self._num_rows + self._num_others - len(plan.scheduled)
+        return max(self._num_others, num_gone) > OTHERS * self._num_rows
 
     def _give(self, row: ScheduledRequest, request: Request, most: int, num_running: int) -> int:
         """Give a row up to ``most`` slots; return how many."""

@@ -38,6 +38,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 4, 64
 #: Steps for which a choice holds as long as the same sequences decode; of nobody at first, and at
 #: most: twice as many each time.
 CHOICE_STEPS, FIRST_IDLE, LONGEST_IDLE = 4, 8, 32
+#: Part of the sequences that must be the same ones for nobody to be chosen for longer and longer.
+ALIKE = 0.8
 #: An alarm ends that far over what raises it.
 ALARM_ENDS = 0.05
 #: Tokens that a proposed one must be expected to bring: where rows cost next to nothing, what is
@@ -113,6 +115,7 @@ class Controller:
         self._num_tried = 0
         self._is_choice = False  # made for the step, which took time
         self._num_idle = FIRST_IDLE
+        self._is_idle = False  # nobody was chosen last
         self._num_earning = 0  # steps since credit was given last
 
     def choose(self, decodes: Sequence[Decoding], num_other_rows: int) -> Sequence[int]:
@@ -132,13 +135,16 @@ class Controller:
                 self._note(self._lengths, decodes)
             self._is_choice = False
             return self._lengths
+        are_alike = _are_alike(names, self._names)
         self._names, self._is_choice = names, True
         self._lengths = self._choose(decodes, num_other_rows)
         is_idle = not any(self._lengths)
+        goes_on = self._is_idle and are_alike
+        self._is_idle = is_idle
         is_plain = is_idle and self._asking.wants_plain
         if is_plain:
             num_steps = 1
-        elif is_idle and same:
+        elif is_idle and goes_on:
             num_steps = self._num_idle = min(2 * self._num_idle, LONGEST_IDLE)
         else:
             self._num_idle = FIRST_IDLE
@@ -330,3 +336,10 @@ class Controller:
                 # The choice holds for some steps; nobody is asked again until then.
                 sequence.last_step = now if self._num_tried else self._next_choice - 1
         self._drafting = methods.pop() if len(methods) == 1 else None
+
+
+def _are_alike(names: Sequence[str], before: Sequence[str]) -> bool:
+    """Return whether most of the sequences that decode are those that did before."""
+    if names == before:
+        return True
+    return len(set(names) & set(before)) >= ALIKE * max(len(names), len(before))

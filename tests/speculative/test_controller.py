@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,7 +12,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import SpeculativeParams
 from quire.core.step import SequenceResult
-from quire.speculative.controller import Controller
+from quire.speculative.controller import LONGEST_IDLE, Controller
 
 #: Rows, and seconds of a step of them as ``measure_rows`` gave them on two cores of a Zen 5, of the
 #: shape of Llama 3.2 1B.
@@ -177,6 +177,31 @@ def test_it_falls_to_nothing_under_load_and_comes_back() -> None:
     alone, loaded, again = (engine.lengths[at : at + 100] for at in (200, 500, 800))
     assert sum(alone) >= 300 and sum(again) >= 300
     assert sum(loaded) <= 0.2 * 48 * 100
+
+
+def rests(
+    controller: Controller, engine: Simulated, live_of: Callable[[int], list[Decoding]]
+) -> Iterator[int]:
+    """Yield how long nobody is asked after each of 300 looks, at whom ``live_of`` says."""
+    for number in range(300):
+        live = live_of(number)
+        engine.step(controller, live, {one.request_id: 0.0 for one in live})
+        yield controller.rest()
+
+
+def test_nobody_is_asked_for_longer_and_longer_while_most_stay() -> None:
+    """One that comes for one that goes changes little; others than before are asked soon."""
+    machine = MACHINES["every row costs"]
+    controller, engine = Controller((METHOD,), measured(machine)), Simulated(machine, 0.001)
+    staying = list(
+        rests(controller, engine, lambda n: [Decoding(str(i)) for i in range(n // 3, n // 3 + 16)])
+    )
+    assert max(staying[:3]) < LONGEST_IDLE / 2
+    assert max(staying[100:]) > LONGEST_IDLE - 4
+    others = list(
+        rests(controller, engine, lambda n: [Decoding(f"{n // 3} {i}") for i in range(16)])
+    )
+    assert max(others) < LONGEST_IDLE / 2
 
 
 def test_a_text_that_changes_is_followed() -> None:
