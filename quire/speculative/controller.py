@@ -285,17 +285,20 @@ class Controller:
         asking = self._asking.seconds
         before = self._rows.predict(num_rows) + is_asking * asking
         best_count, best, rows = 0, LEAST_BENEFIT * tokens / max(before, 1e-9), float(num_rows)
-        depths: dict[int, int] = {}
+        depths = [0] * len(decodes)
         deepest: dict[str, int] = {}
+        predict, drafting = self._rows.predict, asking
         for count, (gain, rate, i, offered) in enumerate(offers, start=1):
-            depths[i] = depths.get(i, 0) + 1
-            deepest[offered] = max(deepest.get(offered, 0), depths[i])
+            depths[i] += 1
+            if depths[i] > deepest.get(offered, 0):
+                deepest[offered] = depths[i]
+                drafts = (self._draft_seconds[n].predict(d) for n, d in deepest.items())
+                drafting = asking + sum(drafts)
             tokens += rate * gain
             rows += rate
-            seconds = self._rows.predict(rows) + asking
-            seconds += sum(self._draft_seconds[n].predict(d) for n, d in deepest.items())
-            if tokens / seconds > best:
-                best_count, best = count, tokens / seconds
+            promised = tokens / (predict(rows) + drafting)
+            if promised > best:
+                best_count, best = count, promised
         for _, _, i, _ in offers[:best_count]:
             lengths[i] += 1
         return lengths
