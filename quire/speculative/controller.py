@@ -191,16 +191,17 @@ class Controller:
             seconds: It took in all.
             draft_seconds: Of them, those of proposing.
         """
-        num_decodes, asked = len(self._names), self._longest > 0
+        asked = self._longest > 0
         if self._num_tried:
-            self._credit -= max(seconds - self._asking.plain(num_decodes, self._rows), 0.0)
+            plain = self._rows.predict(len(self._names)) + self._asking.plain_missed
+            self._credit -= max(seconds - plain, 0.0)
         most = SAVED_STEPS * EXPLORING * seconds
         self._credit = min(self._credit + self._num_earning * EXPLORING * seconds, most)
         self._num_earning = 0
         if asked or not self._is_choice or self._asking.wants_plain:
             own = seconds - draft_seconds
-            further = self._rows.predict(num_rows) - self._rows.predict(num_decodes)
-            self._asking.observe(num_decodes, max(own - further, 0.0), asked=asked)
+            if self._rows.is_known:
+                self._asking.observe(own, self._rows.predict(num_rows), asked=asked)
             self._rows.observe(num_rows, own - asked * self._asking.seconds)
         if self._drafting is not None:
             known = self._draft_seconds[self._drafting]

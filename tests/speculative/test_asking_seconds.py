@@ -16,36 +16,33 @@ from tests.speculative.test_controller import Decoding
 
 
 def test_both_kinds_of_steps_are_wanted_and_their_difference_is_found() -> None:
+    """Whatever the load, and where the prediction is wrong for both."""
     known, draw = AskingSeconds(), random.Random(1)
     kinds = []
     for _ in range(4 * PLAIN_EVERY):
         asked = not known.wants_plain
         kinds.append(asked)
-        seconds = (0.4 if asked else 0.3) * draw.uniform(0.95, 1.05)
-        known.observe(4, seconds, asked=asked)
+        rows = draw.choice((1.0, 2.0, 4.0))
+        seconds = rows + (0.25 if asked else 0.15) + draw.uniform(-0.05, 0.05)
+        known.observe(seconds, rows, asked=asked)
     assert kinds[:FIRST_PLAIN] == [False] * FIRST_PLAIN
     assert kinds.count(False) == FIRST_PLAIN + 2  # after 64 with proposals, and 128 more
-    assert known.seconds == pytest.approx(0.1, abs=0.03)
+    assert known.seconds == pytest.approx(0.1, abs=0.05)
 
 
-def test_steps_of_another_load_are_not_compared() -> None:
+def test_a_few_steps_say_little() -> None:
     known = AskingSeconds()
-    for _ in range(10):
-        known.observe(1, 0.3, asked=False)
-    known.observe(16, 1.0, asked=True)
-    assert known.seconds == 0.0
-    for _ in range(PLAIN_EVERY - 1):
-        assert not known.wants_plain
-        known.observe(16, 1.0, asked=True)
-    assert known.wants_plain
+    known.observe(0.2, 0.3, asked=False)
+    known.observe(0.4, 0.3, asked=True)
+    assert known.seconds < 0.06
 
 
 def test_one_long_step_says_little() -> None:
     known = AskingSeconds()
     for _ in range(10):
-        known.observe(1, 0.3, asked=False)
-        known.observe(1, 0.4, asked=True)
-    known.observe(1, 50.0, asked=True)
+        known.observe(0.3, 0.3, asked=False)
+        known.observe(0.4, 0.3, asked=True)
+    known.observe(50.0, 0.3, asked=True)
     assert known.seconds < 0.2
 
 
