@@ -41,7 +41,7 @@ from quire.runner.token_draws import LOGITS_CHUNK_ROWS, Draw, TokenDraws
 
 #: Numbers of rows whose steps are measured at start; how often at least, and at most as long as all
 #: takes no more than some seconds: small models are quick, and need it for a steady minimum.
-MEASURED_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+MEASURED_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 13, 16, 24, 32)
 MEASURED_TIMES, MOST_MEASURED_TIMES, MEASURED_SECONDS = 3, 30, 0.2
 
 

@@ -14,8 +14,12 @@ from collections.abc import Mapping
 
 from quire.speculative.followed_line import FollowedLine
 
-#: Numbers of rows whose seconds are kept; those between lie on a line.
-KNOTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
+#: Numbers of rows whose seconds are kept; those between lie on a line. The first row past a tile of
+#: four, eight or twelve costs more than the others.
+KNOTS = (
+    1, 2, 3, 4, 5, 6, 8, 9, 12, 13, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048,
+    4096,
+)  # fmt: skip
 #: Part of what a prediction missed that is put down to that number of rows.
 SHAPE = 0.02
 #: How uncertain a step's own time (in steps of one row) and the factor are at first, and how much

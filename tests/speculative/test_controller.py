@@ -12,6 +12,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import SpeculativeParams
 from quire.core.step import SequenceResult
+from quire.runner.model_runner import MEASURED_ROWS
 from quire.speculative.controller import LONGEST_IDLE, Controller
 
 #: Rows, and seconds of a step of them as ``measure_rows`` gave them on two cores of a Zen 5, of the
@@ -41,6 +42,7 @@ MACHINES: dict[str, Callable[[int], float]] = {
     "bfloat16": lambda rows: between(BFLOAT16, rows),
     "memory, then compute": lambda rows: max(0.020, 0.0025 * rows) + 0.0005 * rows,
     "every row costs": lambda rows: 0.001 + 0.009 * rows,
+    "tiles of four": lambda rows: 0.005 + 0.0016 * rows + 0.003 * -(-rows // 4),
 }
 METHOD = SpeculativeMethod(method="draft_model", model="draft", num_speculative_tokens=8)
 
@@ -97,7 +99,7 @@ class Simulated:
 
 
 def measured(machine: Callable[[int], float]) -> dict[int, float]:
-    return {rows: machine(rows) for rows in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)}
+    return {rows: machine(rows) for rows in MEASURED_ROWS}
 
 
 def controlled(
