@@ -11,8 +11,8 @@ from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, S
 from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.request import Request
 
-#: Part of the rows that may come or go before a rest ends.
-OTHERS = 0.2
+#: Parts of the rows that may be new, and that there may be fewer, before a rest ends.
+OTHERS, FEWER = 0.2, 0.05
 
 
 class LookaheadPolicy(Protocol):
@@ -137,13 +137,15 @@ class Lookahead:
             self.policy.step_ended(num_rows, seconds, output.propose_seconds)
 
     def _are_others(self, plan: SchedulerOutput) -> bool:
-        """Return whether so many requests have come or gone that it is worth asking again.
+        """Return whether requests have come or gone so that it is worth asking again.
 
-        One of few is; where many decode, one more or less changes little.
+        One of few is; where many decode, one that came changes little, and each that went without
+        another one leaves more time for proposals.
         """
         self._num_others += len(plan.new_requests) + len(plan.forks)
-        num_gone = self._num_rows + self._num_others - len(plan.scheduled)
-        return max(self._num_others, num_gone) > OTHERS * self._num_rows
+        num_rows = self._num_rows
+        fewer = len(plan.scheduled) < (1.0 - FEWER) * num_rows
+        return fewer or self._num_others > OTHERS * num_rows
 
     def _give(self, row: ScheduledRequest, request: Request, most: int, num_running: int) -> int:
         """Give a row up to ``most`` slots; return how many."""
