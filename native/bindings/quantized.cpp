@@ -8,28 +8,71 @@
 namespace quire {
 namespace {
 
+// How weights are held, all but their size: a tuple that kernels/cpu/linear.py makes.
+struct Form {
+  int64_t group_size;
+  int bits, zero, scale_dtype, scale_form, zero_form, row_form;
+  bool has_offsets, float_codes, has_input_order;
+
+  explicit Form(nb::tuple from) {
+    if (from.size() != 10) throw std::invalid_argument("[linear] a layout has 10 parts.");
+    group_size = nb::cast<int64_t>(from[0]);
+    int* const numbers[] = {&bits, &zero, &scale_dtype, &scale_form, &zero_form, &row_form};
+    bool* const flags[] = {&has_offsets, &float_codes, &has_input_order};
+    for (size_t i = 0; i < 6; ++i) *numbers[i] = nb::cast<int>(from[1 + i]);
+    for (size_t i = 0; i < 3; ++i) *flags[i] = nb::cast<bool>(from[7 + i]);
+  }
+
+  bool is_known() const {
+    const auto scales = static_cast<ScaleForm>(scale_form);
+    const auto zeros = static_cast<ZeroForm>(zero_form);
+    const bool two_levels = scales == ScaleForm::bytes || scales == ScaleForm::nibbles;
+    const bool half = static_cast<DType>(scale_dtype) == DType::float16;
+    if (bits < 2 || bits > 8 || bits == 7 || group_size < 16) return false;
+    if (group_size != 16 && group_size % 32 != 0) return false;
+    if (scale_form < 0 || scale_form > 4 || zero_form < 0 || zero_form > 2) return false;
+    if (row_form < 0 || row_form > 2) return false;
+    if (two_levels && (!half || QuantizedWeights::super_inputs % group_size != 0)) return false;
+    if (scales == ScaleForm::nibbles && !has_offsets) return false;
+    if (has_offsets && scale_form > static_cast<int>(ScaleForm::nibbles)) return false;
+    if (zeros != ZeroForm::common && (has_offsets || two_levels || float_codes)) return false;
+    return !(row_form != 0 && (two_levels || has_offsets)) && (!float_codes || bits == 8);
+  }
+};
+
 class PackedQuantizedWeights : public PackedWeights {
  public:
   // Values are checked by kernels/quantized_tensor.py. `mapped` holds packed weights, or is None.
-  PackedQuantizedWeights(int64_t in_features, int64_t out_features, int64_t group_size, int bits,
-                         int zero, int scale_dtype, int scale_form, bool has_offsets,
+  PackedQuantizedWeights(int64_t in_features, int64_t out_features, nb::tuple layout,
                          bool exact_activations, nb::handle mapped) {
+    const Form form(layout);
+    if (in_features < 1 || out_features < 1 || !form.is_known())
+      throw std::invalid_argument("[linear] no such quantized layout.");
     weights_.in_features = in_features;
     weights_.out_features = out_features;
-    weights_.group_size = group_size;
-    weights_.bits = bits;
-    weights_.zero = zero;
-    weights_.scale_dtype = static_cast<DType>(scale_dtype);
-    weights_.scale_form = static_cast<ScaleForm>(scale_form);
-    weights_.has_offsets = has_offsets;
+    weights_.group_size = form.group_size;
+    weights_.bits = form.bits;
+    weights_.zero = form.zero;
+    weights_.scale_dtype = static_cast<DType>(form.scale_dtype);
+    weights_.scale_form = static_cast<ScaleForm>(form.scale_form);
+    weights_.zeros = static_cast<ZeroForm>(form.zero_form);
+    weights_.has_offsets = form.has_offsets;
+    weights_.row_scales = static_cast<RowForm>(form.row_form);
+    weights_.float_codes = form.float_codes;
     weights_.exact_activations = exact_activations;
-    const bool two_levels = weights_.scale_form != ScaleForm::direct;
-    if (bits < 2 || bits > 8 || bits == 7 || group_size < 16 || scale_form < 0 || scale_form > 2 ||
-        (two_levels && (weights_.scale_dtype != DType::float16 ||
-                        QuantizedWeights::super_inputs % group_size != 0)) ||
-        (weights_.scale_form == ScaleForm::nibbles && !has_offsets))
-      throw std::invalid_argument("[linear] no such quantized layout.");
-    weights_.data = place(weights_.bytes(), mapped);
+    const int64_t order_bytes = form.has_input_order ? in_features * 4 : 0;
+    weights_.data = place(weights_.bytes() + order_bytes, mapped);
+    if (form.has_input_order)
+      weights_.input_order = reinterpret_cast<int32_t*>(weights_.data + weights_.bytes());
+  }
+
+  // A permutation of the inputs, checked by kernels/quantized_tensor.py.
+  void set_input_order(nb::handle order) {
+    const Input<int32_t> inputs(order, weights_.in_features);
+    if (!weights_.input_order || !ids_inside(inputs, weights_.in_features, weights_.in_features))
+      throw std::invalid_argument("[linear] an input order names inputs, where the layout has one.");
+    std::memcpy(weights_.data + weights_.bytes(), inputs,
+                static_cast<size_t>(weights_.in_features) * sizeof(int32_t));
   }
 
   void set_book(const std::vector<float>& values, const std::vector<int>& codes, float step) {
@@ -43,30 +86,35 @@ class PackedQuantizedWeights : public PackedWeights {
     }
   }
 
-  // Super scales are None where scales are direct, offsets where there are none.
+  // What the layout does not have is None.
   void pack(nb::handle codes, nb::handle scales, nb::handle offsets, nb::handle super_scales,
-            nb::handle super_offsets, int64_t first_row, int64_t num_rows) {
+            nb::handle super_offsets, nb::handle zeros, nb::handle row_scales, int64_t first_row,
+            int64_t num_rows) {
     check_rows(first_row, num_rows);
     const Input<uint8_t> code_rows(codes, num_rows * weights_.in_features);
-    const bool two_levels = weights_.scale_form != ScaleForm::direct;
-    const size_t element = two_levels ? 1 : weights_.scale_dtype == DType::float32 ? 4 : 2;
-    const size_t bytes = static_cast<size_t>(num_rows * weights_.num_groups()) * element;
-    const size_t super_bytes = static_cast<size_t>(num_rows * weights_.num_supers()) * 2;
-    const auto buffer = [](nb::handle object, size_t size, bool wanted) {
-      return wanted ? std::make_unique<Buffer>(object, size, false) : nullptr;
+    const bool two_levels = weights_.has_two_levels();
+    const int64_t groups = num_rows * weights_.num_groups();
+    const int64_t scale_bytes = weights_.group_line_bytes() / QuantizedWeights::panel_width;
+    const int64_t zero_bytes = weights_.zero_line_bytes() / QuantizedWeights::panel_width;
+    const int64_t super_bytes = num_rows * weights_.num_supers() * 2;
+    const auto buffer = [](nb::handle object, int64_t size, bool wanted) {
+      return wanted ? std::make_unique<Buffer>(object, static_cast<size_t>(size), false) : nullptr;
     };
     const auto pointer = [](const auto& held) -> const void* {
       return held ? held->data() : nullptr;
     };
-    const auto scale_rows = buffer(scales, bytes, true);
-    const auto offset_rows = buffer(offsets, bytes, weights_.has_offsets);
+    const auto scale_rows = buffer(scales, groups * scale_bytes, true);
+    const auto offset_rows = buffer(offsets, groups * scale_bytes, weights_.has_offsets);
     const auto supers = buffer(super_scales, super_bytes, two_levels);
     const auto super_offset_rows =
         buffer(super_offsets, super_bytes, two_levels && weights_.has_offsets);
+    const auto zero_rows = buffer(zeros, groups * zero_bytes, weights_.zeros != ZeroForm::common);
+    const auto factors = buffer(row_scales, num_rows * 4, weights_.row_scales != RowForm::none);
     nb::gil_scoped_release release;
-    kernels().pack_quantized(weights_,
-                             {code_rows, pointer(scale_rows), pointer(offset_rows), pointer(supers),
-                              pointer(super_offset_rows), first_row, num_rows});
+    kernels().pack_quantized(
+        weights_, {code_rows, pointer(scale_rows), pointer(offset_rows), pointer(zero_rows),
+                   static_cast<const float*>(pointer(factors)), pointer(supers),
+                   pointer(super_offset_rows), first_row, num_rows});
   }
 
   // `blocks` are num_rows rows of a GGUF type's blocks; `type` is its number in the files.
@@ -75,7 +123,9 @@ class PackedQuantizedWeights : public PackedWeights {
     const GgufLayout* layout = find_gguf_layout(type);
     if (!layout || layout->bits != weights_.bits || layout->group_size != weights_.group_size ||
         layout->scale_form != weights_.scale_form || weights_.scale_dtype != DType::float16 ||
-        layout->has_offsets != weights_.has_offsets || weights_.in_features % layout->block_inputs)
+        layout->has_offsets != weights_.has_offsets ||
+        weights_.in_features % layout->block_inputs || weights_.zeros != ZeroForm::common ||
+        weights_.row_scales != RowForm::none || weights_.float_codes || weights_.input_order)
       throw std::invalid_argument("[linear] the weights' layout must be that of the GGUF type.");
     const int64_t row_bytes = weights_.in_features / layout->block_inputs * layout->block_bytes;
     const Input<uint8_t> rows(blocks, num_rows * row_bytes);
@@ -95,12 +145,13 @@ class PackedQuantizedWeights : public PackedWeights {
 
 void bind_quantized(nb::module_& m) {
   nb::class_<PackedQuantizedWeights, PackedWeights>(m, "PackedQuantizedWeights")
-      .def(nb::init<int64_t, int64_t, int64_t, int, int, int, int, bool, bool, nb::handle>(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg().none())
+      .def(nb::init<int64_t, int64_t, nb::tuple, bool, nb::handle>(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg().none())
       .def("set_book", &PackedQuantizedWeights::set_book)
+      .def("set_input_order", &PackedQuantizedWeights::set_input_order)
       .def("pack", &PackedQuantizedWeights::pack, nb::arg(), nb::arg(), nb::arg().none(),
-           nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+           nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
+           nb::arg())
       .def("pack_gguf", &PackedQuantizedWeights::pack_gguf);
 }
 

@@ -27,7 +27,7 @@ inline uint16_t half_at(const uint8_t* block, int64_t at) {
 
 // Bytes that are shifted at a time: 16 or 32 in registers of words.
 template <int count>
-struct Words {
+struct ByteWords {
   static constexpr int size = count < 32 ? 16 : 32;
   typedef uint64_t Vector __attribute__((vector_size(size)));
   static Vector load(const uint8_t* from) {
@@ -40,7 +40,7 @@ struct Words {
 // to[i] = from[i] >> shift & mask for `count` bytes; the mask drops what comes from the neighbour.
 template <int count>
 inline void shift_bytes(const uint8_t* from, int shift, uint64_t mask, uint8_t* to) {
-  using W = Words<count>;
+  using W = ByteWords<count>;
   for (int i = 0; i < count; i += W::size) {
     const typename W::Vector codes = W::load(from + i) >> shift & mask * each_byte;
     std::memcpy(to + i, &codes, W::size);
@@ -50,7 +50,7 @@ inline void shift_bytes(const uint8_t* from, int shift, uint64_t mask, uint8_t* 
 // to[i] |= (from[i] >> shift & mask) << up.
 template <int count>
 inline void add_bits(const uint8_t* from, int shift, uint64_t mask, int up, uint8_t* to) {
-  using W = Words<count>;
+  using W = ByteWords<count>;
   for (int i = 0; i < count; i += W::size) {
     const typename W::Vector codes =
         W::load(to + i) | (W::load(from + i) >> shift & mask * each_byte) << up;

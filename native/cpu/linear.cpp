@@ -93,7 +93,7 @@ void multiply(const LinearWeights& weights, const float* x, int64_t num_rows, fl
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t row = pass * num_rows / passes;
     const int64_t rows = (pass + 1) * num_rows / passes - row;
-    const Activations<Format> activations(weights.in_features, weights.padded_inputs(),
+    const Activations<Format> activations({weights.in_features, weights.padded_inputs()},
                                           x + row * weights.in_features, rows);
     const int64_t panels = panels_of_chunk<Format>(weights, rows);
     float* out_rows = out + row * out_stride;

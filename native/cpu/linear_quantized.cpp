@@ -77,6 +77,7 @@ RunQuantizedTile tile_of_packed(const TileKind& kind, int64_t rows) {
 bool takes_scales_in_place(const QuantizedWeights& weights) {
   const int32_t bits = weights.bits;
   if (!has_packed_tiles || weights.in_features % record_inputs != 0) return false;
+  if (weights.zeros != ZeroForm::common || weights.row_scales != RowForm::none) return false;
   if (weights.group_size < record_inputs)
     return weights.scale_form == ScaleForm::nibbles
                ? bits == 2
@@ -313,7 +314,8 @@ template <class Blocks>
 void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
               int64_t out_stride) {
   const Activations<typename Blocks::Format> activations(
-      weights.in_features, weights.padded_inputs(), x, num_rows, Blocks::format(weights));
+      {weights.in_features, weights.padded_inputs(), weights.input_order}, x, num_rows,
+      Blocks::format(weights));
   const int64_t panels = panels_of_chunk(weights, num_rows);
   const bool few = num_rows <= 32;
   const auto multiply_chunk = [&](int64_t chunk) {
@@ -348,7 +350,7 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
     const int64_t row = pass * num_rows / passes;
     const int64_t rows = (pass + 1) * num_rows / passes - row;
     const float* inputs = x + row * weights.in_features;
-    if (weights.exact_activations)
+    if (weights.multiplies_floats())
       multiply<FloatBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
     else if (are_many(weights, rows))
       multiply<ManyRowsBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);

@@ -23,11 +23,20 @@ struct Tiles {
   }
 };
 
+// Inputs that a format takes at once, at most.
+constexpr int64_t max_filled_inputs = 128;
+
 template <class Format>
 constexpr int64_t group_inputs = group_words * Format::word_inputs;
 
 // What a tile may read past the last row, whatever it does with it: zeros.
 constexpr int64_t spare_lines = 16;
+
+// The columns of activations.
+struct InputColumns {
+  int64_t in_features, padded;     // the latter a whole number of groups
+  const int32_t* order = nullptr;  // (in_features,) which input each is, or null for all in turn
+};
 
 // Activations packed for the tiles: [block][tile][group][row][16 words], a group as Format fills
 // it.
@@ -36,13 +45,13 @@ class Activations {
  public:
   using Word = typename Format::Word;
 
-  // x (num_rows, in_features); padded_inputs is a whole number of groups.
-  Activations(int64_t in_features, int64_t padded_inputs, const float* x, int64_t num_rows,
+  // x (num_rows, in_features).
+  Activations(const InputColumns& columns, const float* x, int64_t num_rows,
               const Format& format = {})
       : format_(format),
         tiles_(num_rows, Format::tile_rows),
-        in_features_(in_features),
-        num_groups_(padded_inputs / group_inputs<Format>) {
+        columns_(columns),
+        num_groups_(columns.padded / group_inputs<Format>) {
     const int64_t lines = num_rows * num_groups_;
     words_ = static_cast<Word*>(
         scratch(Slot::activations,
@@ -79,17 +88,30 @@ class Activations {
         const int64_t stride = rows * group_words, together = format_.groups_together;
         for (int64_t group = 0; group < groups_of(block); group += together) {
           const int64_t input = (block * block_groups<Format> + group) * group_inputs<Format>;
-          format_.fill(
-              x + (begin + row) * in_features_ + input, in_features_ - input,
-              {line + group * stride, stride, smaller(together, groups_of(block) - group)});
+          const Lines<Word> lines{line + group * stride, stride,
+                                  smaller(together, groups_of(block) - group)};
+          const int64_t left = columns_.in_features - input;
+          const float* values = x + (begin + row) * columns_.in_features;
+          columns_.order ? fill_ordered(values, input, left, lines)
+                         : format_.fill(values + input, left, lines);
         }
       }
     }
   }
 
+  // Lines of the `left` columns from `first` on, fewer than a format takes at most.
+  void fill_ordered(const float* values, int64_t first, int64_t left,
+                    const Lines<Word>& lines) const {
+    alignas(64) float ordered[max_filled_inputs];
+    const int64_t count = smaller(left, lines.count * group_inputs<Format>);
+    for (int64_t i = 0; i < count; ++i) ordered[i] = values[columns_.order[first + i]];
+    format_.fill(ordered, count, lines);
+  }
+
   Format format_;
   Tiles tiles_;
-  int64_t in_features_, num_groups_;
+  InputColumns columns_;
+  int64_t num_groups_;
   Word* words_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/quantized_codes.h"
+#include "simd/words.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -17,25 +18,26 @@ struct RecordSpan {
 class PanelMap {
  public:
   explicit PanelMap(const QuantizedWeights& weights)
-      : record_bytes(weights.record_bytes()),
+      : header_bytes(weights.header_bytes()),
+        record_bytes(weights.record_bytes()),
         codes_begin(weights.codes_begin()),
         unit_bytes(weights.unit_bytes()),
         unit_records(weights.unit_records()),
-        offsets_begin(weights.has_offsets ? weights.offsets_begin() : 0),
+        offsets_begin(weights.has_corrections() ? weights.offsets_begin() : 0),
         supers_begin(weights.group_lines_bytes()),
         super_offsets_begin(weights.super_offsets_begin()) {
     while ((int64_t{1} << shift_) < unit_records) ++shift_;
     if (int64_t{1} << shift_ != unit_records) shift_ = -1;
   }
 
-  const int64_t record_bytes, codes_begin, unit_bytes, unit_records;
-  // Of a unit; of offsets 0 where there are none.
+  const int64_t header_bytes, record_bytes, codes_begin, unit_bytes, unit_records;
+  // Of a unit; of offsets or zeros 0 where there are none.
   const int64_t offsets_begin, supers_begin, super_offsets_begin;
 
   int64_t unit_of(int64_t record) const {
     return shift_ >= 0 ? record >> shift_ : record / unit_records;
   }
-  int64_t unit_begin(int64_t record) const { return unit_of(record) * unit_bytes; }
+  int64_t unit_begin(int64_t record) const { return header_bytes + unit_of(record) * unit_bytes; }
   // Place in its unit.
   int64_t number(int64_t record) const { return record - unit_of(record) * unit_records; }
   // From where on a panel holds what stands for that record and those after it.
@@ -65,11 +67,31 @@ inline void read_line(const T* line, F32 factor, float* out) {
     store(out + i, load(line + i) * factor);
 }
 
+// A line times or over what a panel's header has for each output.
+inline void apply_row_scales(RowForm form, const char* header, float* out) {
+  const auto* numbers = reinterpret_cast<const float*>(header);
+  for (int64_t i = 0; i < QuantizedWeights::panel_width; i += F32::lanes) {
+    const F32 line = load(out + i), number = load(numbers + i);
+    store(out + i, form == RowForm::times ? line * number : line / number);
+  }
+}
+
+// A line of one level.
 inline void read_direct(const QuantizedWeights& weights, const char* line, F32 factor, float* out) {
-  if (weights.scale_dtype == DType::float32)
+  if (weights.scale_form == ScaleForm::e4m3) {
+    read_line(reinterpret_cast<const E4M3*>(line), factor * set1(e4m3_unit), out);
+  } else if (weights.scale_form == ScaleForm::e8m0) {
+    for (int64_t i = 0; i < QuantizedWeights::panel_width; ++i) {
+      const uint32_t exponent = static_cast<uint8_t>(line[i]);
+      const uint32_t bits = exponent ? exponent << 23 : 1u << 22;  // 2 ** -127 is not normal
+      std::memcpy(out + i, &bits, sizeof(bits));
+    }
+    read_line(out, factor, out);
+  } else if (weights.scale_dtype == DType::float32) {
     read_line(reinterpret_cast<const float*>(line), factor, out);
-  else
+  } else {
     read_line(reinterpret_cast<const F16*>(line), factor, out);
+  }
 }
 
 // A line of two levels: int8 of the group, or a half byte from bit `shift` on, times the super
@@ -133,8 +155,10 @@ inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span,
   GroupWalk walk(weights, map, span);
   for (int64_t i = 0; i < span.records * halves; ++i, out += panel) {
     const char* line = walk.unit() + begin + walk.group() * weights.group_line_bytes();
-    if (weights.scale_form == ScaleForm::direct) {
+    if (!weights.has_two_levels()) {
       read_direct(weights, line, factors, out);
+      if (weights.row_scales != RowForm::none)
+        apply_row_scales(weights.row_scales, span.panel, out);
     } else {
       if (i == 0 || walk.begins_unit())
         read_line(reinterpret_cast<const F16*>(walk.unit() + super_begin), factors, supers);
@@ -142,6 +166,47 @@ inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span,
     }
     walk.step(QuantizedWeights::record_inputs / halves);
   }
+}
+
+// The codes of 0 of a span's groups, where each has its own: as read_scales has its lines.
+inline void read_zeros(const QuantizedWeights& weights, const RecordSpan& span, float* out) {
+  constexpr int64_t panel = QuantizedWeights::panel_width;
+  const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
+  const PanelMap map(weights);
+  GroupWalk walk(weights, map, span);
+  for (int64_t i = 0; i < span.records * halves; ++i, out += panel) {
+    const char* line = walk.unit() + map.offsets_begin + walk.group() * weights.zero_line_bytes();
+    if (weights.zeros == ZeroForm::halves)
+      read_line(reinterpret_cast<const F16*>(line), set1(1.0f), out);
+    else
+      for (int64_t n = 0; n < panel; ++n) out[n] = static_cast<float>(static_cast<uint8_t>(line[n]));
+    walk.step(QuantizedWeights::record_inputs / halves);
+  }
+}
+
+// What the sums of a span's activations are multiplied by: offsets, or zeros times `scales`.
+inline void read_corrections(const QuantizedWeights& weights, const RecordSpan& span,
+                             const float* scales, float* out) {
+  if (weights.has_offsets) return read_scales(weights, span, ScaleKind::offset, 1.0f, out);
+  read_zeros(weights, span, out);
+  const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
+  const int64_t count = span.records * halves * QuantizedWeights::panel_width;
+  for (int64_t i = 0; i < count; i += F32::lanes)
+    store(out + i, zero() - load(out + i) * load(scales + i));
+}
+
+// The numbers of E4M3 codes.
+inline F32 e4m3_numbers(I32 codes) {
+  const Words bytes = same_bits<Words>(codes);
+  // An exponent in the place of float's, which is higher by 120.
+  return as_float((bytes & 128) << 24 | (bytes & 127) << 20) * set1(0x1p120f);
+}
+
+inline float e4m3_number(int code) {
+  const uint32_t bits = static_cast<uint32_t>(code & 128) << 24 | (code & 127) << 20;
+  float number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number * 0x1p120f;
 }
 
 // Codes of a span, a byte each, as stored (before `zero` and the book).
@@ -153,6 +218,17 @@ inline void read_codes(const QuantizedWeights& weights, const RecordSpan& span, 
                   out + i * record_codes);
 }
 
+// Scales of a span, and the lines that go with them: offsets or zeros.
+struct SpanLines {
+  float *scales, *offsets;
+  SpanLines(const QuantizedWeights& weights, const RecordSpan& span, float* scales, float* offsets)
+      : scales(scales), offsets(offsets) {
+    read_scales(weights, span, ScaleKind::scale, 1.0f, scales);
+    if (weights.has_offsets) read_scales(weights, span, ScaleKind::offset, 1.0f, offsets);
+    if (weights.zeros != ZeroForm::common) read_zeros(weights, span, offsets);
+  }
+};
+
 // The values of a span in float: [record][32 inputs][32 outputs].
 inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, uint8_t* codes,
                        float* scales, float* out) {
@@ -160,15 +236,14 @@ inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, 
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   float* offsets = scales + span.records * halves * panel;
   read_codes(weights, span, codes);
-  read_scales(weights, span, ScaleKind::scale, 1.0f, scales);
-  if (weights.has_offsets) read_scales(weights, span, ScaleKind::offset, 1.0f, offsets);
-  const F32 zero = set1(static_cast<float>(weights.zero));
+  const SpanLines lines(weights, span, scales, offsets);
+  const F32 common_zero = set1(static_cast<float>(weights.zero));
   for (int64_t word = 0; word < span.records * 8; ++word) {
     const uint8_t* bytes = codes + word * word_bytes;
     const int64_t line = word * halves / 8 * panel;
     for (int n = 0; n < panel; n += F32::lanes) {
       const Bytes vector = load_bytes(bytes + 4 * n);
-      const F32 scale = load(scales + line + n);
+      const F32 scale = load(lines.scales + line + n);
       for (int i = 0; i < 4; ++i) {
         F32 value;
         if (weights.has_book) {
@@ -176,10 +251,14 @@ inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, 
           for (int lane = 0; lane < F32::lanes; ++lane)
             looked_up[lane] = weights.book[bytes[4 * (n + lane) + i]];
           value = load(looked_up) * scale;
+        } else if (weights.float_codes) {
+          value = e4m3_numbers(byte_of(vector, i)) * scale;
         } else {
+          const bool common = weights.zeros == ZeroForm::common;
+          const F32 zero = common ? common_zero : load(lines.offsets + line + n);
           value = (to_float(byte_of(vector, i)) - zero) * scale;
         }
-        if (weights.has_offsets) value = value + load(offsets + line + n);
+        if (weights.has_offsets) value = value + load(lines.offsets + line + n);
         store(out + (4 * word + i) * panel + n, value);
       }
     }
@@ -193,14 +272,15 @@ inline void dequantize_row(const QuantizedWeights& weights, const RecordSpan& sp
   alignas(64) float scales[2 * panel], offsets[2 * panel];
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   read_codes(weights, span, codes);
-  read_scales(weights, span, ScaleKind::scale, 1.0f, scales);
-  if (weights.has_offsets) read_scales(weights, span, ScaleKind::offset, 1.0f, offsets);
+  const SpanLines lines(weights, span, scales, offsets);
   for (int64_t k = 0; k < QuantizedWeights::record_inputs; ++k) {
     const int code = codes[k / 4 * 4 * panel + 4 * output + k % 4];
     const int64_t at = k * halves / QuantizedWeights::record_inputs * panel + output;
-    const float value =
-        weights.has_book ? weights.book[code] : static_cast<float>(code - weights.zero);
-    out[k] = value * scales[at] + (weights.has_offsets ? offsets[at] : -0.0f);
+    float value = static_cast<float>(code - weights.zero);
+    if (weights.has_book) value = weights.book[code];
+    if (weights.float_codes) value = e4m3_number(code);
+    if (weights.zeros != ZeroForm::common) value = static_cast<float>(code) - lines.offsets[at];
+    out[k] = value * lines.scales[at] + (weights.has_offsets ? lines.offsets[at] : -0.0f);
   }
 }
 

@@ -27,8 +27,8 @@ struct UnpackedBlock {
     const float step = weights.has_book ? weights.book_step : 1.0f;
     read_scales(weights, span, ScaleKind::scale, step, scales);
     tile.lines = reinterpret_cast<const char*>(scales);
-    if (!weights.has_offsets) return;
-    read_scales(weights, span, ScaleKind::offset, 1.0f, offsets);
+    if (!weights.has_corrections()) return;
+    read_corrections(weights, span, scales, offsets);
     tile.offsets_begin = reinterpret_cast<const char*>(offsets) - tile.lines;
   }
 

@@ -42,7 +42,8 @@ struct PanelLines {
     const int64_t count = ceil_div(weights.in_features, inputs);
     const int64_t per_unit = weights.unit_inputs() / inputs;
     for (int64_t unit = 0; unit * per_unit < count; ++unit) {
-      auto* line = reinterpret_cast<T*>(panel + unit * weights.unit_bytes() + begin);
+      auto* line = reinterpret_cast<T*>(panel + weights.header_bytes() +
+                                        unit * weights.unit_bytes() + begin);
       const int64_t end = smaller((unit + 1) * per_unit, count);
       for (int64_t i = unit * per_unit; i < end; ++i, line += panel_width)
         for (int64_t row = first_row; row < end_row; ++row)
@@ -57,7 +58,7 @@ struct PanelLines {
   }
 };
 
-// The scales and offsets of rows begin .. end - 1 of a panel.
+// The scales, and the offsets or zeros, of rows begin .. end - 1 of a panel.
 void pack_scales(const QuantizedWeights& weights, const QuantizedRows& rows, char* panel,
                  int64_t begin, int64_t end) {
   const int64_t groups = weights.num_groups(), supers = weights.num_supers();
@@ -69,10 +70,16 @@ void pack_scales(const QuantizedWeights& weights, const QuantizedRows& rows, cha
   const auto at = [&](const void* from, int64_t row_bytes) {
     return static_cast<const char*>(from) + (begin - rows.first_row) * row_bytes;
   };
-  if (weights.scale_form == ScaleForm::direct) {
-    const bool wide = weights.scale_dtype == DType::float32;
+  if (weights.row_scales != RowForm::none)
+    std::memcpy(panel + begin % panel_width * 4, rows.row_scales + begin - rows.first_row,
+                static_cast<size_t>(end - begin) * 4);
+  if (weights.zeros == ZeroForm::bytes) offsets_of_groups.copy<char>(at(rows.zeros, groups));
+  if (weights.zeros == ZeroForm::halves) offsets_of_groups.copy<F16>(at(rows.zeros, groups * 2));
+  if (!weights.has_two_levels()) {
     const auto copy = [&](const PanelLines& to, const void* from) {
-      wide ? to.copy<float>(at(from, groups * 4)) : to.copy<F16>(at(from, groups * 2));
+      if (weights.scale_form != ScaleForm::direct) return to.copy<char>(at(from, groups));
+      weights.scale_dtype == DType::float32 ? to.copy<float>(at(from, groups * 4))
+                                            : to.copy<F16>(at(from, groups * 2));
     };
     copy(of_groups, rows.scales);
     if (weights.has_offsets) copy(offsets_of_groups, rows.offsets);
@@ -121,8 +128,11 @@ void lookup_quantized(const QuantizedWeights& weights, const int32_t* ids, int64
         dequantize_row(weights, {panel, record, 1}, ids[i] % panel_width, codes, values);
         const int64_t first = record * record_inputs;
         const int64_t n = smaller(record_inputs, weights.in_features - first);
-        std::memcpy(out + i * weights.in_features + first, values,
-                    static_cast<size_t>(n) * sizeof(float));
+        float* const row = out + i * weights.in_features;
+        if (!weights.input_order)
+          std::memcpy(row + first, values, static_cast<size_t>(n) * sizeof(float));
+        else
+          for (int64_t k = 0; k < n; ++k) row[weights.input_order[first + k]] = values[k];
       }
     }
   });

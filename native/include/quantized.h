@@ -12,19 +12,31 @@ enum class ScaleForm : int32_t {
   direct = 0,   // a number of scale_dtype for each group
   bytes = 1,    // an int8 for each group, times a float16 for each 256 inputs
   nibbles = 2,  // the same, but scales are the low and offsets the high halves of common bytes
+  e4m3 = 3,     // an E4M3 for each group
+  e8m0 = 4,     // a power of two for each group, 2 ** (byte - 127)
 };
 
+// Where the code of the value 0 comes from: one for all groups, or a number for each.
+enum class ZeroForm : int32_t { common = 0, bytes = 1, halves = 2 };
+
+// What scales are besides: nothing, or times or over a number of the row.
+enum class RowForm : int32_t { none = 0, times = 1, over = 2 };
+
 // weight[n][k] = scale[n][k / group_size] * (code[n][k] - zero) + offset[n][k / group_size], or
-// scale * book[code] with a code book of 16 values.
+// scale * book[code] with a code book of 16 values, or scale * code where codes are E4M3.
+// With an input order, column k of all that is stored stands for input input_order[k].
 //
 // Panels of 32 outputs, each contiguous, padded to whole panels and to a multiple of 32 inputs. A
-// panel is a row of units, each the inputs whose scales lie together in front of their codes, so
-// that a kernel reads one stream. A unit is a group, of 32 inputs at least, or 256 inputs where
-// scales have two levels; the last one ends with its last record, but has all its lines.
+// panel is a header and a row of units, each the inputs whose scales lie together in front of their
+// codes, so that a kernel reads one stream. A unit is a group, of 32 inputs at least, or 256 inputs
+// where scales have two levels; the last one ends with its last record, but has all its lines.
 //
-//   scales   direct: [group][32 outputs] of scale_dtype
-//            else:   [group][32 outputs] bytes, then [32 outputs] float16
-//   offsets  the same, where there are any; of nibbles the float16 only
+//   header   [32 outputs] float, which scales are times or over; where there are row scales
+//   scales   direct:     [group][32 outputs] of scale_dtype
+//            two levels: [group][32 outputs] bytes, then [32 outputs] float16
+//            else:       [group][32 outputs] bytes
+//   offsets  the same, where there are any; of nibbles the float16 only; or
+//   zeros    [group][32 outputs] bytes or float16
 //   codes    [input / 32] records of 128 * bits bytes: 1024 codes in the order
 //            [input % 32 / 4][32 outputs][input % 4], in bit planes (cpu/quantized_codes.h)
 struct QuantizedWeights {
@@ -42,24 +54,36 @@ struct QuantizedWeights {
   int32_t zero;
   DType scale_dtype;  // float32 or float16; the latter unless direct
   ScaleForm scale_form;
+  ZeroForm zeros;
   bool has_offsets;
+  RowForm row_scales;
   bool has_book;
+  bool float_codes;        // E4M3, of 8 bits
   bool exact_activations;  // multiply float32 activations with dequantized weights
   float book[16];
   int8_t book_codes[16];  // the book in steps of book_step, for quantized activations
   float book_step;
   char* data;
-  const float* bias;  // (out_features,) or null
+  const float* bias;           // (out_features,) or null
+  const int32_t* input_order;  // (in_features,) after the panels, or null
 
   // Inputs whose activations share a scale when they are rounded to 8 bits: 32, or as many as
   // weights of few bits do. Those are so coarse that rounding more activations together costs next
   // to nothing.
   int64_t activation_inputs() const {
-    if (bits > 4 || scale_form != ScaleForm::direct) return record_inputs;
+    if (bits > 4 || has_two_levels()) return record_inputs;
     int64_t inputs = max_activation_inputs;
     while (inputs > record_inputs && group_size % inputs != 0) inputs /= 2;
     return inputs;
   }
+  bool has_two_levels() const {
+    return scale_form == ScaleForm::bytes || scale_form == ScaleForm::nibbles;
+  }
+  // Whether sums of activations have a part in a product: offsets, or zeros of groups.
+  bool has_corrections() const { return has_offsets || zeros != ZeroForm::common; }
+  // Whether products are made of floats, whatever activations are: of codes that are no integers.
+  bool multiplies_floats() const { return exact_activations || float_codes; }
+
   int64_t num_records() const { return (in_features + record_inputs - 1) / record_inputs; }
   int64_t padded_inputs() const { return num_records() * record_inputs; }
   int64_t num_groups() const { return (in_features + group_size - 1) / group_size; }
@@ -69,7 +93,7 @@ struct QuantizedWeights {
   int64_t num_supers() const { return (in_features + super_inputs - 1) / super_inputs; }
 
   int64_t unit_inputs() const {
-    if (scale_form != ScaleForm::direct) return super_inputs;
+    if (has_two_levels()) return super_inputs;
     return group_size > record_inputs ? group_size : record_inputs;
   }
   int64_t unit_records() const { return unit_inputs() / record_inputs; }
@@ -80,31 +104,36 @@ struct QuantizedWeights {
     return scale_form == ScaleForm::direct ? scale_line_bytes() : panel_width;
   }
   int64_t group_lines_bytes() const { return unit_groups() * group_line_bytes(); }
-  int64_t super_line_bytes() const {
-    return scale_form == ScaleForm::direct ? 0 : scale_line_bytes();
-  }
+  int64_t zero_line_bytes() const { return panel_width * (zeros == ZeroForm::bytes ? 1 : 2); }
+  int64_t super_line_bytes() const { return has_two_levels() ? scale_line_bytes() : 0; }
   int64_t offsets_begin() const { return group_lines_bytes() + super_line_bytes(); }
   // Where super offsets are, after those of groups.
   int64_t super_offsets_begin() const {
     return offsets_begin() + (scale_form == ScaleForm::nibbles ? 0 : group_lines_bytes());
   }
   int64_t codes_begin() const {
-    return has_offsets ? super_offsets_begin() + super_line_bytes() : offsets_begin();
+    if (has_offsets) return super_offsets_begin() + super_line_bytes();
+    if (zeros != ZeroForm::common) return offsets_begin() + unit_groups() * zero_line_bytes();
+    return offsets_begin();
   }
   int64_t unit_bytes() const { return codes_begin() + unit_records() * record_bytes(); }
+  int64_t header_bytes() const { return row_scales == RowForm::none ? 0 : panel_width * 4; }
   int64_t panel_bytes() const {
-    return num_units() * codes_begin() + num_records() * record_bytes();
+    return header_bytes() + num_units() * codes_begin() + num_records() * record_bytes();
   }
   int64_t bytes() const { return num_panels() * panel_bytes(); }
 };
 
 // Rows of a matrix as they are stored, unpacked: codes (num_rows, in_features), scales and offsets
-// (num_rows, num_groups) of scale_dtype, or int8 with float16 super scales (num_rows, num_supers);
-// offsets may be null where there are none.
+// (num_rows, num_groups) of scale_dtype, or bytes, of two levels with float16 super scales
+// (num_rows, num_supers); zeros (num_rows, num_groups); row scales (num_rows,) float. What the
+// weights do not have is null.
 struct QuantizedRows {
   const uint8_t* codes;
   const void* scales;
   const void* offsets;
+  const void* zeros;
+  const float* row_scales;
   const void* super_scales;
   const void* super_offsets;
   int64_t first_row;  // the output that is the first of them

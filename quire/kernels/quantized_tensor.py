@@ -1,9 +1,10 @@
 """A quantized matrix in host memory: the one form that every checkpoint format unpacks to.
 
 ``value[n, k] = scale[n, g] * (codes[n, k] - zero) + offset[n, g]`` with ``g = k // group_size``,
-or ``scale[n, g] * code_book[codes[n, k]]``. Scales and offsets are numbers of their own, or small
-integers times a number for each 256 columns. Kernels pack it; what files look like is not known
-here.
+or ``scale[n, g] * code_book[codes[n, k]]``, or ``scale[n, g] * E4M3[codes[n, k]]``. Scales and
+offsets are numbers of their own, or bytes times a number for each 256 columns or each row; the zero
+is one number, or one for each group. Columns may be stored in another order than the inputs'.
+Kernels pack it; what files look like is not known here.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.small_floats import E4M3, E8M0
 
 #: Bits of a code that kernels can pack.
 CODE_BITS = (2, 3, 4, 5, 6, 8)
 #: Columns that share a super scale.
 SUPER_COLUMNS = 256
-#: Type of scales and offsets, to how they are held: the numbers themselves, int8, or half a byte.
-SCALE_TYPES = ("float32", "float16", "int8", "int4")
+#: How scales and offsets are held: as numbers, or a byte or half a byte times another number.
+SCALE_TYPES = ("float32", "float16", "int8", "int4", "e4m3", "e8m0")
+#: Values of scales that are bytes, by their type.
+SCALE_VALUES = {"e4m3": E4M3, "e8m0": E8M0}
+#: Bytes of zeros of groups, by their type.
+ZERO_BYTES = {"uint8": 1, "float16": 2}
 #: Rows and columns are packed in multiples of this, on any instruction set.
 PACKED_MULTIPLE = 32
 
@@ -40,6 +46,10 @@ class QuantizedForm:
         zero: Code of the value 0, the same everywhere; 0 with a code book.
         has_offsets: Whether there are offsets, of the same type.
         code_book: 16 values for 4 bits, or None.
+        zero_type: Of each group's own zero, ``uint8`` or ``float16``; None where all have one.
+        row_form: Whether scales are ``times`` or ``over`` a float32 for each row; None for neither.
+        float_codes: Codes are E4M3, of 8 bits.
+        has_input_order: Whether columns are in another order than the inputs.
     """
 
     bits: int
@@ -48,23 +58,39 @@ class QuantizedForm:
     zero: int = 0
     has_offsets: bool = False
     code_book: tuple[float, ...] | None = None
+    zero_type: str | None = None
+    row_form: str | None = None
+    float_codes: bool = False
+    has_input_order: bool = False
 
     def __str__(self) -> str:
         kind = "code book" if self.code_book else f"{self.bits} bits"
-        offsets = ", offsets" if self.has_offsets else ""
-        return f"{kind}, groups of {self.group_size}, {self.scale_type} scales{offsets}"
+        parts = [
+            "E4M3" if self.float_codes else kind,
+            f"groups of {self.group_size}",
+            f"{self.scale_type} scales",
+            *(["row scales"] if self.row_form else []),
+            *(["offsets"] if self.has_offsets else []),
+            *([f"{self.zero_type} zeros"] if self.zero_type else []),
+            *(["ordered inputs"] if self.has_input_order else []),
+        ]
+        return ", ".join(parts)
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
         """Return the memory that a matrix takes when it is packed."""
-        groups, supers = -(-columns // self.group_size), -(-columns // SUPER_COLUMNS)
+        groups, supers = -(-padded(columns) // self.group_size), -(-columns // SUPER_COLUMNS)
         parts = 2 if self.has_offsets else 1
         if self.scale_type == "int4":
             scales = groups + 2 * supers * parts
         elif self.scale_type == "int8":
             scales = (groups + 2 * supers) * parts
         else:
-            scales = groups * parts * (4 if self.scale_type == "float32" else 2)
-        return padded(rows) * (padded(columns) * self.bits // 8 + scales)
+            scales = groups * parts * {"float32": 4, "float16": 2}.get(self.scale_type, 1)
+        if self.zero_type is not None:
+            scales += groups * ZERO_BYTES[self.zero_type]
+        scales += 4 * (self.row_form is not None)
+        order = 4 * columns * self.has_input_order
+        return padded(rows) * (padded(columns) * self.bits // 8 + scales) + order
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +102,20 @@ class QuantizedTensor:
         bits: Of a code: 2, 3, 4, 5, 6 or 8.
         group_size: Columns that share a scale: 16, or a multiple of 32.
         codes: (N, K) uint8, below ``2 ** bits``.
-        scales: (N, G) float16 or float32, or int8 to be multiplied with super scales.
+        scales: (N, G) float16 or float32, or int8 to be multiplied with super scales, or uint8 of
+            ``scale_type``.
         zero: Code of the value 0, the same everywhere; 0 with a code book.
         offsets: (N, G) of the dtype of ``scales``, or None.
         code_book: (16,) float32 for 4 bits, or None.
         super_scales: (N, ceil(K / 256)) float16 where scales are int8, else None.
         super_offsets: The same for offsets.
         nibbles: Scales and offsets are int8 from 0 to 15, to be held in half a byte each.
+        scale_type: What uint8 scales are, ``e4m3`` or ``e8m0``; else empty.
+        zeros: (N, G) uint8 or float16: each group's own zero, or None; ``zero`` is 0 then.
+        row_scales: (N,) float32 that scales are times or over, or None.
+        over_rows: Scales are over ``row_scales``, not times them.
+        float_codes: Codes are E4M3, of 8 bits.
+        input_order: (K,) int32: which input each column stands for, or None.
 
     Raises:
         UnsupportedInputError: The parts do not fit together.
@@ -99,6 +132,12 @@ class QuantizedTensor:
     super_scales: np.ndarray | None = None
     super_offsets: np.ndarray | None = None
     nibbles: bool = False
+    scale_type: str = ""
+    zeros: np.ndarray | None = None
+    row_scales: np.ndarray | None = None
+    over_rows: bool = False
+    float_codes: bool = False
+    input_order: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.bits not in CODE_BITS:
@@ -113,12 +152,42 @@ class QuantizedTensor:
         book = self.code_book
         if book is not None and (book.shape != (16,) or self.bits != 4 or self.zero):
             raise self._refuse("a code book must be (16,) for 4 bits, zero 0", book.shape)
+        if self.float_codes and (self.bits != 8 or self.zero or book is not None):
+            raise self._refuse("E4M3 codes must be of 8 bits, zero 0, no code book", self.bits)
+        self._check_zeros()
+        order = self.input_order
+        if order is not None and (
+            order.dtype != np.int32 or not np.array_equal(np.sort(order), np.arange(self.shape[1]))
+        ):
+            raise self._refuse(f"input_order must be 0..{self.shape[1] - 1} in some order", "other")
+
+    def _check_zeros(self) -> None:
+        zeros, two_levels = self.zeros, self.super_scales is not None
+        if zeros is not None:
+            if zeros.shape != self.scales.shape or str(zeros.dtype) not in ZERO_BYTES:
+                rule = f"zeros must be {self.scales.shape} uint8 or float16"
+                raise self._refuse(rule, f"{zeros.shape} {zeros.dtype}")
+            if self.zero or two_levels or self.offsets is not None or self.code_book is not None:
+                raise self._refuse("zeros must be the only offsets, of codes", "others")
+        factors = self.row_scales
+        if factors is None:
+            return
+        if factors.shape != self.codes.shape[:1] or factors.dtype != np.float32:
+            rule = f"row_scales must be ({len(self.codes)},) float32"
+            raise self._refuse(rule, f"{factors.shape} {factors.dtype}")
+        if two_levels or self.offsets is not None:
+            raise self._refuse("row_scales must be without super scales and offsets", "both")
 
     def _check_scales(self) -> None:
         rows, columns = self.codes.shape
         shape = (rows, -(-columns // self.group_size))
         two_levels = self.super_scales is not None
-        allowed = (np.int8,) if two_levels else (np.float16, np.float32)
+        allowed: tuple[type, ...] = (np.int8,) if two_levels else (np.float16, np.float32)
+        if self.scale_type:
+            if self.scale_type not in SCALE_VALUES or two_levels or self.offsets is not None:
+                rule = f"scale_type must be one of {', '.join(SCALE_VALUES)}, without offsets"
+                raise self._refuse(rule, self.scale_type)
+            allowed = (np.uint8,)
         for part in (self.scales, self.offsets):
             if part is not None and (part.shape != shape or part.dtype not in allowed):
                 rule = f"scales and offsets must be {shape} float16 or float32, or int8 with super"
@@ -152,22 +221,49 @@ class QuantizedTensor:
         return QuantizedForm(
             bits=self.bits,
             group_size=self.group_size,
-            scale_type="int4" if self.nibbles else str(self.scales.dtype),
+            scale_type=self.scale_type or ("int4" if self.nibbles else str(self.scales.dtype)),
             zero=self.zero,
             has_offsets=self.offsets is not None,
             code_book=None if self.code_book is None else tuple(self.code_book.tolist()),
+            zero_type=None if self.zeros is None else str(self.zeros.dtype),
+            row_form=self._row_form,
+            float_codes=self.float_codes,
+            has_input_order=self.input_order is not None,
         )
+
+    @property
+    def _row_form(self) -> str | None:
+        if self.row_scales is None:
+            return None
+        return "over" if self.over_rows else "times"
 
     def float32(self) -> np.ndarray:
         """Return the values as a new (N, K) float32 array."""
         if self.code_book is not None:
             values: np.ndarray = self.code_book.astype(np.float32)[self.codes]
+        elif self.float_codes:
+            values = E4M3[self.codes]
+        elif self.zeros is not None:
+            values = self.codes.astype(np.float32) - self._spread(self.zeros, None)
         else:
             values = self.codes.astype(np.float32) - np.float32(self.zero)
-        values *= self._spread(self.scales, self.super_scales)
+        values *= self._spread(self.scale_numbers(), self.super_scales)
         if self.offsets is not None:
             values += self._spread(self.offsets, self.super_offsets)
-        return values
+        if self.input_order is None:
+            return values
+        ordered = np.empty_like(values)
+        ordered[:, self.input_order] = values
+        return ordered
+
+    def scale_numbers(self) -> np.ndarray:
+        """Return (N, G) scales, before super scales."""
+        scales = SCALE_VALUES[self.scale_type][self.scales] if self.scale_type else self.scales
+        if self.row_scales is None:
+            return scales
+        apply = np.divide if self.over_rows else np.multiply
+        numbers: np.ndarray = apply(scales.astype(np.float32), self.row_scales[:, None])
+        return numbers
 
     def _spread(self, groups: np.ndarray, supers: np.ndarray | None) -> np.ndarray:
         """Repeat (N, G), times its super scales, over the columns of groups: (N, K) float32."""
@@ -187,11 +283,13 @@ class QuantizedTensor:
 def integer_code_book(code_book: np.ndarray) -> tuple[np.ndarray, float]:
     """Return a code book as 8-bit integers and their step, for integer dot products.
 
-    Whole numbers within -127..127 stay what they are (step 1); others are rounded to 1 / 127 of the
-    largest.
+    Whole numbers within -127..127 stay what they are (step 1), and so do halves of such (step .5);
+    others are rounded to 1 / 127 of the largest.
     """
     book = code_book.astype(np.float32)
-    if np.array_equal(book, np.rint(book)) and np.abs(book).max() <= 127:
-        return book.astype(np.int8), 1.0
-    step = np.float32(np.abs(book).max() / 127)
-    return np.rint(book / step).astype(np.int8), float(step)
+    for step in (1.0, 0.5):
+        whole = book / np.float32(step)
+        if np.array_equal(whole, np.rint(whole)) and np.abs(whole).max() <= 127:
+            return whole.astype(np.int8), step
+    largest = np.float32(np.abs(book).max() / 127)
+    return np.rint(book / largest).astype(np.int8), float(largest)

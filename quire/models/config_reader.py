@@ -15,6 +15,7 @@ from quire.models.file_state import FileState, file_states
 from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_file import open_gguf
 from quire.models.llama import read_architecture
+from quire.models.quantization_config import KEYS, read_quantization
 from quire.models.registry import get_family
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
 
@@ -44,6 +45,9 @@ def read_model_config(folder: Path) -> ModelConfig:
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=fields.token_ids("eos_token_id"),
     )
+    for name in KEYS:
+        fields.has(name)
+    read_quantization(folder)
     fields.refuse_unread()
     return config
 

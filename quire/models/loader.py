@@ -21,7 +21,7 @@ from quire.kernels.backend import Array, AttentionSpec, Backend, Linear, Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts
@@ -346,7 +346,9 @@ class _Builder:
                 fewest,
             )
 
-    def _quantize(self, matrix: HostTensor | BlockMatrix, scheme: Scheme | None) -> Weight:
+    def _quantize(
+        self, matrix: HostTensor | BlockMatrix | QuantizedTensor, scheme: Scheme | None
+    ) -> Weight:
         if not isinstance(matrix, HostTensor) and scheme is not None:
             raise ConfigError(
                 f"[load] --quantization needs a checkpoint of floats; {matrix.name} has "
@@ -472,13 +474,13 @@ class _Builder:
             self._on_progress(self._done_bytes, self._total_bytes)
 
 
-def _floats(tensor: HostTensor | BlockMatrix) -> HostTensor:
+def _floats(tensor: HostTensor | BlockMatrix | QuantizedTensor) -> HostTensor:
     """Return the values of a small weight, made of floats if they are quantized."""
     if isinstance(tensor, HostTensor):
         return tensor
     return HostTensor(tensor.name, "float32", tensor.float32())
 
 
-def _transpose(matrix: HostTensor | BlockMatrix) -> HostTensor:
+def _transpose(matrix: HostTensor | BlockMatrix | QuantizedTensor) -> HostTensor:
     tensor = _floats(matrix)
     return replace(tensor, array=np.ascontiguousarray(tensor.array.T))

@@ -26,6 +26,16 @@ DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 #: Types that are read as whole numbers.
 INTEGERS: dict[str, npt.DTypeLike] = {"I64": np.int64, "I32": np.int32, "BOOL": np.uint8}
 
+#: Types that are read as they are.
+ARRAYS: dict[str, npt.DTypeLike] = {
+    "F32": np.float32,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I8": np.int8,
+    **dict.fromkeys(("U8", "F8_E4M3", "F8_E8M0"), np.uint8),
+}
+
 #: Bits of an element of every type the format defines; only DTYPES can be loaded.
 DTYPE_BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
@@ -100,6 +110,23 @@ class SafetensorsFile:
         array = np.frombuffer(self._map, NUMPY_DTYPES[dtype], count, entry.begin)
         array = np.require(array, requirements="A").reshape(entry.shape)
         return HostTensor(name, dtype, array)
+
+    def array(self, name: str) -> np.ndarray:
+        """Return the elements of tensor ``name``: floats of 8 bits as uint8, bfloat16 as float32.
+
+        Raises:
+            ModelLoadError: numpy has no such type.
+        """
+        entry = self.entries[name]
+        if entry.dtype == "BF16":
+            return self.tensor(name).float32()
+        if entry.dtype not in ARRAYS:
+            raise ModelLoadError(
+                f"[load] {self.path}: {name} must be BF16 or one of {', '.join(ARRAYS)}; got "
+                f"{entry.dtype}."
+            )
+        array = np.frombuffer(self._map, ARRAYS[entry.dtype], math.prod(entry.shape), entry.begin)
+        return np.require(array, requirements="A").reshape(entry.shape)
 
     def integers(self, name: str) -> np.ndarray:
         """Return a copy of a tensor of integers or truth values, as int64.

@@ -13,9 +13,12 @@ from quire.core.errors import WeightMismatchError
 from quire.core.model_config import ModelConfig
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.gguf_checkpoint import GgufCheckpoint
 from quire.models.gguf_file import open_gguf
+from quire.models.quantization_config import read_quantization
+from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.weight_map import WeightMap
 from quire.models.weight_names import WeightNames
 
@@ -73,8 +76,8 @@ class TensorSource(NamedTensors, Protocol):
         """Return what a user should know of how the tensors are stored."""
         ...
 
-    def tensor(self, name: str) -> HostTensor | BlockMatrix:
-        """Return the values, in blocks where they are quantized.
+    def tensor(self, name: str) -> HostTensor | BlockMatrix | QuantizedTensor:
+        """Return the values, or what a quantized matrix is made of.
 
         Their pages stay resident until :meth:`release`.
         """
@@ -91,7 +94,10 @@ def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
     Raises:
         ModelLoadError: There are no weights, or they are damaged.
     """
-    return GgufCheckpoint(open_gguf(path), config) if path.is_file() else Checkpoint(path)
+    if path.is_file():
+        return GgufCheckpoint(open_gguf(path), config)
+    stored, quantization = Checkpoint(path), read_quantization(path)
+    return stored if quantization is None else QuantizedCheckpoint(stored, quantization)
 
 
 def map_weights(source: TensorSource, config: ModelConfig) -> WeightMap:

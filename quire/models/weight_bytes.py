@@ -13,8 +13,10 @@ from quire.kernels.packed_weights import float_bytes
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.layers.rope import rope_table_bytes
 from quire.models.gguf_checkpoint import FLOATS, GgufCheckpoint
-from quire.models.gguf_file import open_gguf
+from quire.models.quantization_config import read_quantization
+from quire.models.quantized_checkpoint import MatrixEntry, QuantizedCheckpoint
 from quire.models.registry import get_family
+from quire.models.tensor_source import open_tensors
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.gguf_types import FORMS
 from quire.quantization.plan import QuantizationPlan
@@ -45,11 +47,12 @@ def expected_weight_bytes(
         target_plan: By which the checkpoint is in memory already, None where it is not; what is
             equal is shared then (:func:`~quire.models.loader.load_rounded`).
     """
-    gguf = GgufCheckpoint(open_gguf(path), config) if path.is_file() else None
+    stored = _quantized(path, config)
     names = get_family(config.architecture).names
-    weights = WeightMap(config, gguf.weight_names(config.architecture) if gguf else names)
+    weights = WeightMap(config, stored.weight_names(config.architecture) if stored else names)
     # As the loader does: a GGUF file's floats are held as they are stored.
-    sizes = _Sizes(gguf, plan, None if gguf and dtype == config.dtype else dtype)
+    mixes_types = stored is not None and stored.mixes_types
+    sizes = _Sizes(stored, plan, None if mixes_types and dtype == config.dtype else dtype)
     linears = {part.modules: part for part in weights.parts() if isinstance(part, LinearWeights)}
     matrices = {name for part in linears.values() for name, _ in part.shapes()}
     shapes = weights.shapes().items()
@@ -64,6 +67,14 @@ def expected_weight_bytes(
     return others + sum(
         sizes.linear(part, schemes.get(modules, plan.layers)) for modules, part in linears.items()
     )
+
+
+def _quantized(path: Path, config: ModelConfig) -> GgufCheckpoint | QuantizedCheckpoint | None:
+    """Return a checkpoint that may have quantized matrices; None for one of floats."""
+    if not path.is_file() and read_quantization(path) is None:
+        return None
+    source = open_tensors(path, config)
+    return source if isinstance(source, GgufCheckpoint | QuantizedCheckpoint) else None
 
 
 def _schemes(weights: WeightMap, plan: QuantizationPlan) -> dict[Modules, Scheme | None]:
@@ -103,12 +114,12 @@ class _Sizes:
     """Sizes of linears.
 
     Attributes:
-        gguf: The file, if it is one; it says how each matrix is stored.
+        stored: Says how each matrix is stored; None where all are floats.
         plan: What is quantized at load.
         dtype: Type that floats are held in, None for the one they are stored in.
     """
 
-    gguf: GgufCheckpoint | None
+    stored: GgufCheckpoint | QuantizedCheckpoint | None
     plan: QuantizationPlan
     dtype: str | None
 
@@ -130,11 +141,15 @@ class _Sizes:
 
     def _form(self, module: str, columns: int, scheme: Scheme | None) -> QuantizedForm | str:
         """Return how a matrix is quantized, or the type that its floats are stored in."""
-        stored, name = self.dtype or "float32", f"{module}.weight"
-        if self.gguf is not None and name in self.gguf.names:
-            layout = self.gguf.entry(name).layout.name
+        dtype, name = self.dtype or "float32", f"{module}.weight"
+        if isinstance(self.stored, QuantizedCheckpoint) and name in self.stored.names:
+            entry = self.stored.entry(name)
+            if isinstance(entry, MatrixEntry):
+                return entry.form
+        if isinstance(self.stored, GgufCheckpoint) and name in self.stored.names:
+            layout = self.stored.entry(name).layout.name
             if layout in FORMS:
                 return FORMS[layout]
-            stored = FLOATS[layout]
+            dtype = FLOATS[layout]
         scheme = self.plan.scheme_of(module, scheme)
-        return stored if scheme is None else scheme.form(columns)
+        return dtype if scheme is None else scheme.form(columns)

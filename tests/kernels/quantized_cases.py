@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book
+from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book, padded
+from quire.kernels.small_floats import E2M1
 
 #: As IQ4_NL has it: whole numbers, so that nothing is lost in integers.
 BOOK = np.array(
@@ -26,6 +29,10 @@ FORMATS = [
     (4, 128, False, False),
     (3, 192, True, False),
 ]
+
+#: What formats besides GGUF's have. E4M3 codes are multiplied as floats only.
+INTEGER_KINDS = ["byte zeros", "float zeros", "ordered inputs", "e4m3", "e4m3 over", "e8m0"]
+OTHER_KINDS = [*INTEGER_KINDS, "E4M3", "E4M3 of rows"]
 
 
 def random_quantized(
@@ -49,6 +56,41 @@ def random_quantized(
         offsets=random.normal(0, 0.1, (rows, groups)).astype(dtype) if offsets else None,
         code_book=BOOK if book else None,
     )
+
+
+def other_quantized(kind: str, rows: int, columns: int, seed: int = 0) -> QuantizedTensor:
+    """Make a matrix of a kind of :data:`OTHER_KINDS`, of any codes and scales it may have."""
+    random = np.random.default_rng(seed)
+    bits, size = (8, 64) if "E4M3" in kind else (4, 16 if "e4m3" in kind else 32)
+    codes = random.integers(0, 1 << bits, (rows, columns), np.uint8)
+    groups = -(-columns // size)
+    scales = (random.uniform(0.5, 2, (rows, groups)) / (1 << bits)).astype(np.float16)
+    made = QuantizedTensor("w", bits, size, codes, scales)
+    if kind == "byte zeros":
+        return replace(made, zeros=random.integers(0, 17, (rows, groups), np.uint8))
+    if kind == "float zeros":
+        return replace(made, zeros=random.uniform(0, 15, (rows, groups)).astype(np.float16))
+    if kind == "ordered inputs":
+        return replace(made, zero=8, input_order=random.permutation(columns).astype(np.int32))
+    factors = random.uniform(0.001, 900, rows).astype(np.float32)
+    if kind.startswith("e4m3"):
+        byte_scales = random.integers(0, 127, (rows, groups), np.uint8)
+        return replace(
+            made,
+            scales=byte_scales,
+            scale_type="e4m3",
+            code_book=E2M1,
+            row_scales=factors,
+            over_rows=kind.endswith("over"),
+        )
+    if kind == "e8m0":
+        byte_scales = random.integers(100, 140, (rows, groups), np.uint8)
+        return replace(made, scales=byte_scales, scale_type="e8m0", code_book=E2M1)
+    codes[(codes & 127) == 127] = 3
+    if kind == "E4M3 of rows":
+        whole = np.ones((rows, 1), np.float16)
+        made = replace(made, scales=whole, group_size=padded(columns), row_scales=factors)
+    return replace(made, float_codes=True)
 
 
 def activation_inputs(weight: QuantizedTensor) -> int:
@@ -89,7 +131,10 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
         book, step = integer_code_book(weight.code_book)
         factor = np.float32(step)
         weights[:, :columns] = book[weight.codes]
+    if weight.input_order is not None:
+        x = x[:, weight.input_order]
     codes, scales = quantize_activations(x, together)
+    group_scales = weight.scale_numbers()
 
     def add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         # Exact in float64, so one rounding to float32 is left (but for ties of chance 2 ** -29).
@@ -104,13 +149,16 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
         super_group = first // 256
         dots = (codes[:, part] @ weights[:, part].T).astype(np.float32)
         activation_scale = scales[:, first // together, None]
-        weight_scale = weight.scales[:, group].astype(np.float32) * factor
+        weight_scale = group_scales[:, group].astype(np.float32) * factor
         if weight.super_scales is not None:
             weight_scale *= weight.super_scales[:, super_group].astype(np.float32)
         sums = add(dots, weight_scale * activation_scale, sums)
-        if weight.offsets is not None:
+        if weight.offsets is not None or weight.zeros is not None:
             total = codes[:, part].sum(axis=1, keepdims=True).astype(np.float32)
-            offset = weight.offsets[:, group].astype(np.float32)
+            if weight.zeros is not None:
+                offset = -(weight.zeros[:, group].astype(np.float32) * weight_scale)
+            else:
+                offset = weight.offsets[:, group].astype(np.float32)
             if weight.super_offsets is not None:
                 offset *= weight.super_offsets[:, super_group].astype(np.float32)
             sums = add(np.broadcast_to(offset, sums.shape), activation_scale * total, sums)

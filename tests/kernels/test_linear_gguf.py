@@ -95,9 +95,13 @@ def test_memory_is_the_forms(name: str) -> None:
     assert matrix.form.matrix_bytes(64, 2048) <= 1.04 * matrix.rows.nbytes
 
 
+#: Of Q4_0: groups of 32, 4 bits, zero 8, float16, direct scales, and nothing else.
+LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False)
+
+
 def test_blocks_of_another_type_are_not_packed() -> None:
     """The native side trusts no caller with its memory."""
-    packed = native.PackedQuantizedWeights(256, 32, 32, 4, 8, 1, 0, False, False, None)
+    packed = native.PackedQuantizedWeights(256, 32, LAYOUT, False, None)
     rows = random_matrix("Q4_0", 32, 256).rows
     packed.pack_gguf(rows, 2, 0, 32)
     for code in (3, 12, 99):

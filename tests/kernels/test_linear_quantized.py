@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,8 +14,16 @@ from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book
 from quire.kernels.reference.linear import ReferenceLinear
+from quire.kernels.small_floats import E2M1
 from tests.kernels.conftest import ALL_ISAS
-from tests.kernels.quantized_cases import FORMATS, random_quantized, simulate
+from tests.kernels.quantized_cases import (
+    FORMATS,
+    INTEGER_KINDS,
+    OTHER_KINDS,
+    other_quantized,
+    random_quantized,
+    simulate,
+)
 
 ISAS = ALL_ISAS
 #: (in_features, out_features): less than a group, tails of groups, records, panels and blocks.
@@ -59,6 +69,50 @@ def test_exact_activations_equal_dequantize_then_multiply(
     x = normal(9, 530, seed=1)
     want = x.astype(np.float64) @ weight.float32().astype(np.float64).T
     assert np.abs(layer(x) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("kind", INTEGER_KINDS)
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_other_kinds_equal_their_simulation(isa: str, kind: str, inputs: int, outputs: int) -> None:
+    weight = other_quantized(kind, outputs, inputs)
+    layer = CpuLinear([weight], [], "float32")
+    x = normal(14, inputs)
+    np.testing.assert_array_equal(layer(x), simulate(weight, x, fused=isa != "scalar"))
+    assert layer.nbytes == weight.form.matrix_bytes(outputs, inputs)
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_other_kinds_are_dequantized_and_looked_up(isa: str, kind: str) -> None:
+    weight = other_quantized(kind, 70, 530)
+    values = weight.float32()
+    layer = CpuLinear([weight], [], "float32", exact_activations=True)
+    x = normal(9, 530, seed=1)
+    want = x.astype(np.float64) @ values.astype(np.float64).T
+    assert np.abs(layer(x) - want).max() <= 1e-5 * np.abs(want).max()
+    # A unit vector picks one value of each output: no sum rounds it.
+    unit = np.eye(530, dtype=np.float32)[[0, 31, 32, 500, 529]]
+    np.testing.assert_array_equal(layer(unit), values.T[[0, 31, 32, 500, 529]])
+    ids = np.array([69, 0, 31, 32, 33, 69, 5], np.int32)
+    np.testing.assert_array_equal(layer.lookup(ids), values[ids])
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_rows_of_other_kinds_depend_on_themselves_alone(isa: str, kind: str) -> None:
+    layer = CpuLinear([other_quantized(kind, 230, 600)], [], "float32")
+    x = normal(60, 600, seed=2)
+    alone = np.concatenate([layer(x[i : i + 1]) for i in range(60)])
+    for rows in (2, 5, 17, 60):
+        np.testing.assert_array_equal(layer(x[:rows]), alone[:rows])
+
+
+def test_matrices_with_orders_of_their_own_are_one_product(isa: str) -> None:
+    parts = [other_quantized("ordered inputs", 40, 96, seed) for seed in (0, 1)]
+    parts.append(replace(parts[1], codes=parts[1].codes[::-1].copy()))
+    layer = CpuLinear(parts, [], "float32", True)
+    assert len(layer.matrices) == 2
+    x = normal(3, 96)
+    dense = np.concatenate([part.float32() for part in parts]).astype(np.float64)
+    np.testing.assert_allclose(layer(x), x @ dense.T, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", FORMATS, ids=str)
@@ -129,8 +183,10 @@ def test_memory_is_codes_and_scales(isa: str) -> None:
 def test_code_books_in_integers() -> None:
     whole, step = integer_code_book(np.float32([-127, 1, 113]))
     assert (whole.tolist(), step) == ([-127, 1, 113], 1.0)
-    codes, step = integer_code_book(np.float32([-1, 0, 0.5, 1]))
-    assert codes.tolist() == [-127, 0, 64, 127]
+    assert integer_code_book(E2M1)[0].tolist()[:8] == [0, 1, 2, 3, 4, 6, 8, 12]
+    assert integer_code_book(E2M1)[1] == 0.5
+    codes, step = integer_code_book(np.float32([-1, 0, 0.3, 1]))
+    assert codes.tolist() == [-127, 0, 38, 127]
     assert step == pytest.approx(1 / 127)
 
 

@@ -22,6 +22,11 @@ from quire.kernels.quantized_tensor import (
     integer_code_book,
 )
 
+#: As ScaleForm, ZeroForm and RowForm of native/include/quantized.h; other scales are direct.
+SCALE_FORMS = {"int8": 1, "int4": 2, "e4m3": 3, "e8m0": 4}
+ZERO_FORMS = {None: 0, "uint8": 1, "float16": 2}
+ROW_FORMS = {None: 0, "times": 1, "over": 2}
+
 
 class CpuLinear:
     """See ``kernels/linear.py`` for the maths and ``kernels/backend.py`` for the protocol.
@@ -107,7 +112,10 @@ def _form(weight: Weight) -> QuantizedForm | None:
 
 def _run(weight: Weight) -> object:
     """Return what is the same of neighbours that are packed as one."""
-    return id(weight) if isinstance(weight, PackedWeights) else _form(weight)
+    if isinstance(weight, PackedWeights):
+        return id(weight)
+    order = weight.input_order if isinstance(weight, QuantizedTensor) else None
+    return _form(weight), None if order is None else order.tobytes()
 
 
 def _pack(
@@ -135,7 +143,9 @@ def _fill(packed: Any, weights: Sequence[Weight]) -> None:
         rows = weight.shape[0]
         if isinstance(weight, QuantizedTensor):
             parts = (weight.scales, weight.offsets, weight.super_scales, weight.super_offsets)
-            packed.pack(weight.codes, *parts, row, rows)
+            packed.pack(weight.codes, *parts, weight.zeros, weight.row_scales, row, rows)
+            if weight.input_order is not None:
+                packed.set_input_order(weight.input_order)
         elif isinstance(weight, BlockMatrix):
             packed.pack_gguf(weight.rows, weight.type_code, row, rows)
         elif isinstance(weight, HostTensor):
@@ -147,19 +157,19 @@ def _allocate(
     form: QuantizedForm, columns: int, num_rows: int, exact_activations: bool, mapped: Any
 ) -> Any:
     """Allocate quantized weights of a form, or take those in ``mapped``."""
-    two_levels = {"int8": 1, "int4": 2}
-    packed = native.PackedQuantizedWeights(
-        columns,
-        num_rows,
+    layout = (
         form.group_size,
         form.bits,
         form.zero,
-        DTYPE_CODES["float16" if form.scale_type in two_levels else form.scale_type],
-        two_levels.get(form.scale_type, 0),
+        DTYPE_CODES.get(form.scale_type, DTYPE_CODES["float16"]),
+        SCALE_FORMS.get(form.scale_type, 0),
+        ZERO_FORMS[form.zero_type],
+        ROW_FORMS[form.row_form],
         form.has_offsets,
-        exact_activations,
-        mapped,
+        form.float_codes,
+        form.has_input_order,
     )
+    packed = native.PackedQuantizedWeights(columns, num_rows, layout, exact_activations, mapped)
     if form.code_book is not None:
         codes, step = integer_code_book(np.array(form.code_book, np.float32))
         packed.set_book(list(form.code_book), codes.tolist(), step)

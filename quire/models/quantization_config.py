@@ -1,0 +1,302 @@
+"""``quantization_config`` of a ``config.json``: which matrices are quantized, and stored how."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fnmatch import translate
+from pathlib import Path
+
+from quire.core.errors import UnsupportedArchitectureError
+from quire.models.config_fields import ConfigFields, read_json
+from quire.quantization.formats import gptq
+from quire.quantization.formats.awq import AWQFormat
+from quire.quantization.formats.bitsandbytes import BitsAndBytesFormat, BytesOfBitsAndBytes
+from quire.quantization.formats.compressed_tensors import (
+    MX_GROUP,
+    NV_GROUP,
+    FourBitFloats,
+    PackedIntegers,
+    WholeBytes,
+)
+from quire.quantization.formats.gptq import GPTQFormat
+from quire.quantization.formats.stored_matrix import WeightFormat
+
+FormatOf = Callable[[str], WeightFormat | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuantization:
+    """What a configuration says of the weights.
+
+    Attributes:
+        method: As it spells it, such as ``gptq``.
+        formats: All that matrices may be stored in.
+        format_of: Takes a module's name; None where its weights are floats.
+    """
+
+    method: str
+    formats: tuple[WeightFormat, ...]
+    format_of: FormatOf
+
+
+def read_quantization(path: Path) -> StoredQuantization | None:
+    """Return what ``config.json`` of a folder says; None where weights are floats.
+
+    Raises:
+        UnsupportedArchitectureError: The method, or an option of it, is not implemented.
+        ModelLoadError: A field is missing or out of range.
+    """
+    file = path / "config.json"
+    values = read_json(file)
+    name = next((key for key in KEYS if values.get(key) is not None), None)
+    if name is None:
+        name, file = "quantization", path / MODELOPT
+        if not file.exists():
+            return None
+        values = {name: {"quant_method": "modelopt", **read_json(file).get(name, {})}}
+    fields = ConfigFields(values, str(file)).object(name)
+    if fields is None:
+        return None
+    method = fields.text("quant_method")
+    if method not in _METHODS:
+        refused = fields.error("quant_method", f"must be one of {', '.join(_METHODS)}")
+        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
+    return _METHODS[method](fields)
+
+
+#: Where a configuration may say it.
+KEYS = ("quantization_config", "compression_config")
+#: Where NVIDIA's Model Optimizer has said it at first.
+MODELOPT = "hf_quant_config.json"
+
+
+def _gptq(fields: ConfigFields) -> StoredQuantization:
+    kind = fields.text("checkpoint_format", "gptq")
+    if kind not in ("gptq", "gptq_v2"):
+        raise fields.error("checkpoint_format", "must be gptq or gptq_v2")
+    fields.integer("bits")
+    whole = _gptq_format(fields, GPTQFormat(4, 128, zeros_less_one=kind == "gptq"))
+    rules: list[tuple[re.Pattern[str], WeightFormat | None]] = []
+    dynamic = fields.object("dynamic")
+    # GPTQModel's rules of modules by patterns: those of ``-:`` are not quantized.
+    for key in dynamic.values if dynamic else ():
+        assert dynamic is not None
+        pattern = _pattern(fields, "dynamic", key.removeprefix("+:").removeprefix("-:"))
+        own = dynamic.object(key)
+        if key.startswith("-:"):
+            rules.append((pattern, None))
+        elif own is not None:
+            rules.append((pattern, _gptq_format(own, whole)))
+
+    def format_of(module: str) -> WeightFormat | None:
+        return next((form for rule, form in rules if rule.match(module)), whole)
+
+    return StoredQuantization("gptq", (whole, *_formats(form for _, form in rules)), format_of)
+
+
+def _gptq_format(fields: ConfigFields, default: GPTQFormat) -> GPTQFormat:
+    bits = fields.integer("bits", default.bits)
+    if bits not in gptq.BITS:
+        raise fields.error("bits", f"must be one of {', '.join(map(str, gptq.BITS))}")
+    return replace(
+        default,
+        bits=bits,
+        group_size=_group_size(fields, default.group_size),
+        symmetric=fields.boolean("sym", default.symmetric),
+    )
+
+
+def _auto_round(fields: ConfigFields) -> StoredQuantization:
+    packing = fields.text("packing_format", "auto_round")
+    if packing == "auto_round:auto_awq":
+        return _awq(fields)
+    if packing not in ("auto_round", "auto_round:auto_gptq"):
+        rule = "must be auto_round, auto_round:auto_gptq or auto_round:auto_awq"
+        raise fields.error("packing_format", rule)
+    whole = _gptq_format(fields, GPTQFormat(4, 128, zeros_less_one=packing != "auto_round"))
+    own: dict[str, WeightFormat | None] = {}
+    extra = fields.object("extra_config")
+    for module in extra.values if extra else ():
+        assert extra is not None
+        settings = extra.object(module)
+        if settings is not None:
+            is_float = settings.integer("bits", whole.bits) >= 16
+            own[module] = None if is_float else _gptq_format(settings, whole)
+    formats = (whole, *_formats(own.values()))
+    return StoredQuantization("auto-round", formats, lambda module: own.get(module, whole))
+
+
+def _awq(fields: ConfigFields) -> StoredQuantization:
+    version = fields.text("version", "gemm").lower()
+    if version != "gemm":
+        raise fields.error("version", "must be gemm")
+    if fields.integer("bits" if fields.has("bits") else "w_bit") != 4:
+        raise fields.error("bits", "must be 4")
+    size = _group_size(fields, name="group_size" if fields.has("group_size") else "q_group_size")
+    whole = AWQFormat(size, symmetric=not fields.boolean("zero_point", True))
+    skipped = fields.strings("modules_to_not_convert")
+
+    def format_of(module: str) -> WeightFormat | None:
+        return None if any(part in module for part in skipped) else whole
+
+    return StoredQuantization("awq", (whole,), format_of)
+
+
+def _bitsandbytes(fields: ConfigFields) -> StoredQuantization:
+    in_bytes = fields.boolean("load_in_8bit", False)
+    whole = BytesOfBitsAndBytes() if in_bytes else BitsAndBytesFormat()
+    return StoredQuantization("bitsandbytes", (whole,), lambda _: whole)
+
+
+def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
+    groups = fields.object("config_groups")
+    if groups is None:
+        raise fields.error("config_groups", "is required")
+    if fields.text("quantization_status", "compressed") != "compressed":
+        raise fields.error("quantization_status", "must be compressed")
+    common = fields.text("format", "")
+    ignored = [_target(fields, "ignore", name) for name in fields.strings("ignore")]
+    targets: list[tuple[Callable[[str], bool], WeightFormat]] = []
+    for key in groups.values:
+        group = groups.object(key)
+        weights = None if group is None else group.object("weights")
+        if group is None or weights is None:
+            continue
+        own = group.text("format", common)
+        made = _compressed_format(weights, own)
+        targets += [(_target(group, "targets", name), made) for name in group.strings("targets")]
+    if not targets:
+        raise fields.error("config_groups", "must quantize weights")
+
+    def format_of(module: str) -> WeightFormat | None:
+        if any(fits(module) for fits in ignored):
+            return None
+        return next((form for fits, form in targets if fits(module)), None)
+
+    return StoredQuantization(
+        "compressed-tensors", tuple(_formats(form for _, form in targets)), format_of
+    )
+
+
+def _compressed_format(weights: ConfigFields, name: str) -> WeightFormat:
+    bits, kind = weights.integer("num_bits"), weights.text("type", "int")
+    size = _group_size(weights, 0)
+    block = _block(weights)
+    symmetric = weights.boolean("symmetric", True)
+    if name == "pack-quantized" and kind == "int" and bits in gptq.BITS:
+        return PackedIntegers(bits, size, symmetric)
+    if name in ("int-quantized", "naive-quantized") and kind == "int" and bits == 8:
+        return WholeBytes("I8", size, block)
+    if name in ("float-quantized", "naive-quantized") and kind == "float" and bits == 8:
+        return WholeBytes("F8_E4M3", size, block)
+    if name == "mxfp8-quantized" and kind == "float" and bits == 8:
+        return WholeBytes("F8_E4M3", size, scale_type="e8m0")
+    if name == "nvfp4-pack-quantized" and bits == 4:
+        return FourBitFloats(NV_GROUP)
+    if name == "mxfp4-pack-quantized" and bits == 4:
+        return FourBitFloats(MX_GROUP)
+    raise UnsupportedArchitectureError(
+        f"{weights.error('num_bits', f'must go with type {kind} and format {name}')} Use a "
+        "checkpoint of another format."
+    )
+
+
+def _fp8(fields: ConfigFields) -> StoredQuantization:
+    if fields.text("fmt", "e4m3") != "e4m3":
+        raise fields.error("fmt", "must be e4m3")
+    block = _block(fields, "weight_block_size")
+    name = "weight_scale_inv" if block else "weight_scale"
+    whole = WholeBytes(
+        "F8_E4M3",
+        block=block,
+        scale=name,
+        marker=name,
+        parts=frozenset(("weight", name, "input_scale")),
+    )
+    skipped = fields.strings("modules_to_not_convert")
+
+    def format_of(module: str) -> WeightFormat | None:
+        return None if any(part in module for part in skipped) else whole
+
+    return StoredQuantization("fp8", (whole,), format_of)
+
+
+def _modelopt(fields: ConfigFields) -> StoredQuantization:
+    algorithm = fields.text("quant_algo")
+    if algorithm not in ("FP8", "NVFP4"):
+        raise fields.error("quant_algo", "must be FP8 or NVFP4")
+    of_kv = ("k_scale", "v_scale")
+    whole: WeightFormat = WholeBytes(
+        "F8_E4M3", parts=frozenset(("weight", "weight_scale", "input_scale", *of_kv))
+    )
+    if algorithm == "NVFP4":
+        names = ("weight", "weight_scale", "weight_scale_2", "input_scale", *of_kv)
+        whole = FourBitFloats(
+            NV_GROUP, "weight", "weight_scale_2", False, "weight_scale_2", frozenset(names)
+        )
+    name = "ignore" if fields.has("ignore") else "exclude_modules"
+    skipped = [_wildcard(text) for text in fields.strings(name)]
+
+    def format_of(module: str) -> WeightFormat | None:
+        return None if any(fits.match(module) for fits in skipped) else whole
+
+    return StoredQuantization("modelopt", (whole,), format_of)
+
+
+def _wildcard(text: str) -> re.Pattern[str]:
+    return re.compile(translate(text))
+
+
+_METHODS: dict[str, Callable[[ConfigFields], StoredQuantization]] = {
+    "gptq": _gptq,
+    "auto-round": _auto_round,
+    "awq": _awq,
+    "bitsandbytes": _bitsandbytes,
+    "compressed-tensors": _compressed_tensors,
+    "fp8": _fp8,
+    "modelopt": _modelopt,
+}
+
+
+def _group_size(fields: ConfigFields, default: int | None = None, name: str = "group_size") -> int:
+    """Return the columns of a group, 0 for all of a row."""
+    if fields.values.get(name) == -1:
+        fields.read.add(name)
+        return 0
+    return fields.integer(name, default, minimum=0)
+
+
+def _block(fields: ConfigFields, name: str = "block_structure") -> tuple[int, int] | None:
+    if not fields.has(name):
+        return None
+    sizes = fields.values[name]
+    if (
+        not isinstance(sizes, list)
+        or len(sizes) != 2
+        or not all(type(size) is int and 0 < size < 2**31 for size in sizes)
+    ):
+        raise fields.error(name, "must be two sizes")
+    return sizes[0], sizes[1]
+
+
+def _target(fields: ConfigFields, name: str, target: str) -> Callable[[str], bool]:
+    """Return what tells whether a module is meant: by pattern, name or class."""
+    if target.startswith("re:"):
+        pattern = _pattern(fields, name, target.removeprefix("re:"))
+        return lambda module: pattern.match(module) is not None
+    if target == "Linear":
+        return lambda module: not module.endswith("embed_tokens")
+    return lambda module: module == target or module.endswith(f".{target}")
+
+
+def _pattern(fields: ConfigFields, name: str, text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise fields.error(name, f"must be regular expressions ({error})") from None
+
+
+def _formats(formats: Iterable[WeightFormat | None]) -> list[WeightFormat]:
+    return [form for form in formats if form is not None]

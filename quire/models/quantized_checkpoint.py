@@ -1,0 +1,151 @@
+"""A checkpoint folder whose matrices are quantized, as a loader wants it: one tensor a matrix."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from quire.core.errors import WeightMismatchError
+from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
+from quire.models.checkpoint import Checkpoint
+from quire.models.quantization_config import StoredQuantization
+from quire.models.safetensors_file import TensorEntry
+from quire.models.weight_names import WeightNames
+from quire.quantization.formats.stored_matrix import StoredMatrix, StoredPart, WeightFormat
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixEntry:
+    """A matrix of several tensors.
+
+    Attributes:
+        matrix, format: Its parts, and what they mean.
+        names: The checkpoint's names of the parts.
+        shape: (N, K).
+        nbytes: Of all parts.
+    """
+
+    matrix: StoredMatrix
+    format: WeightFormat
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    nbytes: int
+
+    @property
+    def form(self) -> QuantizedForm:
+        """How it will be held."""
+        return self.format.form(self.matrix)
+
+
+class QuantizedCheckpoint:
+    """See :class:`quire.models.tensor_source.TensorSource`.
+
+    Args:
+        stored: The folder's tensors.
+        quantization: What its configuration says of them.
+
+    Raises:
+        WeightMismatchError: The tensors are not those of the configuration.
+    """
+
+    def __init__(self, stored: Checkpoint, quantization: StoredQuantization) -> None:
+        self._stored = stored
+        self._quantization = quantization
+        self._matrices: dict[str, MatrixEntry] = {}
+        parts_of = _by_module(stored, quantization.formats)
+        for module, parts in parts_of.items():
+            self._add(module, parts)
+        if not self._matrices:
+            markers = " or ".join(sorted({form.marker for form in quantization.formats}))
+            raise WeightMismatchError(
+                f"[load] {stored.path}: config.json says {quantization.method}, so matrices must "
+                f"have {markers}; got none that has. Check that config.json and weights belong "
+                "together."
+            )
+        taken = {name for entry in self._matrices.values() for name in entry.names}
+        self._plain = stored.names - taken
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._stored.path
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all tensors, a matrix by its weight's."""
+        return self._plain | set(self._matrices)
+
+    @property
+    def mixes_types(self) -> bool:
+        """No: floats have the type of the configuration, or are rounded to it."""
+        return False
+
+    def weight_names(self, architecture: str) -> WeightNames:
+        """Return what the tensors are called."""
+        return self._stored.weight_names(architecture)
+
+    def notices(self) -> list[str]:
+        """Return how many matrices are quantized."""
+        forms = Counter(str(entry.form) for entry in self._matrices.values())
+        kinds = "; ".join(f"{number} in {form}" for form, number in forms.most_common())
+        return [f"quantized by {self._quantization.method}: {kinds}"]
+
+    def entry(self, name: str) -> TensorEntry | MatrixEntry:
+        """Return shape and size of a tensor."""
+        found = self._matrices.get(name)
+        return self._stored.entry(name) if found is None else found
+
+    def tensor(self, name: str) -> HostTensor | QuantizedTensor:
+        """Return a view of a tensor of floats, or a matrix unpacked."""
+        found = self._matrices.get(name)
+        return self._stored.tensor(name) if found is None else found.format.unpack(found.matrix)
+
+    def release(self, name: str) -> None:
+        """Give the pages of a tensor back."""
+        found = self._matrices.get(name)
+        for part in (name,) if found is None else found.names:
+            self._stored.release(part)
+
+    def _add(self, module: str, parts: dict[str, str]) -> None:
+        form = self._quantization.format_of(module)
+        markers = {known.marker for known in self._quantization.formats} & set(parts)
+        if form is None or form.marker not in parts:
+            if markers:
+                raise WeightMismatchError(
+                    f"[load] {module}: config.json says that it is "
+                    f"{'not quantized' if form is None else f'stored with {form.marker}'}; got "
+                    f"{', '.join(sorted(parts))}. Check that config.json and weights belong "
+                    "together."
+                )
+            return
+        found = {part: name for part, name in parts.items() if part in form.parts}
+        files = self._stored.files
+        entries = {part: self._stored.entry(name) for part, name in found.items()}
+        matrix = StoredMatrix(
+            module,
+            {
+                part: StoredPart(entry.dtype, entry.shape, partial(files[name].array, name))
+                for (part, name), entry in zip(found.items(), entries.values(), strict=True)
+            },
+        )
+        self._matrices[f"{module}.weight"] = MatrixEntry(
+            matrix,
+            form,
+            tuple(found.values()),
+            form.shape(matrix),
+            sum(entry.nbytes for entry in entries.values()),
+        )
+
+
+def _by_module(stored: Checkpoint, formats: tuple[WeightFormat, ...]) -> dict[str, dict[str, str]]:
+    """Return the tensors that may be parts: by module, then by part."""
+    known = sorted({part for form in formats for part in form.parts}, key=len, reverse=True)
+    modules: dict[str, dict[str, str]] = {}
+    for name in sorted(stored.names):
+        part = next((part for part in known if name.endswith(f".{part}")), None)
+        if part is not None:
+            modules.setdefault(name.removesuffix(f".{part}"), {})[part] = name
+    return modules

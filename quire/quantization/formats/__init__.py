@@ -1,0 +1,1 @@
+"""Matrices as checkpoints of other programs store them, one file a program."""

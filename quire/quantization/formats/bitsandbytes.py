@@ -1,0 +1,181 @@
+"""Matrices as bitsandbytes stores them in 4 and 8 bits.
+
+```
+weight                     (N * K / 2, 1) uint8   codes, the high half first, row after row
+weight.quant_map           (16,) F32              values of the codes
+weight.absmax              (N * K / block,) F32   scales of runs of weights
+weight.quant_state.*       (bytes,) uint8         JSON: quant_type, blocksize, shape, dtype
+with nested scales:
+weight.absmax              uint8                  codes of scales, of
+weight.nested_quant_map    (256,) F32             times
+weight.nested_absmax       (runs of scales,) F32  plus the state's nested_offset
+in 8 bits:
+weight                     (N, K) int8            times
+SCB                        (N,) F32               over 127
+```
+Source: bitsandbytes (functional.QuantState).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor, padded
+from quire.quantization.formats.compressed_tensors import unpack_halves
+from quire.quantization.formats.stored_matrix import StoredMatrix, whole_shape
+
+KINDS = ("nf4", "fp4")
+STATE = "weight.quant_state.bitsandbytes__"
+#: A state is some hundred bytes of JSON.
+MAX_STATE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the JSON of a matrix says.
+
+    Attributes:
+        shape: (N, K).
+        block: Weights that share a scale.
+        nested_block: Scales that share one, 0 where they are numbers of their own.
+        nested_offset: Added to them.
+    """
+
+    shape: tuple[int, int]
+    block: int
+    nested_block: int
+    nested_offset: float
+
+    @property
+    def group_size(self) -> int:
+        """Columns that share a scale in every row."""
+        return math.gcd(self.block, self.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class BitsAndBytesFormat:
+    """See :class:`~quire.quantization.formats.stored_matrix.WeightFormat`."""
+
+    marker: str = "weight.absmax"
+    parts: frozenset[str] = frozenset(
+        (
+            "weight",
+            "weight.absmax",
+            "weight.quant_map",
+            "weight.nested_absmax",
+            "weight.nested_quant_map",
+            *(f"{STATE}{kind}" for kind in KINDS),
+        )
+    )
+
+    def shape(self, matrix: StoredMatrix) -> tuple[int, int]:
+        """Return (N, K)."""
+        return _read_state(matrix).shape
+
+    def form(self, matrix: StoredMatrix) -> QuantizedForm:
+        """Return how it will be held."""
+        book = _finite(matrix, "weight.quant_map", 16)
+        size = _read_state(matrix).group_size
+        return QuantizedForm(4, size, "float32", code_book=tuple(book.tolist()))
+
+    def unpack(self, matrix: StoredMatrix) -> QuantizedTensor:
+        """Read the parts."""
+        state = _read_state(matrix)
+        rows, columns = state.shape
+        packed = matrix.array("weight", (rows * columns // 2, 1), "U8").reshape(rows, -1)
+        scales = _scales(matrix, state, -(-rows * columns // state.block))
+        # Runs of weights go on from row to row; groups of their columns do not.
+        scales = np.repeat(scales, state.block // state.group_size)
+        scales = scales[: rows * columns // state.group_size]
+        return QuantizedTensor(
+            name=f"{matrix.name}.weight",
+            bits=4,
+            group_size=state.group_size,
+            codes=unpack_halves(packed >> 4 | packed << 4),
+            scales=scales.reshape(rows, -1),
+            code_book=_finite(matrix, "weight.quant_map", 16),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BytesOfBitsAndBytes:
+    """8 bits; see :class:`~quire.quantization.formats.stored_matrix.WeightFormat`."""
+
+    marker: str = "SCB"
+    parts: frozenset[str] = frozenset(("weight", "SCB", "weight_format"))
+
+    def shape(self, matrix: StoredMatrix) -> tuple[int, int]:
+        """Return (N, K)."""
+        return whole_shape(matrix, "I8")
+
+    def form(self, matrix: StoredMatrix) -> QuantizedForm:
+        """Return how it will be held."""
+        return QuantizedForm(8, padded(self.shape(matrix)[1]), "float32", zero=128)
+
+    def unpack(self, matrix: StoredMatrix) -> QuantizedTensor:
+        """Read the parts; values differ from bitsandbytes' by float32's last bit, at most."""
+        rows, columns = self.shape(matrix)
+        if "weight_format" in matrix.parts:
+            layout = matrix.array("weight_format", (), "U8").item()
+            if layout != 0:
+                raise matrix.error("weight_format must be 0, of rows", layout)
+        return QuantizedTensor(
+            name=f"{matrix.name}.weight",
+            bits=8,
+            group_size=padded(columns),
+            codes=matrix.part("weight", "I8").read().view(np.uint8) ^ np.uint8(128),
+            scales=_finite(matrix, "SCB", rows)[:, None] * np.float32(1 / 127),
+            zero=128,
+        )
+
+
+def _scales(matrix: StoredMatrix, state: _State, count: int) -> np.ndarray:
+    if not state.nested_block:
+        return _finite(matrix, "weight.absmax", count)
+    codes = matrix.array("weight.absmax", (count,), "U8")
+    book = _finite(matrix, "weight.nested_quant_map", 256)
+    runs = _finite(matrix, "weight.nested_absmax", -(-count // state.nested_block))
+    numbers: np.ndarray = book[codes] * np.repeat(runs, state.nested_block)[:count]
+    return numbers + np.float32(state.nested_offset)
+
+
+def _finite(matrix: StoredMatrix, name: str, count: int) -> np.ndarray:
+    numbers = matrix.array(name, (count,), "F32")
+    if not np.isfinite(numbers).all():
+        raise matrix.error(f"{name} must be finite", "infinity or NaN")
+    return numbers
+
+
+def _read_state(matrix: StoredMatrix) -> _State:
+    found = [part for part in matrix.parts if part.startswith(STATE)]
+    if len(found) != 1:
+        raise matrix.error(f"must have one {STATE}nf4 or fp4", ", ".join(found) or "none")
+    part = matrix.part(found[0], "U8")
+    if math.prod(part.shape) > MAX_STATE_BYTES:
+        raise matrix.error(f"{found[0]} must be at most {MAX_STATE_BYTES} bytes", part.shape)
+    try:
+        state = json.loads(part.read().tobytes())
+        rows, columns = (_count(number) for number in state["shape"])
+        block = _count(state["blocksize"])
+        nested = _count(state["nested_blocksize"]) if "nested_blocksize" in state else 0
+        offset = float(state.get("nested_offset", 0.0))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise matrix.error(f"{found[0]} must be JSON of a matrix's state", error) from None
+    if not math.isfinite(offset):
+        raise matrix.error("nested_offset must be finite", offset)
+    made = _State((rows, columns), block, nested, offset)
+    if made.group_size != 16 and made.group_size % 32:
+        rule = "blocksize and columns must have 16 or a multiple of 32 as common divisor"
+        raise matrix.error(rule, f"{block} and {columns}")
+    return made
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 < value < 2**31:
+        raise ValueError(f"{value!r} is no count")
+    return value

@@ -1,0 +1,1 @@
+"""Making quantized matrices of floats: one method a file, arithmetic alone; numpy."""

@@ -1,0 +1,123 @@
+"""GPTQ: round column after column, and let the columns that are left make up for each error.
+
+Minimises ``|W X - Q X|`` over the calibration inputs X, whose ``H = X X^T`` (K, K) is all that is
+asked of them. Source: Frantar et al. 2023 (GPTQ), algorithm 1; ``act_order`` takes the columns with
+the largest inputs first. N rows, K columns, G groups of columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.core.errors import ModelLoadError
+from quire.kernels.quantized_tensor import QuantizedTensor, padded
+from quire.quantization.producers.integer_grid import IntegerGrid
+
+#: Columns whose errors reach the columns after them together.
+BLOCK = 128
+#: How often damping is made ten times as much, where H is not positive definite in float32.
+MAX_TRIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GPTQSettings:
+    """How columns are taken.
+
+    Attributes:
+        act_order: By the size of their inputs, the largest first.
+        damping: Added to the diagonal of H, as a share of its mean.
+    """
+
+    act_order: bool = False
+    damping: float = 0.01
+
+
+def quantize_gptq(
+    name: str,
+    weight: np.ndarray,
+    hessian: np.ndarray,
+    grid: IntegerGrid,
+    settings: GPTQSettings | None = None,
+) -> QuantizedTensor:
+    """Round a matrix.
+
+    Args:
+        name: For messages.
+        weight: (N, K) float32.
+        hessian: (K, K) float32 or float64, sums of products of inputs; any positive factor.
+        grid: The codes.
+        settings: None for the defaults.
+
+    Raises:
+        ModelLoadError: A weight or a sum is infinite or NaN.
+    """
+    settings = settings or GPTQSettings()
+    rows, columns = weight.shape
+    if not (np.isfinite(weight).all() and np.isfinite(hessian).all()):
+        raise ModelLoadError(
+            f"[quantize] {name}: weights and the sums of its inputs must be finite; got infinity "
+            "or NaN. Look at the checkpoint and the calibration text."
+        )
+    size = grid.group_size or columns
+    hessian = hessian.astype(np.float64)
+    silent = np.diagonal(hessian) == 0
+    left = np.where(silent, np.float32(0), weight)
+    hessian[silent, silent] = 1
+    order = None
+    if settings.act_order:
+        order = np.argsort(-np.diagonal(hessian), kind="stable")
+        left, hessian = left[:, order], hessian[np.ix_(order, order)]
+    left = np.asfortranarray(left, np.float32)
+    errors_reach = _inverse_root(hessian, settings.damping)
+    codes = np.empty((rows, columns), np.uint8, order="F")
+    groups = -(-columns // size)
+    scales, zeros = np.empty((rows, groups), np.float32), np.empty((rows, groups), np.float32)
+    for begin in range(0, columns, BLOCK):
+        end = min(begin + BLOCK, columns)
+        errors = np.empty((rows, end - begin), np.float32, order="F")
+        for column in range(begin, end):
+            group = column // size
+            if column % size == 0:
+                part = left[:, column : column + size]
+                scales[:, group], zeros[:, group] = grid.fit(part)
+            scale, zero = scales[:, group], zeros[:, group]
+            found = grid.codes(left[:, column], scale, zero)
+            codes[:, column] = found
+            error = (left[:, column] - (found - zero) * scale) / errors_reach[column, column]
+            errors[:, column - begin] = error
+            reach = errors_reach[column, column + 1 : end]
+            left[:, column + 1 : end] -= error[:, None] * reach
+        left[:, end:] -= errors @ errors_reach[begin:end, end:]
+    shared = grid.symmetric
+    return QuantizedTensor(
+        name=name,
+        bits=grid.bits,
+        group_size=grid.group_size or padded(columns),
+        codes=np.ascontiguousarray(codes),
+        scales=scales.astype(np.float16),
+        zero=1 << grid.bits - 1 if shared else 0,
+        zeros=None if shared else zeros.astype(np.uint8),
+        input_order=None if order is None else order.astype(np.int32),
+    )
+
+
+def _inverse_root(hessian: np.ndarray, damping: float) -> np.ndarray:
+    """Return the upper Cholesky factor of the inverse of a damped H, (K, K) float32."""
+    mean = np.diagonal(hessian).mean()
+    diagonal = np.arange(len(hessian))
+    for attempt in range(MAX_TRIES):
+        damped = hessian.copy()
+        damped[diagonal, diagonal] += damping * 10**attempt * mean
+        try:
+            inverse = np.linalg.inv(damped)
+            # Of the inverse written backwards: a lower factor is an upper one there.
+            lower = np.linalg.cholesky((inverse + inverse.T) / 2)
+            return np.ascontiguousarray(lower.T).astype(np.float32)
+        except np.linalg.LinAlgError:
+            continue
+    raise ModelLoadError(
+        f"[quantize] sums of inputs must be positive definite with damping {damping}; got others. "
+        "Give a larger --damping or more calibration text."
+    )

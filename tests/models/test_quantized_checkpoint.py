@@ -1,0 +1,239 @@
+"""Checkpoints that other programs quantized: their own values, bit for bit, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from quire.core.errors import ModelLoadError
+from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.registry import create_backend
+from quire.models.checkpoint import Checkpoint
+from quire.models.config_reader import read_model_config
+from quire.models.loader import load_model
+from quire.models.quantization_config import read_quantization
+from quire.models.quantized_checkpoint import QuantizedCheckpoint
+from quire.models.safetensors_file import SafetensorsFile
+from quire.models.tensor_source import open_tensors
+from quire.models.weight_bytes import expected_weight_bytes
+from quire.quantization.plan import QuantizationPlan
+from tests.kernels.bfloat16 import brain
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "quantized"
+FOLDERS = sorted(path.parent.name for path in FIXTURES.glob("*/config.json"))
+
+
+def opened(folder: Path) -> QuantizedCheckpoint:
+    quantization = read_quantization(folder)
+    assert quantization is not None
+    return QuantizedCheckpoint(Checkpoint(folder), quantization)
+
+
+def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Round float32 to the type that a library dequantizes to."""
+    if dtype == "float16":
+        return values.astype(np.float16).astype(np.float32)
+    return brain(values) if dtype == "bfloat16" else values
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_values_are_those_of_the_program_that_wrote_them(name: str) -> None:
+    folder = FIXTURES / name
+    checkpoint = opened(folder)
+    theirs = SafetensorsFile(folder / "dequantized.safetensors")
+    assert theirs.entries
+    for weight in theirs.entries:
+        ours, want = checkpoint.tensor(weight), theirs.tensor(weight)
+        assert isinstance(ours, QuantizedTensor)
+        assert ours.shape == want.shape == checkpoint.entry(weight).shape
+        np.testing.assert_array_equal(rounded(ours.float32(), want.dtype), want.float32())
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_models_load_and_compute_what_the_values_say(name: str) -> None:
+    """Every tensor of the folder has a use; a layer multiplies by the values above."""
+    folder = FIXTURES / name
+    backend = create_backend("cpu", threads=1)
+    decoder = load_model(folder, backend, plan=QuantizationPlan(exact_activations=True))
+    config = read_model_config(folder)
+    expected = expected_weight_bytes(
+        folder, config, config.dtype, QuantizationPlan(), decoder.max_model_len
+    )
+    # Types and shapes alone do not tell whether all zeros are the same.
+    assert abs(expected - decoder.weight_bytes) <= 0.03 * decoder.weight_bytes
+    source = open_tensors(folder, config)
+    down = source.tensor("model.layers.0.mlp.down_proj.weight").float32()
+    x = np.random.default_rng(0).standard_normal((3, down.shape[1]), np.float32)
+    key = next(key for key in decoder.held.linears if key[0][0].endswith("0.mlp.down_proj"))
+    got = decoder.held.linears[key](x)
+    want = x.astype(np.float64) @ down.astype(np.float64).T
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_floats_among_them_stay_floats() -> None:
+    checkpoint = opened(FIXTURES / "gptq-w4-g32")
+    assert isinstance(checkpoint.tensor("lm_head.weight"), HostTensor)
+    assert checkpoint.notices() == ["quantized by gptq: 7 in 4 bits, groups of 32, float16 scales"]
+    weight = "model.layers.0.mlp.down_proj.weight"
+    assert checkpoint.entry(weight).nbytes == 64 * 96 // 2 + 64 * 3 * 2 + 64 // 2 * 3 + 96 * 4
+    checkpoint.tensor(weight)
+    checkpoint.release(weight)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that copies a fixture, changed."""
+
+    def make(
+        name: str,
+        tensors: Callable[[dict[str, np.ndarray]], None] = lambda _: None,
+        **settings: Any,
+    ) -> Path:
+        folder = tmp_path / name
+        shutil.copytree(FIXTURES / name, folder)
+        stored = load_file(folder / "model.safetensors")
+        tensors(stored)
+        save_file(stored, folder / "model.safetensors")
+        config = json.loads((folder / "config.json").read_text())
+        config["quantization_config"] |= settings
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    return make
+
+
+DOWN = "model.layers.0.mlp.down_proj."
+
+
+def changed(part: str, change: Callable[[np.ndarray], np.ndarray]) -> Any:
+    def apply(tensors: dict[str, np.ndarray]) -> None:
+        tensors[DOWN + part] = np.ascontiguousarray(change(tensors[DOWN + part]))
+
+    return apply
+
+
+def without(part: str) -> Any:
+    return lambda tensors: tensors.pop(DOWN + part)
+
+
+def with_nan(scales: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(scales.size).reshape(scales.shape) == 5, np.nan, scales).astype(
+        scales.dtype
+    )
+
+
+BROKEN: dict[str, tuple[str, Any, str]] = {
+    "no scales": ("gptq-w4-g32", without("scales"), "down_proj: must have scales"),
+    "no codes": ("gptq-w4-g32", without("qweight"), "missing model.layers.0.mlp.down_proj"),
+    "transposed": ("gptq-w4-g32", changed("qweight", np.transpose), "down_proj"),
+    "cut off": ("gptq-w4-g32", changed("qweight", lambda a: a[:-4]), "must have shape"),
+    "other type": ("gptq-w4-g32", changed("qweight", lambda a: a.view(np.float32)), "one of I32"),
+    "scales NaN": ("gptq-w4-g32", changed("scales", with_nan), "scales must be finite"),
+    "many groups": (
+        "gptq-w4-g32",
+        changed("scales", lambda a: np.repeat(a, 9, axis=0)),
+        "scales must have shape",
+    ),
+    "groups beyond": ("gptq-w4-g32", changed("g_idx", lambda a: a + 1), "g_idx must name groups"),
+    "groups below": ("gptq-w4-g32", changed("g_idx", lambda a: a - 1), "g_idx must name groups"),
+    "uneven groups": (
+        "gptq-w4-g32",
+        changed("g_idx", lambda a: np.minimum(a, 1)),
+        "g_idx must give each group 32 inputs",
+    ),
+    "awq scales": ("awq-w4-g32", changed("scales", with_nan), "scales must be finite"),
+    "awq zeros": ("awq-w4-g32", without("qzeros"), "must have qzeros"),
+    "awq cut off": ("awq-w4-g32", changed("qweight", lambda a: a[:-32]), "down_proj"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_matrices_are_refused_by_name(copy: Callable[..., Path], case: str) -> None:
+    name, change, message = BROKEN[case]
+    folder = copy(name, change)
+    with pytest.raises(ModelLoadError, match=message) as refused:
+        load_model(folder, create_backend("cpu", threads=1))
+    assert "down_proj" in str(refused.value)
+
+
+CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "other bits": ("gptq-w4-g32", {"bits": 8}, "down_proj"),
+    "unknown bits": ("gptq-w4-g32", {"bits": 5}, "bits must be one of 2, 3, 4, 8; got 5"),
+    "other groups": ("gptq-w4-g32", {"group_size": 64}, "must have shape"),
+    "odd groups": ("gptq-w4-g32", {"group_size": 24}, "group_size must be 16 or a multiple of 32"),
+    "other method": ("gptq-w4-g32", {"quant_method": "aqlm"}, "quant_method must be one of gptq"),
+    "no such tensors": ("gptq-w4-g32", {"quant_method": "fp8"}, "must have weight_scale; got none"),
+    "skipped": (
+        "gptq-w4-g32",
+        {"dynamic": {"-:.*down_proj": {}}},
+        "down_proj: config.json says that it is not quantized",
+    ),
+    "awq bits": ("awq-w4-g32", {"bits": 8}, "bits must be 4"),
+    "awq version": ("awq-w4-g32", {"version": "gemv"}, "version must be gemm"),
+    "pattern": ("gptq-w4-g32", {"dynamic": {"+:(": {"bits": 8}}}, "must be regular expressions"),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_configurations_that_contradict_the_tensors(copy: Callable[..., Path], case: str) -> None:
+    name, settings, message = CONTRADICTIONS[case]
+    with pytest.raises(ModelLoadError, match=message):
+        load_model(copy(name, **settings), create_backend("cpu", threads=1))
+
+
+def test_rules_of_modules_are_honoured(copy: Callable[..., Path]) -> None:
+    """GPTQModel's ``dynamic``: one matrix has 8 bits, another was never quantized."""
+    eight = load_file(FIXTURES / "gptq-w8-g32" / "model.safetensors")
+    plain = "model.layers.0.mlp.up_proj."
+
+    def change(tensors: dict[str, np.ndarray]) -> None:
+        for name in [name for name in tensors if name.startswith((DOWN, plain))]:
+            del tensors[name]
+        tensors.update({name: a for name, a in eight.items() if name.startswith(DOWN)})
+        tensors[f"{plain}weight"] = np.ones((96, 64), np.float16)
+
+    rules = {"+:.*down_proj": {"bits": 8}, "-:.*up_proj": {}}
+    checkpoint = opened(copy("gptq-w4-g32", change, dynamic=rules))
+    down, up = (checkpoint.tensor(f"{name}weight") for name in (DOWN, plain))
+    assert isinstance(down, QuantizedTensor)
+    assert down.bits == 8
+    assert isinstance(up, HostTensor)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_headers_and_settings_never_end_otherwise(
+    copy: Callable[..., Path], seed: int
+) -> None:
+    """Fuzz: a part changed in type, shape or content loads or is refused by an error of ours."""
+    random = np.random.default_rng(seed)
+    name = FOLDERS[seed % len(FOLDERS)]
+
+    def change(tensors: dict[str, np.ndarray]) -> None:
+        for key in random.permutation(sorted(tensors))[:2]:
+            array = tensors[key]
+            kind = random.integers(5)
+            if kind == 0:
+                del tensors[key]
+            elif kind == 1 and array.ndim > 1:
+                tensors[key] = np.ascontiguousarray(array.T)
+            elif kind == 2:
+                tensors[key] = array[: len(array) // 2].copy()
+            elif kind == 3:
+                tensors[key] = random.integers(0, 256, array.nbytes, np.uint8)
+            else:
+                noise = random.integers(0, 256, array.nbytes, np.uint8).tobytes()
+                tensors[key] = np.frombuffer(noise, array.dtype).reshape(array.shape).copy()
+
+    folder = copy(name, change)
+    try:
+        load_model(folder, create_backend("cpu", threads=1))
+    except ModelLoadError as refused:
+        assert str(refused).startswith("[load]")

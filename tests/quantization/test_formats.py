@@ -1,0 +1,223 @@
+"""Formats without a file of their own program: each value by a literal reading of the layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from quire.core.errors import ModelLoadError, UnsupportedArchitectureError, WeightMismatchError
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.models.checkpoint import Checkpoint
+from quire.models.quantization_config import read_quantization
+from quire.models.quantized_checkpoint import QuantizedCheckpoint
+from quire.quantization.formats.packed_words import unpack_words
+
+MODULE = "model.layers.0.mlp.down_proj"
+
+
+def read(
+    folder: Path, settings: dict[str, Any], tensors: dict[str, torch.Tensor], extra: str = ""
+) -> QuantizedTensor:
+    """Write a checkpoint of one matrix and read it."""
+    if extra:
+        (folder / "config.json").write_text("{}")
+        (folder / extra).write_text(json.dumps(settings))
+    else:
+        (folder / "config.json").write_text(json.dumps({"quantization_config": settings}))
+    named = {f"{MODULE}.{part}": tensor.contiguous() for part, tensor in tensors.items()}
+    save_file(named, folder / "model.safetensors")
+    quantization = read_quantization(folder)
+    assert quantization is not None
+    found = QuantizedCheckpoint(Checkpoint(folder), quantization).tensor(f"{MODULE}.weight")
+    assert isinstance(found, QuantizedTensor)
+    return found
+
+
+def bit_string(words: np.ndarray, bits: int, count: int) -> list[int]:
+    """Read codes of one row of words from their binary digits, lowest first."""
+    digits = "".join(format(int(word) & 0xFFFFFFFF, "032b")[::-1] for word in words)
+    return [int(digits[i * bits : (i + 1) * bits][::-1], 2) for i in range(count)]
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_words_are_taken_apart(bits: int) -> None:
+    words = np.random.default_rng(0).integers(-(2**31), 2**31, (5, 3 * bits), np.int32)
+    count = 3 * 32 - 1
+    want = [bit_string(row, bits, count) for row in words]
+    np.testing.assert_array_equal(unpack_words(words, bits, count), want)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("version", ["gptq", "gptq_v2"])
+def test_gptq_in_any_order(tmp_path: Path, bits: int, version: str) -> None:
+    random = np.random.default_rng(bits)
+    rows, columns, size = 32, 96, 32
+    words = random.integers(-(2**31), 2**31, (columns * bits // 32, rows), np.int32)
+    zero_words = random.integers(-(2**31), 2**31, (3, rows * bits // 32), np.int32)
+    scales = random.uniform(0.01, 0.1, (3, rows)).astype(np.float16)
+    groups = random.permutation(np.arange(columns) // size).astype(np.int32)
+    settings = {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": size,
+        "checkpoint_format": version,
+        "desc_act": True,
+        "sym": False,
+    }
+    arrays = {"qweight": words, "qzeros": zero_words, "scales": scales, "g_idx": groups}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    got = read(tmp_path, settings, tensors)
+    codes = np.array([bit_string(words[:, n], bits, columns) for n in range(rows)])
+    zeros = np.array([bit_string(row, bits, rows) for row in zero_words])
+    zeros = zeros + (version == "gptq")
+    if bits == 8:
+        zeros %= 256
+    want = np.empty((rows, columns), np.float32)
+    for n in range(rows):
+        for k in range(columns):
+            g = groups[k]
+            want[n, k] = np.float32(scales[g, n]) * np.float32(codes[n, k] - zeros[g, n])
+    np.testing.assert_array_equal(got.float32(), want)
+
+
+def e4m3(random: np.random.Generator, *shape: int) -> torch.Tensor:
+    return torch.from_numpy(random.normal(0, 60, shape).astype(np.float32)).to(torch.float8_e4m3fn)
+
+
+def test_blocks_of_deepseek(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    weight, scales = e4m3(random, 160, 320), random.uniform(1e-4, 1, (2, 3)).astype(np.float32)
+    settings = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    tensors = {"weight": weight, "weight_scale_inv": torch.from_numpy(scales)}
+    got = read(tmp_path, settings, tensors)
+    want = weight.float().numpy() * scales.repeat(128, 0).repeat(128, 1)[:160, :320]
+    np.testing.assert_array_equal(got.float32(), want)
+
+
+@pytest.mark.parametrize("extra", ["", "hf_quant_config.json"])
+def test_fp8_of_modelopt(tmp_path: Path, extra: str) -> None:
+    random = np.random.default_rng(0)
+    weight, scale = e4m3(random, 64, 96), torch.tensor(0.0123)
+    settings: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    if extra:
+        settings = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    tensors = {"weight": weight, "weight_scale": scale, "input_scale": torch.tensor(0.5)}
+    got = read(tmp_path, settings, tensors, extra)
+    np.testing.assert_array_equal(got.float32(), weight.float().numpy() * np.float32(0.0123))
+
+
+def test_nvfp4_of_modelopt(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    packed = random.integers(0, 256, (32, 32), np.uint8)
+    scales, factor = e4m3(random, 32, 4).abs(), np.float32(0.000321)
+    tensors = {
+        "weight": torch.from_numpy(packed),
+        "weight_scale": scales,
+        "weight_scale_2": torch.tensor(float(factor)),
+        "input_scale": torch.tensor(0.5),
+    }
+    got = read(tmp_path, {"quant_method": "modelopt", "quant_algo": "NVFP4"}, tensors)
+    half = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    book = np.concatenate([half, -half])
+    codes = np.stack([packed & 15, packed >> 4], -1).reshape(32, 64)
+    want = book[codes] * (scales.float().numpy() * factor).repeat(16, 1)
+    np.testing.assert_array_equal(got.float32(), want)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_bytes_of_compressed_tensors_in_groups(tmp_path: Path, zeros: bool) -> None:
+    random = np.random.default_rng(0)
+    weight = random.integers(-128, 128, (32, 96)).astype(np.int8)
+    scales = random.uniform(0.01, 0.1, (32, 3)).astype(np.float16)
+    points = random.integers(-9, 9, (32, 3)).astype(np.int8)
+    weights = {"num_bits": 8, "type": "int", "strategy": "group", "group_size": 32}
+    settings = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"group_0": {"targets": ["re:.*down_proj"], "weights": weights}},
+    }
+    tensors = {"weight": torch.from_numpy(weight), "weight_scale": torch.from_numpy(scales)}
+    if zeros:
+        tensors["weight_zero_point"] = torch.from_numpy(points)
+    got = read(tmp_path, settings, tensors)
+    whole = weight.astype(np.float32) - (points if zeros else 0 * points).repeat(32, 1)
+    want = whole * scales.astype(np.float32).repeat(32, 1)
+    np.testing.assert_array_equal(got.float32(), want)
+
+
+NAN8 = torch.full((64, 96), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn)
+ZERO8 = torch.zeros(64, 96, dtype=torch.uint8).view(torch.float8_e4m3fn)
+FP8 = {"quant_method": "fp8"}
+BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+STATE = "weight.quant_state.bitsandbytes__nf4"
+
+
+def state(**changes: Any) -> torch.Tensor:
+    settings = {"shape": [64, 96], "blocksize": 64, "quant_type": "nf4"} | changes
+    return torch.frombuffer(bytearray(json.dumps(settings).encode()), dtype=torch.uint8)
+
+
+def nf4(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
+    tensors = {
+        "weight": torch.zeros(64 * 48, 1, dtype=torch.uint8),
+        "weight.absmax": torch.ones(96),
+        "weight.quant_map": torch.linspace(-1, 1, 16),
+        STATE: state(),
+    }
+    return tensors | {name.replace("__", "."): value for name, value in changes.items()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "tensors", "message"),
+    [
+        (FP8, {"weight": NAN8, "weight_scale": torch.ones(1)}, "weight must have no NaN"),
+        (FP8, {"weight": ZERO8, "weight_scale": torch.ones(3)}, "weight_scale must have shape"),
+        (BNB, nf4(weight__absmax=torch.full((96,), torch.nan)), "must be finite"),
+        (BNB, nf4(weight__absmax=torch.ones(95)), "absmax must have shape"),
+        (BNB, nf4(weight__quant_map=torch.ones(8)), "quant_map must have shape"),
+        (BNB, nf4() | {STATE: state(shape=[-64, 96])}, "must be JSON of a matrix's state"),
+        (BNB, nf4() | {STATE: state(shape=[64])}, "must be JSON of a matrix's state"),
+        (BNB, nf4() | {STATE: state(shape=[2**30, 2**30])}, "must have shape"),
+        (BNB, nf4() | {STATE: state(blocksize=0)}, "must be JSON of a matrix's state"),
+        (BNB, nf4() | {STATE: state(blocksize=7)}, "common divisor"),
+        (BNB, nf4() | {STATE: torch.zeros(9, dtype=torch.uint8)}, "must be JSON"),
+        (BNB, nf4() | {STATE: torch.zeros(99999, dtype=torch.uint8)}, "must be at most"),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_parts_out_of_range_are_refused(
+    tmp_path: Path, settings: dict[str, Any], tensors: dict[str, torch.Tensor], message: str
+) -> None:
+    with pytest.raises(WeightMismatchError, match=message) as refused:
+        read(tmp_path, settings, tensors)
+    assert MODULE in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "quant_method is required"),
+        ({"quant_method": "eetq"}, "quant_method must be one of"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "must be two sizes"),
+        ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt must be e4m3"),
+        ({"quant_method": "gptq"}, "bits is required"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": "x"}, "group_size must be an integer"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "must be gptq or"),
+        ({"quant_method": "compressed-tensors"}, "config_groups is required"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {}}}, "must quantize"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "quant_algo must be FP8 or NVFP4"),
+    ],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    tensors = {"weight": torch.zeros(64, 96)}
+    with pytest.raises((ModelLoadError, UnsupportedArchitectureError), match=message):
+        read(tmp_path, {"x": 1} | settings, tensors)
