@@ -27,10 +27,9 @@ SYMBOLS = ["<pad>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz .,"]
 #: Enough for formats whose blocks hold at most 64 values.
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2}
 #: For groups and blocks of 128; its intermediate size is no multiple of them.
-WIDE = {"hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 4}
-#: Dequantized weights are kept whole when they are one of these and small; all have a digest.
-KEPT = re.compile(r"\.(?:k_proj|down_proj|experts\.\w+|down_proj_\w+)\b")
-KEPT_BYTES = 24 << 10
+WIDE = {"hidden_size": 128, "intermediate_size": 160, "num_attention_heads": 2}
+#: Which dequantized weights are kept whole; all have a digest.
+KEPT = re.compile(r"\.k_proj\.|\.experts\.down_proj\b")
 
 
 def tiny_llama(
@@ -107,8 +106,8 @@ def write_fixture(name: str, saved: Path, dequantized: Mapping[str, torch.Tensor
         name: Of the folder under ``tests/fixtures/quantized``; replaced when it is there.
         saved: The library's output; ``config.json`` and ``model.safetensors`` are taken unchanged.
         dequantized: Weights by their names in an unquantized checkpoint, shaped as there. All go
-            into ``dequantized.json`` with dtype, shape and SHA-256 of the bytes; a few, chosen by
-            :data:`KEPT`, go into ``dequantized.safetensors`` whole.
+            into ``dequantized.json`` with dtype, shape and SHA-256 of the bytes; those that
+            :data:`KEPT` matches go into ``dequantized.safetensors`` whole.
     """
     folder = FIXTURES / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -120,11 +119,7 @@ def write_fixture(name: str, saved: Path, dequantized: Mapping[str, torch.Tensor
     facts = {key: _facts(value) for key, value in tensors.items()}
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(fact)}" for key, fact in facts.items())
     (folder / "dequantized.json").write_text(f"{{\n{lines}\n}}\n")
-    kept = {
-        key: value
-        for key, value in tensors.items()
-        if KEPT.search(key) and value.nbytes <= KEPT_BYTES
-    }
+    kept = {key: value for key, value in tensors.items() if KEPT.search(key)}
     assert kept, f"{name}: no weight is kept whole; got {list(tensors)}"
     save_file(kept, folder / "dequantized.safetensors")
     describe(folder)
