@@ -36,18 +36,23 @@ def dequantize_gptq(tensors: Mapping[str, torch.Tensor], name: str, config: dict
     """Return the (out, in) float16 weight by auto-round's module for the file's convention."""
     minus_one = config["quant_method"] == "gptq" or "gptq" in config.get("packing_format", "")
     kind = QuantLinearZeroMinusOne if minus_one else QuantLinear
-    own = {key: tensors[f"{name}.{key}"] for key in ("qweight", "qzeros", "scales")}
-    columns, rows = own["qweight"].shape[0] * 32 // config["bits"], own["qweight"].shape[1]
+    bits, group_size = config["bits"], config["group_size"]
+    qweight, qzeros, scales = (tensors[f"{name}.{key}"] for key in ("qweight", "qzeros", "scales"))
     g_idx = tensors.get(f"{name}.g_idx")
-    if g_idx is not None:
-        assert torch.equal(g_idx, torch.arange(columns, dtype=g_idx.dtype) // config["group_size"])
-    # With g_idx the module drops rows past the columns; without it, all groups must be whole.
-    uses_g_idx = g_idx is not None and rows <= columns
-    if uses_g_idx:
-        own["g_idx"] = g_idx
-    module = kind(config["bits"], config["group_size"], columns, rows, False, g_idx=uses_g_idx)
-    module.load_state_dict(own)
-    return module(torch.eye(columns, dtype=torch.float16)).T
+    columns, rows = qweight.shape[0] * 32 // bits, qweight.shape[1]
+    # With g_idx the module drops rows past the number of columns, so it gets them in small parts.
+    step = rows if g_idx is None else 32
+    parts = []
+    for row in range(0, rows, step):
+        own = {
+            "qweight": qweight[:, row : row + step],
+            "qzeros": qzeros[:, row * bits // 32 : (row + step) * bits // 32],
+            "scales": scales[:, row : row + step],
+        }
+        module = kind(bits, group_size, columns, step, bias=False, g_idx=g_idx is not None)
+        module.load_state_dict(own if g_idx is None else own | {"g_idx": g_idx})
+        parts.append(module(torch.eye(columns, dtype=torch.float16)).T)
+    return torch.cat(parts)
 
 
 def dequantize_awq(tensors: Mapping[str, torch.Tensor], name: str, config: dict[str, Any]):
