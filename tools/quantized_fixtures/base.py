@@ -26,7 +26,9 @@ FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures" / "quantized"
 SYMBOLS = ["<pad>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz .,"]
 #: Enough for formats whose blocks hold at most 64 values.
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2}
-#: For groups and blocks of 128; its intermediate size is no multiple of them.
+#: For blocks of 128 x 128, some of them cut off.
+PAST_BLOCK = SMALL | {"intermediate_size": 160}
+#: For groups of 128; its intermediate size is no multiple of them.
 WIDE = {"hidden_size": 128, "intermediate_size": 160, "num_attention_heads": 2}
 #: Which dequantized weights are kept whole; all have a digest.
 KEPT = re.compile(r"\.k_proj\.|\.experts\.down_proj\b")

@@ -58,11 +58,10 @@ def make(
 make_4bit = partial(make, load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)
 CASES = {
     "bnb-nf4": partial(make_4bit, bnb_4bit_quant_type="nf4"),
-    "bnb-fp4": partial(make_4bit, bnb_4bit_quant_type="fp4"),
+    "bnb-fp4": partial(make_4bit, bnb_4bit_quant_type="fp4", dtype=torch.float16),
     "bnb-nf4-nested": partial(
         make_4bit, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, sizes=WIDE
     ),
-    "bnb-nf4-float16": partial(make_4bit, bnb_4bit_quant_type="nf4", dtype=torch.float16),
     "bnb-int8": partial(make, load_in_8bit=True, dtype=torch.float16),
 }
 

@@ -28,8 +28,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tools.quantized_fixtures.base import (
+    PAST_BLOCK,
     SMALL,
-    WIDE,
     is_linear,
     run,
     unquantized_folder,
@@ -108,7 +108,7 @@ RECIPES: dict[str, tuple[list[Any], dict[str, Any]]] = {
     ),
     "ct-fp8-dynamic": ([preset("FP8_DYNAMIC")], {}),
     "ct-fp8-static": ([preset("FP8")], {}),
-    "ct-fp8-block": ([preset("FP8_BLOCK")], {"sizes": WIDE}),
+    "ct-fp8-block": ([preset("FP8_BLOCK")], {"sizes": PAST_BLOCK}),
     "ct-nvfp4": ([preset("NVFP4")], {}),
     "ct-nvfp4a16": ([preset("NVFP4A16")], {}),
     "ct-mxfp4": ([preset("MXFP4")], {}),
