@@ -3,8 +3,8 @@
 Environment: ``pip install torch==2.13.0``, then ``auto-round==0.16.1``. From the repository's root,
 ``python -m tools.quantized_fixtures.make_auto_round [NAME ...]``.
 
-The oracle is auto-round's own inference code: its torch modules multiply an identity matrix, which
-is exact, and ``dequantize_gemm`` decodes AWQ.
+The oracle is auto-round's own inference code: what its torch modules would multiply by, and
+``dequantize_gemm`` for AWQ.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from auto_round import AutoRound
@@ -51,7 +52,9 @@ def dequantize_gptq(tensors: Mapping[str, torch.Tensor], name: str, config: dict
         }
         module = kind(bits, group_size, columns, step, bias=False, g_idx=g_idx is not None)
         module.load_state_dict(own if g_idx is None else own | {"g_idx": g_idx})
-        parts.append(module(torch.eye(columns, dtype=torch.float16)).T)
+        # Not a product with the identity: that would turn -0 into 0.
+        with patch("torch.matmul", lambda x, weight: weight):
+            parts.append(module(torch.empty((columns, columns), dtype=torch.float16)).T)
     return torch.cat(parts)
 
 
