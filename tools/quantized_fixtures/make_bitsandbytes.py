@@ -20,7 +20,7 @@ from bitsandbytes.functional import QuantState, dequantize_4bit, int8_vectorwise
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from tools.quantized_fixtures.base import SMALL, WIDE, run, unquantized_folder, write_fixture
+from tools.quantized_fixtures.base import SMALL, run, unquantized_folder, write_fixture
 
 
 def dequantize(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -59,8 +59,12 @@ make_4bit = partial(make, load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat
 CASES = {
     "bnb-nf4": partial(make_4bit, bnb_4bit_quant_type="nf4"),
     "bnb-fp4": partial(make_4bit, bnb_4bit_quant_type="fp4", dtype=torch.float16),
+    # A nested block has 256 scales; here an MLP's matrices have 288.
     "bnb-nf4-nested": partial(
-        make_4bit, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, sizes=WIDE
+        make_4bit,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        sizes=SMALL | {"intermediate_size": 288},
     ),
     "bnb-int8": partial(make, load_in_8bit=True, dtype=torch.float16),
 }
