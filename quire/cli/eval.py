@@ -145,7 +145,7 @@ def _judge_here(
     models = []
     for folder, each in zip(folders, configs, strict=True):
         with loading_bar() as on_progress:
-            models.append(LocalModel(folder, each, work.all_windows, on_progress))
+            models.append(LocalModel(folder, each, work.longest, on_progress))
     model = models[0]
     return {
         "model": config.model.model,

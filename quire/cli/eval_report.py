@@ -39,9 +39,10 @@ def _title(report: dict[str, Any]) -> str:
 def _print_text(report: dict[str, Any]) -> None:
     text = report["text"]
     overlap = f", {text['stride']} new in each" if text["stride"] < text["window"] else ""
+    windows = "1 window" if text["num_windows"] == 1 else f"{text['num_windows']:,} windows"
     click.echo(
         f"\n{Path(text['file']).name}: {text['num_counted']:,} of {text['num_tokens']:,} tokens "
-        f"counted; {text['num_windows']:,} windows of up to {text['window']:,}{overlap}"
+        f"counted; {windows} of up to {text['window']:,}{overlap}"
     )
     rows: list[tuple[str, ...]] = [HEAD, _row("perplexity", text["perplexity"], _decimals)]
     found = report.get("comparison")

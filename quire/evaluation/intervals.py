@@ -159,4 +159,5 @@ def _wilson(share: float, trials: float, quantile: float) -> Estimate:
     square = quantile**2 / trials
     centre = (share + square / 2) / (1 + square)
     half = math.sqrt(square * share * (1 - share) + square**2 / 4) / (1 + square)
-    return Estimate(share, max(0.0, centre - half), min(1.0, centre + half))
+    # Rounding must not leave the share itself out where it is 0 or 1.
+    return Estimate(share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))

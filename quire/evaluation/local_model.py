@@ -6,7 +6,7 @@ L rows, V vocabulary, C columns of a measure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ class LocalModel:
     Args:
         folder: A folder or a GGUF file.
         config: How it is held and computed; requests' settings have no meaning here.
-        windows: What it will be asked to score, or as much in every step.
+        longest: Tokens of the longest window that it will be asked to score.
         on_progress: Called while weights load, with bytes done and bytes in all.
 
     Attributes:
@@ -57,7 +57,7 @@ class LocalModel:
         self,
         folder: Path,
         config: EngineConfig,
-        windows: Sequence[Window],
+        longest: int,
         on_progress: Progress | None = None,
     ) -> None:
         machine, model_config = read_machine(), read_model_config(folder)
@@ -67,7 +67,7 @@ class LocalModel:
         demand = expected_demand(folder, self._backend, model_config, resolved)
         # Whole windows are kept, also where a model sees only the last tokens.
         spec = replace(demand.spec, window=None)
-        num_blocks = most_blocks(windows, step_tokens, spec.block_size)
+        num_blocks = most_blocks(longest, step_tokens, spec.block_size)
         kv_bytes = num_blocks * spec.allocated_block_bytes
         if demand.fixed_bytes + kv_bytes > machine.free_bytes:
             raise ConfigError(
@@ -100,13 +100,7 @@ class LocalModel:
 
     def forward(self, batch: ForwardBatch) -> HiddenStates:
         """Compute a step; the states are the decoder's until the next one."""
-        arrays = {f.name: getattr(batch, f.name) for f in fields(batch)}
-        own = {
-            name: self._backend.from_numpy(array)
-            for name, array in arrays.items()
-            if array is not None
-        }
-        return self._decoder.forward(ForwardBatch(**own), self._kv_cache)
+        return self._decoder.forward(self._backend.upload(batch), self._kv_cache)
 
     def logits(self, hidden: HiddenStates) -> np.ndarray:
         """Return (L, V) float32 that the next call overwrites."""
@@ -119,7 +113,7 @@ def _measure(
 ) -> Iterator[np.ndarray]:
     """Yield (count, C) of each window: the losses of one model, or two models compared."""
     parts: list[np.ndarray] = []
-    for step in plan_steps(windows, models[0].step_tokens):
+    for step in plan_steps(windows, models[0].step_tokens, models[0].block_size):
         table = _measure_step(models, step)
         on_tokens(sum(piece.end - piece.begin for piece in step))
         ends = np.cumsum([len(piece.rows) for piece in step])

@@ -37,29 +37,36 @@ class Piece:
         return range(max(self.begin, self.window.first - 1), min(self.end, last))
 
 
-def plan_steps(windows: Sequence[Window], step_tokens: int) -> Iterator[list[Piece]]:
-    """Yield the pieces of each step, at most ``step_tokens`` tokens of them."""
+def plan_steps(
+    windows: Sequence[Window], step_tokens: int, block_size: int
+) -> Iterator[list[Piece]]:
+    """Yield the pieces of each step: at most ``step_tokens`` tokens, and blocks for as many."""
     step: list[Piece] = []
-    room = step_tokens
+    most = room = step_tokens // block_size
     for index, window in enumerate(windows):
         length = len(window.token_ids)
-        if length > room and step:
+        blocks = -(-length // block_size)
+        if blocks > room and step:
             yield step
-            step, room = [], step_tokens
-        if length > room:
+            step, room = [], most
+        if blocks > room:
             for begin in range(0, length, step_tokens):
                 yield [Piece(index, window, begin, min(begin + step_tokens, length))]
             continue
         step.append(Piece(index, window, 0, length))
-        room -= length
+        room -= blocks
     if step:
         yield step
 
 
-def most_blocks(windows: Sequence[Window], step_tokens: int, block_size: int) -> int:
-    """Return the most blocks of KV that a step needs, the null block included."""
-    steps = plan_steps(windows, step_tokens)
-    return 1 + max(sum(-(-piece.end // block_size) for piece in step) for step in steps)
+def most_blocks(longest: int, step_tokens: int, block_size: int) -> int:
+    """Return the most blocks of KV that a step of windows needs, the null block included.
+
+    Args:
+        longest: Tokens of the longest window.
+        step_tokens, block_size: As of :func:`plan_steps`.
+    """
+    return 1 + max(-(-longest // block_size), step_tokens // block_size)
 
 
 def create_batch(step: Sequence[Piece], block_size: int) -> ForwardBatch:

@@ -47,8 +47,8 @@ class Task:
         """
         if self.text is None and self.choices is None:
             raise ConfigError(
-                "[eval] there must be something to judge by; got none, and no eval/heldout.txt lies "
-                "with the model. Give --perplexity FILE or --choices FILE."
+                "[eval] there must be something to judge by; got nothing, and no eval/heldout.txt "
+                "lies with the model. Give --perplexity FILE or --choices FILE."
             )
         of_text = {
             "--window": self.window, "--stride": self.stride,
@@ -89,9 +89,9 @@ class Work:
     choice_windows: list[Window]
 
     @property
-    def all_windows(self) -> list[Window]:
-        """Of the text and of the choices."""
-        return [*self.windows, *self.choice_windows]
+    def longest(self) -> int:
+        """Tokens of the longest window."""
+        return max(len(window.token_ids) for window in (*self.windows, *self.choice_windows))
 
 
 def prepare(task: Task, encoder: Encoder) -> Work:
