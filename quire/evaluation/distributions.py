@@ -5,12 +5,16 @@ L rows, V vocabulary. Exponentials are float32 of logits less their row's larges
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from quire.core.errors import QuireError
 
 #: Columns of :func:`compare_rows`.
 LOSS, REFERENCE_LOSS, DIVERGENCE, AGREEMENT = range(4)
+#: Logits that are read several times in a row.
+BLOCK_BYTES = 2**19
 
 
 def loss_rows(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -19,7 +23,7 @@ def loss_rows(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
     ``loss[l] = log(sum_v exp(logits[l, v])) - logits[l, targets[l]]``.
 
     Args:
-        logits: (L, V) float32.
+        logits: (L, V) float32, L at least 1.
         targets: (L,) token ids.
 
     Returns:
@@ -28,8 +32,11 @@ def loss_rows(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
     Raises:
         QuireError: A row is not finite.
     """
-    losses: np.ndarray = _normalizers(logits) - _logits_of(logits, targets)
-    return losses[:, None]
+    parts = []
+    for rows in _blocks(logits):
+        _, own = _exponentials(logits[rows])
+        parts.append(own - _logits_of(logits[rows], targets[rows]))
+    return np.concatenate(parts)[:, None]
 
 
 def compare_rows(logits: np.ndarray, reference: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -40,7 +47,7 @@ def compare_rows(logits: np.ndarray, reference: np.ndarray, targets: np.ndarray)
     same token the most likely, of equals the first.
 
     Args:
-        logits, reference: (L, V) float32.
+        logits, reference: (L, V) float32, L at least 1.
         targets: (L,) token ids.
 
     Returns:
@@ -49,8 +56,13 @@ def compare_rows(logits: np.ndarray, reference: np.ndarray, targets: np.ndarray)
     Raises:
         QuireError: A row is not finite.
     """
-    own, other = _normalizers(logits), _normalizers(reference)
-    weights = np.exp(reference - reference.max(axis=-1, keepdims=True))
+    parts = [_compare(logits[rows], reference[rows], targets[rows]) for rows in _blocks(logits)]
+    return np.concatenate(parts)
+
+
+def _compare(logits: np.ndarray, reference: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    _, own = _exponentials(logits)
+    weights, other = _exponentials(reference)
     sums = weights.sum(axis=-1, dtype=np.float64)
     weights *= reference - logits
     gap = weights.sum(axis=-1, dtype=np.float64) / sums
@@ -65,17 +77,30 @@ def compare_rows(logits: np.ndarray, reference: np.ndarray, targets: np.ndarray)
     )
 
 
-def _normalizers(logits: np.ndarray) -> np.ndarray:
-    """Return (L,) float64 logarithms of the sums of exponentials."""
+def _blocks(logits: np.ndarray) -> Iterator[slice]:
+    """Yield rows, at least one, that lie in a core's cache with what is made of them."""
+    size = max(1, BLOCK_BYTES // (4 * logits.shape[1]))
+    for begin in range(0, len(logits), size):
+        yield slice(begin, begin + size)
+
+
+def _exponentials(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (L, V) exponentials of logits less their row's largest, and (L,) normalizers.
+
+    A normalizer is the logarithm of the sum of the logits' own exponentials, float64.
+    """
     largest = logits.max(axis=-1, keepdims=True)
-    sums = np.exp(logits - largest).sum(axis=-1, dtype=np.float64)
-    found: np.ndarray = np.log(sums) + largest[:, 0].astype(np.float64)
+    with np.errstate(invalid="ignore"):  # infinite logits are refused below
+        weights = logits - largest
+    np.exp(weights, out=weights)
+    found: np.ndarray = np.log(weights.sum(axis=-1, dtype=np.float64))
+    found += largest[:, 0]
     if not np.isfinite(found).all():
         raise QuireError(
             "[eval] logits must be finite; got others. The checkpoint is damaged, or overflows in "
             "its --dtype."
         )
-    return found
+    return weights, found
 
 
 def _logits_of(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
