@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -189,8 +189,21 @@ def engine_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 
     A setting that cannot be is misuse (exit code 2) and names its flag.
     """
-    settings = config_fields()
+    return _with_flags(function, config_fields())
 
+
+def some_engine_flags(
+    names: Collection[str],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command MODEL and those engine flags that mean something to it, as ``config``."""
+    settings = {name: setting for name, setting in config_fields().items() if name in names}
+    assert len(settings) == len(names), set(names) - set(settings)
+    return lambda function: _with_flags(function, settings)
+
+
+def _with_flags(
+    function: Callable[..., Any], settings: Mapping[str, tuple[Field[Any], Any]]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def command(model_argument: str | None, **keywords: Any) -> Any:
         settings_given = {name: keywords.pop(name) for name in settings}

@@ -77,9 +77,9 @@ def train_heads(
     heads are torch. Ctrl-C stops a run, and the same command goes on with it.
     """
     _check_torch()
+    from quire.llm.stage_bar import stage_bar
     from quire.models.hub import resolve_model
     from quire.training.plan import TrainingPlan
-    from quire.training.progress import stage_bar
     from quire.training.run import train_head, use_threads
     from quire.training.trainer import Budget
 
@@ -140,7 +140,7 @@ def _context(model: str) -> int:
 def _write_answers(
     llm: LLM, prompts: Sequence[list[int]], max_tokens: int, paths: tuple[Path, Path]
 ) -> None:
-    from quire.training.progress import stage_bar
+    from quire.llm.stage_bar import stage_bar
     from quire.training.rollouts import roll_out, save_rollouts
 
     held_out = list(prompts[::HELD_OUT_EVERY])

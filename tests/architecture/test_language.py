@@ -24,6 +24,7 @@ CLEAN = [
     "quire/cli",
     "quire/core",
     "quire/engine",
+    "quire/evaluation",
     "quire/layers",
     "quire/llm",
     "quire/protocol",

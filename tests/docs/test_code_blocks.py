@@ -44,7 +44,9 @@ NOT_RUN = {
     ("docs/terminal.md", ""): "recorded by scripts/record_terminal",
 }
 #: Commands that are run with the files and the server of the fixtures; others' flags are parsed.
-RUN = {"generate", "convert", "calc", "ask"}
+RUN = {"generate", "convert", "calc", "ask", "eval"}
+#: Of those, which are made shorter, by --max-tokens.
+SHORT = {"generate": "4", "eval": "200"}
 #: What a block of a page stands on that the text around it says.
 PRELUDES = {
     "docs/server.md": f'''
@@ -119,6 +121,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the pages speak of."""
     folder = tmp_path_factory.mktemp("desk")
     random_checkpoint(folder / "my-model", PRESETS["tiny-llama"])
+    (folder / "text.txt").write_text(40 * "The quick brown fox jumps over the lazy dog.\n")
+    line = '{"question": "2 + 2?", "choices": ["4", "5"], "answer": 0}'
+    (folder / "questions.jsonl").write_text(line)
     run(["quire", "convert", "./my-model", "model.gguf", "--type", "q8_0"], folder)
     return folder
 
@@ -164,7 +169,8 @@ def check_command(line: str, desk: Path, server: ServeProcess) -> None:
         known = {"PATH": "quire-tiny", "PATH_OR_HUB_ID": "quire-tiny"}
         words = [known.get(word, word) for word in words]
         base_url = ["--base-url", server.address] if words[1] == "ask" else []
-        short = ["--max-tokens", "4"] if words[1] == "generate" else []
+        short = ["--max-tokens", SHORT[words[1]]] if words[1] in SHORT else []
+        words = [server.address if word == ADDRESS else word for word in words]
         assert run([*words, *short, *base_url], desk)
     elif name == "quire":
         parse_flags(words[1:])

@@ -15,8 +15,8 @@ import torch
 from tokenizers import Tokenizer
 
 from quire.llm.llm import LLM
+from quire.llm.stage_bar import stage_bar
 from quire.training.plan import METHODS, TrainingPlan
-from quire.training.progress import stage_bar
 from quire.training.rollouts import RollOut, load_rollouts, roll_out, save_rollouts
 from quire.training.run import Data, train_head
 from quire.training.trainer import Budget

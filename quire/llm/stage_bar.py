@@ -1,4 +1,4 @@
-"""Bars of the stages of a training: on a terminal's stderr, else a line now and then."""
+"""Bars of the stages of long work: on a terminal's stderr, else a line now and then."""
 
 from __future__ import annotations
 

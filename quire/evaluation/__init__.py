@@ -1,0 +1,1 @@
+"""The judge of quality: texts through a model or a server, and what its distributions are worth."""

@@ -1,0 +1,146 @@
+"""A checkpoint in this process that scores windows; logits exist for a few rows at a time.
+
+L rows, V vocabulary, C columns of a measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.core.machine import read_machine
+from quire.core.memory_budget import format_bytes
+from quire.core.resolve import resolve
+from quire.evaluation.distributions import compare_rows, loss_rows
+from quire.evaluation.steps import Piece, create_batch, most_blocks, plan_steps, targets
+from quire.evaluation.windows import Window
+from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.registry import create_backend
+from quire.models.config_reader import read_model_config
+from quire.models.decoder import HiddenStates
+from quire.models.loader import Progress
+from quire.runner.loaded_model import expected_demand, load
+
+#: Logits of one model that exist at once.
+LOGITS_BYTES = 16 * 2**20
+#: Called with the tokens of each window when they are done.
+OnTokens = Callable[[int], None]
+
+
+class LocalModel:
+    """A loaded model with KV for one step's windows.
+
+    Args:
+        folder: A folder or a GGUF file.
+        config: How it is held and computed; requests' settings have no meaning here.
+        longest: Tokens of the longest window that it will be asked to score.
+        on_progress: Called while weights load, with bytes done and bytes in all.
+
+    Attributes:
+        vocab_size: V.
+        dtype, kv_cache_dtype: As they were chosen.
+        weight_bytes: Memory of the weights.
+        step_tokens: Most tokens of a step.
+        block_size: Tokens of a block of KV.
+
+    Raises:
+        ConfigError: It does not fit this machine, or the settings not the model.
+        ModelLoadError: The checkpoint cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: EngineConfig,
+        longest: int,
+        on_progress: Progress | None = None,
+    ) -> None:
+        machine, model_config = read_machine(), read_model_config(folder)
+        resolved = resolve(config, machine, model_config)
+        self._backend = create_backend(resolved.device, threads=resolved.threads)
+        self.step_tokens = step_tokens = config.scheduler.max_num_batched_tokens
+        demand = expected_demand(folder, self._backend, model_config, resolved)
+        # Whole windows are kept, also where a model sees only the last tokens.
+        spec = replace(demand.spec, window=None)
+        num_blocks = most_blocks(longest, step_tokens, spec.block_size)
+        kv_bytes = num_blocks * spec.allocated_block_bytes
+        if demand.fixed_bytes + kv_bytes > machine.free_bytes:
+            raise ConfigError(
+                f"[eval] {folder.name} must fit in {format_bytes(machine.free_bytes)} of free "
+                f"memory; it needs {format_bytes(demand.fixed_bytes)}, and "
+                f"{format_bytes(kv_bytes)} for KV. Lower --window or --max-num-batched-tokens."
+            )
+        loaded = load(folder, self._backend, resolved, on_progress=on_progress)
+        self._decoder = loaded.decoder
+        self.vocab_size = loaded.config.vocab_size
+        self.dtype, self.kv_cache_dtype = loaded.config.dtype, resolved.kv_cache_dtype
+        self.weight_bytes = loaded.decoder.weight_bytes
+        self.block_size = spec.block_size
+        self._decoder.reserve(step_tokens, _logits_rows(self.vocab_size))
+        self._kv_cache = self._backend.kv_cache(spec, num_blocks)
+
+    def losses(self, windows: Sequence[Window], on_tokens: OnTokens) -> Iterator[np.ndarray]:
+        """Yield the losses of each window's counted tokens, (count,) float64 nats, in order."""
+        for table in _measure([self], windows, on_tokens):
+            yield table[:, 0]
+
+    def compare(
+        self, reference: LocalModel, windows: Sequence[Window], on_tokens: OnTokens
+    ) -> Iterator[np.ndarray]:
+        """Yield for each window the columns of :func:`compare_rows`, (count, 4), in order.
+
+        Both models compute a step, then their logits of the same few rows.
+        """
+        return _measure([self, reference], windows, on_tokens)
+
+    def forward(self, batch: ForwardBatch) -> HiddenStates:
+        """Compute a step; the states are the decoder's until the next one."""
+        return self._decoder.forward(self._backend.upload(batch), self._kv_cache)
+
+    def logits(self, hidden: HiddenStates) -> np.ndarray:
+        """Return (L, V) float32 that the next call overwrites."""
+        found: np.ndarray = self._backend.to_numpy(self._decoder.logits(hidden))
+        return found
+
+
+def _measure(
+    models: Sequence[LocalModel], windows: Sequence[Window], on_tokens: OnTokens
+) -> Iterator[np.ndarray]:
+    """Yield (count, C) of each window: the losses of one model, or two models compared."""
+    parts: list[np.ndarray] = []
+    for step in plan_steps(windows, models[0].step_tokens, models[0].block_size):
+        table = _measure_step(models, step)
+        on_tokens(sum(piece.end - piece.begin for piece in step))
+        ends = np.cumsum([len(piece.rows) for piece in step])
+        for piece, part in zip(step, np.split(table, ends[:-1]), strict=True):
+            parts.append(part)
+            if piece.end == len(piece.window.token_ids):
+                yield np.concatenate(parts)
+                parts = []
+
+
+def _measure_step(models: Sequence[LocalModel], step: Sequence[Piece]) -> np.ndarray:
+    model, *reference = models
+    batch = create_batch(step, model.block_size)
+    hidden = [each.forward(batch) for each in models]
+    wanted, size = targets(step), _logits_rows(model.vocab_size)
+    found = [np.empty((0, 4 if reference else 1))]
+    for begin in range(0, len(wanted), size):
+        rows = slice(begin, begin + size)
+        logits = model.logits(hidden[0][rows])
+        if reference:
+            other = reference[0].logits(hidden[1][rows])
+            found.append(compare_rows(logits, other, wanted[rows]))
+        else:
+            found.append(loss_rows(logits, wanted[rows]))
+    return np.concatenate(found)
+
+
+def _logits_rows(vocab_size: int) -> int:
+    """Return the rows of logits that exist at once."""
+    return max(1, LOGITS_BYTES // (4 * vocab_size))

@@ -1,0 +1,35 @@
+"""Whether two models' tokens are the same, so that their distributions can be compared."""
+
+from __future__ import annotations
+
+from quire.core.errors import ConfigError
+from quire.text.tokenizer import Tokenizer
+
+
+def check_same_vocabulary(
+    reference: str, sizes: tuple[int, int], tokenizers: tuple[Tokenizer, Tokenizer]
+) -> None:
+    """Refuse a reference with other tokens.
+
+    Args:
+        reference: Its name, for the error.
+        sizes: Of the model's output and the reference's.
+        tokenizers: Of both.
+
+    Raises:
+        ConfigError: An id means another token, or one has more of them.
+    """
+    own, other = tokenizers
+    got = ""
+    if sizes[0] != sizes[1]:
+        got = f"{sizes[1]:,} tokens in place of {sizes[0]:,}"
+    else:
+        # Beyond, one of them has names for ids that the model does not use, as GGUF files do.
+        ids = range(min(own.vocab_size, other.vocab_size))
+        differing = sum(own.token_bytes(i) != other.token_bytes(i) for i in ids)
+        if differing:
+            got = f"{differing:,} other tokens of {len(ids):,}"
+    if got:
+        raise ConfigError(
+            f"[eval] --reference must have the vocabulary of MODEL; got {reference} with {got}."
+        )
