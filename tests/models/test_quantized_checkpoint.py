@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+import torch
+from safetensors.torch import load_file, save_file
 
-from quire.core.errors import ModelLoadError
+from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.kernels.registry import create_backend
@@ -28,7 +30,19 @@ from quire.quantization.plan import QuantizationPlan
 from tests.kernels.bfloat16 import brain
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "quantized"
-FOLDERS = sorted(path.parent.name for path in FIXTURES.glob("*/config.json"))
+#: What is refused by name: experts of a family that is not there yet, and formats.
+NOT_READ = {
+    "gpt-oss-mxfp4": "got 'mxfp4'",
+    "hqq-w4-g64": "got 'hqq'",
+    "torchao-int4-g32": "got 'torchao'",
+    "torchao-int8": "got 'torchao'",
+}
+FOLDERS = sorted({path.parent.name for path in FIXTURES.glob("*/config.json")} - set(NOT_READ))
+#: bitsandbytes multiplies by a scale and by 1 / 127 one after the other.
+LAST_BIT = {"bnb-int8"}
+
+
+Tensors = dict[str, torch.Tensor]
 
 
 def opened(folder: Path) -> QuantizedCheckpoint:
@@ -46,6 +60,7 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_values_are_those_of_the_program_that_wrote_them(name: str) -> None:
+    """One matrix whole, to see where it differs; the others by the digest of their bytes."""
     folder = FIXTURES / name
     checkpoint = opened(folder)
     theirs = SafetensorsFile(folder / "dequantized.safetensors")
@@ -54,7 +69,26 @@ def test_values_are_those_of_the_program_that_wrote_them(name: str) -> None:
         ours, want = checkpoint.tensor(weight), theirs.tensor(weight)
         assert isinstance(ours, QuantizedTensor)
         assert ours.shape == want.shape == checkpoint.entry(weight).shape
-        np.testing.assert_array_equal(rounded(ours.float32(), want.dtype), want.float32())
+        got, values = rounded(ours.float32(), want.dtype), want.float32()
+        if name in LAST_BIT:
+            np.testing.assert_array_max_ulp(got, values, 1)
+        else:
+            np.testing.assert_array_equal(got, values)
+    if name in LAST_BIT:
+        return
+    digests = json.loads((folder / "dequantized.json").read_text())
+    assert len(digests) > len(theirs.entries)
+    for weight, entry in digests.items():
+        values = checkpoint.tensor(weight).float32()
+        assert values.shape == tuple(entry["shape"])
+        data = torch.from_numpy(values).to(getattr(torch, entry["dtype"])).view(torch.uint8)
+        assert hashlib.sha256(data.numpy().tobytes()).hexdigest() == entry["sha256"], weight
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_others_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=NOT_READ[name]):
+        read_quantization(FIXTURES / name)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -94,7 +128,7 @@ def copy(tmp_path: Path) -> Callable[..., Path]:
 
     def make(
         name: str,
-        tensors: Callable[[dict[str, np.ndarray]], None] = lambda _: None,
+        tensors: Callable[[Tensors], None] = lambda _: None,
         **settings: Any,
     ) -> Path:
         folder = tmp_path / name
@@ -113,9 +147,9 @@ def copy(tmp_path: Path) -> Callable[..., Path]:
 DOWN = "model.layers.0.mlp.down_proj."
 
 
-def changed(part: str, change: Callable[[np.ndarray], np.ndarray]) -> Any:
-    def apply(tensors: dict[str, np.ndarray]) -> None:
-        tensors[DOWN + part] = np.ascontiguousarray(change(tensors[DOWN + part]))
+def changed(part: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    def apply(tensors: Tensors) -> None:
+        tensors[DOWN + part] = change(tensors[DOWN + part]).contiguous()
 
     return apply
 
@@ -124,29 +158,33 @@ def without(part: str) -> Any:
     return lambda tensors: tensors.pop(DOWN + part)
 
 
-def with_nan(scales: np.ndarray) -> np.ndarray:
-    return np.where(np.arange(scales.size).reshape(scales.shape) == 5, np.nan, scales).astype(
-        scales.dtype
-    )
+def with_nan(scales: torch.Tensor) -> torch.Tensor:
+    scales = scales.clone()
+    scales.view(-1)[5] = torch.nan
+    return scales
 
 
 BROKEN: dict[str, tuple[str, Any, str]] = {
     "no scales": ("gptq-w4-g32", without("scales"), "down_proj: must have scales"),
     "no codes": ("gptq-w4-g32", without("qweight"), "missing model.layers.0.mlp.down_proj"),
-    "transposed": ("gptq-w4-g32", changed("qweight", np.transpose), "down_proj"),
+    "transposed": ("gptq-w4-g32", changed("qweight", torch.t), "down_proj"),
     "cut off": ("gptq-w4-g32", changed("qweight", lambda a: a[:-4]), "must have shape"),
-    "other type": ("gptq-w4-g32", changed("qweight", lambda a: a.view(np.float32)), "one of I32"),
+    "other type": (
+        "gptq-w4-g32",
+        changed("qweight", lambda a: a.view(torch.float32)),
+        "one of I32",
+    ),
     "scales NaN": ("gptq-w4-g32", changed("scales", with_nan), "scales must be finite"),
     "many groups": (
         "gptq-w4-g32",
-        changed("scales", lambda a: np.repeat(a, 9, axis=0)),
+        changed("scales", lambda a: a.repeat(9, 1)),
         "scales must have shape",
     ),
     "groups beyond": ("gptq-w4-g32", changed("g_idx", lambda a: a + 1), "g_idx must name groups"),
     "groups below": ("gptq-w4-g32", changed("g_idx", lambda a: a - 1), "g_idx must name groups"),
     "uneven groups": (
         "gptq-w4-g32",
-        changed("g_idx", lambda a: np.minimum(a, 1)),
+        changed("g_idx", lambda a: a.clamp(max=1)),
         "g_idx must give each group 32 inputs",
     ),
     "awq scales": ("awq-w4-g32", changed("scales", with_nan), "scales must be finite"),
@@ -194,11 +232,11 @@ def test_rules_of_modules_are_honoured(copy: Callable[..., Path]) -> None:
     eight = load_file(FIXTURES / "gptq-w8-g32" / "model.safetensors")
     plain = "model.layers.0.mlp.up_proj."
 
-    def change(tensors: dict[str, np.ndarray]) -> None:
+    def change(tensors: Tensors) -> None:
         for name in [name for name in tensors if name.startswith((DOWN, plain))]:
             del tensors[name]
         tensors.update({name: a for name, a in eight.items() if name.startswith(DOWN)})
-        tensors[f"{plain}weight"] = np.ones((96, 64), np.float16)
+        tensors[f"{plain}weight"] = torch.ones(96, 64, dtype=torch.float16)
 
     rules = {"+:.*down_proj": {"bits": 8}, "-:.*up_proj": {}}
     checkpoint = opened(copy("gptq-w4-g32", change, dynamic=rules))
@@ -216,21 +254,19 @@ def test_damaged_headers_and_settings_never_end_otherwise(
     random = np.random.default_rng(seed)
     name = FOLDERS[seed % len(FOLDERS)]
 
-    def change(tensors: dict[str, np.ndarray]) -> None:
+    def change(tensors: Tensors) -> None:
         for key in random.permutation(sorted(tensors))[:2]:
-            array = tensors[key]
+            tensor = tensors[key]
             kind = random.integers(5)
             if kind == 0:
                 del tensors[key]
-            elif kind == 1 and array.ndim > 1:
-                tensors[key] = np.ascontiguousarray(array.T)
-            elif kind == 2:
-                tensors[key] = array[: len(array) // 2].copy()
-            elif kind == 3:
-                tensors[key] = random.integers(0, 256, array.nbytes, np.uint8)
-            else:
-                noise = random.integers(0, 256, array.nbytes, np.uint8).tobytes()
-                tensors[key] = np.frombuffer(noise, array.dtype).reshape(array.shape).copy()
+            elif kind == 1 and tensor.ndim == 2:
+                tensors[key] = tensor.T.contiguous()
+            elif kind == 2 and tensor.ndim:
+                tensors[key] = tensor[: len(tensor) // 2].clone()
+            elif tensor.ndim:
+                noise = torch.from_numpy(random.integers(0, 256, tensor.nbytes, np.uint8))
+                tensors[key] = noise if kind == 3 else noise.view(tensor.dtype).view(tensor.shape)
 
     folder = copy(name, change)
     try:

@@ -79,9 +79,8 @@ class BitsAndBytesFormat:
 
     def form(self, matrix: StoredMatrix) -> QuantizedForm:
         """Return how it will be held."""
-        book = _finite(matrix, "weight.quant_map", 16)
         size = _read_state(matrix).group_size
-        return QuantizedForm(4, size, "float32", code_book=tuple(book.tolist()))
+        return QuantizedForm(4, size, "float32", code_book=tuple(_code_book(matrix).tolist()))
 
     def unpack(self, matrix: StoredMatrix) -> QuantizedTensor:
         """Read the parts."""
@@ -98,7 +97,7 @@ class BitsAndBytesFormat:
             group_size=state.group_size,
             codes=unpack_halves(packed >> 4 | packed << 4),
             scales=scales.reshape(rows, -1),
-            code_book=_finite(matrix, "weight.quant_map", 16),
+            code_book=_code_book(matrix),
         )
 
 
@@ -142,6 +141,13 @@ def _scales(matrix: StoredMatrix, state: _State, count: int) -> np.ndarray:
     runs = _finite(matrix, "weight.nested_absmax", -(-count // state.nested_block))
     numbers: np.ndarray = book[codes] * np.repeat(runs, state.nested_block)[:count]
     return numbers + np.float32(state.nested_offset)
+
+
+def _code_book(matrix: StoredMatrix) -> np.ndarray:
+    book = _finite(matrix, "weight.quant_map", 16).copy()
+    if book[0] == book[8] == 0:
+        book[8] = -0.0  # FP4's highest bit is a sign, of 0 as well; the map has 0 twice
+    return book
 
 
 def _finite(matrix: StoredMatrix, name: str, count: int) -> np.ndarray:
