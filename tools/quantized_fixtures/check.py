@@ -131,6 +131,11 @@ def decode_mxfp4(parts: Parts, config: dict[str, Any]) -> Tensor:
     return weight.bfloat16().flatten(2).transpose(1, 2)
 
 
+def decode_fp8(parts: Parts, config: dict[str, Any]) -> Tensor:
+    weight, scale = parts["weight"].float(), parts["weight_scale_inv"]
+    return (weight * repeat(repeat(scale, weight, 0), weight, 1)).bfloat16()
+
+
 DECODERS: dict[str, Callable[[Parts, dict[str, Any]], Tensor]] = {
     "compressed-tensors": decode_compressed_tensors,
     "gptq": decode_gptq,
@@ -140,6 +145,7 @@ DECODERS: dict[str, Callable[[Parts, dict[str, Any]], Tensor]] = {
     "hqq": decode_hqq,
     "torchao": decode_torchao,
     "mxfp4": decode_mxfp4,
+    "fp8": decode_fp8,
 }
 
 
