@@ -70,7 +70,8 @@ class PackedQuantizedWeights : public PackedWeights {
   void set_input_order(nb::handle order) {
     const Input<int32_t> inputs(order, weights_.in_features);
     if (!weights_.input_order || !ids_inside(inputs, weights_.in_features, weights_.in_features))
-      throw std::invalid_argument("[linear] an input order names inputs, where the layout has one.");
+      throw std::invalid_argument(
+          "[linear] an input order names inputs, where the layout has one.");
     std::memcpy(weights_.data + weights_.bytes(), inputs,
                 static_cast<size_t>(weights_.in_features) * sizeof(int32_t));
   }

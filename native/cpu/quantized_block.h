@@ -179,7 +179,8 @@ inline void read_zeros(const QuantizedWeights& weights, const RecordSpan& span, 
     if (weights.zeros == ZeroForm::halves)
       read_line(reinterpret_cast<const F16*>(line), set1(1.0f), out);
     else
-      for (int64_t n = 0; n < panel; ++n) out[n] = static_cast<float>(static_cast<uint8_t>(line[n]));
+      for (int64_t n = 0; n < panel; ++n)
+        out[n] = static_cast<float>(static_cast<uint8_t>(line[n]));
     walk.step(QuantizedWeights::record_inputs / halves);
   }
 }

@@ -4,7 +4,7 @@ Environment: ``pip install torch==2.13.0``, then ``bitsandbytes==0.50.2 transfor
 accelerate``. From the repository's root,
 ``python -m tools.quantized_fixtures.make_bitsandbytes [NAME ...]``.
 
-The oracle is ``dequantize_4bit`` and ``int8_vectorwise_dequant`` of bitsandbytes.functional, on CPU.
+The oracle: ``dequantize_4bit`` and ``int8_vectorwise_dequant`` of bitsandbytes.functional, on CPU.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def dequantize(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if parts:
             state = QuantState.from_dict(parts, device=torch.device("cpu"))
             weights[name] = dequantize_4bit(weight, state)
-        elif (scales := tensors.get(f"{name.removesuffix('weight')}SCB")) is not None:
-            if name.endswith(".weight"):
-                weights[name] = int8_vectorwise_dequant(weight, scales)
+            continue
+        scales = tensors.get(f"{name.removesuffix('weight')}SCB")
+        if scales is not None and name.endswith(".weight"):
+            weights[name] = int8_vectorwise_dequant(weight, scales)
     return weights
 
 

@@ -83,9 +83,7 @@ def preset(scheme: str, modifier: type = QuantizationModifier, **choices: Any) -
     return partial(modifier, targets="Linear", scheme=scheme, ignore=["lm_head"], **choices)
 
 
-def integers(
-    num_bits: int, modifier: type = QuantizationModifier, **weights: Any
-) -> partial[Any]:
+def integers(num_bits: int, modifier: type = QuantizationModifier, **weights: Any) -> partial[Any]:
     """Return a maker of a modifier for weights of integers in groups of 32."""
     arguments = {"num_bits": num_bits, "type": "int", "strategy": "group", "group_size": 32}
     group = {"targets": ["Linear"], "weights": arguments | {"symmetric": True} | weights}
