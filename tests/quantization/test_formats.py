@@ -39,9 +39,9 @@ def read(
     return found
 
 
-def bit_string(words: np.ndarray, bits: int, count: int) -> list[int]:
+def bit_string(packed: np.ndarray, bits: int, count: int) -> list[int]:
     """Read codes of one row of words from their binary digits, lowest first."""
-    digits = "".join(format(int(word) & 0xFFFFFFFF, "032b")[::-1] for word in words)
+    digits = "".join(format(int(number) & 0xFFFFFFFF, "032b")[::-1] for number in packed)
     return [int(digits[i * bits : (i + 1) * bits][::-1], 2) for i in range(count)]
 
 
@@ -49,7 +49,7 @@ def bit_string(words: np.ndarray, bits: int, count: int) -> list[int]:
 def test_words_are_taken_apart(bits: int) -> None:
     words = np.random.default_rng(0).integers(-(2**31), 2**31, (5, 3 * bits), np.int32)
     count = 3 * 32 - 1
-    want = [bit_string(row, bits, count) for row in words]
+    want = [bit_string(row, bits, count) for row in list(words)]
     np.testing.assert_array_equal(unpack_words(words, bits, count), want)
 
 

@@ -45,10 +45,10 @@ class AWQFormat:
 
     def shape(self, matrix: StoredMatrix) -> tuple[int, int]:
         """Return (N, K)."""
-        words = matrix.part("qweight", "I32").shape
-        if len(words) != 2 or 0 in words:
-            raise matrix.error("qweight must be (K, N / 8), not empty", words)
-        return words[1] * len(ORDER), words[0]
+        shape = matrix.part("qweight", "I32").shape
+        if len(shape) != 2 or 0 in shape:
+            raise matrix.error("qweight must be (K, N / 8), not empty", shape)
+        return shape[1] * len(ORDER), shape[0]
 
     def form(self, matrix: StoredMatrix) -> QuantizedForm:
         """Return how it will be held."""

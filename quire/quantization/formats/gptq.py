@@ -49,11 +49,11 @@ class GPTQFormat:
 
     def shape(self, matrix: StoredMatrix) -> tuple[int, int]:
         """Return (N, K)."""
-        words = matrix.part("qweight", "I32").shape
-        if len(words) != 2 or 0 in words or words[0] * WORD_BITS % self.bits:
+        shape = matrix.part("qweight", "I32").shape
+        if len(shape) != 2 or 0 in shape or shape[0] * WORD_BITS % self.bits:
             rule = f"qweight must be (words, N) of {self.bits}-bit codes, not empty"
-            raise matrix.error(rule, words)
-        return words[1], words[0] * WORD_BITS // self.bits
+            raise matrix.error(rule, shape)
+        return shape[1], shape[0] * WORD_BITS // self.bits
 
     def form(self, matrix: StoredMatrix) -> QuantizedForm:
         """Return how it will be held."""

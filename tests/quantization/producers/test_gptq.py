@@ -72,7 +72,7 @@ def test_it_is_the_definition(bits: int, symmetric: bool) -> None:
 @pytest.mark.parametrize("act_order", [False, True])
 @pytest.mark.parametrize(("bits", "most"), [(4, 0.8), (3, 0.7)])
 def test_it_loses_less_than_plain_rounding(bits: int, most: float, act_order: bool) -> None:
-    """QNT-12P."""
+    """As the paper shows for inputs that go together."""
     weight = np.random.default_rng(1).standard_normal((128, 256), np.float32)
     inputs = correlated(256)
     grid = IntegerGrid(bits, 128, symmetric=False)

@@ -1,0 +1,64 @@
+"""Checkpoints that other programs quantized: the equality lattice, one folder for each form."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from string import printable
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import WordLevel
+
+from benchmarks.equality import check_lattice, few_conditions
+from quire.kernels.registry import create_backend
+from quire.quantization.plan import QuantizationPlan
+from tests.models.conftest import Driver
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "quantized"
+#: Each has a form of its own: zeros, orders, books and scales that the others have not.
+FOLDERS = [
+    "gptq-w4-g32-act-order",
+    "gptq-w4-g32-asymmetric",
+    "gptq-w3-g32",
+    "bnb-nf4",
+    "ct-w8a8-int8",
+    "ct-fp8-dynamic",
+    "ct-fp8-block",
+    "ct-nvfp4",
+    "ct-mxfp4",
+    "ct-mxfp8",
+]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_lattice(name: str, device: str, tmp_path: Path) -> None:
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+    folder = tmp_path / name
+    shutil.copytree(FIXTURES / name, folder)
+    tokens = {letter: token for token, letter in enumerate(printable[:32])}
+    tokenizer = Tokenizer(WordLevel(tokens, unk_token="0"))
+    tokenizer.decoder = ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    outcomes = check_lattice(folder, few_conditions(), device=device)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_logits_are_the_dequantized_models(name: str) -> None:
+    """Exact activations: float32's error. Rounded ones: see ``test_gguf_lattice``."""
+    pytest.importorskip("torch")
+    prompt = [np.arange(24) * 7 % 32]
+
+    def logits(device: str, exact: bool) -> np.ndarray:
+        backend = create_backend(device, threads=1)
+        plan = QuantizationPlan(exact_activations=exact)
+        return Driver(FIXTURES / name, backend, dtype="float32", plan=plan).step(prompt)
+
+    want = logits("reference", True)
+    size = np.sqrt(np.mean(want**2))
+    assert np.abs(logits("cpu", True) - want).max() <= 2e-4 * size
+    assert np.sqrt(np.mean((logits("cpu", False) - want) ** 2)) <= 0.03 * size
