@@ -34,19 +34,39 @@ int64_t max_packed_tiles(const QuantizedWeights& weights) {
 // What an instance is made for.
 struct TileKind {
   int32_t bits;
-  bool has_book;
+  bool has_book, is_small_book;
   ScalePlace scales;
   bool packed;  // codes, as they lie in a panel
 };
 
-bool uses_bytes(const QuantizedWeights& weights) { return weights.bits == 8 || weights.has_book; }
+constexpr int32_t wide_book_zero = 128;
+
+// What is added to the codes of a book, so that none is negative: 128, or less where they are so
+// close together that products of theirs are those of 6 bits.
+int32_t book_zero(const QuantizedWeights& weights) {
+  int32_t low = 0, high = 0;
+  for (const int8_t code : weights.book_codes) {
+    low = smaller<int32_t>(low, code);
+    high = larger<int32_t>(high, code);
+  }
+  return high - low < 64 ? -low : wide_book_zero;
+}
+
+bool is_small_book(const QuantizedWeights& weights) {
+  return weights.has_book && book_zero(weights) != wide_book_zero;
+}
+
+bool uses_bytes(const QuantizedWeights& weights) {
+  return weights.bits == 8 || (weights.has_book && !is_small_book(weights));
+}
 
 // Tiles of codes that were unpacked to bytes. Codes of more than four bits are never joined.
 template <Grouping grouping>
 RunQuantizedTile tile_of_bytes(const TileKind& kind, int64_t rows) {
   using Scales = DirectScales<float>;
-  if (kind.bits == 8 || kind.has_book)
+  if (kind.bits == 8 || (kind.has_book && !kind.is_small_book))
     return tile_of_rows<ByteCodes<Range::byte>, grouping, Scales>(rows);
+  if (kind.is_small_book) return tile_of_rows<ByteCodes<Range::below_64>, grouping, Scales>(rows);
   if constexpr (grouping != Grouping::joined)
     if (kind.bits > 4) return tile_of_rows<ByteCodes<Range::below_64>, grouping, Scales>(rows);
   return tile_of_rows<ByteCodes<Range::below_16>, grouping, Scales>(rows);
@@ -57,7 +77,10 @@ template <Grouping grouping>
 RunQuantizedTile tile_of_packed(const TileKind& kind, int64_t rows) {
 #if defined(QUIRE_VECTORS)
   using Scales = DirectScales<float>;
-  if (kind.has_book) return tile_of_rows<AskingCodes<BookCodes>, grouping, Scales>(rows);
+  using SmallBook = AskingCodes<BookCodes<Range::below_64>>;
+  if (kind.is_small_book) return tile_of_rows<SmallBook, grouping, Scales>(rows);
+  if (kind.has_book)
+    return tile_of_rows<AskingCodes<BookCodes<Range::byte>>, grouping, Scales>(rows);
   if (kind.bits == 2) return tile_of_rows<AskingCodes<PackedCodes<2>>, grouping, Scales>(rows);
   if (kind.bits == 3) return tile_of_rows<AskingCodes<PackedCodes<3>>, grouping, Scales>(rows);
   if constexpr (grouping != Grouping::joined) {
@@ -98,7 +121,8 @@ RunQuantizedTile tile_of_scales_in_place(const TileKind& kind, int64_t rows) {
     if (kind.bits == 5) return tile_of_rows<AskingCodes<PackedCodes<5>>, records, Halves>(rows);
     return tile_of_rows<AskingCodes<ByteCodes<Range::byte>>, records, Halves>(rows);
   }
-  if (kind.has_book) return tile_of_rows<AskingCodes<BookCodes>, records, Levels>(rows);
+  if (kind.has_book)
+    return tile_of_rows<AskingCodes<BookCodes<Range::byte>>, records, Levels>(rows);
   if (kind.bits == 2) return tile_of_rows<AskingCodes<PackedCodes<2>>, halves, Levels>(rows);
   if (kind.bits == 3) return tile_of_rows<AskingCodes<PackedCodes<3>>, halves, Levels>(rows);
   if (kind.bits == 4) return tile_of_rows<AskingCodes<PackedCodes<4>>, records, Levels>(rows);
@@ -142,17 +166,19 @@ class IntegerBlocks {
                 : weights.scale_form == ScaleForm::direct   ? ScalePlace::halves
                                                             : ScalePlace::two_levels),
         steps_(steps_of(weights)) {
-    for (int i = 0; i < 16; ++i) book_[i] = static_cast<uint8_t>(weights.book_codes[i] + 128);
+    for (int i = 0; i < 16; ++i)
+      book_[i] = static_cast<uint8_t>(weights.book_codes[i] + book_zero(weights));
     const Tiles& tiles = activations.tiles();
     least_rows_ = tiles.num_rows / tiles.count;
     for (int more = 0; more < 2; ++more)
-      run_[more] =
-          quantized_tile_of(grouping_of(weights),
-                            {weights.bits, weights.has_book, scales_, packed_}, least_rows_ + more);
+      run_[more] = quantized_tile_of(
+          grouping_of(weights),
+          {weights.bits, weights.has_book, is_small_book(weights), scales_, packed_},
+          least_rows_ + more);
   }
 
   static Format format(const QuantizedWeights& weights) {
-    const int32_t zero = weights.has_book ? 128 : weights.zero;
+    const int32_t zero = weights.has_book ? book_zero(weights) : weights.zero;
     return {weights, zero - (uses_bytes(weights) ? byte_zero : 0)};
   }
 

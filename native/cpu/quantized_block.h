@@ -196,11 +196,14 @@ inline void read_corrections(const QuantizedWeights& weights, const RecordSpan& 
     store(out + i, zero() - load(out + i) * load(scales + i));
 }
 
-// The numbers of E4M3 codes.
+// The numbers of E4M3 codes. An exponent of 0 has no leading 1, which float's exponent would have:
+// it is taken away again, since numbers that are not normal take some processors a long time.
 inline F32 e4m3_numbers(I32 codes) {
   const Words bytes = same_bits<Words>(codes);
-  // An exponent in the place of float's, which is higher by 120.
-  return as_float((bytes & 128) << 24 | (bytes & 127) << 20) * set1(0x1p120f);
+  const F32 size = as_float(((bytes & 127) << 20) + (120u << 23));
+  const F32 rest = size - set1(0x1p-7f);
+  const F32 number = select(less(size, set1(0x1p-6f)), rest + rest, size);
+  return as_float(same_bits<Words>(number) | (bytes & 128) << 24);
 }
 
 inline float e4m3_number(int code) {
@@ -230,39 +233,64 @@ struct SpanLines {
   }
 };
 
-// The values of a span in float: [record][32 inputs][32 outputs].
-inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, uint8_t* codes,
-                       float* scales, float* out) {
+// The values of a span in float, [record][32 inputs][32 outputs]. values_of(place in the lines)
+// returns what makes values of a register of codes: those of input i of its 4.
+template <class ValuesOf>
+inline void write_values(const RecordSpan& span, int halves, const uint8_t* __restrict codes,
+                         const ValuesOf& values_of, float* __restrict out) {
   constexpr int64_t panel = QuantizedWeights::panel_width;
-  const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
-  float* offsets = scales + span.records * halves * panel;
-  read_codes(weights, span, codes);
-  const SpanLines lines(weights, span, scales, offsets);
-  const F32 common_zero = set1(static_cast<float>(weights.zero));
-  for (int64_t word = 0; word < span.records * 8; ++word) {
-    const uint8_t* bytes = codes + word * word_bytes;
-    const int64_t line = word * halves / 8 * panel;
-    for (int n = 0; n < panel; n += F32::lanes) {
-      const Bytes vector = load_bytes(bytes + 4 * n);
-      const F32 scale = load(lines.scales + line + n);
-      for (int i = 0; i < 4; ++i) {
-        F32 value;
-        if (weights.has_book) {
-          alignas(64) float looked_up[F32::lanes];
-          for (int lane = 0; lane < F32::lanes; ++lane)
-            looked_up[lane] = weights.book[bytes[4 * (n + lane) + i]];
-          value = load(looked_up) * scale;
-        } else if (weights.float_codes) {
-          value = e4m3_numbers(byte_of(vector, i)) * scale;
-        } else {
-          const bool common = weights.zeros == ZeroForm::common;
-          const F32 zero = common ? common_zero : load(lines.offsets + line + n);
-          value = (to_float(byte_of(vector, i)) - zero) * scale;
-        }
-        if (weights.has_offsets) value = value + load(lines.offsets + line + n);
-        store(out + (4 * word + i) * panel + n, value);
+  const int64_t words = 8 / halves;
+  for (int64_t line = 0; line < span.records * halves; ++line) {
+    for (int64_t n = 0; n < panel; n += F32::lanes) {
+      const auto value = values_of(line * panel + n);
+      for (int64_t word = line * words; word < (line + 1) * words; ++word) {
+        const uint8_t* bytes = codes + word * word_bytes + 4 * n;
+        const Bytes vector = load_bytes(bytes);
+        for (int i = 0; i < 4; ++i)
+          store(out + (4 * word + i) * panel + n, value(vector, bytes, i));
       }
     }
+  }
+}
+
+inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, uint8_t* codes,
+                       float* scales, float* out) {
+  const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
+  float* offsets = scales + span.records * halves * QuantizedWeights::panel_width;
+  read_codes(weights, span, codes);
+  const SpanLines lines(weights, span, scales, offsets);
+  const auto write = [&](const auto& values_of) {
+    write_values(span, halves, codes, values_of, out);
+  };
+  if (weights.has_book) {
+    write([&](int64_t at) {
+      return [scale = load(scales + at), book = weights.book](Bytes, const uint8_t* bytes, int i) {
+        alignas(64) float looked_up[F32::lanes];
+        for (int lane = 0; lane < F32::lanes; ++lane) looked_up[lane] = book[bytes[4 * lane + i]];
+        return load(looked_up) * scale;
+      };
+    });
+  } else if (weights.float_codes) {
+    write([&](int64_t at) {
+      return [scale = load(scales + at)](Bytes vector, const uint8_t*, int i) {
+        return e4m3_numbers(byte_of(vector, i)) * scale;
+      };
+    });
+  } else if (weights.has_offsets) {
+    write([&, zero = set1(static_cast<float>(weights.zero))](int64_t at) {
+      return [zero, scale = load(scales + at), offset = load(offsets + at)](Bytes vector,
+                                                                            const uint8_t*, int i) {
+        return (to_float(byte_of(vector, i)) - zero) * scale + offset;
+      };
+    });
+  } else {
+    const bool common = weights.zeros == ZeroForm::common;
+    write([&, shared = set1(static_cast<float>(weights.zero))](int64_t at) {
+      return [zero = common ? shared : load(offsets + at), scale = load(scales + at)](
+                 Bytes vector, const uint8_t*, int i) {
+        return (to_float(byte_of(vector, i)) - zero) * scale;
+      };
+    });
   }
 }
 

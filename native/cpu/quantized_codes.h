@@ -103,8 +103,9 @@ inline void store_codes(const uint8_t* record, uint8_t* codes) {
 }
 
 // Four bits that number the bytes of a table.
+template <Range range_>
 struct BookCodes {
-  static constexpr Range range = Range::byte;
+  static constexpr Range range = range_;
   static constexpr int64_t record_bytes = record_codes / 2;
   const uint8_t* table;
   Bytes load(const uint8_t* record, int word, int vector) const {

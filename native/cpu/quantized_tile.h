@@ -188,14 +188,14 @@ struct RecordWalk {
 };
 
 template <class Codes>
-inline Codes codes_of(const QuantizedTile&) {
-  return {};
-}
+struct CodesOf {
+  static Codes of(const QuantizedTile&) { return {}; }
+};
 #if defined(QUIRE_VECTORS)
-template <>
-inline BookCodes codes_of<BookCodes>(const QuantizedTile& tile) {
-  return {tile.book};
-}
+template <Range range>
+struct CodesOf<BookCodes<range>> {
+  static BookCodes<range> of(const QuantizedTile& tile) { return {tile.book}; }
+};
 #endif
 
 // Codes taken as Codes takes them, while memory is asked for what a later tile will want: a part
@@ -223,7 +223,7 @@ struct CodeReader {
   Codes codes;
   const char* ahead;
   CodeReader(const QuantizedTile& tile, bool asks)
-      : codes(codes_of<Codes>(tile)), ahead(asks ? tile.ahead : nullptr) {}
+      : codes(CodesOf<Codes>::of(tile)), ahead(asks ? tile.ahead : nullptr) {}
   void begin_group(const QuantizedTile& tile) {
     if (!ahead) return;
     for (int64_t i = 0; i < tile.ahead_bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
@@ -235,7 +235,7 @@ template <class Codes>
 struct CodeReader<AskingCodes<Codes>> {
   AskingCodes<Codes> codes;
   CodeReader(const QuantizedTile& tile, bool)
-      : codes{codes_of<Codes>(tile), tile.ahead, tile.ahead_bytes / 8} {}
+      : codes{CodesOf<Codes>::of(tile), tile.ahead, tile.ahead_bytes / 8} {}
   void begin_group(const QuantizedTile&) {}
   void end_group(const QuantizedTile& tile) {
     codes.ahead += tile.ahead_bytes;
