@@ -197,7 +197,7 @@ def test_bad_rope_scaling_is_refused(read, scaling, message):
 @pytest.mark.parametrize(
     "option",
     [
-        {"quantization_config": {"quant_method": "gptq"}},
+        {"quantization_config": {"quant_method": "aqlm"}},
         {"final_logit_softcapping": 30.0},
         {"residual_multiplier": 0.2},
         {"sliding_window": 64},
