@@ -21,7 +21,10 @@ from quire.quantization.formats.compressed_tensors import (
     WholeBytes,
 )
 from quire.quantization.formats.gptq import GPTQFormat
+from quire.quantization.formats.hqq import PACKINGS, HQQFormat
 from quire.quantization.formats.stored_matrix import WeightFormat
+from quire.quantization.formats.torchao import BITS as TORCHAO_BITS
+from quire.quantization.formats.torchao import TorchaoFormat
 
 FormatOf = Callable[[str], WeightFormat | None]
 
@@ -245,6 +248,42 @@ def _modelopt(fields: ConfigFields) -> StoredQuantization:
     return StoredQuantization("modelopt", (whole,), format_of)
 
 
+def _hqq(fields: ConfigFields) -> StoredQuantization:
+    """Read HQQ's: matrices say what they are, so rules of single modules need no reading."""
+    settings = fields.object("quant_config")
+    weights = settings.object("weight_quant_params") if settings else None
+    bits = None
+    if weights is not None:
+        bits = weights.integer("nbits")
+        if bits not in PACKINGS:
+            known = ", ".join(map(str, sorted(PACKINGS)))
+            raise weights.error("nbits", f"must be one of {known}")
+        if weights.has("axis") and weights.integer("axis", minimum=0) != 1:
+            raise weights.error("axis", "must be 1, groups along the inputs")
+    whole = HQQFormat(bits)
+    return StoredQuantization("hqq", (whole,), lambda _: whole)
+
+
+def _torchao(fields: ConfigFields) -> StoredQuantization:
+    kind = fields.object("quant_type")
+    settings = None if kind is None else kind.object("default")
+    if settings is None:
+        raise fields.error("quant_type", "must have default, the settings of all modules")
+    name, bits = settings.text("_type"), 8
+    if name not in ("Int8WeightOnlyConfig", "IntxWeightOnlyConfig"):
+        refused = settings.error("_type", "must be Int8WeightOnlyConfig or IntxWeightOnlyConfig")
+        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
+    data = settings.object("_data")
+    dtype = data.object("weight_dtype") if data else None
+    if name == "IntxWeightOnlyConfig" and dtype is not None:
+        known = {f"int{number}": number for number in TORCHAO_BITS}
+        if dtype.text("_data") not in known:
+            raise dtype.error("_data", f"must be one of {', '.join(known)}")
+        bits = known[dtype.text("_data")]
+    whole = TorchaoFormat(bits)
+    return StoredQuantization("torchao", (whole,), lambda _: whole)
+
+
 def _wildcard(text: str) -> re.Pattern[str]:
     return re.compile(translate(text))
 
@@ -257,6 +296,8 @@ _METHODS: dict[str, Callable[[ConfigFields], StoredQuantization]] = {
     "compressed-tensors": _compressed_tensors,
     "fp8": _fp8,
     "modelopt": _modelopt,
+    "hqq": _hqq,
+    "torchao": _torchao,
 }
 
 

@@ -151,6 +151,33 @@ def test_bytes_of_compressed_tensors_in_groups(tmp_path: Path, zeros: bool) -> N
     np.testing.assert_array_equal(got.float32(), want)
 
 
+@pytest.mark.parametrize(("bits", "packing"), [(8, "8bit_u8"), (3, "3bit_32"), (2, "2bit_u8")])
+def test_hqq_of_other_bits(tmp_path: Path, bits: int, packing: str) -> None:
+    """Groups of 64 in rows of 96; code r of group g is in element g % elements, highest first."""
+    random = np.random.default_rng(bits)
+    rows, columns, size, per_element = 32, 96, 64, {8: 1, 3: 10, 2: 4}[bits]
+    groups = rows * columns // size
+    codes = random.integers(0, 1 << bits, (groups, size))
+    elements = np.zeros((-(-groups // per_element), size), np.int32 if bits == 3 else np.uint8)
+    for g in range(groups):
+        place = per_element - 1 - g // len(elements)
+        elements[g % len(elements)] |= (codes[g] << place * bits).astype(elements.dtype)
+    scales = random.uniform(0.01, 0.1, (groups, 1)).astype(np.float16)
+    zeros = random.uniform(0, 1 << bits, (groups, 1)).astype(np.float16)
+    tensors = {
+        "W_q": torch.from_numpy(elements),
+        "scale": torch.from_numpy(scales),
+        "zero": torch.from_numpy(zeros),
+        "shape": torch.tensor([rows, columns]),
+        "nbits": torch.tensor(bits, dtype=torch.int32),
+        "axis": torch.tensor(1, dtype=torch.int32),
+        "packing": torch.frombuffer(bytearray(packing.encode()), dtype=torch.uint8),
+    }
+    got = read(tmp_path, {"quant_method": "hqq"}, tensors)
+    want = (codes.astype(np.float32) - zeros) * scales.astype(np.float32)
+    np.testing.assert_array_equal(got.float32(), want.reshape(rows, columns))
+
+
 NAN8 = torch.full((64, 96), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn)
 ZERO8 = torch.zeros(64, 96, dtype=torch.uint8).view(torch.float8_e4m3fn)
 FP8 = {"quant_method": "fp8"}
