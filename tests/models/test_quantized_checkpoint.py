@@ -161,6 +161,44 @@ def copy(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+SETTINGS = {
+    "gptq-w4-g32": "quantize_config.json",
+    "awq-w4-g32": "quant_config.json",
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_next_to_the_configuration(copy: Callable[..., Path], name: str) -> None:
+    """Without any, a sentence says what is missing; until then all tensors were surplus."""
+    folder = copy(name)
+    config = json.loads((folder / "config.json").read_text())
+    settings = config.pop("quantization_config")
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="quantized matrices need their settings") as refused:
+        load_model(folder, create_backend("cpu", threads=1))
+    assert SETTINGS[name] in str(refused.value)
+    del settings["quant_method"]
+    (folder / SETTINGS[name]).write_text(json.dumps(settings))
+    load_model(folder, create_backend("cpu", threads=1))
+    (folder / SETTINGS[name]).write_text("[]")
+    with pytest.raises(ModelLoadError, match="must hold an object"):
+        load_model(folder, create_backend("cpu", threads=1))
+
+
+def test_a_model_with_scales_of_its_cache_loads(
+    copy: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    def change(tensors: Tensors) -> None:
+        for name in ("k_scale", "attn.v_scale", "k_proj.k_scale"):
+            tensors[f"model.layers.0.self_attn.{name}"] = torch.ones(1)
+
+    folder = copy("ct-fp8-static", change)
+    with caplog.at_level("INFO"):
+        load_model(folder, create_backend("cpu", threads=1))
+    assert "3 scales of the KV cache are not used" in caplog.text
+    assert "7 scales of activations are not used" in caplog.text
+
+
 DOWN = "model.layers.0.mlp.down_proj."
 
 

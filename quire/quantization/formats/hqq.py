@@ -1,17 +1,17 @@
 """Matrices as HQQ stores them, groups along the inputs (axis 1).
 
 ```
-W_q      (R / P, size) uint8   R groups of the flattened (N, K); of P codes in a byte, the highest is
-                               of group r, the next of r + R / P, and so on (3 bits: P = 10 in an
-                               int32, R rounded up)
+W_q      (R / P, size) uint8   R groups of the flattened (N, K); of P codes in a byte, the highest
+                               is of group r, the next of r + R / P, and so on (3 bits: P = 10 in
+                               an int32, R rounded up)
 scale    (R, 1)                value = scale * (code - zero)
 zero     (R, 1)                floats, not whole
 shape    (2,)                  (N, K)
 nbits, axis, group_size, packing, ...   its settings, each a tensor
 ```
 Values are those of the formula in float32. HQQ computes in the type of the scales and rounds the
-difference, too: where ``code - zero`` is exact in that type, both are the same after rounding to it;
-elsewhere they differ by at most its last bit, ours the nearer one.
+difference, too: where ``code - zero`` is exact in that type, both are the same after rounding to
+it; with float16 they differ elsewhere by at most its last bit, ours the nearer to the formula.
 
 Source: hqq (core.quantize.Quantizer, core.bitpack.BitPack).
 """
