@@ -29,10 +29,11 @@ from quire.models.hub_download import TIMEOUT, HubFile, fetch_file
 from quire.models.likely_fit import check_fit, free_room
 from quire.models.manifests import SITE
 from quire.models.pull_progress import OnProgress, PullProgress
+from quire.models.quantization_config import SETTINGS_FILES
 
 log = logging.getLogger(__name__)
 
-CONFIGURATION = ("config.json", "generation_config.json")
+CONFIGURATION = ("config.json", "generation_config.json", *SETTINGS_FILES)
 TOKENIZER = (
     "tokenizer.json",
     "tokenizer.model",

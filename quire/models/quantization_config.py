@@ -21,7 +21,10 @@ from quire.quantization.formats.compressed_tensors import (
     WholeBytes,
 )
 from quire.quantization.formats.gptq import GPTQFormat
+from quire.quantization.formats.hqq import PACKINGS, HQQFormat
 from quire.quantization.formats.stored_matrix import WeightFormat
+from quire.quantization.formats.torchao import BITS as TORCHAO_BITS
+from quire.quantization.formats.torchao import TorchaoFormat
 
 FormatOf = Callable[[str], WeightFormat | None]
 
@@ -34,15 +37,19 @@ class StoredQuantization:
         method: As it spells it, such as ``gptq``.
         formats: All that matrices may be stored in.
         format_of: Takes a module's name; None where its weights are floats.
+        notices: What it asks for that is done in another way.
     """
 
     method: str
     formats: tuple[WeightFormat, ...]
     format_of: FormatOf
+    notices: tuple[str, ...] = ()
 
 
 def read_quantization(path: Path) -> StoredQuantization | None:
-    """Return what ``config.json`` of a folder says; None where weights are floats.
+    """Return what ``config.json`` of a folder says, or a file of settings next to it.
+
+    None where weights are floats.
 
     Raises:
         UnsupportedArchitectureError: The method, or an option of it, is not implemented.
@@ -52,10 +59,16 @@ def read_quantization(path: Path) -> StoredQuantization | None:
     values = read_json(file)
     name = next((key for key in KEYS if values.get(key) is not None), None)
     if name is None:
-        name, file = "quantization", path / MODELOPT
-        if not file.exists():
+        found = next((known for known in SETTINGS_FILES if (path / known).exists()), None)
+        if found is None:
             return None
-        values = {name: {"quant_method": "modelopt", **read_json(file).get(name, {})}}
+        name, file = "quantization", path / found
+        own = read_json(file)
+        # NVIDIA's file has them one level below.
+        settings = own.get(name, {}) if found == MODELOPT else own
+        if not isinstance(settings, dict):
+            raise ConfigFields(own, str(file)).error(name, "must be an object")
+        values = {name: {"quant_method": SETTINGS_FILES[found], **settings}}
     fields = ConfigFields(values, str(file)).object(name)
     if fields is None:
         return None
@@ -66,16 +79,26 @@ def read_quantization(path: Path) -> StoredQuantization | None:
     return _METHODS[method](fields)
 
 
+#: What becomes of activations, whatever a checkpoint asks for.
+OWN = "they stay in the engine's own precision"
 #: Where a configuration may say it.
 KEYS = ("quantization_config", "compression_config")
 #: Where NVIDIA's Model Optimizer has said it at first.
 MODELOPT = "hf_quant_config.json"
+#: Files of settings where ``config.json`` says nothing, and whose they are.
+SETTINGS_FILES = {
+    MODELOPT: "modelopt",
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
 
 
 def _gptq(fields: ConfigFields) -> StoredQuantization:
     kind = fields.text("checkpoint_format", "gptq")
     if kind not in ("gptq", "gptq_v2"):
         raise fields.error("checkpoint_format", "must be gptq or gptq_v2")
+    if fields.boolean("is_marlin_format", False):
+        raise fields.error("is_marlin_format", "must be false: convert it back to GPTQ's layout")
     fields.integer("bits")
     whole = _gptq_format(fields, GPTQFormat(4, 128, zeros_less_one=kind == "gptq"))
     rules: list[tuple[re.Pattern[str], WeightFormat | None]] = []
@@ -157,6 +180,10 @@ def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
     if fields.text("quantization_status", "compressed") != "compressed":
         raise fields.error("quantization_status", "must be compressed")
     common = fields.text("format", "")
+    _refuse_transforms(fields)
+    notices = []
+    if fields.object("kv_cache_scheme") is not None:
+        notices.append("kv_cache_scheme is not used: the cache has the type of --kv-cache-dtype")
     ignored = [_target(fields, "ignore", name) for name in fields.strings("ignore")]
     targets: list[tuple[Callable[[str], bool], WeightFormat]] = []
     for key in groups.values:
@@ -165,6 +192,10 @@ def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
         if group is None or weights is None:
             continue
         own = group.text("format", common)
+        inputs = group.object("input_activations")
+        if inputs is not None:
+            kind = f"{inputs.integer('num_bits')}-bit {inputs.text('type', 'int')}"
+            notices.append(f"activations are not rounded to {kind} as {key} asks: {OWN}")
         made = _compressed_format(weights, own)
         targets += [(_target(group, "targets", name), made) for name in group.strings("targets")]
     if not targets:
@@ -176,8 +207,22 @@ def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
         return next((form for fits, form in targets if fits(module)), None)
 
     return StoredQuantization(
-        "compressed-tensors", tuple(_formats(form for _, form in targets)), format_of
+        "compressed-tensors",
+        tuple(_formats(form for _, form in targets)),
+        format_of,
+        tuple(dict.fromkeys(notices)),
     )
+
+
+def _refuse_transforms(fields: ConfigFields) -> None:
+    sparsity = fields.object("sparsity_config")
+    if sparsity is not None and sparsity.text("format", "dense") != "dense":
+        refused = sparsity.error("format", "must be dense: sparse matrices are not read")
+        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
+    transforms = fields.object("transform_config")
+    if transforms is not None and transforms.object("config_groups") is not None:
+        refused = transforms.error("config_groups", "must be empty: rotations are not done")
+        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
 
 
 def _compressed_format(weights: ConfigFields, name: str) -> WeightFormat:
@@ -245,6 +290,42 @@ def _modelopt(fields: ConfigFields) -> StoredQuantization:
     return StoredQuantization("modelopt", (whole,), format_of)
 
 
+def _hqq(fields: ConfigFields) -> StoredQuantization:
+    """Read HQQ's: matrices say what they are, so rules of single modules need no reading."""
+    settings = fields.object("quant_config")
+    weights = settings.object("weight_quant_params") if settings else None
+    bits = None
+    if weights is not None:
+        bits = weights.integer("nbits")
+        if bits not in PACKINGS:
+            known = ", ".join(map(str, sorted(PACKINGS)))
+            raise weights.error("nbits", f"must be one of {known}")
+        if weights.has("axis") and weights.integer("axis", minimum=0) != 1:
+            raise weights.error("axis", "must be 1, groups along the inputs")
+    whole = HQQFormat(bits)
+    return StoredQuantization("hqq", (whole,), lambda _: whole)
+
+
+def _torchao(fields: ConfigFields) -> StoredQuantization:
+    kind = fields.object("quant_type")
+    settings = None if kind is None else kind.object("default")
+    if settings is None:
+        raise fields.error("quant_type", "must have default, the settings of all modules")
+    name, bits = settings.text("_type"), 8
+    if name not in ("Int8WeightOnlyConfig", "IntxWeightOnlyConfig"):
+        refused = settings.error("_type", "must be Int8WeightOnlyConfig or IntxWeightOnlyConfig")
+        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
+    data = settings.object("_data")
+    dtype = data.object("weight_dtype") if data else None
+    if name == "IntxWeightOnlyConfig" and dtype is not None:
+        known = {f"int{number}": number for number in TORCHAO_BITS}
+        if dtype.text("_data") not in known:
+            raise dtype.error("_data", f"must be one of {', '.join(known)}")
+        bits = known[dtype.text("_data")]
+    whole = TorchaoFormat(bits)
+    return StoredQuantization("torchao", (whole,), lambda _: whole)
+
+
 def _wildcard(text: str) -> re.Pattern[str]:
     return re.compile(translate(text))
 
@@ -257,6 +338,8 @@ _METHODS: dict[str, Callable[[ConfigFields], StoredQuantization]] = {
     "compressed-tensors": _compressed_tensors,
     "fp8": _fp8,
     "modelopt": _modelopt,
+    "hqq": _hqq,
+    "torchao": _torchao,
 }
 
 

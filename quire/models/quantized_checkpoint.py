@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +12,15 @@ from quire.core.errors import WeightMismatchError
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
 from quire.models.checkpoint import Checkpoint
-from quire.models.quantization_config import StoredQuantization
+from quire.models.quantization_config import OWN, StoredQuantization
 from quire.models.safetensors_file import TensorEntry
 from quire.models.weight_names import WeightNames
 from quire.quantization.formats.stored_matrix import StoredMatrix, StoredPart, WeightFormat
+
+#: Scales of activations and of the KV cache, such as ``self_attn.attn.k_scale``: no product of
+#: ours rounds either.
+OF_ACTIVATIONS = re.compile(r".*\.(input_scale|input_zero_point|input_global_scale)")
+OF_CACHE = re.compile(r".*\.self_attn\.(\w+\.)?(k|v|q|kv)_(scale|zero_point)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,9 @@ class QuantizedCheckpoint:
                 "together."
             )
         taken = {name for entry in self._matrices.values() for name in entry.names}
-        self._plain = stored.names - taken
+        self._activation_scales = {name for name in stored.names if OF_ACTIVATIONS.fullmatch(name)}
+        self._cache_scales = {name for name in stored.names if OF_CACHE.fullmatch(name)}
+        self._plain = stored.names - taken - self._activation_scales - self._cache_scales
 
     @property
     def path(self) -> Path:
@@ -88,10 +96,18 @@ class QuantizedCheckpoint:
         return self._stored.weight_names(architecture)
 
     def notices(self) -> list[str]:
-        """Return how many matrices are quantized."""
+        """Return how many matrices are quantized, and what of them has no use."""
         forms = Counter(str(entry.form) for entry in self._matrices.values())
         kinds = "; ".join(f"{number} in {form}" for form, number in forms.most_common())
-        return [f"quantized by {self._quantization.method}: {kinds}"]
+        notices = [f"quantized by {self._quantization.method}: {kinds}"]
+        notices += self._quantization.notices
+        if self._activation_scales:
+            count = len(self._activation_scales)
+            notices.append(f"{count} scales of activations are not used: {OWN}")
+        if self._cache_scales:
+            count = len(self._cache_scales)
+            notices.append(f"{count} scales of the KV cache are not used: it has its own")
+        return notices
 
     def entry(self, name: str) -> TensorEntry | MatrixEntry:
         """Return shape and size of a tensor."""

@@ -17,7 +17,7 @@ from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.gguf_checkpoint import GgufCheckpoint
 from quire.models.gguf_file import open_gguf
-from quire.models.quantization_config import read_quantization
+from quire.models.quantization_config import SETTINGS_FILES, read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.weight_map import WeightMap
 from quire.models.weight_names import WeightNames
@@ -97,7 +97,16 @@ def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
     if path.is_file():
         return GgufCheckpoint(open_gguf(path), config)
     stored, quantization = Checkpoint(path), read_quantization(path)
-    return stored if quantization is None else QuantizedCheckpoint(stored, quantization)
+    if quantization is not None:
+        return QuantizedCheckpoint(stored, quantization)
+    packed = sorted(name for name in stored.names if name.endswith(".qweight"))
+    if packed:
+        files = ", ".join(SETTINGS_FILES)
+        raise WeightMismatchError(
+            f"[load] {path}: quantized matrices need their settings, quantization_config in "
+            f"config.json or one of {files}; got {packed[0]} and none. Copy that file, too."
+        )
+    return stored
 
 
 def map_weights(source: TensorSource, config: ModelConfig) -> WeightMap:

@@ -18,6 +18,7 @@ from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.quantization.formats.packed_words import unpack_words
 
+Tensors = dict[str, torch.Tensor]
 MODULE = "model.layers.0.mlp.down_proj"
 
 
@@ -151,6 +152,152 @@ def test_bytes_of_compressed_tensors_in_groups(tmp_path: Path, zeros: bool) -> N
     np.testing.assert_array_equal(got.float32(), want)
 
 
+@pytest.mark.parametrize(("bits", "packing"), [(8, "8bit_u8"), (3, "3bit_32"), (2, "2bit_u8")])
+def test_hqq_of_other_bits(tmp_path: Path, bits: int, packing: str) -> None:
+    """Groups of 64 in rows of 96; code r of group g is in element g % elements, highest first."""
+    random = np.random.default_rng(bits)
+    rows, columns, size, per_element = 32, 96, 64, {8: 1, 3: 10, 2: 4}[bits]
+    groups = rows * columns // size
+    codes = random.integers(0, 1 << bits, (groups, size))
+    elements = np.zeros((-(-groups // per_element), size), np.int32 if bits == 3 else np.uint8)
+    for g in range(groups):
+        place = per_element - 1 - g // len(elements)
+        elements[g % len(elements)] |= (codes[g] << place * bits).astype(elements.dtype)
+    scales = random.uniform(0.01, 0.1, (groups, 1)).astype(np.float16)
+    zeros = random.uniform(0, 1 << bits, (groups, 1)).astype(np.float16)
+    tensors = {
+        "W_q": torch.from_numpy(elements),
+        "scale": torch.from_numpy(scales),
+        "zero": torch.from_numpy(zeros),
+        "shape": torch.tensor([rows, columns]),
+        "nbits": torch.tensor(bits, dtype=torch.int32),
+        "axis": torch.tensor(1, dtype=torch.int32),
+        "packing": torch.frombuffer(bytearray(packing.encode()), dtype=torch.uint8),
+    }
+    got = read(tmp_path, {"quant_method": "hqq"}, tensors)
+    want = (codes.astype(np.float32) - zeros) * scales.astype(np.float32)
+    np.testing.assert_array_equal(got.float32(), want.reshape(rows, columns))
+
+
+def int4(random: np.random.Generator, **changes: np.ndarray) -> tuple[Tensors, np.ndarray]:
+    """Return the parts of a pack-quantized matrix (32, 96) in groups of 32, and its values."""
+    words = random.integers(-(2**31), 2**31, (32, 12), np.int32)
+    scales = random.uniform(0.01, 0.1, (32, 3)).astype(np.float16)
+    parts = {"weight_packed": words, "weight_scale": scales, "weight_shape": np.array([32, 96])}
+    codes = np.array([bit_string(row, 4, 96) for row in words])
+    want = (codes - 8).astype(np.float32) * scales.astype(np.float32).repeat(32, 1)
+    return {name: torch.from_numpy(part) for name, part in (parts | changes).items()}, want
+
+
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+CT: dict[str, Any] = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": INT4}},
+}
+
+
+def test_groups_of_minus_one_are_runs_of_inputs(tmp_path: Path) -> None:
+    tensors, want = int4(np.random.default_rng(0), weight_g_idx=np.full(96, -1, np.int32))
+    got = read(tmp_path, CT, tensors)
+    assert got.input_order is None
+    np.testing.assert_array_equal(got.float32(), want)
+
+
+def test_some_groups_of_minus_one_are_refused(tmp_path: Path) -> None:
+    groups = np.arange(96, dtype=np.int32) // 32
+    groups[7] = -1
+    with pytest.raises(WeightMismatchError, match="weight_g_idx must name groups 0..2"):
+        read(tmp_path, CT, int4(np.random.default_rng(0), weight_g_idx=groups)[0])
+
+
+def test_formats_of_compressed_tensors_mixed(tmp_path: Path) -> None:
+    """One group of modules in int4, one in FP8, the rest floats; each group has its format."""
+    random = np.random.default_rng(0)
+    packed, want = int4(random)
+    weight, scale = e4m3(random, 64, 96), torch.rand(64, 1)
+    fp8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    inputs = fp8 | {"strategy": "token", "dynamic": True}
+    groups = {
+        "group_0": {"targets": ["re:.*down_proj"], "weights": INT4, "format": "pack-quantized"},
+        "group_1": {
+            "targets": ["re:.*q_proj"],
+            "weights": fp8,
+            "format": "float-quantized",
+            "input_activations": inputs,
+        },
+    }
+    settings = CT | {"format": "mixed-precision", "config_groups": groups, "ignore": ["lm_head"]}
+    settings |= {"kv_cache_scheme": fp8, "sparsity_config": {"format": "dense"}}
+    settings |= {"transform_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": settings}))
+    attention = "model.layers.0.self_attn"
+    scales = ("k_scale", "attn.k_scale", "k_proj.k_scale", "v_proj.v_scale")
+    named = {f"{MODULE}.{part}": tensor for part, tensor in packed.items()}
+    named |= {f"{attention}.{name}": torch.ones(1) for name in scales}
+    named |= {
+        f"{attention}.q_proj.weight": weight,
+        f"{attention}.q_proj.weight_scale": scale,
+        f"{attention}.q_proj.input_scale": torch.ones(1),
+        "lm_head.weight": torch.zeros(32, 64),
+    }
+    save_file(named, tmp_path / "model.safetensors")
+    quantization = read_quantization(tmp_path)
+    assert quantization is not None
+    checkpoint = QuantizedCheckpoint(Checkpoint(tmp_path), quantization)
+    query = f"{attention}.q_proj.weight"
+    assert checkpoint.names == {f"{MODULE}.weight", query, "lm_head.weight"}
+    down, q = checkpoint.tensor(f"{MODULE}.weight"), checkpoint.tensor(query)
+    assert isinstance(down, QuantizedTensor)
+    assert isinstance(q, QuantizedTensor)
+    np.testing.assert_array_equal(down.float32(), want)
+    np.testing.assert_array_equal(q.float32(), weight.float().numpy() * scale.numpy())
+    first, *others = checkpoint.notices()
+    assert first.startswith("quantized by compressed-tensors: ")
+    assert others == [
+        "kv_cache_scheme is not used: the cache has the type of --kv-cache-dtype",
+        "activations are not rounded to 8-bit float as group_1 asks: they stay in the engine's "
+        "own precision",
+        "1 scales of activations are not used: they stay in the engine's own precision",
+        "4 scales of the KV cache are not used: it has its own",
+    ]
+
+
+def test_settings_of_autogptq_in_a_file_of_their_own(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    words = random.integers(-(2**31), 2**31, (12, 32), np.int32)
+    scales = random.uniform(0.01, 0.1, (3, 32)).astype(np.float16)
+    zeros = np.full((3, 4), 0x77777777, np.int32)
+    tensors = {"qweight": words, "qzeros": zeros, "scales": scales}
+    settings = {"bits": 4, "group_size": 32, "desc_act": False, "sym": True}
+    parts = {name: torch.from_numpy(part) for name, part in tensors.items()}
+    got = read(tmp_path, settings, parts, "quantize_config.json")
+    codes = np.array([bit_string(words[:, n], 4, 96) for n in range(32)])
+    want = (codes - 8).astype(np.float32) * scales.T.astype(np.float32).repeat(32, 1)
+    np.testing.assert_array_equal(got.float32(), want)
+
+
+def test_settings_of_autoawq_in_a_file_of_their_own(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    words = random.integers(-(2**31), 2**31, (96, 4), np.int32)
+    zero_words = random.integers(-(2**31), 2**31, (3, 4), np.int32)
+    scales = random.uniform(0.01, 0.1, (3, 32)).astype(np.float16)
+    tensors = {"qweight": words, "qzeros": zero_words, "scales": scales}
+    settings = {"zero_point": True, "q_group_size": 32, "w_bit": 4, "version": "GEMM"}
+    parts = {name: torch.from_numpy(part) for name, part in tensors.items()}
+    got = read(tmp_path, settings, parts, "quant_config.json")
+    place = [0, 4, 1, 5, 2, 6, 3, 7]
+    spread = [8 * (n // 8) + place[n % 8] for n in range(32)]
+    codes, zeros = (
+        np.array([bit_string(row, 4, 32) for row in packed])[:, spread]
+        for packed in (words, zero_words)
+    )
+    want = (codes - zeros.repeat(32, 0)).astype(np.float32) * scales.astype(np.float32).repeat(
+        32, 0
+    )
+    np.testing.assert_array_equal(got.float32(), want.T)
+
+
 NAN8 = torch.full((64, 96), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn)
 ZERO8 = torch.zeros(64, 96, dtype=torch.uint8).view(torch.float8_e4m3fn)
 FP8 = {"quant_method": "fp8"}
@@ -211,9 +358,13 @@ def test_parts_out_of_range_are_refused(
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "must be gptq or"),
         ({"quant_method": "compressed-tensors"}, "config_groups is required"),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {}}}, "must quantize"),
+        (CT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "must be dense"),
+        (CT | {"transform_config": {"config_groups": {"R1": {}}}}, "rotations are not done"),
+        (CT | {"kv_cache_scheme": 8}, "kv_cache_scheme must be an object"),
+        ({"quant_method": "gptq", "bits": 4, "is_marlin_format": True}, "must be false"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "quant_algo must be FP8 or NVFP4"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_settings_out_of_range_are_refused(
     tmp_path: Path, settings: dict[str, Any], message: str

@@ -12,7 +12,7 @@ mxfp4-pack-quantized weight_packed  (N, K / 2) uint8
                      weight_scale   (N, K / 32) uint8   powers of two
 all others           weight_scale   (1,), (N, 1), (N, G), or of blocks (N / block, K / block)
                      weight_zero_point   of the scale's shape; packed along N where codes are
-                     weight_g_idx   (K,) the group of each input
+                     weight_g_idx   (K,) the group of each input, or -1 for all: runs of inputs
 ```
 Source: the package compressed-tensors (compressors).
 """
@@ -87,7 +87,7 @@ class PackedIntegers:
         groups = -(-columns // size)
         words = matrix.part("weight_packed", "I32").read()
         codes = unpack_words(words, self.bits, columns)
-        order = input_order(matrix, "weight_g_idx", columns, size)
+        order = _order(matrix, columns, size)
         zero: int | None = 1 << self.bits - 1
         zeros = None
         if "weight_zero_point" in matrix.parts:
@@ -104,6 +104,13 @@ class PackedIntegers:
             zeros=None if zeros is None or zero is not None else np.ascontiguousarray(zeros),
             input_order=order,
         )
+
+
+def _order(matrix: StoredMatrix, columns: int, size: int) -> np.ndarray | None:
+    part = "weight_g_idx"
+    if part in matrix.parts and (matrix.array(part, (columns,), "I32", "I64") == -1).all():
+        return None
+    return input_order(matrix, part, columns, size)
 
 
 @dataclass(frozen=True, slots=True)

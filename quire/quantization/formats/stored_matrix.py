@@ -126,15 +126,15 @@ class WeightFormat(Protocol):
         ...
 
 
-def whole_shape(matrix: StoredMatrix, dtype: str) -> tuple[int, int]:
-    """Return (N, K) of a matrix whose ``weight`` has an element for each of its own.
+def whole_shape(matrix: StoredMatrix, dtype: str, part: str = "weight") -> tuple[int, int]:
+    """Return (N, K) of a matrix of which a part has an element for each of its own.
 
     Raises:
         WeightMismatchError: It has not.
     """
-    shape = matrix.part("weight", dtype).shape
+    shape = matrix.part(part, dtype).shape
     if len(shape) != 2 or 0 in shape:
-        raise matrix.error("weight must be (N, K), not empty", shape)
+        raise matrix.error(f"{part} must be (N, K), not empty", shape)
     return shape[0], shape[1]
 
 
