@@ -34,7 +34,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--bits", type=int, default=4, show_default=True, metavar="2|3|4|8")
 @click.option("--group-size", type=int, default=128, show_default=True, metavar="N",
     help="Inputs that share a scale; -1 for all of a row.")  # fmt: skip
-@click.option("--asymmetric", is_flag=True, help="A zero for each group, too.")
+@click.option("--asymmetric/--symmetric", default=None,
+    help="A zero for each group, too.  [default: with --format awq]")  # fmt: skip
 @click.option("--act-order", is_flag=True, help="gptq: inputs by their size, the largest first.")
 @click.option("--damping", type=float, default=0.01, show_default=True, metavar="F",
     help="gptq: share of the inputs' mean square that is added.")  # fmt: skip
@@ -65,8 +66,10 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
     from quire.quantizing.stored_format import FORMATS as STORED
     from quire.quantizing.unfinished import Unfinished
 
-    recipe = _recipe(asked)
     name = asked["format_name"] or ("awq" if asked["method"] == "awq" else "gptq")
+    if asked["asymmetric"] is None:
+        asked["asymmetric"] = name == "awq"
+    recipe = _recipe(asked)
     folder = resolve_model(source)
     if folder.is_file():
         raise ConfigError(f"[quantize] SOURCE must be a folder of safetensors; got file {folder}.")

@@ -133,6 +133,4 @@ def _read(flag: str, path: Path) -> str:
         return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(
-            f"{flag} must be a file of UTF-8 text; got {path}: {reason}."
-        ) from None
+        raise ConfigError(f"{flag} must be a file of UTF-8 text; got {path}: {reason}.") from None

@@ -69,7 +69,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, TensorData]) -> Iterator
             for name, tensor in tensors.items():
                 elements = tensor.read()
                 assert elements.nbytes == tensor.nbytes, (name, elements.nbytes, tensor.nbytes)
-                file.write(memoryview(elements.reshape(-1)).cast("B"))
+                elements.tofile(file)
                 tensor.release()
                 done += tensor.nbytes
                 yield done

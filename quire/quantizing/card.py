@@ -52,9 +52,13 @@ def model_card(facts: CardFacts, result: Result, format_name: str) -> str:
         parts += ["\n".join(f"- {notice}." for notice in result.notices)]
     parts += ["## Measured", *(facts.measured or ["Quality was not measured: `quire eval` does."])]
     parts += ["## Error of each layer", _error_text(bool(facts.calibration)), _table(result.errors)]
-    return "\n\n".join(parts).replace("---\n\nbase", "---\nbase").replace(
-        "\n\ntags", "\ntags"
-    ).replace("]\n\n---", "]\n---") + "\n"
+    return (
+        "\n\n".join(parts)
+        .replace("---\n\nbase", "---\nbase")
+        .replace("\n\ntags", "\ntags")
+        .replace("]\n\n---", "]\n---")
+        + "\n"
+    )
 
 
 def _error_text(calibrated: bool) -> str:

@@ -134,7 +134,7 @@ class LayerRunner:
             keep: Write what comes out to ``states``.
             on_tokens: Called with the tokens of each step.
         """
-        backend: Backend = ObservedBackend(self._backend, observer)  # type: ignore[assignment]
+        backend: Backend = ObservedBackend(self._backend, observer)
         builder = self._builder(backend, replaced)
         config = self._opened.config
         first_norm = builder.norm(self._opened.weights.attention_norm(layer))

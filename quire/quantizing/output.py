@@ -64,8 +64,8 @@ def write_weights(
 
 def write_config(out: Path, source: Path, quantization: Mapping[str, Any]) -> None:
     """Write the source's ``config.json`` with ``quantization_config``."""
-    values = {key: value for key, value in read_json(source / "config.json").items()}
-    values = {key: value for key, value in values.items() if key not in KEYS}
+    stored = read_json(source / "config.json")
+    values = {key: value for key, value in stored.items() if key not in KEYS}
     values["quantization_config"] = quantization
     _write(out / "config.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 

@@ -117,13 +117,13 @@ class LayerQuantizer:
             for begin in range(0, len(weight), ERROR_ROWS)
         ]
         with ThreadPoolExecutor(self._threads) as pool:
-            made = list(pool.map(lambda piece: quantize_rtn(*piece, scheme.grid), pieces))
+            made = list(
+                pool.map(lambda piece: quantize_rtn(piece[0], piece[1], scheme.grid), pieces)
+            )
         return [_joined([part for part in made if part.name == module]) for module in modules]
 
 
-def relative_error(
-    weight: np.ndarray, made: QuantizedTensor, products: np.ndarray | None
-) -> float:
+def relative_error(weight: np.ndarray, made: QuantizedTensor, products: np.ndarray | None) -> float:
     """Return the square of a matrix's error over the square of the matrix.
 
     Args:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from quire.kernels.backend import Backend
 from quire.kernels.host_tensor import HostTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.file_state import file_state
-from quire.models.loader import OpenedCheckpoint, open_checkpoint
+from quire.models.loader import open_checkpoint
 from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantizing.input_sums import InputSums
 from quire.quantizing.layer_runner import LayerRunner
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
+from quire.quantizing.scale_layer import LayerScaler
 from quire.quantizing.scheme import CALIBRATED, Recipe, Scheme
 from quire.quantizing.stored_format import StoredFormat
 from quire.quantizing.unfinished import Unfinished, stored_data
@@ -163,7 +165,7 @@ class Run:
                 if runner is not None and states is not None and layer + 1 < config.num_layers:
                     share = PASS / runner.num_tokens
                     values = unfinished.values(layer)
-                    runner.run(layer, states, values, on_tokens=lambda n: step(n * share))
+                    runner.run(layer, states, values, on_tokens=partial(step.part, share))
                 step.end()
         for layer in range(config.num_layers):
             report = unfinished.report(layer)
@@ -180,21 +182,25 @@ class Run:
         unfinished: Unfinished,
         step: _Step,
     ) -> None:
-        linears, sums = self._linears[layer], InputSums()
+        linears = self._linears[layer]
+        sums = InputSums(0 if runner is None else runner.num_tokens)
         modules = [module for linear in linears for module in linear.modules]
         schemes = {m: self.schemes[m] for m in modules if m in self.schemes}
         if runner is not None and any(s.method in CALIBRATED for s in schemes.values()):
             assert states is not None
             share = PASS / runner.num_tokens
-            runner.run(
-                layer, states, {}, sums.add, keep=False, on_tokens=lambda n: step(n * share)
-            )
+            runner.run(layer, states, {}, sums.add, keep=False, on_tokens=partial(step.part, share))
         total = sum(sum(linear.rows) * linear.columns for linear in linears)
-        solver = LayerQuantizer(
-            schemes, backend.threads, lambda count: step(SOLVE * count / total)
-        )
-        result = solver.quantize(linears, _Weights(self._stored), sums)
-        tensors = {
+        solver = LayerQuantizer(schemes, backend.threads, lambda count: step(SOLVE * count / total))
+        weights: Mapping[str, np.ndarray] = _Weights(self._stored)
+        tensors: dict[str, TensorData] = {}
+        if any(scheme.method == "awq" for scheme in schemes.values()):
+            matrices = {module: weights[module] for module in schemes}
+            scaler = LayerScaler(self._opened.weights, self._stored, schemes, backend.threads)
+            scaled = scaler.scale(layer, matrices, sums)
+            weights, tensors = scaled.weights, scaler.stored(scaled)
+        result = solver.quantize(linears, weights, sums)
+        tensors |= {
             f"{module}.{part}": tensor_data(array)
             for module, matrix in result.matrices.items()
             for part, array in self._job.format.store(matrix).items()
@@ -234,6 +240,10 @@ class _Step:
     def __call__(self, amount: float) -> None:
         self._done += amount
         self._advance(amount, self._remark)
+
+    def part(self, share: float, count: int) -> None:
+        """Move by a number of things that have a share each."""
+        self(share * count)
 
     def end(self) -> None:
         """Move to the layer's end."""

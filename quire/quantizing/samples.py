@@ -38,7 +38,9 @@ def choose_samples(
             f"[quantize] --sample-length must be over {len(start)}, the model's start of a text; "
             f"got {length}."
         )
-    stream = np.concatenate([np.asarray(text, np.int32) for text in texts] or [np.empty(0)])
+    stream = np.concatenate(
+        [np.asarray(text, np.int32) for text in texts] or [np.empty(0, np.int32)]
+    )
     whole = len(stream) // room
     if whole == 0:
         if len(stream) < 2:

@@ -149,8 +149,8 @@ def _gptq_config(schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
     version_2 = {not scheme.symmetric for scheme in schemes.values()}
     if len(version_2) > 1:
         raise ConfigError(
-            "[quantize] --format gptq stores zeros of all matrices alike; got a recipe of symmetric "
-            "and asymmetric ones. Use --format compressed-tensors."
+            "[quantize] --format gptq stores zeros of all matrices alike; got a recipe of "
+            "symmetric and asymmetric ones. Use --format compressed-tensors."
         )
     dynamic: dict[str, Any] = {_exact("-:", name): {} for name in floats}
     for scheme in others:

@@ -139,9 +139,9 @@ class Unfinished:
             return {}
         stored, quantization = Checkpoint(path), read_quantization(path)
         source: Checkpoint | QuantizedCheckpoint = stored
-        if quantization is not None and any(
-            name.endswith(f".{form.marker}") for name in stored.names for form in quantization.formats
-        ):
+        formats = quantization.formats if quantization is not None else ()
+        markers = tuple(f".{form.marker}" for form in formats)
+        if quantization is not None and any(name.endswith(markers) for name in stored.names):
             source = QuantizedCheckpoint(stored, quantization)
         return {name: source.tensor(name).float32() for name in source.names}
 
