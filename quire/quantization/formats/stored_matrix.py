@@ -199,7 +199,7 @@ def group_zeros(matrix: QuantizedTensor) -> np.ndarray:
 
 
 def in_order_of_inputs(matrix: QuantizedTensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes (N, K) with a column for each input in turn, and each input's group (K,) int32."""
+    """Return codes (N, K), a column for each input in turn, and inputs' groups (K,) int32."""
     columns = matrix.codes.shape[1]
     runs = (np.arange(columns) // matrix.group_size).astype(np.int32)
     if matrix.input_order is None:

@@ -60,7 +60,8 @@ def search_scales(
 
 
 def _scales(magnitudes: np.ndarray, alpha: float) -> np.ndarray:
-    scales = np.maximum(magnitudes.astype(np.float32) ** np.float32(alpha), SMALLEST)
+    scales: np.ndarray = magnitudes.astype(np.float32) ** np.float32(alpha)
+    np.maximum(scales, SMALLEST, out=scales)
     scales /= np.sqrt(scales.max() * scales.min())
     return scales
 
