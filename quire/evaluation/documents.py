@@ -108,6 +108,7 @@ def _read_lines(
     flag: str, path: Path, read: Callable[[int, dict[str, Any]], T | Reason]
 ) -> list[T]:
     found: list[T] = []
+    command, name = flag.split(" ", 1)
     # Not splitlines(): JSON text may hold U+2028 as it is.
     for number, line in enumerate(_read(flag, path).split("\n"), 1):
         if not line.strip():
@@ -119,7 +120,7 @@ def _read_lines(
             value = f"JSON ({error})"
         if isinstance(value, str):
             raise ConfigError(
-                f"{flag} must have on each line {value}; got {line.strip()[:60]!r} in line "
+                f"{command} each line of {name} must hold {value}; got {line.strip()[:60]!r} in line "
                 f"{number} of {path}."
             )
         found.append(value)
