@@ -120,8 +120,8 @@ def _read_lines(
             value = f"JSON ({error})"
         if isinstance(value, str):
             raise ConfigError(
-                f"{command} each line of {name} must hold {value}; got {line.strip()[:60]!r} in line "
-                f"{number} of {path}."
+                f"{command} each line of {name} must hold {value}; got {line.strip()[:60]!r} in "
+                f"line {number} of {path}."
             )
         found.append(value)
     if not found:
