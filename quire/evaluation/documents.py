@@ -49,19 +49,23 @@ class Question:
     answer: int | None
 
 
-def read_documents(path: Path) -> list[Document]:
+def read_documents(path: Path, flag: str = "[eval] --perplexity") -> list[Document]:
     """Return the texts of a file: the whole of it, or one a line of ``.jsonl``.
 
     A line is an object with ``text`` or ``messages``; its other fields have no meaning here.
+
+    Args:
+        path: The file.
+        flag: Which command's flag names it, for messages.
 
     Raises:
         ConfigError: The file cannot be read or is empty, or a line is no such object.
     """
     if path.suffix.lower() in JSON_LINES:
-        return _read_lines("--perplexity", path, _document)
-    text = _read("--perplexity", path)
+        return _read_lines(flag, path, _document)
+    text = _read(flag, path)
     if not text.strip():
-        raise ConfigError(f"[eval] --perplexity must hold text; got {path}, which is empty.")
+        raise ConfigError(f"{flag} must hold text; got {path}, which is empty.")
     return [Document(1, text)]
 
 
@@ -71,7 +75,7 @@ def read_questions(path: Path) -> list[Question]:
     Raises:
         ConfigError: The file cannot be read or is empty, or a line is no such object.
     """
-    return _read_lines("--choices", path, _question)
+    return _read_lines("[eval] --choices", path, _question)
 
 
 def _document(line: int, entry: dict[str, Any]) -> Document | Reason:
@@ -104,6 +108,7 @@ def _read_lines(
     flag: str, path: Path, read: Callable[[int, dict[str, Any]], T | Reason]
 ) -> list[T]:
     found: list[T] = []
+    command, name = flag.split(" ", 1)
     # Not splitlines(): JSON text may hold U+2028 as it is.
     for number, line in enumerate(_read(flag, path).split("\n"), 1):
         if not line.strip():
@@ -115,12 +120,12 @@ def _read_lines(
             value = f"JSON ({error})"
         if isinstance(value, str):
             raise ConfigError(
-                f"[eval] each line of {flag} must hold {value}; got {line.strip()[:60]!r} in line "
-                f"{number} of {path}."
+                f"{command} each line of {name} must hold {value}; got {line.strip()[:60]!r} in "
+                f"line {number} of {path}."
             )
         found.append(value)
     if not found:
-        raise ConfigError(f"[eval] {flag} must hold at least one line; got {path}, which is empty.")
+        raise ConfigError(f"{flag} must hold at least one line; got {path}, which is empty.")
     return found
 
 
@@ -129,6 +134,4 @@ def _read(flag: str, path: Path) -> str:
         return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(
-            f"[eval] {flag} must be a file of UTF-8 text; got {path}: {reason}."
-        ) from None
+        raise ConfigError(f"{flag} must be a file of UTF-8 text; got {path}: {reason}.") from None

@@ -73,7 +73,7 @@ def load_model(
         ConfigError: ``dtype``, ``plan`` or ``max_model_len`` does not fit the model, or the context
             does not fit in memory.
     """
-    opened = _open(Path(path), dtype, max_model_len)
+    opened = open_checkpoint(Path(path), dtype, max_model_len)
     plan = plan or QuantizationPlan()
     plan.check_overrides(_modules(opened.weights))
     cache = opened.open_cache(packed_weights_cache, backend, plan.held)
@@ -106,7 +106,7 @@ def load_rounded(
     Raises:
         ModelLoadError, ConfigError: As of :func:`load_model`.
     """
-    opened = _open(Path(path), target.config.dtype, target.max_model_len)
+    opened = open_checkpoint(Path(path), target.config.dtype, target.max_model_len)
     # What is shared is not in the file: it is not that of the plan without a target.
     settings = f"{plan.held} next to {sorted(map(str, target.held.linears))}"
     cache = opened.open_cache(packed_weights_cache, target.backend, settings)
@@ -114,7 +114,7 @@ def load_rounded(
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class OpenedCheckpoint:
     """A checkpoint whose tensors are those of its model.
 
     Attributes:
@@ -147,14 +147,15 @@ class _Opened:
     ) -> Decoder:
         if cache is not None:
             cache.wait()
-        builder = _Builder(backend, self, plan, cache, on_progress, shared)
+        builder = ModelBuilder(backend, self, plan, cache, on_progress, shared)
         with cache or nullcontext():
             parts = builder.decoder_parts(self.max_model_len)
             builder.report()
         return Decoder(self.config, backend, self.max_model_len, parts)
 
 
-def _open(path: Path, dtype: str, max_model_len: int | None) -> _Opened:
+def open_checkpoint(path: Path, dtype: str, max_model_len: int | None) -> OpenedCheckpoint:
+    """Read the configuration and check names and shapes; arguments are :func:`load_model`'s."""
     stored = read_model_config(path)
     config = _settle(stored, dtype, max_model_len)
     tensors = open_tensors(path, config)
@@ -165,7 +166,7 @@ def _open(path: Path, dtype: str, max_model_len: int | None) -> _Opened:
     # Floats of several types are held as they are stored, unless a type was asked for.
     keeps_types = tensors.mixes_types and config.dtype == stored.dtype
     max_model_len = max_model_len or config.max_position_embeddings
-    return _Opened(path, config, keeps_types, tensors, weights, max_model_len)
+    return OpenedCheckpoint(path, config, keeps_types, tensors, weights, max_model_len)
 
 
 def _settle(config: ModelConfig, dtype: str, max_model_len: int | None) -> ModelConfig:
@@ -216,13 +217,13 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
     log.info("%s: %s repeats the tied embedding and is not read again", checkpoint.path, head)
 
 
-class _Builder:
+class ModelBuilder:
     """Takes tensors from the checkpoint, gives their pages back, and adds up what was made."""
 
     def __init__(
         self,
         backend: Backend,
-        opened: _Opened,
+        opened: OpenedCheckpoint,
         plan: QuantizationPlan,
         cache: PackedWeightsCache | None,
         on_progress: Progress | None,
@@ -256,9 +257,9 @@ class _Builder:
         is_head = tied and self._shared.embedding is None
         head = embedding if is_head else self.linear(weights.head(), shared)
         positions = self.parameter(weights.positions()) if config.learned_positions else None
-        rope = self._rope(config, max_model_len)
+        rope = self.rope(config, max_model_len)
         first_norm = self.norm(weights.attention_norm(0))
-        layers = [self._layer(config, layer, rope) for layer in range(config.num_layers)]
+        layers = [self.layer(config, layer, rope) for layer in range(config.num_layers)]
         self.made.embedding = embedding
         return DecoderParts(
             embedding, positions, first_norm, layers, head, self.made, self.weight_bytes
@@ -382,9 +383,10 @@ class _Builder:
             return LayerNorm(self.backend, weight, bias[0], eps)
         return RMSNorm(self.backend, weight, eps)
 
-    def _layer(
+    def layer(
         self, config: ModelConfig, layer: int, rope: tuple[Array, Array] | None
     ) -> DecoderLayer:
+        """Build one layer, and the norm that comes after it."""
         weights, last = self.weights, layer + 1 == config.num_layers
         qk_norm = None
         if config.qk_norm:
@@ -450,7 +452,8 @@ class _Builder:
             yield self._matrices(weights, self._plan.layers)
             self._finish(*(name for name, _ in weights.shapes()))
 
-    def _rope(self, config: ModelConfig, max_model_len: int) -> tuple[Array, Array] | None:
+    def rope(self, config: ModelConfig, max_model_len: int) -> tuple[Array, Array] | None:
+        """Make the tables of a context; None without rotary positions."""
         if config.rope is None or self._shared.rope is not None:
             return self._shared.rope
         nbytes = rope_table_bytes(config.rope, max_model_len)

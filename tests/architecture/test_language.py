@@ -29,6 +29,7 @@ CLEAN = [
     "quire/llm",
     "quire/protocol",
     "quire/quantization",
+    "quire/quantizing",
     "quire/runner",
     "quire/server",
     "quire/text",

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
-from quire.quantization.formats.packed_words import unpack_words
+from quire.quantization.formats.packed_words import pack_words, unpack_words
 from quire.quantization.formats.stored_matrix import (
     FLOATS,
     StoredMatrix,
     columns_per_group,
     common_zero,
+    group_zeros,
     scale_type,
 )
 
@@ -86,3 +87,18 @@ def _unpack(words: np.ndarray) -> np.ndarray:
     codes = unpack_words(words, BITS, words.shape[1] * len(ORDER))
     ordered = codes.reshape(len(words), -1, len(ORDER))[:, :, ORDER]
     return np.ascontiguousarray(ordered.reshape(len(words), -1).T)
+
+
+def store_awq(matrix: QuantizedTensor) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix, N a multiple of 8; :class:`AWQFormat` reads them back."""
+    return {
+        "qweight": _pack(matrix.codes),
+        "qzeros": _pack(group_zeros(matrix)),
+        "scales": np.ascontiguousarray(matrix.scales.T),
+    }
+
+
+def _pack(codes: np.ndarray) -> np.ndarray:
+    """Return (R, N / 8) words of (N, R) uint8."""
+    ordered = codes.T.reshape(codes.shape[1], -1, len(ORDER))[:, :, np.argsort(ORDER)]
+    return pack_words(ordered.reshape(codes.shape[1], -1), BITS)

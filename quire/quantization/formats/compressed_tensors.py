@@ -25,12 +25,14 @@ import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
 from quire.kernels.small_floats import E2M1
-from quire.quantization.formats.packed_words import unpack_words, words_of
+from quire.quantization.formats.packed_words import pack_words, unpack_words, words_of
 from quire.quantization.formats.stored_matrix import (
     FLOATS,
     StoredMatrix,
     columns_per_group,
     common_zero,
+    group_zeros,
+    in_order_of_inputs,
     input_order,
     scale_type,
     whole_shape,
@@ -111,6 +113,22 @@ def _order(matrix: StoredMatrix, columns: int, size: int) -> np.ndarray | None:
     if part in matrix.parts and (matrix.array(part, (columns,), "I32", "I64") == -1).all():
         return None
     return input_order(matrix, part, columns, size)
+
+
+def store_packed_integers(matrix: QuantizedTensor) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix of integers; :class:`PackedIntegers` reads its values back."""
+    codes, groups = in_order_of_inputs(matrix)
+    parts = {
+        "weight_packed": pack_words(codes, matrix.bits),
+        "weight_scale": matrix.scales,
+        "weight_shape": np.array(matrix.shape, np.int64),
+    }
+    if matrix.zeros is not None or matrix.zero != 1 << matrix.bits - 1:
+        packed = pack_words(np.ascontiguousarray(group_zeros(matrix).T), matrix.bits)
+        parts["weight_zero_point"] = np.ascontiguousarray(packed.T)
+    if matrix.input_order is not None:
+        parts["weight_g_idx"] = groups
+    return parts
 
 
 @dataclass(frozen=True, slots=True)

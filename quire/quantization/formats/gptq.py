@@ -16,12 +16,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
-from quire.quantization.formats.packed_words import WORD_BITS, unpack_words, words_of
+from quire.quantization.formats.packed_words import (
+    WORD_BITS,
+    pack_words,
+    unpack_words,
+    words_of,
+)
 from quire.quantization.formats.stored_matrix import (
     FLOATS,
     StoredMatrix,
     columns_per_group,
     common_zero,
+    group_zeros,
+    in_order_of_inputs,
     input_order,
     scale_type,
 )
@@ -88,3 +95,22 @@ class GPTQFormat:
             zeros=np.ascontiguousarray(zeros) if common is None else None,
             input_order=order,
         )
+
+
+def store_gptq(matrix: QuantizedTensor, zeros_less_one: bool = True) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix; :class:`GPTQFormat` reads its values back.
+
+    Args:
+        matrix: Of integers, N and K such that codes of a row and of a column fill words.
+        zeros_less_one: Store zeros as one less (version 1); none may be 0 then.
+    """
+    codes, groups = in_order_of_inputs(matrix)
+    zeros = group_zeros(matrix)
+    assert not zeros_less_one or zeros.min() > 0, matrix.name
+    zeros = zeros - np.uint8(zeros_less_one)
+    return {
+        "qweight": np.ascontiguousarray(pack_words(codes, matrix.bits).T),
+        "qzeros": pack_words(np.ascontiguousarray(zeros.T), matrix.bits),
+        "scales": np.ascontiguousarray(matrix.scales.T),
+        "g_idx": groups,
+    }

@@ -35,6 +35,29 @@ def unpack_words(words: np.ndarray, bits: int, count: int) -> np.ndarray:
     return codes
 
 
+def pack_words(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Put rows of codes together; :func:`unpack_words` is the inverse.
+
+    Args:
+        codes: (R, C) uint8, below ``2 ** bits``.
+        bits: Of a code, 2, 3, 4 or 8.
+
+    Returns:
+        (R, words_of(C, bits)) int32, padded with 0.
+    """
+    rows, count = codes.shape
+    words = words_of(count, bits)
+    packed = np.empty((rows, 4 * words), np.uint8)
+    step = max(1, CHUNK // max(1, words))
+    for first in range(0, rows, step):
+        part = codes[first : first + step]
+        digits = np.zeros((len(part), WORD_BITS * words), np.uint8)
+        for bit in range(bits):
+            digits[:, bit : count * bits : bits] = part >> np.uint8(bit) & np.uint8(1)
+        packed[first : first + step] = np.packbits(digits, axis=1, bitorder="little")
+    return packed.view(np.int32)
+
+
 def words_of(count: int, bits: int) -> int:
     """Return how many words ``count`` codes take."""
     return -(-count * bits // WORD_BITS)

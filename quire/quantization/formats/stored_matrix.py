@@ -189,3 +189,22 @@ def input_order(matrix: StoredMatrix, part: str, columns: int, size: int) -> np.
     if not np.array_equal(groups[order], runs):
         raise matrix.error(f"{part} must give each group {size} inputs", "other counts")
     return order
+
+
+def group_zeros(matrix: QuantizedTensor) -> np.ndarray:
+    """Return the zero of each group, (N, G) uint8."""
+    if matrix.zeros is not None:
+        return matrix.zeros
+    return np.full(matrix.scales.shape, matrix.zero, np.uint8)
+
+
+def in_order_of_inputs(matrix: QuantizedTensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes (N, K), a column for each input in turn, and inputs' groups (K,) int32."""
+    columns = matrix.codes.shape[1]
+    runs = (np.arange(columns) // matrix.group_size).astype(np.int32)
+    if matrix.input_order is None:
+        return matrix.codes, runs
+    codes, groups = np.empty_like(matrix.codes), np.empty_like(runs)
+    codes[:, matrix.input_order] = matrix.codes
+    groups[matrix.input_order] = runs
+    return codes, groups

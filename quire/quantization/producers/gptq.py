@@ -7,6 +7,7 @@ the largest inputs first. N rows, K columns, G groups of columns.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ from quire.quantization.producers.integer_grid import IntegerGrid
 
 #: Columns whose errors reach the columns after them together.
 BLOCK = 128
+#: Rows that are rounded together: results do not depend on how many threads take them.
+ROWS = 1024
 #: How often damping is made ten times as much, where H is not positive definite in float32.
 MAX_TRIES = 4
 
@@ -40,6 +43,7 @@ def quantize_gptq(
     hessian: np.ndarray,
     grid: IntegerGrid,
     settings: GPTQSettings | None = None,
+    threads: int = 1,
 ) -> QuantizedTensor:
     """Round a matrix.
 
@@ -49,6 +53,7 @@ def quantize_gptq(
         hessian: (K, K) float32 or float64, sums of products of inputs; any positive factor.
         grid: The codes.
         settings: None for the defaults.
+        threads: Rows are shared out among.
 
     Raises:
         ModelLoadError: A weight or a sum is infinite or NaN.
@@ -60,7 +65,6 @@ def quantize_gptq(
             f"[quantize] {name}: weights and the sums of its inputs must be finite; got infinity "
             "or NaN. Look at the checkpoint and the calibration text."
         )
-    size = grid.group_size or columns
     hessian = hessian.astype(np.float64)
     silent = np.diagonal(hessian) == 0
     left = np.where(silent, np.float32(0), weight)
@@ -69,8 +73,31 @@ def quantize_gptq(
     if settings.act_order:
         order = np.argsort(-np.diagonal(hessian), kind="stable")
         left, hessian = left[:, order], hessian[np.ix_(order, order)]
-    left = np.asfortranarray(left, np.float32)
     errors_reach = _inverse_root(hessian, settings.damping)
+    chunks = [left[begin : begin + ROWS] for begin in range(0, rows, ROWS)]
+    with ThreadPoolExecutor(max(1, min(threads, len(chunks)))) as pool:
+        parts = list(pool.map(lambda chunk: _round_rows(chunk, errors_reach, grid), chunks))
+    codes, scales, zeros = (np.concatenate(part) for part in zip(*parts, strict=True))
+    shared = grid.symmetric
+    return QuantizedTensor(
+        name=name,
+        bits=grid.bits,
+        group_size=grid.group_size or padded(columns),
+        codes=codes,
+        scales=scales.astype(np.float16),
+        zero=1 << grid.bits - 1 if shared else 0,
+        zeros=None if shared else zeros.astype(np.uint8),
+        input_order=None if order is None else order.astype(np.int32),
+    )
+
+
+def _round_rows(
+    weight: np.ndarray, errors_reach: np.ndarray, grid: IntegerGrid
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return codes (N, K) uint8, scales and zeros (N, G) float32 of rows (N, K)."""
+    rows, columns = weight.shape
+    size = grid.group_size or columns
+    left = np.array(weight, np.float32, order="F")
     codes = np.empty((rows, columns), np.uint8, order="F")
     groups = -(-columns // size)
     scales, zeros = np.empty((rows, groups), np.float32), np.empty((rows, groups), np.float32)
@@ -90,17 +117,7 @@ def quantize_gptq(
             reach = errors_reach[column, column + 1 : end]
             left[:, column + 1 : end] -= error[:, None] * reach
         left[:, end:] -= errors @ errors_reach[begin:end, end:]
-    shared = grid.symmetric
-    return QuantizedTensor(
-        name=name,
-        bits=grid.bits,
-        group_size=grid.group_size or padded(columns),
-        codes=np.ascontiguousarray(codes),
-        scales=scales.astype(np.float16),
-        zero=1 << grid.bits - 1 if shared else 0,
-        zeros=None if shared else zeros.astype(np.uint8),
-        input_order=None if order is None else order.astype(np.int32),
-    )
+    return np.ascontiguousarray(codes), scales, zeros
 
 
 def _inverse_root(hessian: np.ndarray, damping: float) -> np.ndarray:

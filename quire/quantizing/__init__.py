@@ -1,0 +1,1 @@
+"""Quantized checkpoints made from checkpoints of floats, layer by layer."""

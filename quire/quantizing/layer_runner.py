@@ -1,0 +1,191 @@
+"""One decoder layer at a time over all calibration samples: what goes in, and what comes out.
+
+T tokens of all samples, D model dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.kernels.backend import Backend
+from quire.kernels.block_matrix import BlockMatrix
+from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.layers.workspace import Workspace
+from quire.models.held_weights import HeldWeights
+from quire.models.loader import ModelBuilder, OpenedCheckpoint
+from quire.models.tensor_source import Entry, TensorSource
+from quire.models.weight_names import WeightNames
+from quire.quantization.plan import QuantizationPlan
+from quire.quantizing.observed_backend import ObservedBackend, Observer
+
+BLOCK_SIZE = 32
+#: Tokens that are computed together; a longer sample is alone.
+STEP_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedTensors:
+    """A checkpoint some of whose tensors have other values.
+
+    Attributes:
+        stored: The checkpoint.
+        replaced: Float32 values by name.
+    """
+
+    stored: TensorSource
+    replaced: Mapping[str, np.ndarray]
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.stored.path
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all tensors."""
+        return self.stored.names
+
+    @property
+    def mixes_types(self) -> bool:
+        """Whether matrices of different types are usual."""
+        return self.stored.mixes_types
+
+    def weight_names(self, architecture: str) -> WeightNames:
+        """Return what the tensors are called."""
+        return self.stored.weight_names(architecture)
+
+    def notices(self) -> list[str]:
+        """Return nothing."""
+        return []
+
+    def entry(self, name: str) -> Entry:
+        """Return shape and size as they are stored."""
+        return self.stored.entry(name)
+
+    def tensor(self, name: str) -> HostTensor | BlockMatrix | QuantizedTensor:
+        """Return the other values, or a view of what is stored."""
+        other = self.replaced.get(name)
+        return self.stored.tensor(name) if other is None else HostTensor(name, "float32", other)
+
+    def release(self, name: str) -> None:
+        """Give the pages of a tensor back."""
+        self.stored.release(name)
+
+
+class LayerRunner:
+    """Computes layers of a checkpoint of floats, each sample by itself.
+
+    Args:
+        opened: Held as float32, of at least the longest sample's context.
+        backend: Computes; activations are float32 numpy arrays.
+        samples: Token ids, (length,) int32 each.
+    """
+
+    def __init__(
+        self, opened: OpenedCheckpoint, backend: Backend, samples: Sequence[np.ndarray]
+    ) -> None:
+        self._opened, self._backend = opened, backend
+        self._batches = [_batch(step) for step in _steps(samples)]
+        self.num_tokens = sum(map(len, samples))
+        self._token_ids = np.concatenate(samples)
+        config = opened.config
+        longest = max(len(batch.input_ids) for batch in self._batches)
+        blocks = max(int(batch.block_tables.max()) for batch in self._batches) + 1
+        spec = KVCacheSpec(1, config.num_kv_heads, config.head_dim, BLOCK_SIZE, "float32")
+        self._kv_cache = backend.kv_cache(spec, blocks)
+        self._workspace = Workspace(backend, config, longest)
+        builder = self._builder(backend, {})
+        self._rope = builder.rope(config, opened.max_model_len)
+
+    def embed(self, states: np.ndarray) -> None:
+        """Write the samples' embeddings to ``states`` (T, D) float32."""
+        name = f"{self._opened.weights.names.embedding}.weight"
+        table = self._opened.tensors.tensor(name)
+        assert isinstance(table, HostTensor), table
+        for begin in range(0, len(states), STEP_TOKENS):
+            ids = self._token_ids[begin : begin + STEP_TOKENS]
+            states[begin : begin + STEP_TOKENS] = replace(table, array=table.array[ids]).float32()
+        self._opened.tensors.release(name)
+
+    def run(
+        self,
+        layer: int,
+        states: np.ndarray,
+        replaced: Mapping[str, np.ndarray],
+        observer: Observer | None = None,
+        *,
+        keep: bool = True,
+        on_tokens: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """Compute a layer.
+
+        Args:
+            layer: Which one.
+            states: (T, D) float32, what it is given.
+            replaced: Values that tensors of the layer have instead of the checkpoint's.
+            observer: Sees the inputs of all linears.
+            keep: Write what comes out to ``states``.
+            on_tokens: Called with the tokens of each step.
+        """
+        backend: Backend = ObservedBackend(self._backend, observer)
+        builder = self._builder(backend, replaced)
+        config = self._opened.config
+        first_norm = builder.norm(self._opened.weights.attention_norm(layer))
+        made = builder.layer(config, layer, self._rope)
+        begin = 0
+        for batch in self._batches:
+            rows = slice(begin, begin + len(batch.input_ids))
+            begin = rows.stop
+            plans = [made.attention.plan(batch, self._kv_cache)]
+            step = self._workspace.all_rows(batch, plans)
+            step.residual[:] = states[rows]
+            first_norm(step.residual, step.normed)
+            made.attend(step)
+            made.feed(step)
+            if keep:
+                states[rows] = step.residual
+            on_tokens(len(batch.input_ids))
+
+    def _builder(self, backend: Backend, replaced: Mapping[str, np.ndarray]) -> ModelBuilder:
+        tensors = ReplacedTensors(self._opened.tensors, replaced)
+        opened = replace(self._opened, tensors=tensors)
+        return ModelBuilder(backend, opened, QuantizationPlan(), None, None, HeldWeights())
+
+
+def _steps(samples: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    steps: list[list[np.ndarray]] = []
+    room = 0
+    for sample in samples:
+        if not steps or len(sample) > room:
+            steps.append([])
+            room = max(STEP_TOKENS, len(sample))
+        steps[-1].append(sample)
+        room -= len(sample)
+    return steps
+
+
+def _batch(samples: Sequence[np.ndarray]) -> ForwardBatch:
+    """Return the arrays of samples that are computed together, each in blocks of its own."""
+    lengths = np.array([len(sample) for sample in samples], np.int32)
+    blocks = -(-lengths // BLOCK_SIZE)
+    firsts = 1 + np.cumsum(blocks) - blocks
+    tables = np.zeros((len(samples), int(blocks.max())), np.int32)
+    for row, (first, count) in enumerate(zip(firsts, blocks, strict=True)):
+        tables[row, :count] = np.arange(first, first + count)
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    return ForwardBatch(
+        input_ids=np.concatenate(samples).astype(np.int32),
+        positions=positions.astype(np.int32),
+        slot_mapping=np.repeat(firsts * BLOCK_SIZE, lengths).astype(np.int64) + positions,
+        block_tables=tables,
+        query_start_loc=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        seq_lens=lengths,
+        logits_indices=np.empty(0, np.int32),
+    )

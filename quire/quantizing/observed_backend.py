@@ -1,0 +1,122 @@
+"""A backend whose linears and experts show what they are given, while a layer is computed.
+
+T tokens, D model dim, M width of the MLP, E experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from quire.kernels.backend import Array, Attention, AttentionSpec, Backend, Experts, Linear, Weight
+from quire.kernels.forward_batch import BatchRows
+from quire.kernels.host_tensor import HostTensor
+
+#: Takes the modules that are one linear, and their inputs (T, K).
+Observer = Callable[[tuple[str, ...], np.ndarray], None]
+
+
+class ObservedBackend:
+    """A backend for one layer at a time: its KV cache has one layer, and its inputs are seen.
+
+    Args:
+        backend: Computes.
+        observer: Called with each linear's inputs before it multiplies them; None for nothing.
+    """
+
+    def __init__(self, backend: Backend, observer: Observer | None) -> None:
+        self._backend, self._observer = backend, observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def attention(self, spec: AttentionSpec, **options: Any) -> Attention:
+        """Make the attention of whichever layer it is, as the first of a cache."""
+        return self._backend.attention(replace(spec, layer=0), **options)
+
+    def linear(self, weights: Sequence[Weight], *arguments: Any, **options: Any) -> Linear:
+        """Pack a linear; its inputs are seen."""
+        made = self._backend.linear(weights, *arguments, **options)
+        if self._observer is None:
+            return made
+        return _ObservedLinear(made, _modules(weights), self._observer)
+
+    def experts(
+        self,
+        gate_up: Iterable[Sequence[Weight]],
+        down: Iterable[Sequence[Weight]],
+        activation: str,
+        **options: Any,
+    ) -> Experts:
+        """Pack experts; the inputs of each are seen."""
+        if self._observer is None:
+            return self._backend.experts(gate_up, down, activation, **options)
+        first, second = [list(w) for w in gate_up], [list(w) for w in down]
+        made = self._backend.experts(first, second, activation, **options)
+        seen = _ObservedMatrices(first, [_modules(w) for w in second], activation)
+        return _ObservedExperts(self._backend, made, seen, self._observer)
+
+
+class _ObservedLinear:
+    def __init__(self, linear: Linear, modules: tuple[str, ...], observer: Observer) -> None:
+        self._linear, self._modules, self._observer = linear, modules, observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._linear, name)
+
+    def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
+        self._observer(self._modules, x)
+        return self._linear(x, out, rows)
+
+
+class _ObservedMatrices:
+    """What it takes to compute the inputs of experts' second matrices."""
+
+    def __init__(
+        self, first: list[list[Weight]], second: list[tuple[str, ...]], activation: str
+    ) -> None:
+        self.first, self.second, self.activation = first, second, activation
+
+    def gate_up(self, expert: int) -> np.ndarray:
+        """Return (2 M, D) float32."""
+        return np.concatenate([_float32(weight) for weight in self.first[expert]])
+
+
+class _ObservedExperts:
+    def __init__(
+        self, backend: Backend, experts: Experts, seen: _ObservedMatrices, observer: Observer
+    ) -> None:
+        self._backend, self._experts = backend, experts
+        self._seen, self._observer = seen, observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._experts, name)
+
+    def __call__(self, x: Array, ids: Array, weights: Array, out: Array) -> Array:
+        for expert, second in enumerate(self._seen.second):
+            rows = x[(ids == expert).any(axis=1)]
+            if not len(rows):
+                continue
+            matrix = self._seen.gate_up(expert)
+            self._observer(_modules(self._seen.first[expert]), rows)
+            activated = np.empty((len(rows), len(matrix) // 2), np.float32)
+            up = np.ascontiguousarray(rows @ matrix.T)
+            self._backend.gated_activation(up, self._seen.activation, activated)
+            self._observer(second, activated)
+        return self._experts(x, ids, weights, out)
+
+
+def _modules(weights: Sequence[Weight]) -> tuple[str, ...]:
+    names = []
+    for weight in weights:
+        assert isinstance(weight, HostTensor), weight
+        names.append(weight.name.removesuffix(".weight"))
+    return tuple(names)
+
+
+def _float32(weight: Weight) -> np.ndarray:
+    assert isinstance(weight, HostTensor), weight
+    return weight.float32()

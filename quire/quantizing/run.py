@@ -1,0 +1,293 @@
+"""From a checkpoint of floats to a quantized one, layer by layer; files are written elsewhere.
+
+T tokens of all calibration samples, D model dim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quire.core.errors import ConfigError, UnsupportedArchitectureError
+from quire.kernels.backend import Backend
+from quire.kernels.host_tensor import HostTensor
+from quire.models.checkpoint import Checkpoint
+from quire.models.file_state import file_state
+from quire.models.loader import open_checkpoint
+from quire.models.safetensors_writer import TensorData, tensor_data
+from quire.models.weight_map import LinearWeights, WeightMap
+from quire.quantizing.input_sums import InputSums
+from quire.quantizing.layer_runner import LayerRunner
+from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
+from quire.quantizing.scale_layer import LayerScaler
+from quire.quantizing.scheme import CALIBRATED, Recipe, Scheme
+from quire.quantizing.stored_format import StoredFormat
+from quire.quantizing.unfinished import Unfinished, stored_data
+
+#: States of all samples that are held in memory; more lie in a file of the output folder.
+STATES_BYTES = 2 << 30
+#: Shares of a layer's time: each pass over the samples, and quantizing; for the bar only.
+PASS, SOLVE = 0.3, 0.4
+#: Opens a bar of (what is done, in all) and returns what moves it, with a remark.
+Bar = Callable[[str, float], AbstractContextManager[Callable[[float, str], None]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is asked.
+
+    Attributes:
+        recipe: How matrices are quantized.
+        format: How they are stored.
+        samples: Token ids of each calibration sample, (length,) int32.
+    """
+
+    recipe: Recipe
+    format: StoredFormat
+    samples: Sequence[np.ndarray] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was made, before it is put together.
+
+    Attributes:
+        tensors: Of the whole checkpoint, in order.
+        config: ``quantization_config``.
+        schemes: By module.
+        errors: By module, as of :class:`~quire.quantizing.quantize_layer.LayerResult`.
+        notices: What differs from what was asked for.
+    """
+
+    tensors: dict[str, TensorData]
+    config: dict[str, Any]
+    schemes: dict[str, Scheme]
+    errors: dict[str, float]
+    notices: list[str]
+
+
+class Run:
+    """A job on a checkpoint.
+
+    Args:
+        folder: The checkpoint.
+        job: What is asked.
+
+    Attributes:
+        schemes: By module.
+        notices: What differs from what was asked for.
+        config: ``quantization_config`` of the result.
+
+    Raises:
+        ConfigError: The checkpoint is quantized already, or cannot be stored so.
+        ModelLoadError: It cannot be read.
+    """
+
+    def __init__(self, folder: Path, job: Job) -> None:
+        longest = max(map(len, job.samples), default=None)
+        opened = open_checkpoint(folder, "float32", longest)
+        if not isinstance(opened.tensors, Checkpoint):
+            raise ConfigError(
+                f"[quantize] SOURCE must be safetensors of floats; got {folder}, which is "
+                f"{'a GGUF file' if folder.is_file() else 'quantized already'}."
+            )
+        if opened.weights.names.linear_is_transposed:
+            raise UnsupportedArchitectureError(
+                f"[quantize] no format stores matrices of {opened.config.architecture}, which are "
+                "(in, out). Use quire convert, or --quantization at load."
+            )
+        self._opened, self._stored, self._job = opened, opened.tensors, job
+        self._linears = [layer_linears(opened.weights, n) for n in range(opened.config.num_layers)]
+        shapes = {
+            module: (rows, linear.columns)
+            for linears in self._linears
+            for linear in linears
+            for module, rows in zip(linear.modules, linear.rows, strict=True)
+        }
+        job.recipe.check_rules(list(shapes))
+        asked = {module: job.recipe.scheme_of(module) for module in shapes}
+        chosen = {module: scheme for module, scheme in asked.items() if scheme is not None}
+        self.schemes, self.notices = job.format.fit(chosen, shapes)
+        if not self.schemes:
+            raise ConfigError("[quantize] a matrix must be left to quantize; got rules for none.")
+        self.calibrates = any(s.method in CALIBRATED for s in self.schemes.values())
+        if self.calibrates and not job.samples:
+            raise ConfigError(
+                "[quantize] gptq and awq need calibration text; got none. Give --calibration FILE."
+            )
+        floats = [module for module in shapes if module not in self.schemes]
+        floats += self._routers()
+        self.config = job.format.config(self.schemes, floats)
+        left_out = sorted(self._stored.names - set(opened.weights.shapes()))
+        if left_out:
+            self.notices.append(f"tensors that the model does without are left out: {left_out[0]}")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the bytes of the result."""
+        samples = hashlib.sha256()
+        for sample in self._job.samples:
+            samples.update(len(sample).to_bytes(8, "little") + sample.astype(np.int32).tobytes())
+        files = sorted({file.path for file in self._stored.files.values()})
+        states = [(path.name, file_state(path)) for path in files]
+        return {
+            "source": [[name, *state[2:]] for name, state in states if state is not None],
+            "schemes": {module: asdict(scheme) for module, scheme in self.schemes.items()},
+            "config": self.config,
+            "samples": samples.hexdigest(),
+        }
+
+    def execute(self, backend: Backend, unfinished: Unfinished, bar: Bar) -> Result:
+        """Quantize the layers that are not done, and return the whole.
+
+        Raises:
+            ModelLoadError: A weight is infinite or NaN.
+            OSError: The disk is full.
+        """
+        config, errors = self._opened.config, dict[str, float]()
+        runner = states = None
+        if self.calibrates:
+            runner = LayerRunner(self._opened, backend, self._job.samples)
+            states = self._states(runner.num_tokens, unfinished.folder)
+            runner.embed(states)
+        with bar("quantize", config.num_layers) as advance:
+            for layer in range(config.num_layers):
+                step = _Step(layer, config.num_layers, advance)
+                if not unfinished.has(layer):
+                    self._quantize(layer, backend, runner, states, unfinished, step)
+                if runner is not None and states is not None and layer + 1 < config.num_layers:
+                    share = PASS / runner.num_tokens
+                    values = unfinished.values(layer)
+                    runner.run(layer, states, values, on_tokens=partial(step.part, share))
+                step.end()
+        for layer in range(config.num_layers):
+            report = unfinished.report(layer)
+            errors |= report["errors"]
+            self.notices += report["notices"]
+        return Result(self._tensors(unfinished), self.config, self.schemes, errors, self.notices)
+
+    def _quantize(
+        self,
+        layer: int,
+        backend: Backend,
+        runner: LayerRunner | None,
+        states: np.ndarray | None,
+        unfinished: Unfinished,
+        step: _Step,
+    ) -> None:
+        linears = self._linears[layer]
+        sums = InputSums(0 if runner is None else runner.num_tokens)
+        modules = [module for linear in linears for module in linear.modules]
+        schemes = {m: self.schemes[m] for m in modules if m in self.schemes}
+        if runner is not None and any(s.method in CALIBRATED for s in schemes.values()):
+            assert states is not None
+            share = PASS / runner.num_tokens
+            runner.run(layer, states, {}, sums.add, keep=False, on_tokens=partial(step.part, share))
+        total = sum(sum(linear.rows) * linear.columns for linear in linears)
+        solver = LayerQuantizer(schemes, backend.threads, lambda count: step(SOLVE * count / total))
+        weights: Mapping[str, np.ndarray] = _Weights(self._stored)
+        tensors: dict[str, TensorData] = {}
+        if any(scheme.method == "awq" for scheme in schemes.values()):
+            matrices = {module: weights[module] for module in schemes}
+            scaler = LayerScaler(self._opened.weights, self._stored, schemes, backend.threads)
+            scaled = scaler.scale(layer, matrices, sums)
+            weights, tensors = scaled.weights, scaler.stored(scaled)
+        result = solver.quantize(linears, weights, sums)
+        tensors |= {
+            f"{module}.{part}": tensor_data(array)
+            for module, matrix in result.matrices.items()
+            for part, array in self._job.format.store(matrix).items()
+        }
+        report = {"errors": result.errors, "notices": _notices(result)}
+        unfinished.write(layer, in_file_order(tensors), self.config, report)
+
+    def _states(self, num_tokens: int, folder: Path) -> np.ndarray:
+        shape = num_tokens, self._opened.config.hidden_size
+        if 4 * shape[0] * shape[1] <= STATES_BYTES:
+            return np.empty(shape, np.float32)
+        return np.memmap(folder / "states.bin", np.float32, "w+", shape=shape)
+
+    def _routers(self) -> list[str]:
+        weights, layers = self._opened.weights, range(self._opened.config.num_layers)
+        if self._opened.config.moe is None:
+            return []
+        return [module for layer in layers for module in weights.router(layer).modules]
+
+    def _tensors(self, unfinished: Unfinished) -> dict[str, TensorData]:
+        made: dict[str, TensorData] = {}
+        for layer in range(self._opened.config.num_layers):
+            made |= unfinished.tensors(layer)
+        for name in self._opened.weights.shapes():
+            module = name.removesuffix(".weight")
+            if name not in made and not (module in self.schemes and name.endswith(".weight")):
+                made[name] = stored_data(self._stored, name)
+        return in_file_order(made)
+
+
+class _Step:
+    """Moves the bar within a layer's share."""
+
+    def __init__(self, layer: int, layers: int, advance: Callable[[float, str], None]) -> None:
+        self._remark, self._advance, self._done = f"layer {layer + 1} of {layers}", advance, 0.0
+
+    def __call__(self, amount: float) -> None:
+        self._done += amount
+        self._advance(amount, self._remark)
+
+    def part(self, share: float, count: int) -> None:
+        """Move by a number of things that have a share each."""
+        self(share * count)
+
+    def end(self) -> None:
+        """Move to the layer's end."""
+        self(1 - self._done)
+
+
+class _Weights(Mapping[str, np.ndarray]):
+    """Matrices of a checkpoint as float32, read when they are asked for."""
+
+    def __init__(self, stored: Checkpoint) -> None:
+        self._stored = stored
+
+    def __getitem__(self, module: str) -> np.ndarray:
+        name = f"{module}.weight"
+        tensor = self._stored.tensor(name)
+        assert isinstance(tensor, HostTensor), name
+        values = np.array(tensor.float32())
+        self._stored.release(name)
+        return values
+
+    def __iter__(self) -> Iterator[str]:
+        return (n.removesuffix(".weight") for n in self._stored.names if n.endswith(".weight"))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def layer_linears(weights: WeightMap, layer: int) -> list[LinearWeights]:
+    """Return the linears of a layer but a router, in the order of their inputs."""
+    moe = weights.config.moe
+    found = [weights.qkv(layer), weights.attention_output(layer)]
+    for expert in range(moe.num_experts if moe else 1):
+        found += [weights.gate_up(layer, expert), weights.down(layer, expert)]
+    return found
+
+
+def in_file_order(tensors: Mapping[str, TensorData]) -> dict[str, TensorData]:
+    """Return tensors with large elements first, so that each lies where its type wants it."""
+    sizes = {"I64": 8, "I32": 4, "F32": 4, "F16": 2, "BF16": 2}
+    return dict(sorted(tensors.items(), key=lambda item: (-sizes.get(item[1].dtype, 1), item[0])))
+
+
+def _notices(result: LayerResult) -> list[str]:
+    return [
+        f"{module} saw {seen} inputs and is rounded to nearest"
+        for module, seen in result.too_few.items()
+    ]

@@ -1,0 +1,167 @@
+"""AWQ's scales of a layer's linears, taken over by what computes their inputs.
+
+```
+attention norm ─▶ q, k, v      v's rows ─▶ output, where each query head has its own v
+MLP norm ─▶ gate, up           up's rows ─▶ down
+```
+N rows (outputs), K columns (inputs) of a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quire.models.checkpoint import Checkpoint
+from quire.models.safetensors_file import DTYPES
+from quire.models.safetensors_writer import TensorData
+from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
+from quire.quantization.producers.awq import ScaledMatrix, search_scales
+from quire.quantizing.input_sums import InputSums
+from quire.quantizing.scheme import Scheme
+
+
+@dataclass(slots=True)
+class ScaledLayer:
+    """A layer's tensors as floats, some of them scaled.
+
+    Attributes:
+        weights: (N, K) float32 by module.
+        small: Norms and biases that changed, float32 by tensor, exact in the type they are
+            stored in.
+    """
+
+    weights: dict[str, np.ndarray]
+    small: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class LayerScaler:
+    """Scales layers of a checkpoint.
+
+    Args:
+        weights: Which tensor is which.
+        stored: Of floats.
+        schemes: By module.
+        threads: To search with.
+    """
+
+    def __init__(
+        self, weights: WeightMap, stored: Checkpoint, schemes: Mapping[str, Scheme], threads: int
+    ) -> None:
+        self._weights, self._stored = weights, stored
+        self._schemes, self._threads = schemes, threads
+
+    def scale(self, layer: int, matrices: dict[str, np.ndarray], sums: InputSums) -> ScaledLayer:
+        """Scale what can be scaled of a layer whose matrices are rounded by AWQ.
+
+        Args:
+            layer: Which one.
+            matrices: (N, K) float32 by module, of the layer.
+            sums: Of the linears' inputs; those that are scaled are so afterwards, too.
+        """
+        weights, config = self._weights, self._weights.config
+        made = ScaledLayer(matrices)
+        qkv, output = weights.qkv(layer), weights.attention_output(layer)
+        self._by_norm(made, qkv, weights.attention_norm(layer), sums)
+        if config.num_heads == config.num_kv_heads and len(qkv.modules) == 3:
+            self._by_rows(made, output, qkv, sums)
+        if config.moe is None:
+            self._by_norm(made, weights.gate_up(layer), weights.mlp_norm(layer), sums)
+        if config.gated_mlp:
+            for expert in range(config.moe.num_experts if config.moe else 1):
+                down, gate_up = weights.down(layer, expert), weights.gate_up(layer, expert)
+                self._by_rows(made, down, gate_up, sums)
+        return made
+
+    def _by_norm(
+        self, made: ScaledLayer, linear: LinearWeights, norm: NormWeights, sums: InputSums
+    ) -> None:
+        """Scale a linear's columns; its norm takes the inverse over."""
+        if not self._all_awq(linear.modules) or linear.modules not in sums.num_rows:
+            return
+        name = f"{norm.module}.weight"
+        before = self._small(made, name)
+        # The norm is rounded to the type it is stored in; the columns make up for that.
+        after = _rounded(before / self._search(made, linear, sums), self._dtype(name))
+        kept = (after == 0) | ~np.isfinite(after)
+        after = np.where(kept, before, after)
+        scales = np.where(kept, np.float32(1), before / np.where(kept, 1, after))
+        if norm.bias:
+            bias = f"{norm.module}.bias"
+            made.small[bias] = _rounded(self._small(made, bias) / scales, self._dtype(bias))
+        made.small[name] = after
+        _scale_columns(made, linear, scales, sums)
+
+    def _by_rows(
+        self, made: ScaledLayer, linear: LinearWeights, before: LinearWeights, sums: InputSums
+    ) -> None:
+        """Scale a linear's columns; the rows of the last matrix before take the inverse over."""
+        source = before.modules[-1]
+        if not self._all_awq((*linear.modules, source)) or linear.modules not in sums.num_rows:
+            return
+        scales = self._search(made, linear, sums)
+        if before.bias:
+            bias = f"{source}.bias"
+            rounded = _rounded(self._small(made, bias) / scales, self._dtype(bias))
+            made.small[bias] = rounded
+        made.weights[source] /= scales[:, None]
+        _scale_columns(made, linear, scales, sums)
+
+    def _search(self, made: ScaledLayer, linear: LinearWeights, sums: InputSums) -> np.ndarray:
+        matrices = [
+            ScaledMatrix(made.weights[module], self._schemes[module].grid)
+            for module in linear.modules
+        ]
+        magnitudes = sums.magnitudes[linear.modules] / sums.num_rows[linear.modules]
+        return search_scales(matrices, magnitudes, sums.sample(linear.modules), self._threads)
+
+    def _all_awq(self, modules: tuple[str, ...]) -> bool:
+        schemes = [self._schemes.get(module) for module in modules]
+        return all(scheme is not None and scheme.method == "awq" for scheme in schemes)
+
+    def _small(self, made: ScaledLayer, name: str) -> np.ndarray:
+        found = made.small.get(name)
+        return np.array(self._stored.tensor(name).float32()) if found is None else found
+
+    def _dtype(self, name: str) -> str:
+        return self._stored.entry(name).dtype
+
+    def stored(self, made: ScaledLayer) -> dict[str, TensorData]:
+        """Return the small tensors that changed, as they are stored."""
+        return {name: _data(array, self._dtype(name)) for name, array in made.small.items()}
+
+
+def _scale_columns(
+    made: ScaledLayer, linear: LinearWeights, scales: np.ndarray, sums: InputSums
+) -> None:
+    for module in linear.modules:
+        made.weights[module] *= scales
+    products = sums.sums[linear.modules]
+    products /= scales
+    products /= scales[:, None]
+
+
+def _rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Return float32 values that a type of :data:`DTYPES` has."""
+    name = DTYPES[dtype]
+    if name == "float16":
+        with np.errstate(over="ignore"):
+            return array.astype(np.float16).astype(np.float32)
+    values = np.ascontiguousarray(array, np.float32)
+    if name == "float32":
+        return values
+    bits = values.view(np.uint32)
+    nearest = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    return (nearest & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def _data(array: np.ndarray, dtype: str) -> TensorData:
+    name = DTYPES[dtype]
+    elements = array.astype(np.float32)
+    if name == "bfloat16":
+        elements = (elements.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    elif name == "float16":
+        elements = elements.astype(np.float16)
+    return TensorData(dtype, array.shape, lambda: elements)

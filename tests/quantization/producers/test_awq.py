@@ -1,0 +1,71 @@
+"""AWQ's scales on inputs some of which are much larger than the others."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from quire.quantization.producers.awq import ScaledMatrix, search_scales
+from quire.quantization.producers.gptq import quantize_gptq
+from quire.quantization.producers.integer_grid import IntegerGrid
+from quire.quantization.producers.round_to_nearest import quantize_rtn
+
+
+def outliers(columns: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a matrix and inputs of which one in sixteen is thirty times as large."""
+    random = np.random.default_rng(0)
+    inputs = random.standard_normal((count, columns)).astype(np.float32)
+    inputs[:, ::16] *= 30
+    return random.standard_normal((256, columns)).astype(np.float32), inputs
+
+
+@pytest.mark.parametrize("bits", [3, 4])
+def test_large_inputs_lose_less(bits: int) -> None:
+    weight, inputs = outliers(512, 1024)
+    grid = IntegerGrid(bits, 128, symmetric=False, search=False)
+    scales = search_scales(
+        [ScaledMatrix(weight, grid)], np.abs(inputs).mean(axis=0), inputs[::4], threads=2
+    )
+    plain = quantize_rtn("w", weight, grid).float32()
+    scaled = quantize_rtn("w", weight * scales, grid).float32() / scales
+    errors = [np.square(inputs @ (made - weight).T).mean() for made in (plain, scaled)]
+    assert errors[1] <= 0.8 * errors[0], errors
+
+
+def test_equal_inputs_are_not_scaled_much() -> None:
+    weight = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
+    inputs = np.ones((8, 128), np.float32)
+    scales = search_scales([ScaledMatrix(weight, IntegerGrid(4, 128))], inputs[0], inputs)
+    np.testing.assert_allclose(scales, 1)
+
+
+def test_threads_change_no_bit() -> None:
+    weight, inputs = outliers(128, 64)
+    matrices = [ScaledMatrix(np.tile(weight, (8, 1)), IntegerGrid(4, 64)) for _ in range(2)]
+    magnitudes = np.abs(inputs).mean(axis=0)
+    found = [search_scales(matrices, magnitudes, inputs, threads) for threads in (1, 3)]
+    np.testing.assert_array_equal(*found)
+
+
+def test_an_input_that_is_never_there_keeps_scales_finite() -> None:
+    weight, inputs = outliers(128, 64)
+    inputs[:, 5] = 0
+    grid = IntegerGrid(4, 64)
+    scales = search_scales([ScaledMatrix(weight, grid)], np.abs(inputs).mean(axis=0), inputs)
+    assert np.isfinite(scales).all() and (scales > 0).all()
+
+
+@pytest.mark.slow
+def test_it_is_quicker_than_gptq() -> None:
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((1024, 2048)).astype(np.float32)
+    inputs = random.standard_normal((512, 2048)).astype(np.float32)
+    grid = IntegerGrid(4, 128)
+    begin = time.perf_counter()
+    scales = search_scales([ScaledMatrix(weight, grid)], np.abs(inputs).mean(axis=0), inputs)
+    quantize_rtn("w", weight * scales, grid)
+    middle = time.perf_counter()
+    quantize_gptq("w", weight, inputs.T @ inputs, grid)
+    assert middle - begin < time.perf_counter() - middle

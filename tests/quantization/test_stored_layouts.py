@@ -1,0 +1,96 @@
+"""What is written in a layout is read back by its reader, through a checkpoint's own files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.models.checkpoint import Checkpoint
+from quire.models.quantization_config import read_quantization
+from quire.models.quantized_checkpoint import QuantizedCheckpoint
+from quire.models.safetensors_writer import tensor_data, write_safetensors
+from quire.quantization.formats.packed_words import pack_words, unpack_words
+from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
+from quire.quantization.producers.integer_grid import IntegerGrid
+from quire.quantization.producers.round_to_nearest import quantize_rtn
+from quire.quantizing.run import in_file_order
+from quire.quantizing.scheme import Scheme
+from quire.quantizing.stored_format import FORMATS
+
+MODULE = "model.layers.0.mlp.down_proj"
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 96, 704])
+def test_words_are_put_together(bits: int, count: int) -> None:
+    codes = np.random.default_rng(0).integers(0, 1 << bits, (5, count), np.uint8)
+    words = pack_words(codes, bits)
+    assert words.dtype == np.int32 and words.shape == (5, -(-count * bits // 32))
+    np.testing.assert_array_equal(unpack_words(words, bits, count), codes)
+
+
+def read_back(folder: Path, scheme: Scheme, name: str, matrix: QuantizedTensor) -> QuantizedTensor:
+    """Write a checkpoint of one matrix and read it."""
+    form = FORMATS[name]
+    settings = {"quantization_config": form.config({MODULE: scheme}, [])}
+    (folder / "config.json").write_text(json.dumps(settings))
+    parts = {f"{MODULE}.{part}": tensor_data(a) for part, a in form.store(matrix).items()}
+    for _ in write_safetensors(folder / "model.safetensors", in_file_order(parts)):
+        pass
+    quantization = read_quantization(folder)
+    assert quantization is not None
+    found = QuantizedCheckpoint(Checkpoint(folder), quantization).tensor(f"{MODULE}.weight")
+    assert isinstance(found, QuantizedTensor)
+    return found
+
+
+CASES = [
+    (name, bits, symmetric)
+    for name in FORMATS
+    for bits in (2, 3, 4, 8)
+    for symmetric in (True, False)
+    if name != "awq" or bits == 4
+]
+
+
+@pytest.mark.parametrize(("name", "bits", "symmetric"), CASES)
+@pytest.mark.parametrize(("shape", "size"), [((64, 96), 32), ((32, 192), -1), ((96, 704), 64)])
+def test_written_is_read(
+    tmp_path: Path, name: str, bits: int, symmetric: bool, shape: tuple[int, int], size: int
+) -> None:
+    weight = np.random.default_rng(bits).standard_normal(shape).astype(np.float32)
+    weight[0] = 0
+    weight[1] = np.abs(weight[1]) + 1
+    scheme = Scheme(method="rtn", bits=bits, group_size=size, symmetric=symmetric)
+    made = quantize_rtn(f"{MODULE}.weight", weight, scheme.grid)
+    got = read_back(tmp_path, scheme, name, made)
+    np.testing.assert_array_equal(got.codes, made.codes)
+    np.testing.assert_array_equal(got.float32(), made.float32())
+
+
+@pytest.mark.parametrize("name", ["gptq", "compressed-tensors"])
+@pytest.mark.parametrize("bits", [3, 4])
+@pytest.mark.parametrize("columns", [96, 128])
+def test_columns_by_the_size_of_inputs(tmp_path: Path, name: str, bits: int, columns: int) -> None:
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((64, columns)).astype(np.float32)
+    inputs = random.standard_normal((500, columns)) * random.lognormal(0, 1, columns)
+    scheme = Scheme(bits=bits, group_size=32, act_order=True)
+    made = quantize_gptq(
+        f"{MODULE}.weight", weight, inputs.T @ inputs, scheme.grid, GPTQSettings(act_order=True)
+    )
+    got = read_back(tmp_path, scheme, name, made)
+    assert got.input_order is not None
+    np.testing.assert_array_equal(got.float32(), made.float32())
+
+
+def test_a_short_last_group_is_stored_as_gptq(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).standard_normal((64, 704)).astype(np.float32)
+    made = quantize_rtn(f"{MODULE}.weight", weight, IntegerGrid(4, 128))
+    got = read_back(tmp_path, Scheme(method="rtn"), "gptq", made)
+    assert got.scales.shape == (64, 6)
+    np.testing.assert_array_equal(got.float32(), made.float32())
