@@ -184,7 +184,7 @@ def int4(random: np.random.Generator, **changes: np.ndarray) -> tuple[Tensors, n
     words = random.integers(-(2**31), 2**31, (32, 12), np.int32)
     scales = random.uniform(0.01, 0.1, (32, 3)).astype(np.float16)
     parts = {"weight_packed": words, "weight_scale": scales, "weight_shape": np.array([32, 96])}
-    codes = np.array([bit_string(row, 4, 96) for row in words])
+    codes = np.array([bit_string(words[n], 4, 96) for n in range(32)])
     want = (codes - 8).astype(np.float32) * scales.astype(np.float32).repeat(32, 1)
     return {name: torch.from_numpy(part) for name, part in (parts | changes).items()}, want
 
