@@ -14,6 +14,7 @@ from quire.models.weight_names import WeightNames
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+AUTO_GPTQ = "gptq_model*.safetensors"
 #: Files named in one error message.
 MAX_NAMED = 8
 
@@ -22,7 +23,8 @@ class Checkpoint:
     """All tensors of a folder by name.
 
     Args:
-        folder: Holds ``model.safetensors``, or shards and ``model.safetensors.index.json``.
+        folder: Holds ``model.safetensors``, or shards and ``model.safetensors.index.json``, or the
+            one file that AutoGPTQ names for bits and group.
 
     Raises:
         ModelLoadError: No weights, weights only as pickle, a damaged file, or an index that does
@@ -31,8 +33,9 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        if (folder / SINGLE).exists():
-            file = SafetensorsFile(folder / SINGLE)
+        single = _single_file(folder)
+        if single is not None:
+            file = SafetensorsFile(single)
             self._files = dict.fromkeys(file.entries, file)
         elif (folder / INDEX).exists():
             self._files = _open_shards(folder)
@@ -80,6 +83,13 @@ class Checkpoint:
     def release(self, name: str) -> None:
         """Give the pages of a tensor back."""
         self._files[name].release(name)
+
+
+def _single_file(folder: Path) -> Path | None:
+    if (folder / SINGLE).exists():
+        return folder / SINGLE
+    found = [] if (folder / INDEX).exists() else sorted(folder.glob(AUTO_GPTQ))
+    return found[0] if len(found) == 1 else None
 
 
 def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:

@@ -15,6 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from quire.core.errors import ModelLoadError, QuireError, UnsupportedArchitectureError
+from quire.models.checkpoint import AUTO_GPTQ, INDEX
 from quire.models.config_fields import read_json
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_choice import (
@@ -46,7 +47,7 @@ TOKENIZER = (
     "*.jinja",
 )
 #: Not ``consolidated*.safetensors``, the same weights once more in their maker's layout.
-WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
+WEIGHTS = ("model*.safetensors", AUTO_GPTQ)
 _REFERENCE = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?::([\w./-]+))?")
 
 
@@ -90,10 +91,10 @@ def find_cached(reference: HubReference, *, weights: bool = True) -> Path | None
 
 def _is_whole(folder: Path, weights: bool) -> bool:
     """Whether a snapshot has all that is read: another program, or a cut, may have left less."""
-    needed = WEIGHTS[:1] if weights else TOKENIZER
+    needed = WEIGHTS if weights else TOKENIZER
     if not any(path.is_file() for name in needed for path in folder.glob(name)):
         return False
-    index = folder / WEIGHTS[1]
+    index = folder / INDEX
     if not weights or not index.is_file():
         return True
     try:
@@ -272,7 +273,7 @@ def is_read(name: str) -> bool:
 
 
 def _is_weights(name: str) -> bool:
-    return fnmatch(name, WEIGHTS[0])
+    return any(fnmatch(name, pattern) for pattern in WEIGHTS)
 
 
 def _choose(sizes: Mapping[str, int | None], reference: HubReference) -> ChosenGguf | None:
@@ -302,7 +303,7 @@ def _snapshot(reference: HubReference, patterns: list[str]) -> Path | None:
 
 
 def _patterns(weights: bool) -> list[str]:
-    return [*CONFIGURATION, *TOKENIZER, *(WEIGHTS if weights else ())]
+    return [*CONFIGURATION, *TOKENIZER, *((*WEIGHTS, INDEX) if weights else ())]
 
 
 @contextmanager

@@ -15,12 +15,13 @@ from benchmarks.scripted_proposer import use_script
 from quire import LLM, SamplingParams
 from quire.models.hub import ASSETS
 from quire.models.safetensors_file import SafetensorsFile
+from quire.speculative.controller import CHOICE_STEPS
 from tests.draft_heads import medusa_tensors, normal, write_head
 
 TINY = ASSETS / "quire-tiny"
 EAGLE3 = ASSETS / "quire-tiny-heads" / "eagle3"
 PROMPT = "Once upon a time, there was a little girl who"
-NUM_TOKENS, MOST_ROUNDS = 400, 50
+NUM_TOKENS, MOST_ROUNDS, LONGEST = 400, 50, 8
 LATER = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
 
 Create = Callable[..., LLM]
@@ -59,7 +60,7 @@ def adversary(
     method = request.param
     if method == "script":
         llm = create_llm(TINY, max_model_len=1024)
-        use_script(llm.engine, [], 0.0, num_speculative_tokens=8)
+        use_script(llm.engine, [], 0.0, num_speculative_tokens=LONGEST)
         return llm
     make: dict[str, Callable[[], Path]] = {
         "draft_model": lambda: random_draft(tmp_path / "draft", checkpoint),
@@ -82,13 +83,19 @@ def count(llm: LLM, stem: str) -> float:
 
 
 def test_what_never_holds_is_only_tried_after_50_rounds(adversary: LLM, create_llm: Create) -> None:
-    """Rounds of a whole answer are fewer than 50, and those of the next are tries of one token."""
+    """Rounds of a whole answer are fewer than 50, and all but the first ones are of one token.
+
+    How many the first answer has depends on what rows cost on the machine, so the tokens past the
+    first of a round are counted over two answers: a second one is proposed while both are expected
+    to hold in :data:`~quire.speculative.controller.LEAST_GAIN` of all cases, that is, for 9 rounds.
+    """
     plain = create_llm(TINY, max_model_len=1024).generate([PROMPT], LATER, use_tqdm=False)
     first = adversary.generate([PROMPT], LATER, use_tqdm=False)
-    rounds, tokens = num_rounds(adversary), count(adversary, "spec_decode_num_draft_tokens")
+    rounds = num_rounds(adversary)
     assert 0 < rounds <= MOST_ROUNDS
     adversary.generate([PROMPT], LATER, use_tqdm=False)
     rounds_later = num_rounds(adversary) - rounds
-    tokens_later = count(adversary, "spec_decode_num_draft_tokens") - tokens
-    assert tokens_later == rounds_later <= MOST_ROUNDS / 2
+    assert rounds_later <= MOST_ROUNDS
+    deep_tokens = count(adversary, "spec_decode_num_draft_tokens") - rounds - rounds_later
+    assert deep_tokens <= (9 + CHOICE_STEPS) * (LONGEST - 1)
     assert first[0].outputs[0].token_ids == plain[0].outputs[0].token_ids

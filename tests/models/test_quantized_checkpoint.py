@@ -318,6 +318,16 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+def test_the_file_that_autogptq_names(copy: Callable[..., Path]) -> None:
+    folder = copy("gptq-w4-g32")
+    want = opened(folder).tensor(f"{DOWN}weight").float32()
+    (folder / "model.safetensors").rename(folder / "gptq_model-4bit-32g.safetensors")
+    np.testing.assert_array_equal(opened(folder).tensor(f"{DOWN}weight").float32(), want)
+    shutil.copy(folder / "gptq_model-4bit-32g.safetensors", folder / "gptq_model-8bit.safetensors")
+    with pytest.raises(ModelLoadError, match="must hold model.safetensors"):
+        opened(folder)
+
+
 @pytest.mark.parametrize("case", CONTRADICTIONS)
 def test_configurations_that_contradict_the_tensors(copy: Callable[..., Path], case: str) -> None:
     name, settings, message = CONTRADICTIONS[case]
