@@ -12,11 +12,12 @@ from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
-from quire.models.safetensors_writer import tensor_data, write_safetensors
+from quire.models.safetensors_writer import write_safetensors
 from quire.quantization.formats.packed_words import pack_words, unpack_words
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
+from quire.quantizing.methods import METHODS
 from quire.quantizing.run import in_file_order
 from quire.quantizing.scheme import Scheme
 from quire.quantizing.stored_format import FORMATS
@@ -38,7 +39,7 @@ def read_back(folder: Path, scheme: Scheme, name: str, matrix: QuantizedTensor) 
     form = FORMATS[name]
     settings = {"quantization_config": form.config({MODULE: scheme}, [])}
     (folder / "config.json").write_text(json.dumps(settings))
-    parts = {f"{MODULE}.{part}": tensor_data(a) for part, a in form.store(matrix).items()}
+    parts = {f"{MODULE}.{part}": data for part, data in form.store(matrix, scheme).items()}
     for _ in write_safetensors(folder / "model.safetensors", in_file_order(parts)):
         pass
     quantization = read_quantization(folder)
@@ -50,7 +51,7 @@ def read_back(folder: Path, scheme: Scheme, name: str, matrix: QuantizedTensor) 
 
 CASES = [
     (name, bits, symmetric)
-    for name in FORMATS
+    for name in METHODS["rtn"].formats
     for bits in (2, 3, 4, 8)
     for symmetric in (True, False)
     if name != "awq" or bits == 4

@@ -1,0 +1,120 @@
+"""The format of compressed-tensors: a group of settings for each kind of matrix."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.models.safetensors_writer import TensorData, tensor_data
+from quire.quantization.formats.compressed_tensors import store_packed_integers
+from quire.quantizing.layouts.layout import (
+    Fitting,
+    Schemes,
+    Shapes,
+    dividing_group,
+    kinds_of,
+    words_only,
+)
+from quire.quantizing.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One of the format's layouts.
+
+    Attributes:
+        name: As ``format`` has it.
+        weights: Returns ``weights`` of a scheme.
+        store: Returns the parts of a matrix.
+        refusal: As of :meth:`Fitting.keep`.
+        group_size: As of :meth:`Fitting.group`.
+    """
+
+    name: str
+    weights: Callable[[Scheme], dict[str, Any]]
+    store: Callable[[QuantizedTensor, Scheme], dict[str, TensorData]]
+    refusal: Callable[[Scheme, tuple[int, int]], str] = lambda scheme, shape: ""
+    group_size: Callable[[Scheme, int], int] = lambda scheme, width: scheme.group_size
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedTensorsLayout:
+    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`."""
+
+    name: str = "compressed-tensors"
+
+    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+        """Leave out what a layout cannot hold; groups divide rows."""
+        fitting = Fitting(self.name)
+        fitting.check(schemes)
+        fitting.keep(schemes, shapes, lambda s, shape: _kind(s).refusal(s, shape))
+        fitting.group(shapes, lambda s, width: _kind(s).group_size(s, width))
+        return fitting.fitted, fitting.notices
+
+    def store(
+        self, matrix: QuantizedTensor, scheme: Scheme, input_scale: np.float32 | None = None
+    ) -> dict[str, TensorData]:
+        """Return the parts of a matrix."""
+        return _kind(scheme).store(matrix, scheme)
+
+    def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
+        """Return a group of settings for each kind of matrix."""
+        groups = {}
+        kinds = kinds_of(schemes, lambda scheme: json.dumps(_group(scheme)))
+        for number, (scheme, modules) in enumerate(kinds):
+            exact = [f"re:{re.escape(name)}$" for name in modules]
+            targets = ["Linear"] if len(kinds) == 1 else exact
+            groups[f"group_{number}"] = {"targets": targets, **_group(scheme)}
+        formats = {group["format"] for group in groups.values()}
+        return {
+            "quant_method": "compressed-tensors",
+            "format": formats.pop() if len(formats) == 1 else "mixed-precision",
+            "quantization_status": "compressed",
+            "config_groups": groups,
+            "ignore": [*floats, "lm_head"],
+            "kv_cache_scheme": None,
+        }
+
+
+def _group(scheme: Scheme) -> dict[str, Any]:
+    kind = _kind(scheme)
+    return {
+        "format": kind.name,
+        "weights": kind.weights(scheme),
+        "input_activations": None,
+        "output_activations": None,
+    }
+
+
+def _packed_integers(scheme: Scheme) -> dict[str, Any]:
+    row = scheme.group_size == -1
+    return {
+        "num_bits": scheme.bits,
+        "type": "int",
+        "symmetric": scheme.symmetric,
+        "strategy": "channel" if row else "group",
+        "group_size": None if row else scheme.group_size,
+        "actorder": "group" if scheme.act_order else None,
+        "dynamic": False,
+    }
+
+
+def _store_packed_integers(matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    return {name: tensor_data(array) for name, array in store_packed_integers(matrix).items()}
+
+
+_PACKED = Kind(
+    "pack-quantized", _packed_integers, _store_packed_integers, words_only, dividing_group
+)
+#: By method; those that are not there pack integers.
+_KINDS: dict[str, Kind] = {}
+
+
+def _kind(scheme: Scheme) -> Kind:
+    return _KINDS.get(scheme.method, _PACKED)

@@ -1,0 +1,62 @@
+"""Which methods there are: the settings that each takes, and where its matrices can be stored.
+
+What a method does is in :mod:`quire.quantizing.produce`; plain data here, so that a command line
+can name them without loading arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What is known of a method before it runs.
+
+    Attributes:
+        about: A few words for the command line.
+        settings: Fields of :class:`~quire.quantizing.scheme.Scheme` that may be given, and their
+            defaults.
+        fixed: Fields that the method itself decides.
+        choices: What a field may be, where that is less than for other methods.
+        formats: Names of stored formats that can hold its matrices; the first is the default.
+        asks_inputs: It looks at calibration text, whatever its settings.
+        without_inputs: The method of a matrix that saw too few inputs.
+    """
+
+    about: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    formats: tuple[str, ...]
+    asks_inputs: bool = False
+    without_inputs: str = ""
+
+
+INTEGERS = {"bits": 4, "group_size": 128, "symmetric": True}
+INTEGER_FORMATS = ("gptq", "compressed-tensors", "awq")
+
+METHODS: dict[str, Method] = {
+    "rtn": Method(about="rounds", settings=INTEGERS, formats=INTEGER_FORMATS),
+    "gptq": Method(
+        about="lets columns make up for the errors of others",
+        settings={**INTEGERS, "act_order": False, "damping": 0.01},
+        formats=INTEGER_FORMATS,
+        asks_inputs=True,
+        without_inputs="rtn",
+    ),
+    "awq": Method(
+        about="scales columns with large inputs",
+        settings=INTEGERS,
+        formats=("awq", "gptq", "compressed-tensors"),
+        asks_inputs=True,
+        without_inputs="rtn",
+    ),
+}
+
+
+def methods_with(setting: str) -> list[str]:
+    """Return the names of the methods that take a setting."""
+    return [name for name, method in METHODS.items() if setting in method.settings]
