@@ -41,8 +41,10 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     help="gptq: inputs by their size, the largest first.")  # fmt: skip
 @click.option("--damping", type=float, metavar="F",
     help="gptq: share of the inputs' mean square that is added.  [default: 0.01]")  # fmt: skip
+@click.option("--scales", type=click.Choice(["channel", "tensor", "block"]),
+    help="fp8: which weights share one; block is 128 x 128.  [default: channel]")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS),
-    help="What it is stored as.  [default: awq with --method awq, else gptq]")  # fmt: skip
+    help="What it is stored as.  [default: what the method is known by]")  # fmt: skip
 @click.option("--calibration", type=FILE, metavar="FILE",
     help="Text, or .jsonl with text or messages.  [default: a sample in the package]")  # fmt: skip
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="[default: 128]")

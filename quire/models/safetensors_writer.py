@@ -42,10 +42,10 @@ class TensorData:
         return prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
 
-def tensor_data(array: np.ndarray) -> TensorData:
-    """Return an array of numpy's own types as a tensor."""
+def tensor_data(array: np.ndarray, dtype: str = "") -> TensorData:
+    """Return an array as a tensor: of numpy's own types, or of bytes that are named."""
     whole = np.ascontiguousarray(array)
-    return TensorData(NAMES[str(array.dtype)], array.shape, lambda: whole)
+    return TensorData(dtype or NAMES[str(array.dtype)], array.shape, lambda: whole)
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, TensorData]) -> Iterator[int]:

@@ -54,6 +54,12 @@ METHODS: dict[str, Method] = {
         asks_inputs=True,
         without_inputs="rtn",
     ),
+    "fp8": Method(
+        about="rounds to floats of 8 bits",
+        settings={"scales": "channel"},
+        fixed={"bits": 8, "group_size": -1},
+        formats=("compressed-tensors", "fp8"),
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.round_to_nearest import quantize_rtn
 from quire.quantizing.scheme import Scheme
@@ -71,6 +72,19 @@ def _rounded(linked: LinkedMatrices) -> list[QuantizedTensor]:
     return _by_rows(linked, lambda name, weight: quantize_rtn(name, weight, grid))
 
 
+def _floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    with ThreadPoolExecutor(linked.threads) as pool:
+        return list(
+            pool.map(
+                lambda module, weight: quantize_float8(
+                    f"{module}.weight", weight, linked.scheme.scales
+                ),
+                linked.modules,
+                linked.weights,
+            )
+        )
+
+
 def _by_rows(
     linked: LinkedMatrices, quantize: Callable[[str, np.ndarray], QuantizedTensor]
 ) -> list[QuantizedTensor]:
@@ -112,4 +126,5 @@ _PRODUCERS: dict[str, Callable[[LinkedMatrices], list[QuantizedTensor]]] = {
     "rtn": _rounded,
     "gptq": _gptq,
     "awq": _rounded,
+    "fp8": _floats,
 }

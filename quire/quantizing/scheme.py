@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
+from quire.quantization.producers.float8 import SCALES
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantizing.methods import METHODS, Method, methods_with
 
@@ -27,6 +28,8 @@ class Scheme:
         symmetric: Without zeros of groups.
         act_order: GPTQ takes inputs by their size.
         damping: Of GPTQ, as a share of the mean square of the inputs.
+        scales: Of FP8: which weights share one, a row (``channel``), all (``tensor``) or a
+            ``block`` of 128 x 128.
     """
 
     method: str = "gptq"
@@ -35,6 +38,7 @@ class Scheme:
     symmetric: bool = True
     act_order: bool = False
     damping: float = 0.01
+    scales: str = "channel"
 
     def __post_init__(self) -> None:
         """Refuse what no matrix can have.
@@ -56,6 +60,8 @@ class Scheme:
         size = self.group_size
         if size != -1 and size != 16 and (size < 32 or size % 32):
             raise _refuse("group_size", "be 16, a multiple of 32, or -1 for whole rows", size)
+        if self.scales not in SCALES:
+            raise _refuse("scales", f"be one of {_listed(SCALES)}", self.scales)
         if not 0 < self.damping <= 1:
             raise _refuse("damping", "be over 0 and at most 1", self.damping)
 
@@ -67,7 +73,7 @@ class Scheme:
     @property
     def default_format(self) -> str:
         """The name of the stored format where none is asked for."""
-        return METHODS[self.method].formats[0]
+        return "fp8" if self.scales == "block" else METHODS[self.method].formats[0]
 
     @property
     def grid(self) -> IntegerGrid:
@@ -98,6 +104,7 @@ class Scheme:
             parts.append("whole rows" if whole else f"groups of {self.group_size}")
         parts += ["asymmetric"] if "symmetric" in taken and not self.symmetric else []
         parts += ["act-order"] if self.act_order else []
+        parts += [f"a scale for each {self.scales}"] if "scales" in taken else []
         return ", ".join(parts)
 
 

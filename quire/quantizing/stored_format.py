@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from quire.quantizing.layouts.awq import AWQLayout
 from quire.quantizing.layouts.compressed_tensors import CompressedTensorsLayout
+from quire.quantizing.layouts.fp8 import FP8Layout
 from quire.quantizing.layouts.gptq import GPTQLayout
 from quire.quantizing.layouts.layout import StoredFormat
 
 __all__ = ["FORMATS", "StoredFormat"]
 
-_KNOWN: tuple[StoredFormat, ...] = (GPTQLayout(), CompressedTensorsLayout(), AWQLayout())
+_KNOWN: tuple[StoredFormat, ...] = (
+    GPTQLayout(),
+    CompressedTensorsLayout(),
+    AWQLayout(),
+    FP8Layout(),
+)
 FORMATS: dict[str, StoredFormat] = {form.name: form for form in _KNOWN}

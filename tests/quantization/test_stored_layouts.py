@@ -14,12 +14,13 @@ from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.safetensors_writer import write_safetensors
 from quire.quantization.formats.packed_words import pack_words, unpack_words
+from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
 from quire.quantizing.methods import METHODS
 from quire.quantizing.run import in_file_order
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import Scheme, create_scheme
 from quire.quantizing.stored_format import FORMATS
 
 MODULE = "model.layers.0.mlp.down_proj"
@@ -95,3 +96,30 @@ def test_a_short_last_group_is_stored_as_gptq(tmp_path: Path) -> None:
     got = read_back(tmp_path, Scheme(method="rtn"), "gptq", made)
     assert got.scales.shape == (64, 6)
     np.testing.assert_array_equal(got.float32(), made.float32())
+
+
+@pytest.mark.parametrize(
+    ("name", "scales"),
+    [
+        ("compressed-tensors", "channel"),
+        ("compressed-tensors", "tensor"),
+        ("compressed-tensors", "block"),
+        ("fp8", "block"),
+        ("fp8", "tensor"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(64, 96), (160, 704), (256, 256)])
+def test_floats_of_8_bits_are_read(
+    tmp_path: Path, name: str, scales: str, shape: tuple[int, int]
+) -> None:
+    weight = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    weight *= np.random.default_rng(1).lognormal(0, 1, (shape[0], 1)).astype(np.float32)
+    weight[0] = 0
+    made = quantize_float8(f"{MODULE}.weight", weight, scales)
+    got = read_back(tmp_path, create_scheme("fp8", {"scales": scales}), name, made)
+    np.testing.assert_array_equal(got.codes, made.codes)
+    np.testing.assert_array_equal(got.float32(), made.float32())
+    # Three bits of mantissa: half a step is a sixteenth, or half of the smallest step.
+    spread = np.repeat(made.scales, made.group_size, axis=1)[:, : shape[1]]
+    most = np.maximum(np.abs(weight) / 16, spread * 2.0**-10)
+    assert (np.abs(made.float32() - weight) <= most * (1 + 1e-5)).all()

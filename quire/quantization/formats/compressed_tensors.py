@@ -216,6 +216,25 @@ class WholeBytes:
         return None if not zeros.any() else zeros ^ np.uint8(128)
 
 
+def store_bytes(
+    matrix: QuantizedTensor, scales: str, block: int, scale: str = "weight_scale"
+) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix of E4M3 codes; :class:`WholeBytes` reads its values back.
+
+    Args:
+        matrix: Its codes are floats.
+        scales: Which weights share one: ``channel``, ``tensor`` or ``block``.
+        block: Rows of a block.
+        scale: The part with the scales.
+    """
+    kept = {
+        "channel": matrix.scales,
+        "tensor": matrix.scales[:1, 0],
+        "block": matrix.scales[::block],
+    }
+    return {"weight": matrix.codes, scale: np.ascontiguousarray(kept[scales])}
+
+
 @dataclass(frozen=True, slots=True)
 class FourBitFloats:
     """``nvfp4-pack-quantized`` and ``mxfp4-pack-quantized``.

@@ -12,7 +12,8 @@ import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.safetensors_writer import TensorData, tensor_data
-from quire.quantization.formats.compressed_tensors import store_packed_integers
+from quire.quantization.formats.compressed_tensors import store_bytes, store_packed_integers
+from quire.quantization.producers.float8 import BLOCK
 from quire.quantizing.layouts.layout import (
     Fitting,
     Schemes,
@@ -34,6 +35,7 @@ class Kind:
         store: Returns the parts of a matrix.
         refusal: As of :meth:`Fitting.keep`.
         group_size: As of :meth:`Fitting.group`.
+        inputs: Returns ``input_activations`` of a scheme.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Kind:
     store: Callable[[QuantizedTensor, Scheme], dict[str, TensorData]]
     refusal: Callable[[Scheme, tuple[int, int]], str] = lambda scheme, shape: ""
     group_size: Callable[[Scheme, int], int] = lambda scheme, width: scheme.group_size
+    inputs: Callable[[Scheme], dict[str, Any] | None] = lambda scheme: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def _group(scheme: Scheme) -> dict[str, Any]:
     return {
         "format": kind.name,
         "weights": kind.weights(scheme),
-        "input_activations": None,
+        "input_activations": kind.inputs(scheme),
         "output_activations": None,
     }
 
@@ -112,8 +115,39 @@ def _store_packed_integers(matrix: QuantizedTensor, scheme: Scheme) -> dict[str,
 _PACKED = Kind(
     "pack-quantized", _packed_integers, _store_packed_integers, words_only, dividing_group
 )
+
+
+def _floats(scheme: Scheme) -> dict[str, Any]:
+    return {
+        "num_bits": 8,
+        "type": "float",
+        "symmetric": True,
+        "strategy": scheme.scales,
+        "group_size": None,
+        "block_structure": [BLOCK, BLOCK] if scheme.scales == "block" else None,
+        "dynamic": False,
+    }
+
+
+def _inputs_of_floats(scheme: Scheme) -> dict[str, Any]:
+    """Say that activations may be rounded as they come, to floats of 8 bits."""
+    return {
+        "num_bits": 8,
+        "type": "float",
+        "symmetric": True,
+        "strategy": "group" if scheme.scales == "block" else "token",
+        "group_size": BLOCK if scheme.scales == "block" else None,
+        "dynamic": True,
+    }
+
+
+def _store_floats(matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    parts = store_bytes(matrix, scheme.scales, BLOCK)
+    return {name: tensor_data(a, "F8_E4M3" * (name == "weight")) for name, a in parts.items()}
+
+
 #: By method; those that are not there pack integers.
-_KINDS: dict[str, Kind] = {}
+_KINDS = {"fp8": Kind("float-quantized", _floats, _store_floats, inputs=_inputs_of_floats)}
 
 
 def _kind(scheme: Scheme) -> Kind:
