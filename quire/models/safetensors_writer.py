@@ -17,7 +17,14 @@ from quire.models.safetensors_file import DTYPE_BITS
 #: Tensors begin at multiples of this.
 ALIGNMENT = 8
 #: Types of arrays as the format names them; bfloat16 and floats of 8 bits are named by the caller.
-NAMES = {"int64": "I64", "int32": "I32", "int8": "I8", "float16": "F16", "float32": "F32"}
+NAMES = {
+    "int64": "I64",
+    "int32": "I32",
+    "int8": "I8",
+    "uint8": "U8",
+    "float16": "F16",
+    "float32": "F32",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,21 @@ METHODS: dict[str, Method] = {
         fixed={"bits": 8, "group_size": -1},
         formats=("compressed-tensors", "fp8"),
     ),
+    "int8": Method(
+        about="rounds to bytes",
+        fixed={"bits": 8, "group_size": -1},
+        formats=("compressed-tensors",),
+    ),
+    "nvfp4": Method(
+        about="rounds to floats of 4 bits in groups of 16",
+        fixed={"bits": 4, "group_size": 16},
+        formats=("compressed-tensors",),
+    ),
+    "mxfp4": Method(
+        about="in groups of 32",
+        fixed={"bits": 4, "group_size": 32},
+        formats=("compressed-tensors",),
+    ),
 }
 
 

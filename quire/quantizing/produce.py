@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.quantization.producers.float4 import global_factor, quantize_mxfp4, quantize_nvfp4
 from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.round_to_nearest import quantize_rtn
@@ -73,16 +74,27 @@ def _rounded(linked: LinkedMatrices) -> list[QuantizedTensor]:
 
 
 def _floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    scales = linked.scheme.scales
+    return _each(linked, lambda name, weight: quantize_float8(name, weight, scales))
+
+
+def _nvfp4(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    # Programs compute matrices that share inputs as one, so they have one factor.
+    factor = global_factor(linked.weights)
+    return _each(linked, lambda name, weight: quantize_nvfp4(name, weight, factor))
+
+
+def _mxfp4(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    return _each(linked, quantize_mxfp4)
+
+
+def _each(
+    linked: LinkedMatrices, quantize: Callable[[str, np.ndarray], QuantizedTensor]
+) -> list[QuantizedTensor]:
+    """Quantize whole matrices, on all threads."""
+    names = [f"{module}.weight" for module in linked.modules]
     with ThreadPoolExecutor(linked.threads) as pool:
-        return list(
-            pool.map(
-                lambda module, weight: quantize_float8(
-                    f"{module}.weight", weight, linked.scheme.scales
-                ),
-                linked.modules,
-                linked.weights,
-            )
-        )
+        return list(pool.map(quantize, names, linked.weights))
 
 
 def _by_rows(
@@ -127,4 +139,7 @@ _PRODUCERS: dict[str, Callable[[LinkedMatrices], list[QuantizedTensor]]] = {
     "gptq": _gptq,
     "awq": _rounded,
     "fp8": _floats,
+    "int8": _rounded,
+    "nvfp4": _nvfp4,
+    "mxfp4": _mxfp4,
 }

@@ -78,9 +78,8 @@ class Scheme:
     @property
     def grid(self) -> IntegerGrid:
         """The codes; plain rounding does not look for better ones than the largest weight's."""
-        return IntegerGrid(
-            self.bits, max(0, self.group_size), self.symmetric, search=self.method != "rtn"
-        )
+        search = self.method not in ("rtn", "int8")
+        return IntegerGrid(self.bits, max(0, self.group_size), self.symmetric, search)
 
     def changed(self, settings: Mapping[str, Any]) -> Scheme:
         """Return a scheme with other settings; another method keeps those that both take.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,11 @@ import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.safetensors_writer import TensorData, tensor_data
-from quire.quantization.formats.compressed_tensors import store_bytes, store_packed_integers
+from quire.quantization.formats.compressed_tensors import (
+    store_bytes,
+    store_four_bits,
+    store_packed_integers,
+)
 from quire.quantization.producers.float8 import BLOCK
 from quire.quantizing.layouts.layout import (
     Fitting,
@@ -142,12 +146,63 @@ def _inputs_of_floats(scheme: Scheme) -> dict[str, Any]:
 
 
 def _store_floats(matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
-    parts = store_bytes(matrix, scheme.scales, BLOCK)
-    return {name: tensor_data(a, "F8_E4M3" * (name == "weight")) for name, a in parts.items()}
+    return _typed(store_bytes(matrix, scheme.scales, BLOCK), weight="F8_E4M3")
+
+
+def _bytes(_: Scheme) -> dict[str, Any]:
+    return {
+        "num_bits": 8,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "channel",
+        "group_size": None,
+        "dynamic": False,
+    }
+
+
+def _inputs_of_bytes(_: Scheme) -> dict[str, Any]:
+    """Say that activations may be rounded as they come, to bytes."""
+    return {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+
+
+def _store_bytes(matrix: QuantizedTensor, _: Scheme) -> dict[str, TensorData]:
+    return _typed(store_bytes(matrix, "channel", BLOCK))
+
+
+def _four_bits(scheme: Scheme) -> dict[str, Any]:
+    nvidia = scheme.method == "nvfp4"
+    return {
+        "num_bits": 4,
+        "type": "float",
+        "symmetric": True,
+        "strategy": "tensor_group" if nvidia else "group",
+        "group_size": scheme.group_size,
+        "scale_dtype": "torch.float8_e4m3fn" if nvidia else "torch.uint8",
+        "dynamic": False,
+    }
+
+
+def _store_four_bits(matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    kind = "F8_E4M3" if scheme.method == "nvfp4" else "U8"
+    return _typed(store_four_bits(matrix), weight_scale=kind)
+
+
+def _full_groups(scheme: Scheme, shape: tuple[int, int]) -> str:
+    size = scheme.group_size
+    return f"has {scheme.method} in full groups of {size}" if shape[1] % size else ""
+
+
+def _typed(parts: Mapping[str, np.ndarray], **types: str) -> dict[str, TensorData]:
+    return {name: tensor_data(array, types.get(name, "")) for name, array in parts.items()}
 
 
 #: By method; those that are not there pack integers.
-_KINDS = {"fp8": Kind("float-quantized", _floats, _store_floats, inputs=_inputs_of_floats)}
+_KINDS = {
+    "fp8": Kind("float-quantized", _floats, _store_floats, inputs=_inputs_of_floats),
+    "int8": Kind("int-quantized", _bytes, _store_bytes, inputs=_inputs_of_bytes),
+    "nvfp4": Kind("nvfp4-pack-quantized", _four_bits, _store_four_bits, _full_groups),
+    "mxfp4": Kind("mxfp4-pack-quantized", _four_bits, _store_four_bits, _full_groups),
+}
 
 
 def _kind(scheme: Scheme) -> Kind:
