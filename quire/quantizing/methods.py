@@ -20,7 +20,6 @@ class Method:
         settings: Fields of :class:`~quire.quantizing.scheme.Scheme` that may be given, and their
             defaults.
         fixed: Fields that the method itself decides.
-        choices: What a field may be, where that is less than for other methods.
         formats: Names of stored formats that can hold its matrices; the first is the default.
         asks_inputs: It looks at calibration text, whatever its settings.
         without_inputs: The method of a matrix that saw too few inputs.
@@ -29,7 +28,6 @@ class Method:
     about: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     formats: tuple[str, ...]
     asks_inputs: bool = False
     without_inputs: str = ""

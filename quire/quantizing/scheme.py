@@ -53,8 +53,6 @@ class Scheme:
                 assert value == method.fixed[name], (self.method, name, value)
             elif name not in method.settings and value != DEFAULTS[name]:
                 raise _refuse_setting(name, self.method)
-            elif value not in method.choices.get(name, (value,)):
-                raise _refuse(name, f"be one of {_listed(method.choices[name])}", value)
         if self.bits not in BITS:
             raise _refuse("bits", f"be one of {_listed(BITS)}", self.bits)
         size = self.group_size

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from quire.core.errors import ConfigError
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.safetensors_writer import TensorData, tensor_data
@@ -42,9 +40,7 @@ class AWQLayout:
         fitting.group(shapes, lambda scheme, _: common)
         return fitting.fitted, fitting.notices
 
-    def store(
-        self, matrix: QuantizedTensor, scheme: Scheme, input_scale: np.float32 | None = None
-    ) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         return {name: tensor_data(array) for name, array in store_awq(matrix).items()}
 

@@ -64,9 +64,7 @@ class CompressedTensorsLayout:
         fitting.group(shapes, lambda s, width: _kind(s).group_size(s, width))
         return fitting.fitted, fitting.notices
 
-    def store(
-        self, matrix: QuantizedTensor, scheme: Scheme, input_scale: np.float32 | None = None
-    ) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         return _kind(scheme).store(matrix, scheme)
 

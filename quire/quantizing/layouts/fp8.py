@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from quire.core.errors import ConfigError
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.safetensors_writer import TensorData, tensor_data
@@ -36,9 +34,7 @@ class FP8Layout:
         fitting.keep(schemes, shapes, lambda scheme, shape: "")
         return fitting.fitted, fitting.notices
 
-    def store(
-        self, matrix: QuantizedTensor, scheme: Scheme, input_scale: np.float32 | None = None
-    ) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         scale = "weight_scale_inv" if scheme.scales == "block" else "weight_scale"
         parts = store_bytes(matrix, scheme.scales, BLOCK, scale)

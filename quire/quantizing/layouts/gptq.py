@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from quire.core.errors import ConfigError
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.safetensors_writer import TensorData, tensor_data
@@ -38,9 +36,7 @@ class GPTQLayout:
         fitting.group(shapes, lambda scheme, _: scheme.group_size)
         return fitting.fitted, fitting.notices
 
-    def store(
-        self, matrix: QuantizedTensor, scheme: Scheme, input_scale: np.float32 | None = None
-    ) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         parts = store_gptq(matrix, zeros_less_one=matrix.zeros is None)
         return {name: tensor_data(array) for name, array in parts.items()}

@@ -6,8 +6,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
-
 from quire.core.errors import ConfigError
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.safetensors_writer import TensorData
@@ -43,15 +41,12 @@ class StoredFormat(Protocol):
         """
         ...
 
-    def store(
-        self, matrix: QuantizedTensor, scheme: Scheme, input_scale: np.float32 | None = None
-    ) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
         """Return the parts of a matrix by name.
 
         Args:
             matrix: As its method made it.
             scheme: What it was made by.
-            input_scale: Of the activations, where that is a number of the file.
         """
         ...
 
