@@ -24,6 +24,7 @@ FOLDERS = [
     "gptq-w4-g32-asymmetric",
     "gptq-w3-g32",
     "bnb-nf4",
+    "bnb-nf4-nested",
     "ct-w8a8-int8",
     "ct-fp8-dynamic",
     "ct-fp8-block",
