@@ -1,5 +1,6 @@
 // y = x W^T + bias for quantized weights, one row to thousands. One micro-kernel, quantized_tile.h,
 // takes codes as they are packed when rows are few, and as bytes unpacked to L1 when they are many.
+#include "cpu/float_codes_tile.h"
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_matrix_tile.h"
@@ -270,7 +271,7 @@ class FloatBlocks {
   using Format = FloatFormat<float>;
 
   FloatBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
-      : weights_(weights), activations_(activations) {
+      : weights_(weights), activations_(activations), map_(weights) {
     constexpr int64_t lines = 4 * block_records * panel_width;
     values_ = static_cast<float*>(scratch(
         Slot::weights, block_records * record_codes * (1 + sizeof(float)) + lines * sizeof(float)));
@@ -284,8 +285,9 @@ class FloatBlocks {
     const auto [panel, index, next, next_index] = place;
     const Tiles& tiles = activations_.tiles();
     const int64_t groups = activations_.groups_of(index);
-    dequantize(weights_, {panel, index * block_records, groups * group_words / record_inputs},
-               codes_, scales_, values_);
+    const RecordSpan span{panel, index * block_records, groups * group_words / record_inputs};
+    if (weights_.float_codes && tiles.count == 1) return multiply_codes(place, span, sums);
+    dequantize(weights_, span, codes_, scales_, values_);
     for (int64_t i = 0; i < tiles.count; ++i) {
       Tile<Format> tile{};
       tile.activations = activations_.at(index, i);
@@ -301,8 +303,17 @@ class FloatBlocks {
  private:
   static constexpr int64_t block_records = block_groups<Format> * group_words / record_inputs;
 
+  // So few rows that codes are not worth storing as floats.
+  void multiply_codes(const BlockPlace& place, const RecordSpan& span, float* sums) {
+    read_scales(weights_, map_, span, ScaleKind::scale, 1.0f, scales_);
+    const int halves = weights_.group_size < record_inputs ? 2 : 1;
+    float_codes_tile_of(activations_.tiles().num_rows)(
+        {activations_.at(place.index, 0), map_, span, halves, scales_, place.index == 0, sums});
+  }
+
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
+  const PanelMap map_;
   float *values_, *scales_;
   uint8_t* codes_;
 };

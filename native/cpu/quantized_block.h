@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpu/quantized_codes.h"
-#include "simd/words.h"
+#include "simd/e4m3.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -117,7 +117,7 @@ inline void read_nested(const QuantizedWeights& weights, const char* header, con
   const NestedScales& nested = weights.nested;
   alignas(64) float numbers[panel], offsets[panel];
   for (int64_t i = 0; i < panel; ++i) {
-    const NestedScales::Run& run = nested.runs[first[i] + group >> nested.run_shift];
+    const NestedScales::Run& run = nested.runs[(first[i] + group) >> nested.run_shift];
     out[i] = nested.table[static_cast<uint8_t>(line[i])];
     numbers[i] = run.number;
     offsets[i] = run.offset;
@@ -158,13 +158,12 @@ enum class ScaleKind { scale, offset };
 
 // Scales or offsets of a span times `factor`, [record][half][32 outputs]; one half where groups are
 // whole records.
-inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span, ScaleKind kind,
-                        float factor, float* out) {
+inline void read_scales(const QuantizedWeights& weights, const PanelMap& map,
+                        const RecordSpan& span, ScaleKind kind, float factor, float* out) {
   constexpr int64_t panel = QuantizedWeights::panel_width;
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   const bool scales = kind == ScaleKind::scale;
   const bool high = !scales && weights.scale_form == ScaleForm::nibbles;
-  const PanelMap map(weights);
   const int64_t begin = scales || high ? 0 : map.offsets_begin;
   const int64_t super_begin = scales ? map.supers_begin : map.super_offsets_begin;
   const F32 factors = set1(factor);
@@ -187,6 +186,11 @@ inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span,
     }
     walk.step(QuantizedWeights::record_inputs / halves);
   }
+}
+
+inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span, ScaleKind kind,
+                        float factor, float* out) {
+  read_scales(weights, PanelMap(weights), span, kind, factor, out);
 }
 
 // The codes of 0 of a span's groups, where each has its own: as read_scales has its lines.
@@ -215,23 +219,6 @@ inline void read_corrections(const QuantizedWeights& weights, const RecordSpan& 
   const int64_t count = span.records * halves * QuantizedWeights::panel_width;
   for (int64_t i = 0; i < count; i += F32::lanes)
     store(out + i, zero() - load(out + i) * load(scales + i));
-}
-
-// The numbers of E4M3 codes. An exponent of 0 has no leading 1, which float's exponent would have:
-// it is taken away again, since numbers that are not normal take some processors a long time.
-inline F32 e4m3_numbers(I32 codes) {
-  const Words bytes = same_bits<Words>(codes);
-  const F32 size = as_float(((bytes & 127) << 20) + (120u << 23));
-  const F32 rest = size - set1(0x1p-7f);
-  const F32 number = select(less(size, set1(0x1p-6f)), rest + rest, size);
-  return as_float(same_bits<Words>(number) | (bytes & 128) << 24);
-}
-
-inline float e4m3_number(int code) {
-  const uint32_t bits = static_cast<uint32_t>(code & 128) << 24 | (code & 127) << 20;
-  float number;
-  std::memcpy(&number, &bits, sizeof(number));
-  return number * 0x1p120f;
 }
 
 // Codes of a span, a byte each, as stored (before `zero` and the book).
@@ -294,7 +281,7 @@ inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, 
   } else if (weights.float_codes) {
     write([&](int64_t at) {
       return [scale = load(scales + at)](Bytes vector, const uint8_t*, int i) {
-        return e4m3_numbers(byte_of(vector, i)) * scale;
+        return E4m3Numbers(vector)[i] * scale;
       };
     });
   } else if (weights.has_offsets) {
