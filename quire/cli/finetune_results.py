@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import quire
 from quire.core.errors import UnsupportedArchitectureError
 from quire.models.checkpoint import Checkpoint
+from quire.models.config_fields import read_json
 from quire.models.loader import OpenedCheckpoint
 from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.quantizing.output import copy_files, write_card, write_config, write_weights
-from quire.quantizing.run import Job, Run, layer_linears
+from quire.quantizing.run import Job, Run, in_file_order, layer_linears
 from quire.quantizing.scheme import Recipe, Scheme, skip_rules
 from quire.quantizing.stored_format import FORMATS
 from quire.quantizing.unfinished import Unfinished, stored_data
@@ -167,6 +170,8 @@ def _write_rounded(
     from quire.kernels.registry import create_backend
     from quire.llm.stage_bar import stage_bar
 
+    # Those of a run that was stopped here: rounding takes less time than to check them.
+    shutil.rmtree(work / "rounded", ignore_errors=True)
     run = job.rounding(floats)
     result = run.execute(
         create_backend("cpu", threads=asked["threads"] or 1),
@@ -209,11 +214,6 @@ def _write_folder(
     source: Path, out: Path, tensors: dict[str, TensorData], changes: dict[str, Any]
 ) -> None:
     """Write a checkpoint of floats; ``changes`` are those of the source's configuration."""
-    import json
-
-    from quire.models.config_fields import read_json
-    from quire.quantizing.run import in_file_order
-
     write_weights(out, in_file_order(tensors), lambda count: None)
     copy_files(out, source)
     values = read_json(source / "config.json")

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
@@ -117,6 +118,26 @@ def test_an_adapter_alone_is_written_in_peft_s_layout(folder, few):
     assert names == {"adapter_config.json", "adapter_model.safetensors", "README.md"}
     config = json.loads((out / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "quire-tiny"
+
+
+def test_a_run_stopped_while_it_writes_goes_on(few, folder, monkeypatch):
+    """The second start makes its floats anew, which are newer than those that were being rounded."""
+    from quire.cli import finetune_results
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    out, options = folder / "stopped", ("--method", "qat", *few[2:])
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune_results, "write_card", interrupt)
+        with pytest.raises(click.Abort):
+            run("quire-tiny", out, *options)
+    assert (out / ".unfinished" / "training.pt").exists()
+    with pytest.raises(ConfigError, match="unfinished run of other settings"):
+        run("quire-tiny", out, *options, "--seed", "2")
+    run("quire-tiny", out, *options)
+    assert (out / "README.md").exists()
+    assert not (out / ".unfinished").exists()
 
 
 @pytest.mark.parametrize(
