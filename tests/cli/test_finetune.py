@@ -121,7 +121,7 @@ def test_an_adapter_alone_is_written_in_peft_s_layout(folder, few):
 
 
 def test_a_run_stopped_while_it_writes_goes_on(few, folder, monkeypatch):
-    """The second start makes its floats anew, which are newer than those that were being rounded."""
+    """The second start makes floats anew, newer than those that were being rounded."""
     from quire.cli import finetune_results
 
     def interrupt(*_):
