@@ -15,6 +15,7 @@ import numpy as np
 
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.small_floats import E4M3, E8M0
+from quire.kernels.vector_codes import VECTOR_CODES
 
 #: Bits of a code that kernels can pack.
 CODE_BITS = (2, 3, 4, 5, 6, 8)
@@ -50,6 +51,8 @@ class QuantizedForm:
         row_form: Whether scales are ``times`` or ``over`` a float32 for each row; None for neither.
         float_codes: Codes are E4M3, of 8 bits.
         has_input_order: Whether columns are in another order than the inputs.
+        vectors: A name of :data:`quire.kernels.vector_codes.VECTOR_CODES`; the scale type is
+            ``odd`` then and bits are those of a code that is looked up. Empty without vectors.
     """
 
     bits: int
@@ -62,8 +65,11 @@ class QuantizedForm:
     row_form: str | None = None
     float_codes: bool = False
     has_input_order: bool = False
+    vectors: str = ""
 
     def __str__(self) -> str:
+        if self.vectors:
+            return f"{self.vectors} vectors, groups of {self.group_size}"
         kind = "code book" if self.code_book else f"{self.bits} bits"
         parts = [
             "E4M3" if self.float_codes else kind,
@@ -78,6 +84,8 @@ class QuantizedForm:
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
         """Return the memory that a matrix takes when it is packed."""
+        if self.vectors:
+            return padded(rows) * (columns // SUPER_COLUMNS) * VECTOR_CODES[self.vectors].row_bytes
         groups, supers = -(-padded(columns) // self.group_size), -(-columns // SUPER_COLUMNS)
         parts = 2 if self.has_offsets else 1
         if self.scale_type == "int4":

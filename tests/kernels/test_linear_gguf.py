@@ -96,7 +96,7 @@ def test_memory_is_the_forms(name: str) -> None:
 
 
 #: Of Q4_0: groups of 32, 4 bits, zero 8, float16, direct scales, and nothing else.
-LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False)
+LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False, 0)
 
 
 def test_blocks_of_another_type_are_not_packed() -> None:
