@@ -74,6 +74,8 @@ class PackedQuantizedWeights : public PackedWeights {
     weights_.vectors = static_cast<VectorForm>(form.vectors);
     if (weights_.has_vectors() && in_features % QuantizedWeights::super_inputs)
       throw std::invalid_argument("[linear] vectors need a multiple of 256 inputs.");
+    static const uint8_t zeros[2048 * 8] = {};  // until set_vectors: as large as any table
+    weights_.vector_table = zeros;
     weights_.exact_activations = exact_activations;
     const int64_t order_bytes = form.has_input_order ? in_features * 4 : 0;
     weights_.data = place(weights_.bytes() + order_bytes, mapped);

@@ -30,7 +30,7 @@ def vector_grid(name: str) -> np.ndarray:
     packed = np.frombuffer(bytes.fromhex(_ROWS[name]), np.uint8)
     bits = 4 if len(_VALUES[name]) > 4 else 2
     numbers = packed[:, None] >> np.arange(0, 8, bits, dtype=np.uint8) & (1 << bits) - 1
-    grid = np.array(_VALUES[name], np.int8)[numbers.reshape(-1, 16 // bits)]
+    grid: np.ndarray = np.array(_VALUES[name], np.int8)[numbers.reshape(-1, 16 // bits)]
     grid.setflags(write=False)
     return grid
 
