@@ -80,7 +80,8 @@ def dequantize_vectors(name: str, blocks: np.ndarray) -> np.ndarray:
     """Return the values of blocks, bit for bit ggml's: (B, 256) float32."""
     parts = unpack_vectors(name, blocks)
     scales = _scale_numbers(name, parts)
-    values: np.ndarray = parts.values.reshape(*scales.shape, -1).astype(np.float32) * scales[:, :, None]
+    values = parts.values.reshape(*scales.shape, -1).astype(np.float32)
+    values *= scales[:, :, None]
     return values.reshape(len(blocks), -1)
 
 
@@ -143,7 +144,8 @@ def _signed(name: str, indices: np.ndarray, signs: np.ndarray) -> np.ndarray:
 
 def _iq1(indices: np.ndarray, down: np.ndarray) -> np.ndarray:
     """Return vectors of eighths, 1 less where ``down``, else 1 more."""
-    values: np.ndarray = vector_grid("IQ1")[indices] + np.where(down, -1, 1).astype(np.int8)[:, :, None]
+    values = vector_grid("IQ1")[indices]
+    values += np.where(down, -1, 1).astype(np.int8)[:, :, None]
     return values.reshape(len(indices), -1)
 
 

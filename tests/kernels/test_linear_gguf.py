@@ -99,7 +99,7 @@ def test_memory_is_the_forms(name: str) -> None:
 
 
 #: Of Q4_0: groups of 32, 4 bits, zero 8, float16, direct scales, and nothing else.
-LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False, 0)
+LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False, 0, 0, 0)
 
 
 def test_blocks_of_another_type_are_not_packed() -> None:
@@ -117,7 +117,7 @@ def test_blocks_of_another_type_are_not_packed() -> None:
 
 
 def test_vectors_need_their_blocks_and_table() -> None:
-    layout = (16, 8, 128, 1, 5, 0, 0, False, False, False, 4)
+    layout = (16, 8, 128, 1, 6, 0, 0, False, False, False, 0, 0, 4)
     packed = native.PackedQuantizedWeights(256, 32, layout, False, None)
     packed.pack_gguf(random_matrix("IQ2_XS", 32, 256).rows, 17, 0, 32)
     values = np.empty((1, 256), np.float32)
@@ -129,7 +129,7 @@ def test_vectors_need_their_blocks_and_table() -> None:
         packed.set_vectors(np.zeros((511, 8), np.uint8), 0.125)
     with pytest.raises(ValueError, match="multiple of 256"):
         native.PackedQuantizedWeights(224, 32, layout, False, None)
-    for place, other in ((0, 32), (2, 0), (4, 1), (10, 8)):
+    for place, other in ((0, 32), (2, 0), (4, 1), (11, 1), (12, 8)):
         bad = (*layout[:place], other, *layout[place + 1 :])
         with pytest.raises(ValueError, match="no such quantized layout"):
             native.PackedQuantizedWeights(256, 32, bad, False, None)
