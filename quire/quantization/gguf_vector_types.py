@@ -144,7 +144,7 @@ def _signed(name: str, indices: np.ndarray, signs: np.ndarray) -> np.ndarray:
 
 def _iq1(indices: np.ndarray, down: np.ndarray) -> np.ndarray:
     """Return vectors of eighths, 1 less where ``down``, else 1 more."""
-    values = vector_grid("IQ1")[indices]
+    values: np.ndarray = vector_grid("IQ1")[indices]
     values += np.where(down, -1, 1).astype(np.int8)[:, :, None]
     return values.reshape(len(indices), -1)
 
