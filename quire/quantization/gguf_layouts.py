@@ -45,6 +45,9 @@ LAYOUTS = {
         Layout("Q6_K", 14, 256, 210),
         Layout("IQ4_NL", 20, 32, 18),
         Layout("IQ4_XS", 23, 256, 136),
+        Layout("TQ1_0", 34, 256, 54),
+        Layout("TQ2_0", 35, 256, 66),
+        Layout("MXFP4", 39, 32, 17),
     )
 }
 LAYOUT_BY_CODE = {layout.code: layout for layout in LAYOUTS.values()}
@@ -52,6 +55,5 @@ LAYOUT_BY_CODE = {layout.code: layout for layout in LAYOUTS.values()}
 #: Types that files may have and Quire cannot read, for messages.
 OTHER_TYPES = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
-    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
-    35: "TQ2_0", 39: "MXFP4",
+    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 40: "NVFP4",
 }  # fmt: skip
