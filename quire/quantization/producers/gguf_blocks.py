@@ -6,8 +6,10 @@ A type with two levels has scales of groups that are integers times a float16 of
 chosen together: integers near the scales that suit each group, the float16 numbers by least squares
 for those integers, and the codes anew for every pair that is tried.
 
-Source: what errors count is as in ggml (``quantize_row_*_impl``): with an importance of inputs,
-that times ``sqrt(mean square of the block + square of the weight)``; the search is our own.
+An error counts as much as the mean square of its input says, where that is known. Where it is not,
+large weights count more: the root mean square of the block plus the weight's size.
+
+Source: the latter is ggml's ``quantize_row_q4_K_impl``; the search is our own.
 """
 
 from __future__ import annotations
@@ -36,24 +38,22 @@ class Kind:
         grid: Of the codes; from 0 where there are offsets.
         scales: Least and largest integer of a group's scale; None where scales are float16.
         has_offsets: Whether there are offsets; under two levels they are at most 0.
-        deviation: Times the mean square of a block, in what errors count.
     """
 
     group_size: int
     grid: Grid
     scales: tuple[int, int] | None = None
     has_offsets: bool = False
-    deviation: float = 2.0
 
 
 _BOOK = Book(CODE_BOOK)
 KINDS = {
-    "Q4_0": Kind(32, Integers(-8, 7), deviation=1.0),
-    "Q4_1": Kind(32, Integers(0, 15), has_offsets=True, deviation=1.0),
-    "Q5_0": Kind(32, Integers(-16, 15), deviation=1.0),
-    "Q5_1": Kind(32, Integers(0, 31), has_offsets=True, deviation=1.0),
+    "Q4_0": Kind(32, Integers(-8, 7)),
+    "Q4_1": Kind(32, Integers(0, 15), has_offsets=True),
+    "Q5_0": Kind(32, Integers(-16, 15)),
+    "Q5_1": Kind(32, Integers(0, 31), has_offsets=True),
     "Q8_0": Kind(32, Integers(-128, 127)),
-    "Q2_K": Kind(16, Integers(0, 3), (0, 15), has_offsets=True, deviation=1.0),
+    "Q2_K": Kind(16, Integers(0, 3), (0, 15), has_offsets=True),
     "Q3_K": Kind(16, Integers(-4, 3), (-32, 31)),
     "Q4_K": Kind(32, Integers(0, 15), (0, 63), has_offsets=True),
     "Q5_K": Kind(32, Integers(0, 31), (0, 63), has_offsets=True),
@@ -91,24 +91,14 @@ def _columns(blocks: np.ndarray, size: int) -> np.ndarray:
 
 
 def _weights(kind: Kind, blocks: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
-    squares = blocks * blocks
+    """Return (B, E) how much errors count; all alike in blocks where none would."""
+    if importance is None and kind.scales is None:
+        return np.ones_like(blocks)
     if importance is None:
-        if kind.scales is None:
-            return np.ones_like(blocks)
-        if not kind.has_offsets:
-            return _not_all_zero(squares)
-    mean: np.ndarray = np.float32(kind.deviation) * squares.mean(axis=1, keepdims=True)
-    if importance is None:
-        spread: np.ndarray = np.sqrt(mean) + np.abs(blocks)
-        return spread
-    counted: np.ndarray = _not_all_zero(importance) * np.sqrt(mean + squares)
-    return counted
-
-
-def _not_all_zero(weights: np.ndarray) -> np.ndarray:
-    """Return weights, all 1 in blocks where nothing counts."""
-    nothing = ~weights.any(axis=1, keepdims=True)
-    counted: np.ndarray = np.where(nothing, np.float32(1), weights)
+        spread = np.sqrt(np.float32(2) * (blocks * blocks).mean(axis=1, keepdims=True))
+        importance = spread + np.abs(blocks)
+    nothing = ~importance.any(axis=1, keepdims=True)
+    counted: np.ndarray = np.where(nothing, np.float32(1), importance)
     return counted
 
 
