@@ -6,7 +6,8 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -14,6 +15,7 @@ import pytest
 
 from quire.core.errors import NoKernelError
 from quire.kernels.registry import create_backend
+from tools.random_checkpoint import PRESETS, random_checkpoint
 
 pytest_plugins = ["tests.required"]
 
@@ -34,6 +36,20 @@ def device() -> str:
         torch.set_num_threads(1)
         return "reference"
     return "cpu"
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that writes a preset, with changed fields, once."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def write(preset: str = "tiny-llama", **fields: Any) -> Path:
+        folder: Path = root / "-".join([preset, *(f"{k}={v}" for k, v in fields.items())])
+        if not folder.exists():
+            random_checkpoint(folder, PRESETS[preset] | fields)
+        return folder
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,19 @@ namespace {
 // How weights are held, all but their size: a tuple that kernels/cpu/linear.py makes.
 struct Form {
   int64_t group_size;
-  int bits, zero, scale_dtype, scale_form, zero_form, row_form;
+  int bits, zero, scale_dtype, scale_form, zero_form, row_form, run_shift;
+  int64_t num_runs;
   bool has_offsets, float_codes, has_input_order;
 
   explicit Form(nb::tuple from) {
-    if (from.size() != 10) throw std::invalid_argument("[linear] a layout has 10 parts.");
+    if (from.size() != 12) throw std::invalid_argument("[linear] a layout has 12 parts.");
     group_size = nb::cast<int64_t>(from[0]);
     int* const numbers[] = {&bits, &zero, &scale_dtype, &scale_form, &zero_form, &row_form};
     bool* const flags[] = {&has_offsets, &float_codes, &has_input_order};
     for (size_t i = 0; i < 6; ++i) *numbers[i] = nb::cast<int>(from[1 + i]);
     for (size_t i = 0; i < 3; ++i) *flags[i] = nb::cast<bool>(from[7 + i]);
+    run_shift = nb::cast<int>(from[10]);
+    num_runs = nb::cast<int64_t>(from[11]);
   }
 
   bool is_known() const {
@@ -30,8 +33,11 @@ struct Form {
     const bool half = static_cast<DType>(scale_dtype) == DType::float16;
     if (bits < 2 || bits > 8 || bits == 7 || group_size < 16) return false;
     if (group_size != 16 && group_size % 32 != 0) return false;
-    if (scale_form < 0 || scale_form > 4 || zero_form < 0 || zero_form > 2) return false;
+    if (scale_form < 0 || scale_form > 5 || zero_form < 0 || zero_form > 2) return false;
     if (row_form < 0 || row_form > 2) return false;
+    const bool nested = scales == ScaleForm::nested;
+    if (nested != (num_runs > 0) || (nested && row_form != 0)) return false;
+    if (run_shift < 0 || run_shift > 30) return false;
     if (two_levels && (!half || QuantizedWeights::super_inputs % group_size != 0)) return false;
     if (scales == ScaleForm::nibbles && !has_offsets) return false;
     if (has_offsets && scale_form > static_cast<int>(ScaleForm::nibbles)) return false;
@@ -61,9 +67,15 @@ class PackedQuantizedWeights : public PackedWeights {
     weights_.float_codes = form.float_codes;
     weights_.exact_activations = exact_activations;
     const int64_t order_bytes = form.has_input_order ? in_features * 4 : 0;
-    weights_.data = place(weights_.bytes() + order_bytes, mapped);
+    NestedScales& nested = weights_.nested;
+    nested.run_shift = form.run_shift;
+    nested.num_runs = form.num_runs;
+    weights_.data = place(weights_.bytes() + nested.bytes() + order_bytes, mapped);
+    char* tail = weights_.data + weights_.bytes();
+    nested.runs = reinterpret_cast<const NestedScales::Run*>(tail);
+    nested.table = reinterpret_cast<const float*>(nested.runs + nested.num_runs);
     if (form.has_input_order)
-      weights_.input_order = reinterpret_cast<int32_t*>(weights_.data + weights_.bytes());
+      weights_.input_order = reinterpret_cast<int32_t*>(tail + nested.bytes());
   }
 
   // A permutation of the inputs, checked by kernels/quantized_tensor.py.
@@ -72,8 +84,19 @@ class PackedQuantizedWeights : public PackedWeights {
     if (!weights_.input_order || !ids_inside(inputs, weights_.in_features, weights_.in_features))
       throw std::invalid_argument(
           "[linear] an input order names inputs, where the layout has one.");
-    std::memcpy(weights_.data + weights_.bytes(), inputs,
+    std::memcpy(const_cast<int32_t*>(weights_.input_order), inputs,
                 static_cast<size_t>(weights_.in_features) * sizeof(int32_t));
+  }
+
+  // Numbers and offsets of the runs from `first` on, (runs, 2), and what the bytes of scales mean.
+  void set_nested(nb::handle table, nb::handle runs, int64_t first, int64_t num_runs) {
+    const NestedScales& nested = weights_.nested;
+    if (first < 0 || num_runs < 1 || num_runs > nested.num_runs - first)
+      throw std::invalid_argument("[linear] runs of nested scales must be those of the layout.");
+    const Input<float> values(table, NestedScales::table_size), pairs(runs, num_runs * 2);
+    std::memcpy(const_cast<float*>(nested.table), values, NestedScales::table_size * 4);
+    std::memcpy(const_cast<NestedScales::Run*>(nested.runs + first), pairs,
+                static_cast<size_t>(num_runs) * sizeof(NestedScales::Run));
   }
 
   void set_book(const std::vector<float>& values, const std::vector<int>& codes, float step) {
@@ -89,7 +112,7 @@ class PackedQuantizedWeights : public PackedWeights {
 
   // What the layout does not have is None.
   void pack(nb::handle codes, nb::handle scales, nb::handle offsets, nb::handle super_scales,
-            nb::handle super_offsets, nb::handle zeros, nb::handle row_scales, int64_t first_row,
+            nb::handle super_offsets, nb::handle zeros, nb::handle headers, int64_t first_row,
             int64_t num_rows) {
     check_rows(first_row, num_rows);
     const Input<uint8_t> code_rows(codes, num_rows * weights_.in_features);
@@ -110,12 +133,13 @@ class PackedQuantizedWeights : public PackedWeights {
     const auto super_offset_rows =
         buffer(super_offsets, super_bytes, two_levels && weights_.has_offsets);
     const auto zero_rows = buffer(zeros, groups * zero_bytes, weights_.zeros != ZeroForm::common);
-    const auto factors = buffer(row_scales, num_rows * 4, weights_.row_scales != RowForm::none);
+    const auto header_rows = buffer(headers, num_rows * 4, weights_.has_header());
+    if (weights_.scale_form == ScaleForm::nested)
+      check_runs(static_cast<const int32_t*>(pointer(header_rows)), num_rows);
     nb::gil_scoped_release release;
-    kernels().pack_quantized(
-        weights_, {code_rows, pointer(scale_rows), pointer(offset_rows), pointer(zero_rows),
-                   static_cast<const float*>(pointer(factors)), pointer(supers),
-                   pointer(super_offset_rows), first_row, num_rows});
+    kernels().pack_quantized(weights_, {code_rows, pointer(scale_rows), pointer(offset_rows),
+                                        pointer(zero_rows), pointer(header_rows), pointer(supers),
+                                        pointer(super_offset_rows), first_row, num_rows});
   }
 
   // `blocks` are num_rows rows of a GGUF type's blocks; `type` is its number in the files.
@@ -126,7 +150,7 @@ class PackedQuantizedWeights : public PackedWeights {
         layout->scale_form != weights_.scale_form || weights_.scale_dtype != DType::float16 ||
         layout->has_offsets != weights_.has_offsets ||
         weights_.in_features % layout->block_inputs || weights_.zeros != ZeroForm::common ||
-        weights_.row_scales != RowForm::none || weights_.float_codes || weights_.input_order)
+        weights_.has_header() || weights_.float_codes || weights_.input_order)
       throw std::invalid_argument("[linear] the weights' layout must be that of the GGUF type.");
     const int64_t row_bytes = weights_.in_features / layout->block_inputs * layout->block_bytes;
     const Input<uint8_t> rows(blocks, num_rows * row_bytes);
@@ -137,6 +161,14 @@ class PackedQuantizedWeights : public PackedWeights {
   ExpertMatrix matrix() const override { return {nullptr, &weights_, 0}; }
 
  private:
+  // Rows' scales are those of runs that there are; half a record of padding reads one scale more.
+  void check_runs(const int32_t* first, int64_t num_rows) const {
+    const int64_t most = (weights_.nested.num_runs << weights_.nested.run_shift) - 1;
+    for (int64_t i = 0; i < num_rows; ++i)
+      if (first[i] < 0 || first[i] + weights_.num_groups() > most)
+        throw std::invalid_argument("[linear] rows' scales must be in the runs of the layout.");
+  }
+
   void use_bias(const float* bias) override { weights_.bias = bias; }
 
   QuantizedWeights weights_{};
@@ -150,6 +182,7 @@ void bind_quantized(nb::module_& m) {
            nb::arg(), nb::arg(), nb::arg().none())
       .def("set_book", &PackedQuantizedWeights::set_book)
       .def("set_input_order", &PackedQuantizedWeights::set_input_order)
+      .def("set_nested", &PackedQuantizedWeights::set_nested)
       .def("pack", &PackedQuantizedWeights::pack, nb::arg(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::arg())

@@ -109,6 +109,23 @@ inline void read_two_levels(const QuantizedWeights& weights, const int8_t* group
     store(out + i, load(group + i) * load(supers + i));
 }
 
+// The scales of group `group` of a row, of a panel's rows in turn: a multiplication and a sum.
+inline void read_nested(const QuantizedWeights& weights, const char* header, const char* line,
+                        int64_t group, float* out) {
+  constexpr int64_t panel = QuantizedWeights::panel_width;
+  const auto* first = reinterpret_cast<const int32_t*>(header);
+  const NestedScales& nested = weights.nested;
+  alignas(64) float numbers[panel], offsets[panel];
+  for (int64_t i = 0; i < panel; ++i) {
+    const NestedScales::Run& run = nested.runs[first[i] + group >> nested.run_shift];
+    out[i] = nested.table[static_cast<uint8_t>(line[i])];
+    numbers[i] = run.number;
+    offsets[i] = run.offset;
+  }
+  for (int64_t i = 0; i < panel; i += F32::lanes)
+    store(out + i, load(out + i) * load(numbers + i) + load(offsets + i));
+}
+
 // Goes through the groups of a span, record by record.
 class GroupWalk {
  public:
@@ -155,7 +172,11 @@ inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span,
   GroupWalk walk(weights, map, span);
   for (int64_t i = 0; i < span.records * halves; ++i, out += panel) {
     const char* line = walk.unit() + begin + walk.group() * weights.group_line_bytes();
-    if (!weights.has_two_levels()) {
+    if (weights.scale_form == ScaleForm::nested) {
+      const int64_t input = (span.first * halves + i) * QuantizedWeights::record_inputs / halves;
+      read_nested(weights, span.panel, line, input / weights.group_size, out);
+      read_line(out, factors, out);
+    } else if (!weights.has_two_levels()) {
       read_direct(weights, line, factors, out);
       if (weights.row_scales != RowForm::none)
         apply_row_scales(weights.row_scales, span.panel, out);

@@ -70,8 +70,8 @@ void pack_scales(const QuantizedWeights& weights, const QuantizedRows& rows, cha
   const auto at = [&](const void* from, int64_t row_bytes) {
     return static_cast<const char*>(from) + (begin - rows.first_row) * row_bytes;
   };
-  if (weights.row_scales != RowForm::none)
-    std::memcpy(panel + begin % panel_width * 4, rows.row_scales + begin - rows.first_row,
+  if (weights.has_header())
+    std::memcpy(panel + begin % panel_width * 4, at(rows.headers, 4),
                 static_cast<size_t>(end - begin) * 4);
   if (weights.zeros == ZeroForm::bytes) offsets_of_groups.copy<char>(at(rows.zeros, groups));
   if (weights.zeros == ZeroForm::halves) offsets_of_groups.copy<F16>(at(rows.zeros, groups * 2));

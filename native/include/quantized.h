@@ -14,6 +14,7 @@ enum class ScaleForm : int32_t {
   nibbles = 2,  // the same, but scales are the low and offsets the high halves of common bytes
   e4m3 = 3,     // an E4M3 for each group
   e8m0 = 4,     // a power of two for each group, 2 ** (byte - 127)
+  nested = 5,   // a byte for each group, as NestedScales has it
 };
 
 // Where the code of the value 0 comes from: one for all groups, or a number for each.
@@ -21,6 +22,26 @@ enum class ZeroForm : int32_t { common = 0, bytes = 1, halves = 2 };
 
 // What scales are besides: nothing, or times or over a number of the row.
 enum class RowForm : int32_t { none = 0, times = 1, over = 2 };
+
+// Scales that are quantized in runs of theirs, which go on from row to row:
+//
+//   scale = table[byte] * number of the run + offset of the run
+//
+// A row's header has the place of its first scale among all; 2 ** run_shift of them are a run.
+struct NestedScales {
+  static constexpr int64_t table_size = 256;
+  struct Run {
+    float number, offset;
+  };
+  const float* table;
+  const Run* runs;
+  int32_t run_shift;
+  int64_t num_runs;
+
+  int64_t bytes() const {
+    return num_runs * static_cast<int64_t>(sizeof(Run)) + (num_runs > 0) * table_size * 4;
+  }
+};
 
 // weight[n][k] = scale[n][k / group_size] * (code[n][k] - zero) + offset[n][k / group_size], or
 // scale * book[code] with a code book of 16 values, or scale * code where codes are E4M3.
@@ -31,7 +52,8 @@ enum class RowForm : int32_t { none = 0, times = 1, over = 2 };
 // codes, so that a kernel reads one stream. A unit is a group, of 32 inputs at least, or 256 inputs
 // where scales have two levels; the last one ends with its last record, but has all its lines.
 //
-//   header   [32 outputs] float, which scales are times or over; where there are row scales
+//   header   [32 outputs] float, which scales are times or over; where there are row scales; or
+//            [32 outputs] int32, the places of rows' first scales, where these are nested
 //   scales   direct:     [group][32 outputs] of scale_dtype
 //            two levels: [group][32 outputs] bytes, then [32 outputs] float16
 //            else:       [group][32 outputs] bytes
@@ -64,8 +86,11 @@ struct QuantizedWeights {
   int8_t book_codes[16];  // the book in steps of book_step, for quantized activations
   float book_step;
   char* data;
-  const float* bias;           // (out_features,) or null
-  const int32_t* input_order;  // (in_features,) after the panels, or null
+  const float* bias;  // (out_features,) or null
+  // After the panels: the runs and the table of nested scales, if they are; and (in_features,) or
+  // null.
+  NestedScales nested;
+  const int32_t* input_order;
 
   // Inputs whose activations share a scale when they are rounded to 8 bits: 32, or as many as
   // weights of few bits do. Those are so coarse that rounding more activations together costs next
@@ -117,7 +142,8 @@ struct QuantizedWeights {
     return offsets_begin();
   }
   int64_t unit_bytes() const { return codes_begin() + unit_records() * record_bytes(); }
-  int64_t header_bytes() const { return row_scales == RowForm::none ? 0 : panel_width * 4; }
+  bool has_header() const { return row_scales != RowForm::none || scale_form == ScaleForm::nested; }
+  int64_t header_bytes() const { return has_header() ? panel_width * 4 : 0; }
   int64_t panel_bytes() const {
     return header_bytes() + num_units() * codes_begin() + num_records() * record_bytes();
   }
@@ -126,14 +152,14 @@ struct QuantizedWeights {
 
 // Rows of a matrix as they are stored, unpacked: codes (num_rows, in_features), scales and offsets
 // (num_rows, num_groups) of scale_dtype, or bytes, of two levels with float16 super scales
-// (num_rows, num_supers); zeros (num_rows, num_groups); row scales (num_rows,) float. What the
+// (num_rows, num_supers); zeros (num_rows, num_groups); headers (num_rows,) of 4 bytes. What the
 // weights do not have is null.
 struct QuantizedRows {
   const uint8_t* codes;
   const void* scales;
   const void* offsets;
   const void* zeros;
-  const float* row_scales;
+  const void* headers;
   const void* super_scales;
   const void* super_offsets;
   int64_t first_row;  // the output that is the first of them

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-from quire.core.errors import ConfigError
+from quire.bench.plot_file import save
 
 WITH, WITHOUT = "#1f5fbf", "#9a9a9a"
-SUFFIXES = (".png", ".svg", ".pdf")
-
-
-def check_plot(path: Path) -> None:
-    """Refuse a picture that could not be written, before anything is sent.
-
-    Raises:
-        ConfigError: matplotlib is not there, the name ends otherwise, or the folder is not there.
-    """
-    try:
-        import matplotlib
-    except ImportError:
-        raise ConfigError("[bench] --plot needs matplotlib. pip install matplotlib") from None
-    matplotlib.use("Agg")
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"[bench] --plot must end in {', '.join(SUFFIXES)}; got {path}.")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"[bench] --plot must be writable; got {path}.")
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
@@ -62,9 +43,4 @@ def draw(document: dict[str, Any], path: Path) -> None:
         axes.grid(alpha=0.3)
     figure.suptitle(f"{document['model_id']}: {document['dataset']}, up to "
                     f"{document['output_len']} tokens")  # fmt: skip
-    try:
-        figure.savefig(path, dpi=100)
-    except OSError as error:
-        raise ConfigError(f"[bench] --plot must be writable; got {error}.") from error
-    finally:
-        pyplot.close(figure)
+    save(figure, path)

@@ -6,15 +6,17 @@ import click
 
 from quire.bench.options import BenchOptions
 from quire.cli.bench_flags import BenchCommand, bench_flags, requests_bar
+from quire.cli.bench_quant import quant
 from quire.cli.bench_spec import spec
 
 
 @click.group()
 def bench() -> None:
-    """Measure a server as its clients see it."""
+    """Measure a server as its clients see it, or weight formats side by side."""
 
 
 bench.add_command(spec)
+bench.add_command(quant)
 
 
 @bench.command(cls=BenchCommand)

@@ -33,9 +33,10 @@ def spec(options: SpecOptions) -> None:
     """
     import uvloop
 
+    from quire.bench.plot_file import check_plot
     from quire.bench.report import check_file, save
     from quire.bench.spec import run_spec
-    from quire.bench.spec_plot import check_plot, draw
+    from quire.bench.spec_plot import draw
     from quire.bench.spec_report import load_name, names_of_result, spec_document
 
     check_file(options, names_of_result(options))

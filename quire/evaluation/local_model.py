@@ -22,7 +22,7 @@ from quire.evaluation.windows import Window
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
-from quire.models.decoder import HiddenStates
+from quire.models.decoder import Decoder, HiddenStates
 from quire.models.loader import Progress
 from quire.runner.loaded_model import expected_demand, load
 
@@ -40,6 +40,7 @@ class LocalModel:
         config: How it is held and computed; requests' settings have no meaning here.
         longest: Tokens of the longest window that it will be asked to score.
         on_progress: Called while weights load, with bytes done and bytes in all.
+        num_sequences: Sequences of ``longest`` tokens that steps of one's own keep KV of.
 
     Attributes:
         vocab_size: V.
@@ -47,6 +48,7 @@ class LocalModel:
         weight_bytes: Memory of the weights.
         step_tokens: Most tokens of a step.
         block_size: Tokens of a block of KV.
+        max_model_len: Tokens of the longest sequence that it can compute.
 
     Raises:
         ConfigError: It does not fit this machine, or the settings not the model.
@@ -59,6 +61,7 @@ class LocalModel:
         config: EngineConfig,
         longest: int,
         on_progress: Progress | None = None,
+        num_sequences: int = 1,
     ) -> None:
         machine, model_config = read_machine(), read_model_config(folder)
         resolved = resolve(config, machine, model_config)
@@ -67,7 +70,8 @@ class LocalModel:
         demand = expected_demand(folder, self._backend, model_config, resolved)
         # Whole windows are kept, also where a model sees only the last tokens.
         spec = replace(demand.spec, window=None)
-        num_blocks = most_blocks(longest, step_tokens, spec.block_size)
+        own_blocks = 1 + num_sequences * -(-longest // spec.block_size)
+        num_blocks = max(most_blocks(longest, step_tokens, spec.block_size), own_blocks)
         kv_bytes = num_blocks * spec.allocated_block_bytes
         if demand.fixed_bytes + kv_bytes > machine.free_bytes:
             raise ConfigError(
@@ -80,7 +84,7 @@ class LocalModel:
         self.vocab_size = loaded.config.vocab_size
         self.dtype, self.kv_cache_dtype = loaded.config.dtype, resolved.kv_cache_dtype
         self.weight_bytes = loaded.decoder.weight_bytes
-        self.block_size = spec.block_size
+        self.block_size, self.max_model_len = spec.block_size, resolved.max_model_len
         self._decoder.reserve(step_tokens, _logits_rows(self.vocab_size))
         self._kv_cache = self._backend.kv_cache(spec, num_blocks)
 
@@ -97,6 +101,16 @@ class LocalModel:
         Both models compute a step, then their logits of the same few rows.
         """
         return _measure([self, reference], windows, on_tokens)
+
+    @property
+    def decoder(self) -> Decoder:
+        """The model's own decoder."""
+        return self._decoder
+
+    @property
+    def kernel_names(self) -> dict[str, str]:
+        """As of :class:`~quire.kernels.backend.Backend`."""
+        return self._backend.kernel_names()
 
     def forward(self, batch: ForwardBatch) -> HiddenStates:
         """Compute a step; the states are the decoder's until the next one."""

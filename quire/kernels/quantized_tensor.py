@@ -2,9 +2,10 @@
 
 ``value[n, k] = scale[n, g] * (codes[n, k] - zero) + offset[n, g]`` with ``g = k // group_size``,
 or ``scale[n, g] * code_book[codes[n, k]]``, or ``scale[n, g] * E4M3[codes[n, k]]``. Scales and
-offsets are numbers of their own, or bytes times a number for each 256 columns or each row; the zero
-is one number, or one for each group. Columns may be stored in another order than the inputs'.
-Kernels pack it; what files look like is not known here.
+offsets are numbers of their own, or bytes times a number for each 256 columns or each row, or bytes
+of runs of scales (:mod:`quire.kernels.nested_scales`); the zero is one number, or one for each
+group. Columns may be stored in another order than the inputs'. Kernels pack it; what files look
+like is not known here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.nested_scales import HEADER_BYTES, NestedForm, NestedScales
 from quire.kernels.small_floats import E4M3, E8M0
 
 #: Bits of a code that kernels can pack.
@@ -21,7 +23,7 @@ CODE_BITS = (2, 3, 4, 5, 6, 8)
 #: Columns that share a super scale.
 SUPER_COLUMNS = 256
 #: How scales and offsets are held: as numbers, or a byte or half a byte times another number.
-SCALE_TYPES = ("float32", "float16", "int8", "int4", "e4m3", "e8m0")
+SCALE_TYPES = ("float32", "float16", "int8", "int4", "e4m3", "e8m0", "nested")
 #: Values of scales that are bytes, by their type.
 SCALE_VALUES = {"e4m3": E4M3, "e8m0": E8M0}
 #: Bytes of zeros of groups, by their type.
@@ -50,6 +52,7 @@ class QuantizedForm:
         row_form: Whether scales are ``times`` or ``over`` a float32 for each row; None for neither.
         float_codes: Codes are E4M3, of 8 bits.
         has_input_order: Whether columns are in another order than the inputs.
+        nested: What scales of type ``nested`` are; None for others.
     """
 
     bits: int
@@ -62,6 +65,7 @@ class QuantizedForm:
     row_form: str | None = None
     float_codes: bool = False
     has_input_order: bool = False
+    nested: NestedForm | None = None
 
     def __str__(self) -> str:
         kind = "code book" if self.code_book else f"{self.bits} bits"
@@ -88,9 +92,12 @@ class QuantizedForm:
             scales = groups * parts * {"float32": 4, "float16": 2}.get(self.scale_type, 1)
         if self.zero_type is not None:
             scales += groups * ZERO_BYTES[self.zero_type]
-        scales += 4 * (self.row_form is not None)
-        order = 4 * columns * self.has_input_order
-        return padded(rows) * (padded(columns) * self.bits // 8 + scales) + order
+        scales += HEADER_BYTES * (self.row_form is not None or self.nested is not None)
+        tail = 4 * columns * self.has_input_order
+        if self.nested is not None:
+            num_scales = rows * -(-columns // self.group_size)
+            tail += self.nested.tail_bytes(self.nested.num_runs(num_scales))
+        return padded(rows) * (padded(columns) * self.bits // 8 + scales) + tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,7 @@ class QuantizedTensor:
         super_offsets: The same for offsets.
         nibbles: Scales and offsets are int8 from 0 to 15, to be held in half a byte each.
         scale_type: What uint8 scales are, ``e4m3`` or ``e8m0``; else empty.
+        nested: What uint8 scales are in runs of theirs, or None.
         zeros: (N, G) uint8 or float16: each group's own zero, or None; ``zero`` is 0 then.
         row_scales: (N,) float32 that scales are times or over, or None.
         over_rows: Scales are over ``row_scales``, not times them.
@@ -138,6 +146,7 @@ class QuantizedTensor:
     over_rows: bool = False
     float_codes: bool = False
     input_order: np.ndarray | None = None
+    nested: NestedScales | None = None
 
     def __post_init__(self) -> None:
         if self.bits not in CODE_BITS:
@@ -188,6 +197,12 @@ class QuantizedTensor:
                 rule = f"scale_type must be one of {', '.join(SCALE_VALUES)}, without offsets"
                 raise self._refuse(rule, self.scale_type)
             allowed = (np.uint8,)
+        if self.nested is not None:
+            others = (self.super_scales, self.row_scales, self.offsets)
+            if self.scale_type or any(part is not None for part in others):
+                raise self._refuse("nested scales must be alone", "others")
+            self.nested.check(self.name, rows * shape[1])
+            allowed = (np.uint8,)
         for part in (self.scales, self.offsets):
             if part is not None and (part.shape != shape or part.dtype not in allowed):
                 rule = f"scales and offsets must be {shape} float16 or float32, or int8 with super"
@@ -221,7 +236,7 @@ class QuantizedTensor:
         return QuantizedForm(
             bits=self.bits,
             group_size=self.group_size,
-            scale_type=self.scale_type or ("int4" if self.nibbles else str(self.scales.dtype)),
+            scale_type=self._scale_type,
             zero=self.zero,
             has_offsets=self.offsets is not None,
             code_book=None if self.code_book is None else tuple(self.code_book.tolist()),
@@ -229,7 +244,14 @@ class QuantizedTensor:
             row_form=self._row_form,
             float_codes=self.float_codes,
             has_input_order=self.input_order is not None,
+            nested=None if self.nested is None else self.nested.form,
         )
+
+    @property
+    def _scale_type(self) -> str:
+        if self.nested is not None:
+            return "nested"
+        return self.scale_type or ("int4" if self.nibbles else str(self.scales.dtype))
 
     @property
     def _row_form(self) -> str | None:
@@ -258,6 +280,8 @@ class QuantizedTensor:
 
     def scale_numbers(self) -> np.ndarray:
         """Return (N, G) scales, before super scales."""
+        if self.nested is not None:
+            return self.nested.numbers_of(self.scales)
         scales = SCALE_VALUES[self.scale_type][self.scales] if self.scale_type else self.scales
         if self.row_scales is None:
             return scales

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quire.kernels.backend import Array, Linear
+from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import QuantizedForm
 
 #: Names of matrices that are one linear, how each is rounded at load (None: not at all), and
@@ -21,9 +22,11 @@ class HeldWeights:
         parameters: Norms and learned positions, by the names of their tensors.
         rope: Cosines and sines, or None.
         embedding: Looked up by token id; also among ``linears``.
+        packed: What was packed for it, experts included; empty where nothing is.
     """
 
     linears: dict[LinearKey, Linear] = field(default_factory=dict)
     parameters: dict[str, Array] = field(default_factory=dict)
     rope: tuple[Array, Array] | None = None
     embedding: Linear | None = None
+    packed: list[PackedWeights] = field(default_factory=list)

@@ -293,9 +293,11 @@ class ModelBuilder:
     ) -> None:
         """Count what was packed and keep it for the next start."""
         self.weight_bytes += nbytes
-        if self._cache is not None and not self._cache.is_complete:
-            for weights, matrices in packed:
-                self._cache.add(weights.modules[0], matrices)
+        cache = None if self._cache is None or self._cache.is_complete else self._cache
+        for weights, matrices in packed:
+            self.made.packed += matrices
+            if cache is not None:
+                cache.add(weights.modules[0], matrices)
 
     def _matrices(self, weights: LinearWeights, scheme: Scheme | None) -> Sequence[Weight]:
         """Return the matrices of a linear, quantized if there is a scheme, packed if they were."""

@@ -253,7 +253,8 @@ def test_conversations_of_a_file(tmp_path):
 
 @pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="pictures need matplotlib")
 def test_a_picture_of_the_result(tmp_path):
-    from quire.bench.spec_plot import check_plot, draw
+    from quire.bench.plot_file import check_plot
+    from quire.bench.spec_plot import draw
 
     failed = Load(4, [part(1.0, "a", error="cut")], [part(1.0, "a")])
     run = SpecRun("m", [Load(1, [part(2.0, "a")], [part(1.0, "a")]), failed])

@@ -11,23 +11,9 @@ import pytest
 
 from quire import LLM
 from quire.engine.prefill_policy import PrefillPolicy
-from tools.random_checkpoint import PRESETS, random_checkpoint
+from tools.random_checkpoint import PRESETS
 
 FAMILIES = sorted(name for name in PRESETS if name.startswith("tiny-"))
-
-
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that writes a preset, with changed fields, once."""
-    root = tmp_path_factory.mktemp("checkpoints")
-
-    def write(preset: str = "tiny-llama", **fields: Any) -> Path:
-        folder: Path = root / "-".join([preset, *(f"{k}={v}" for k, v in fields.items())])
-        if not folder.exists():
-            random_checkpoint(folder, PRESETS[preset] | fields)
-        return folder
-
-    return write
 
 
 @pytest.fixture

@@ -33,7 +33,8 @@ FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+# What is multiplied with nested scales is what is with numbers: tests/kernels.
+@pytest.mark.parametrize("name", [*FOLDERS, "bnb-nf4-nested"])
 def test_the_lattice(name: str, device: str, tmp_path: Path) -> None:
     if device != "cpu":
         pytest.skip("the native kernels are not built")

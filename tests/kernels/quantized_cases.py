@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from quire.kernels.nested_scales import NestedScales
 from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book, padded
 from quire.kernels.small_floats import E2M1
 
@@ -31,7 +32,12 @@ FORMATS = [
 ]
 
 #: What formats besides GGUF's have. E4M3 codes are multiplied as floats only.
-INTEGER_KINDS = ["byte zeros", "float zeros", "ordered inputs", "e4m3", "e4m3 over", "e8m0"]
+INTEGER_KINDS = [
+    *("byte zeros", "float zeros", "ordered inputs", "e4m3", "e4m3 over", "e8m0", "nested"),
+    "nested halves",
+]
+#: Those of groups of 16.
+HALVES = ("e4m3", "e4m3 over", "nested halves")
 OTHER_KINDS = [*INTEGER_KINDS, "E4M3", "E4M3 of rows"]
 
 
@@ -61,7 +67,7 @@ def random_quantized(
 def other_quantized(kind: str, rows: int, columns: int, seed: int = 0) -> QuantizedTensor:
     """Make a matrix of a kind of :data:`OTHER_KINDS`, of any codes and scales it may have."""
     random = np.random.default_rng(seed)
-    bits, size = (8, 64) if "E4M3" in kind else (4, 16 if "e4m3" in kind else 32)
+    bits, size = (8, 64) if "E4M3" in kind else (4, 16 if kind in HALVES else 32)
     codes = random.integers(0, 1 << bits, (rows, columns), np.uint8)
     groups = -(-columns // size)
     scales = (random.uniform(0.5, 2, (rows, groups)) / (1 << bits)).astype(np.float16)
@@ -83,6 +89,16 @@ def other_quantized(kind: str, rows: int, columns: int, seed: int = 0) -> Quanti
             row_scales=factors,
             over_rows=kind.endswith("over"),
         )
+    if kind.startswith("nested"):
+        run = 16  # rows begin in the middle of one
+        nested = NestedScales(
+            table=np.linspace(-1, 1, 256, dtype=np.float32),
+            numbers=random.uniform(0, 1, -(-rows * groups // run)).astype(np.float32),
+            offset=0.25,
+            run=run,
+        )
+        byte_scales = random.integers(0, 256, (rows, groups), np.uint8)
+        return replace(made, scales=byte_scales, code_book=BOOK, nested=nested)
     if kind == "e8m0":
         byte_scales = random.integers(100, 140, (rows, groups), np.uint8)
         return replace(made, scales=byte_scales, scale_type="e8m0", code_book=E2M1)

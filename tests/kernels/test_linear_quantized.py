@@ -12,6 +12,7 @@ from quire.core.errors import UnsupportedInputError
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.nested_scales import NestedScales
 from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book
 from quire.kernels.reference.linear import ReferenceLinear
 from quire.kernels.small_floats import E2M1
@@ -207,3 +208,37 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     for change in bad:
         with pytest.raises(UnsupportedInputError, match="quantized w"):
             QuantizedTensor(**{**good, **change})
+
+
+def test_matrices_with_nested_scales_of_their_own_are_one_product(isa: str) -> None:
+    parts = [other_quantized("nested", rows, 96, seed) for seed, rows in enumerate((40, 7, 33))]
+    layer = CpuLinear(parts, [], "float32")
+    assert len(layer.matrices) == 1
+    x = normal(3, 96)
+    alone = [CpuLinear([part], [], "float32")(x) for part in parts]
+    np.testing.assert_array_equal(layer(x), np.concatenate(alone, axis=1))
+
+
+def test_nested_scales_take_a_tenth_of_the_numbers(isa: str) -> None:
+    """4 bits in blocks of 64 with nested scales: 4 + 8 / 64 + 32 / 16,384 bits, and runs' offsets.
+
+    A row's header takes 32 bits more, of 2,048 weights.
+    """
+    random = np.random.default_rng(0)
+    nested = NestedScales(
+        table=np.linspace(-1, 1, 256, dtype=np.float32),
+        numbers=np.ones(256, np.float32),
+        offset=1.0,
+        run=256,
+    )
+    weight = QuantizedTensor(
+        name="w",
+        bits=4,
+        group_size=64,
+        codes=random.integers(0, 16, (2048, 2048), np.uint8),
+        scales=random.integers(0, 256, (2048, 32), np.uint8),
+        code_book=np.linspace(-1, 1, 16, dtype=np.float32),
+        nested=nested,
+    )
+    bits = CpuLinear([weight], [], "float32").nbytes * 8 / 2048**2
+    assert 4.127 <= bits <= 1.006 * 4.127

@@ -15,6 +15,7 @@ from quire.kernels.cpu.native import DTYPE_CODES, native
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.linear import check_input, check_weights, held_dtype
+from quire.kernels.nested_scales import NestedScales
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import (
     QuantizedForm,
@@ -23,7 +24,7 @@ from quire.kernels.quantized_tensor import (
 )
 
 #: As ScaleForm, ZeroForm and RowForm of native/include/quantized.h; other scales are direct.
-SCALE_FORMS = {"int8": 1, "int4": 2, "e4m3": 3, "e8m0": 4}
+SCALE_FORMS = {"int8": 1, "int4": 2, "e4m3": 3, "e8m0": 4, "nested": 5}
 ZERO_FORMS = {None: 0, "uint8": 1, "float16": 2}
 ROW_FORMS = {None: 0, "times": 1, "over": 2}
 
@@ -129,7 +130,8 @@ def _pack(
     if form is None:
         matrix = native.PackedFloatWeights(columns, num_rows, DTYPE_CODES[dtype], mapped)
     else:
-        matrix = _allocate(form, columns, num_rows, exact_activations, mapped)
+        names = first.names if isinstance(first, PackedWeights) else weights
+        matrix = _allocate(form, columns, num_rows, len(names), exact_activations, mapped)
     if isinstance(first, PackedWeights):
         return matrix, first
     _fill(matrix, weights)
@@ -138,12 +140,15 @@ def _pack(
 
 
 def _fill(packed: Any, weights: Sequence[Weight]) -> None:
-    row = 0
+    row = run = 0
     for weight in weights:
         rows = weight.shape[0]
         if isinstance(weight, QuantizedTensor):
             parts = (weight.scales, weight.offsets, weight.super_scales, weight.super_offsets)
-            packed.pack(weight.codes, *parts, weight.zeros, weight.row_scales, row, rows)
+            headers = weight.row_scales
+            if weight.nested is not None:
+                headers, run = _pack_nested(packed, weight.nested, weight.scales.shape, run)
+            packed.pack(weight.codes, *parts, weight.zeros, headers, row, rows)
             if weight.input_order is not None:
                 packed.set_input_order(weight.input_order)
         elif isinstance(weight, BlockMatrix):
@@ -153,10 +158,30 @@ def _fill(packed: Any, weights: Sequence[Weight]) -> None:
         row += rows
 
 
+def _pack_nested(
+    packed: Any, nested: NestedScales, shape: tuple[int, ...], run: int
+) -> tuple[np.ndarray, int]:
+    """Pack the runs of (N, G) scales as those from ``run`` on.
+
+    Returns:
+        Where each row's scales begin, (N,) int32, and the run of the next matrix.
+    """
+    pairs = nested.pairs()
+    packed.set_nested(nested.table, pairs, run, len(pairs))
+    first = run * nested.run + shape[1] * np.arange(shape[0], dtype=np.int32)
+    return first.astype(np.int32), run + len(pairs)
+
+
 def _allocate(
-    form: QuantizedForm, columns: int, num_rows: int, exact_activations: bool, mapped: Any
+    form: QuantizedForm,
+    columns: int,
+    num_rows: int,
+    num_matrices: int,
+    exact_activations: bool,
+    mapped: Any,
 ) -> Any:
     """Allocate quantized weights of a form, or take those in ``mapped``."""
+    nested, groups = form.nested, -(-columns // form.group_size)
     layout = (
         form.group_size,
         form.bits,
@@ -168,6 +193,8 @@ def _allocate(
         form.has_offsets,
         form.float_codes,
         form.has_input_order,
+        0 if nested is None else nested.run.bit_length() - 1,
+        0 if nested is None else nested.num_runs(num_rows * groups, num_matrices),
     )
     packed = native.PackedQuantizedWeights(columns, num_rows, layout, exact_activations, mapped)
     if form.code_book is not None:

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from quire.kernels.nested_scales import TABLE_SIZE, NestedForm, NestedScales
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor, padded
 from quire.quantization.formats.compressed_tensors import unpack_halves
 from quire.quantization.formats.stored_matrix import StoredMatrix, whole_shape
@@ -50,6 +51,12 @@ class _State:
     block: int
     nested_block: int
     nested_offset: float
+
+    @property
+    def run(self) -> int:
+        """Groups of columns of a run of scales; 0 where scales will be held as numbers."""
+        run = self.nested_block * self.block // self.group_size
+        return run if run & (run - 1) == 0 else 0
 
     @property
     def group_size(self) -> int:
@@ -79,15 +86,26 @@ class BitsAndBytesFormat:
 
     def form(self, matrix: StoredMatrix) -> QuantizedForm:
         """Return how it will be held."""
-        size = _read_state(matrix).group_size
-        return QuantizedForm(4, size, "float32", code_book=tuple(_code_book(matrix).tolist()))
+        state = _read_state(matrix)
+        nested = None
+        if state.run:
+            book = _finite(matrix, "weight.nested_quant_map", TABLE_SIZE)
+            nested = NestedForm(tuple(book.tolist()), state.run)
+        return QuantizedForm(
+            bits=4,
+            group_size=state.group_size,
+            scale_type="float32" if nested is None else "nested",
+            code_book=tuple(_code_book(matrix).tolist()),
+            nested=nested,
+        )
 
     def unpack(self, matrix: StoredMatrix) -> QuantizedTensor:
         """Read the parts."""
         state = _read_state(matrix)
         rows, columns = state.shape
         packed = matrix.array("weight", (rows * columns // 2, 1), "U8").reshape(rows, -1)
-        scales = _scales(matrix, state, -(-rows * columns // state.block))
+        count = -(-rows * columns // state.block)
+        scales, nested = _scales(matrix, state, count)
         # Runs of weights go on from row to row; groups of their columns do not.
         scales = np.repeat(scales, state.block // state.group_size)
         scales = scales[: rows * columns // state.group_size]
@@ -98,6 +116,7 @@ class BitsAndBytesFormat:
             codes=unpack_halves(packed >> 4 | packed << 4),
             scales=scales.reshape(rows, -1),
             code_book=_code_book(matrix),
+            nested=nested,
         )
 
 
@@ -133,14 +152,20 @@ class BytesOfBitsAndBytes:
         )
 
 
-def _scales(matrix: StoredMatrix, state: _State, count: int) -> np.ndarray:
+def _scales(
+    matrix: StoredMatrix, state: _State, count: int
+) -> tuple[np.ndarray, NestedScales | None]:
+    """Return the scales of blocks, numbers or bytes, and what the bytes mean."""
     if not state.nested_block:
-        return _finite(matrix, "weight.absmax", count)
+        return _finite(matrix, "weight.absmax", count), None
     codes = matrix.array("weight.absmax", (count,), "U8")
-    book = _finite(matrix, "weight.nested_quant_map", 256)
+    book = _finite(matrix, "weight.nested_quant_map", TABLE_SIZE)
     runs = _finite(matrix, "weight.nested_absmax", -(-count // state.nested_block))
+    nested = NestedScales(book, runs, state.nested_offset, max(1, state.run))
+    if state.run:
+        return codes, nested
     numbers: np.ndarray = book[codes] * np.repeat(runs, state.nested_block)[:count]
-    return numbers + np.float32(state.nested_offset)
+    return numbers + np.float32(state.nested_offset), None
 
 
 def _code_book(matrix: StoredMatrix) -> np.ndarray:

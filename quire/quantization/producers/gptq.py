@@ -128,13 +128,26 @@ def _inverse_root(hessian: np.ndarray, damping: float) -> np.ndarray:
         damped = hessian.copy()
         damped[diagonal, diagonal] += damping * 10**attempt * mean
         try:
-            inverse = np.linalg.inv(damped)
-            # Of the inverse written backwards: a lower factor is an upper one there.
-            lower = np.linalg.cholesky((inverse + inverse.T) / 2)
-            return np.ascontiguousarray(lower.T).astype(np.float32)
+            # Written backwards, a lower factor is an upper one: H = R R^T, H^-1 = R^-T R^-1.
+            lower = np.linalg.cholesky(damped[::-1, ::-1])
+            return _upper_inverse(lower[::-1, ::-1]).astype(np.float32)
         except np.linalg.LinAlgError:
             continue
     raise ModelLoadError(
         f"[quantize] sums of inputs must be positive definite with damping {damping}; got others. "
         "Give a larger --damping or more calibration text."
     )
+
+
+def _upper_inverse(upper: np.ndarray) -> np.ndarray:
+    """Return the inverse of an upper triangular matrix (K, K), by halves."""
+    size = len(upper)
+    if size <= BLOCK:
+        return np.triu(np.linalg.inv(upper))
+    half = size // 2
+    inverse = np.zeros_like(upper, order="C")
+    inverse[:half, :half] = _upper_inverse(upper[:half, :half])
+    inverse[half:, half:] = _upper_inverse(upper[half:, half:])
+    above = inverse[:half, :half] @ upper[:half, half:]
+    inverse[:half, half:] = -above @ inverse[half:, half:]
+    return inverse

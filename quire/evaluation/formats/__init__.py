@@ -1,0 +1,1 @@
+"""Weight formats side by side: what each one takes of memory, how fast it is, what it costs."""

@@ -1,0 +1,89 @@
+"""Scales that are quantized themselves, in runs that go on from row to row of a matrix.
+
+``scale = table[byte] * number of the run + offset``: one multiplication and one sum, in float32.
+
+Source: the double quantization of QLoRA (Dettmers et al. 2023), as bitsandbytes stores it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.core.errors import UnsupportedInputError
+
+#: Of each row, where its first scale is among all.
+HEADER_BYTES = 4
+TABLE_SIZE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class NestedForm:
+    """What matrices have in common that are packed as one.
+
+    Attributes:
+        table: The values of bytes.
+        run: Scales of a run, a power of two.
+    """
+
+    table: tuple[float, ...]
+    run: int
+
+    def num_runs(self, scales: int, matrices: int = 1) -> int:
+        """Return the most runs that ``matrices`` have with so many scales in all, and padding."""
+        return -(-scales // self.run) + 2 * matrices
+
+    def tail_bytes(self, num_runs: int) -> int:
+        """Return the memory of runs, a number and an offset each, and of the table."""
+        return 8 * num_runs + 4 * TABLE_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class NestedScales:
+    """What bytes of a matrix's scales mean.
+
+    Attributes:
+        table: (256,) float32.
+        numbers: (runs,) float32.
+        offset: Added to each scale.
+        run: Scales of a run, a power of two.
+    """
+
+    table: np.ndarray
+    numbers: np.ndarray
+    offset: float
+    run: int
+
+    @property
+    def form(self) -> NestedForm:
+        """What must be equal of matrices that are packed as one."""
+        return NestedForm(tuple(self.table.tolist()), self.run)
+
+    def check(self, name: str, scales: int) -> None:
+        """Refuse parts that do not fit together.
+
+        Raises:
+            UnsupportedInputError: Naming the matrix.
+        """
+        run, found = self.run, (self.numbers.shape, self.numbers.dtype)
+        if run < 1 or run & run - 1 or found != ((-(-scales // run),), np.dtype(np.float32)):
+            rule = f"numbers must be float32, one for each run of a power of two of {scales} scales"
+            raise UnsupportedInputError(f"[quantized {name}] {rule}; got {found} and {run}.")
+        if self.table.shape != (TABLE_SIZE,) or self.table.dtype != np.float32:
+            raise UnsupportedInputError(
+                f"[quantized {name}] a table must be ({TABLE_SIZE},) float32; got "
+                f"{self.table.shape} {self.table.dtype}."
+            )
+
+    def numbers_of(self, scales: np.ndarray) -> np.ndarray:
+        """Return scales (N, G) float32 of their bytes (N, G) uint8."""
+        runs = np.repeat(self.numbers, self.run)[: scales.size].reshape(scales.shape)
+        values: np.ndarray = self.table[scales] * runs + np.float32(self.offset)
+        return values
+
+    def pairs(self) -> np.ndarray:
+        """Return the number and the offset of each run, (runs + 1, 2) float32: one is padding."""
+        pairs = np.full((len(self.numbers) + 1, 2), self.offset, np.float32)
+        pairs[:-1, 0], pairs[-1] = self.numbers, 0.0
+        return pairs

@@ -1,0 +1,127 @@
+"""Each method in each format: what is stored, against producers and transformers' own inputs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from quire import LLM
+from quire.core.sampling_params import SamplingParams
+from quire.models.quantization_config import read_quantization
+from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
+from quire.quantization.producers.integer_grid import IntegerGrid
+from quire.quantization.producers.round_to_nearest import quantize_rtn
+from tests.quantizing.stored_values import FEW, files_of, quantized_names, values_of
+from tools.random_checkpoint import PRESETS
+
+CASES = [
+    (method, form, bits)
+    for method in ("rtn", "gptq", "awq")
+    for form in ("gptq", "compressed-tensors", "awq")
+    for bits in ((2, 3, 4, 8) if method == "rtn" else (4,))
+    if form != "awq" or bits == 4
+]
+
+
+@pytest.mark.parametrize(("method", "form", "bits"), CASES)
+def test_what_is_written_loads(checkpoint, quantized, small, method, form, bits):
+    source = checkpoint()
+    options = ("--method", method, "--format", form, "--bits", str(bits), "--group-size", "32")
+    out = quantized(source, *options, *(() if method == "rtn" else FEW))
+    settings = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert settings["quant_method"] == form
+    assert len(quantized_names(out)) == 3 * 7
+    llm = LLM(str(out), **small)
+    (output,) = llm.generate(["a text"], SamplingParams(max_tokens=4, temperature=0.0))
+    llm.shutdown()
+    assert len(output.outputs[0].token_ids) == 4
+
+
+@pytest.mark.parametrize("form", ["gptq", "compressed-tensors", "awq"])
+@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mixtral"])
+def test_rounded_matrices_are_the_producer_s(checkpoint, quantized, preset, form):
+    source = checkpoint(preset)
+    out = quantized(source, "--method", "rtn", "--format", form, "--group-size", "64")
+    before, after = values_of(source), values_of(out)
+    assert before.keys() == after.keys()
+    names = quantized_names(out)
+    assert len(names) == 3 * (4 + 3 * PRESETS[preset].get("num_local_experts", 1))
+    grid = IntegerGrid(4, 64, symmetric=form != "awq", search=False)
+    for name, values in after.items():
+        want = quantize_rtn(name, before[name], grid).float32() if name in names else before[name]
+        np.testing.assert_array_equal(values, want, name)
+
+
+@pytest.mark.parametrize("options", [(), ("--act-order", "--bits", "3"), ("--asymmetric",)])
+@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-qwen2"])
+def test_gptq_is_its_definition_on_the_inputs_that_transformers_has(
+    checkpoint, quantized, preset, options
+):
+    """Each layer is given what the quantized layers before it make of the samples."""
+    torch = pytest.importorskip("torch")
+    from tests.quantizing.linear_inputs import LinearInputs, calibration_samples
+
+    source = checkpoint(preset)
+    out = quantized(source, "--method", "gptq", "--group-size", "32", *options, *FEW)
+    found = values_of(out)
+    inputs, samples = LinearInputs(source), calibration_samples(source, *map(int, FEW[1::2]))
+    bits = 3 if "3" in options else 4
+    grid = IntegerGrid(bits, 32, symmetric="--asymmetric" not in options)
+    settings = GPTQSettings(act_order="--act-order" in options)
+    for layer in range(3):
+        seen = inputs.of(f"model.layers.{layer}.", samples)
+        assert len(seen) == 7
+        for module, rows in seen.items():
+            name = f"{module}.weight"
+            weight = inputs.weight(name)
+            made = quantize_gptq(name, weight, rows.T @ rows, grid, settings).float32()
+            # A weight on the border of two codes may take the other one, and others follow.
+            assert (made != found[name]).mean() < 0.02, name
+            inputs.replace(name, torch.from_numpy(found[name]))
+
+
+def test_experts_see_the_tokens_that_chose_them(checkpoint, quantized):
+    """As transformers has it: what a mixture's matrices lose, and less than by rounding."""
+    from tests.quantizing.linear_inputs import LinearInputs, calibration_samples
+
+    source = checkpoint("tiny-mixtral")
+    samples = calibration_samples(source, 32, 128)
+    many = ("--samples", "32", "--sample-length", "128", "--group-size", "64", "--bits", "3")
+    made = {
+        method: values_of(quantized(source, "--method", method, *options))
+        for method, options in {"gptq": many, "rtn": many[4:]}.items()
+    }
+    inputs = LinearInputs(source)
+    name = "model.layers.0.block_sparse_moe.experts.{}.w{}.weight"
+    for expert in range(4):
+        rows = inputs.of_expert(0, expert, samples)
+        assert 500 < len(rows) < 4000
+        for matrix in (1, 3):
+            weight = values_of(source)[name.format(expert, matrix)]
+            errors = {
+                method: np.square((found[name.format(expert, matrix)] - weight) @ rows.T).sum()
+                for method, found in made.items()
+            }
+            assert errors["gptq"] < 0.9 * errors["rtn"], (expert, matrix, errors)
+
+
+@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-mixtral"])
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_two_threads_change_no_byte(checkpoint, quantized, preset, method):
+    source = checkpoint(preset)
+    options = ("--method", method, "--group-size", "32", *FEW)
+    one, again, two = (
+        files_of(quantized(source, *options, "--threads", count)) for count in ("1", "01", "2")
+    )
+    assert one == again == two
+
+
+def test_a_reader_finds_the_settings(checkpoint, quantized):
+    out = quantized(checkpoint(), "--method", "rtn", "--skip", "*.down_proj")
+    quantization = read_quantization(out)
+    assert quantization is not None and quantization.method == "gptq"
+    assert {name.rsplit(".", 2)[1] for name in quantized_names(out)} == {
+        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"
+    }  # fmt: skip
