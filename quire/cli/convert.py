@@ -31,7 +31,7 @@ TYPES = (
 @click.option("--pure", is_flag=True, help="One type for all matrices, not a mix.")
 @click.option(
     "--imatrix", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="How much errors of each input count, as llama-imatrix writes it.",
+    help="How much errors of inputs count, of quire imatrix or llama-imatrix.",
 )  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")

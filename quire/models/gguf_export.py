@@ -105,14 +105,9 @@ class GgufExport:
         names, ours = weights.names, weights.shapes()
         tied = (re.escape(f"{names.head}.weight"),) if config.tie_word_embeddings else ()
         check_tensors(self._checkpoint, ours, (*names.harmless, *tied))
-        theirs = WeightMap(config, self._family.names).shapes()
         sources: dict[str, list[_Source]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
-        for (name, stored), (gguf_name, shape) in zip(ours.items(), theirs.items(), strict=True):
-            match = _EXPERT.fullmatch(gguf_name)
-            if match is not None:
-                assert config.moe is not None
-                gguf_name, shape = f"{match[1]}_exps.weight", (config.moe.num_experts, *shape)
+        for (name, stored), (gguf_name, shape) in zip(ours.items(), _shapes(config), strict=True):
             # A square matrix looks the same either way, so the family decides, not the shape.
             is_transposed = get_family(config.architecture).names.linear_is_transposed
             transposed = is_transposed and gguf_name.startswith("blk.") and len(stored) == 2
@@ -179,6 +174,27 @@ class GgufExport:
         factors = inverse_frequencies(plain, 1)[0] / scaled
         chunks = partial(iter, [factors.astype(np.float32).tobytes()])
         return TensorPlan(ROPE_FACTORS, LAYOUTS["F32"], factors.shape, chunks)
+
+
+def tensor_names(folder: Path) -> dict[str, list[str]]:
+    """Return which tensors of a checkpoint a GGUF file's tensors hold: one, or one per expert."""
+    config = read_model_config(folder)
+    found: dict[str, list[str]] = {}
+    names = map_weights(Checkpoint(folder), config).shapes()
+    for name, (gguf_name, _) in zip(names, _shapes(config), strict=True):
+        found.setdefault(gguf_name, []).append(name)
+    return found
+
+
+def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield names and shapes in the file, in our order; an expert's are those of all of them."""
+    for name, shape in WeightMap(config, GGUF_FAMILIES[config.architecture].names).shapes().items():
+        match = _EXPERT.fullmatch(name)
+        if match is None:
+            yield name, shape
+        else:
+            assert config.moe is not None
+            yield f"{match[1]}_exps.weight", (config.moe.num_experts, *shape)
 
 
 def _model_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:

@@ -217,4 +217,4 @@ class _Numbers:
 
 
 def _refuse(path: Path, rule: str, got: object) -> ModelLoadError:
-    return ModelLoadError(f"[imatrix] {path} must {rule}; got {got}. Make it with llama-imatrix.")
+    return ModelLoadError(f"[imatrix] {path} must {rule}; got {got}. Make it with quire imatrix.")

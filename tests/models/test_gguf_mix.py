@@ -1,7 +1,6 @@
 """Which types a mix gives, as llama-quantize chose them for files of the same shapes."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,8 +8,9 @@ from quire.models.config_reader import read_model_config
 from quire.models.gguf_export import GgufExport
 from quire.models.gguf_mix import MIXES, Mix
 from quire.models.hub import resolve_model
+from tools.quantized_fixtures.make_llama_quantize import OUT
 
-THEIRS = json.loads(Path(__file__).with_name("gguf_mixes.json").read_text())
+THEIRS = json.loads(OUT.read_text())["mixes"]
 
 
 @pytest.mark.parametrize("name", THEIRS)

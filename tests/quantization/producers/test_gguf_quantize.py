@@ -1,15 +1,26 @@
 """Blocks of GGUF's types made of floats: what is stored, how near it is, whether it is equal."""
 
+import json
+
 import numpy as np
 import pytest
 
+from quire.models.gguf_export import GgufExport
+from quire.models.hub import resolve_model
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_pack import PACKABLE, pack
 from quire.quantization.gguf_types import FORMS, dequantize, unpack
 from quire.quantization.producers.gguf_blocks import KINDS, search
 from quire.quantization.producers.gguf_quantize import PRODUCED, quantize_rows
 from tests.quantization.gguf_cases import random_rows
+from tools.quantized_fixtures.make_llama_quantize import (
+    MATRIX,
+    OUT,
+    importance,
+    weighted_error,
+)
 
+THEIRS = json.loads(OUT.read_text())["errors"]
 TWO_LEVELS = [name for name, kind in KINDS.items() if kind.scales is not None]
 
 
@@ -70,6 +81,24 @@ def test_an_importance_lowers_the_error_that_it_weighs(name):
     with_it = error(name, quantize_rows(name, rows, counts), rows, counts)
     without = error(name, quantize_rows(name, rows), rows, counts)
     assert with_it < without
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    export = GgufExport(resolve_model("quire-tiny"), "F32")
+    plan = next(plan for plan in export.tensors if plan.name == MATRIX)
+    return np.frombuffer(b"".join(plan.chunks()), np.float32).reshape(plan.shape)
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_errors_are_below_those_of_llama_quantize(name, matrix):
+    """With the same importance; without one what each counts differs, so all errors alike here."""
+    counts = importance(matrix.shape[1])
+    got = dequantize(name, quantize_rows(name, matrix, counts))
+    assert weighted_error(got, matrix, counts) < THEIRS[name]["importance"]
+    got = dequantize(name, quantize_rows(name, matrix))
+    # Q8_0, Q4_0 and Q4_1 are rounded as it rounds them.
+    assert weighted_error(got, matrix, np.ones_like(counts)) <= THEIRS[name]["plain"]
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if FORMS[name].bits < 5])
