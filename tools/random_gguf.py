@@ -28,6 +28,7 @@ HALVES: dict[str, tuple[int, ...]] = {
     "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
     "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,), "IQ1_S": (0,),
     "IQ1_M": (48,),
+    "TQ1_0": (52,), "TQ2_0": (64,),
 }  # fmt: skip
 SIZES = {
     "hidden_size": 256,
@@ -37,6 +38,8 @@ SIZES = {
 }
 #: Of the values of a matrix.
 DEVIATION = 0.06
+#: Where a block has a power of two as its scale, and which give about that deviation.
+EXPONENTS, POWERS = {"MXFP4": 0}, (120, 123)
 
 
 def random_gguf(path: Path, type_name: str, preset: str = "tiny-llama", seed: int = 0) -> None:
@@ -65,6 +68,9 @@ def random_blocks(type_name: str, count: int, generator: np.random.Generator) ->
     """
     layout = LAYOUTS[type_name]
     blocks = generator.integers(0, 256, (count, layout.block_bytes), np.uint8)
+    if type_name in EXPONENTS:
+        blocks[:, EXPONENTS[type_name]] = generator.integers(*POWERS, count)
+        return blocks
     # Values are linear in both numbers, so a sample of each alone tells what they must be.
     sample = generator.integers(0, 256, (64, layout.block_bytes), np.uint8)
     alone = []

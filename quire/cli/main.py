@@ -28,6 +28,7 @@ COMMANDS = {
     "copy": ("quire.cli.copy:copy", "Give a model one more name."),
     "rm": ("quire.cli.rm:rm", "Remove models and their files."),
     "convert": ("quire.cli.convert:convert", "Write a checkpoint to a GGUF file."),
+    "imatrix": ("quire.cli.imatrix:imatrix", "Write how much each input's errors count."),
     "quantize": ("quire.cli.quantize:quantize", "Write a checkpoint in few bits: GPTQ, AWQ, ..."),
     "train-heads": (
         "quire.cli.train_heads:train_heads",

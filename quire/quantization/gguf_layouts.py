@@ -52,12 +52,14 @@ LAYOUTS = {
         Layout("IQ3_S", 21, 256, 110),
         Layout("IQ2_S", 22, 256, 82),
         Layout("IQ1_M", 29, 256, 56),
+        Layout("TQ1_0", 34, 256, 54),
+        Layout("TQ2_0", 35, 256, 66),
+        Layout("MXFP4", 39, 32, 17),
     )
 }
 LAYOUT_BY_CODE = {layout.code: layout for layout in LAYOUTS.values()}
 
 #: Types that files may have and Quire cannot read, for messages.
 OTHER_TYPES = {
-    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 34: "TQ1_0",
-    35: "TQ2_0", 39: "MXFP4",
+    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 40: "NVFP4",
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import QUANTIZED, dequantize, unpack_rows
 from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import simulate
-from tests.quantization.gguf_cases import random_matrix
+from tests.quantization.gguf_cases import random_matrix, rows_of_every_power
 
 ISAS = ALL_ISAS
 #: (blocks of 256 inputs, outputs): part panels, and more than one.
@@ -74,7 +76,10 @@ def test_matrices_stacked_inside_a_panel_keep_their_rows(name: str) -> None:
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize(
     "name",
-    ["Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "IQ1_M", "IQ2_XS", "IQ3_S"],
+    [
+        *("Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "IQ1_M", "IQ2_XS"),
+        *("IQ3_S", "TQ1_0", "MXFP4"),
+    ],
 )
 def test_a_rows_bits_depend_on_that_row_alone(isa: str, name: str, exact: bool) -> None:
     layer = CpuLinear([random_matrix(name, 230, 768)], [], "float32", exact)
@@ -95,7 +100,17 @@ def test_memory_is_the_forms(name: str) -> None:
     """No byte beyond codes and scales: K-quants within 4% of the file, the others as they are."""
     matrix = random_matrix(name, 64, 2048)
     assert CpuLinear([matrix], [], "float32").nbytes == matrix.form.matrix_bytes(64, 2048)
-    assert matrix.form.matrix_bytes(64, 2048) <= 1.04 * matrix.rows.nbytes
+    # Five codes of TQ1_0 share a byte; they are held as those of TQ2_0.
+    stored = 64 * 2048 // 256 * 66 if name == "TQ1_0" else matrix.rows.nbytes
+    assert matrix.form.matrix_bytes(64, 2048) <= 1.04 * stored
+
+
+def test_every_scale_of_mxfp4_is_packed_as_it_is(isa: str) -> None:
+    matrix = replace(random_matrix("MXFP4", 255, 128), rows=rows_of_every_power())
+    got = CpuLinear([matrix], [], "float32").lookup(np.arange(255, dtype=np.int32))
+    with np.errstate(over="ignore"):
+        want = dequantize("MXFP4", matrix.rows)
+    np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
 #: Of Q4_0: groups of 32, 4 bits, zero 8, float16, direct scales, and nothing else.
