@@ -30,7 +30,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
         squeeze=False,
     )  # fmt: skip
     if judged:
-        _draw_quality(axes[0][0], judged)
+        _draw_quality(axes[0][0], judged, document["reference"])
     _draw_speed(axes[0][-1], rows)
     for each in axes[0]:
         each.set_xscale("log", base=2)
@@ -48,35 +48,58 @@ def _is_near(bits: int, rows: list[Row]) -> bool:
     return bool(held) and 0.8 * min(held) <= bits <= 1.25 * max(held)
 
 
-def _draw_quality(axes: Axes, rows: list[Row]) -> None:
+def _draw_quality(axes: Axes, rows: list[Row], reference: str) -> None:
     figures = [row["quality"]["comparison"]["divergence"] for row in rows]
     least = min(figure["value"] for figure in figures if figure["value"] > 0) / 10
-    for row, figure in zip(rows, figures, strict=True):
-        value = max(figure["value"], least)
+    placed = [
+        (row["bits_per_weight"], max(figure["value"], least))
+        for row, figure in zip(rows, figures, strict=True)
+    ]
+    for row, (bits, value) in zip(rows, placed, strict=True):
+        figure = row["quality"]["comparison"]["divergence"]
         low, high = figure["low"], figure["high"]
         error = None
         if low is not None:
             error = [[value - max(low, least)], [max(high, value) - value]]
-        bits = row["bits_per_weight"]
         axes.errorbar([bits], [value], error, fmt="o", color=COLORS[0], capsize=3)
-        axes.annotate(row["label"], (bits, value), fontsize=7, xytext=(5, 4),
-            textcoords="offset points")  # fmt: skip
+        side, up = _place_label(bits, value, placed)
+        axes.annotate(row["label"].removeprefix(f"{reference} "), (bits, value), fontsize=8,
+            xytext=(6 * side, 5 * up), textcoords="offset points", va="center",
+            ha="left" if side > 0 else "right")  # fmt: skip
     axes.set_yscale("log")
+    axes.margins(x=0.15)
     axes.set(title="KL divergence, 95% interval", ylabel="nats a token")
+
+
+def _place_label(bits: float, value: float, placed: list[tuple[float, float]]) -> tuple[int, int]:
+    """Return where a label overlaps least: 1 to the right or -1 to the left, and 1 up or 0."""
+    near = [
+        (other, height)
+        for other, height in placed
+        if (other, height) != (bits, value)
+        and 0.85 < other / bits < 1.2
+        and 0.6 < height / value < 1.7
+    ]
+    beyond = {other > bits for other, _ in near if other != bits}
+    same = [height for other, height in near if other == bits]
+    return -1 if beyond == {True} else 1, int(bool(same) and value > max(same))
 
 
 def _draw_speed(axes: Axes, rows: list[Row]) -> None:
     names = (
         {f"decode, batch {name}": ("decode", name) for name in rows[0]["decode"]} if rows else {}
     )
-    for color, (label, (part, name)) in zip(COLORS, names.items(), strict=False):
+    for index, (color, (label, (part, name))) in enumerate(
+        zip(COLORS, names.items(), strict=False)
+    ):
         ratios = [row[part][name]["ratio"] for row in rows]
         medians = [ratio["median"] for ratio in ratios]
         spread = [
             [ratio["median"] - ratio["min"] for ratio in ratios],
             [ratio["max"] - ratio["median"] for ratio in ratios],
         ]
-        bits = [row["bits_per_weight"] for row in rows]
+        shift = 1 + 0.02 * (index - len(names) // 2)  # so that no point hides another
+        bits = [row["bits_per_weight"] * shift for row in rows]
         axes.errorbar(bits, medians, spread, fmt="o", color=color, capsize=3, label=label)
     axes.axhline(1.0, color=REFERENCE, linestyle="--")
     axes.set(title="median, least and largest round", ylabel="times the reference's tokens/s")
