@@ -105,12 +105,12 @@ def write_layers(folder: Path) -> list[str]:
 
 #: What is compared, with the flags of ``quire bench quant``.
 CASES = {
-    "tiny": ("quire-tiny", quantize_tiny, ("--rounds", "3", "--seconds", "0.1")),
+    "tiny": ("quire-tiny", quantize_tiny, ("--rounds", "15", "--seconds", "0.1")),
     "layers": (
         LAYERS,
         write_layers,
         (
-            "--no-quality", "--rounds", "5", "--seconds", "0.1",
+            "--no-quality", "--rounds", "11", "--seconds", "0.1",
             "--prompt-len", "32", "--output-len", "8",
         ),
     ),
