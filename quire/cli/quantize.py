@@ -12,6 +12,7 @@ import click
 
 import quire
 from quire.core.errors import ConfigError
+from quire.quantizing.methods import METHODS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,31 +22,34 @@ if TYPE_CHECKING:
     from quire.quantizing.run import Bar, Result
     from quire.quantizing.scheme import Recipe
 
-METHODS = ("rtn", "gptq", "awq")
-FORMATS = ("gptq", "compressed-tensors", "awq")
+FORMATS = tuple(dict.fromkeys(form for method in METHODS.values() for form in method.formats))
+SAMPLES, SAMPLE_LENGTH = 128, 512
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
 @click.argument("source")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--method", type=click.Choice(METHODS), required=True,
-    help="rtn rounds; gptq and awq look at calibration text.")  # fmt: skip
-@click.option("--bits", type=int, default=4, show_default=True, metavar="2|3|4|8")
-@click.option("--group-size", type=int, default=128, show_default=True, metavar="N",
-    help="Inputs that share a scale; -1 for all of a row.")  # fmt: skip
+@click.option("--method", type=click.Choice([*METHODS]), required=True,
+    help=f"{'; '.join(f'{name} {method.about}' for name, method in METHODS.items())}.")  # fmt: skip
+@click.option("--bits", type=int, metavar="2|3|4|8", help="[default: 4]")
+@click.option("--group-size", type=int, metavar="N",
+    help="Inputs that share a scale; -1 for all of a row.  [default: 128]")  # fmt: skip
 @click.option("--asymmetric/--symmetric", default=None,
     help="A zero for each group, too.  [default: with --format awq]")  # fmt: skip
-@click.option("--act-order", is_flag=True, help="gptq: inputs by their size, the largest first.")
-@click.option("--damping", type=float, default=0.01, show_default=True, metavar="F",
-    help="gptq: share of the inputs' mean square that is added.")  # fmt: skip
+@click.option("--act-order", is_flag=True, default=None,
+    help="gptq: inputs by their size, the largest first.")  # fmt: skip
+@click.option("--damping", type=float, metavar="F",
+    help="gptq: share of the inputs' mean square that is added.  [default: 0.01]")  # fmt: skip
+@click.option("--scales", type=click.Choice(["channel", "tensor", "block"]),
+    help="fp8: which weights share one; block is 128 x 128.  [default: channel]")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS),
-    help="What it is stored as.  [default: awq with --method awq, else gptq]")  # fmt: skip
+    help="What it is stored as.  [default: what the method is known by]")  # fmt: skip
 @click.option("--calibration", type=FILE, metavar="FILE",
     help="Text, or .jsonl with text or messages.  [default: a sample in the package]")  # fmt: skip
-@click.option("--samples", type=click.IntRange(min=1), default=128, show_default=True, metavar="N")
-@click.option("--sample-length", type=click.IntRange(min=2), default=512, show_default=True,
-    metavar="N", help="Tokens of a sample.")  # fmt: skip
+@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="[default: 128]")
+@click.option("--sample-length", type=click.IntRange(min=2), metavar="N",
+    help="Tokens of a sample.  [default: 512]")  # fmt: skip
 @click.option("--skip", multiple=True, metavar="PATTERN", help="Leave such matrices floats.")
 @click.option("--recipe", type=FILE, metavar="FILE", help="TOML: settings by pattern of name.")
 @click.option("--measure", type=FILE, metavar="FILE",
@@ -66,10 +70,8 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
     from quire.quantizing.stored_format import FORMATS as STORED
     from quire.quantizing.unfinished import Unfinished
 
-    name = asked["format_name"] or ("awq" if asked["method"] == "awq" else "gptq")
-    if asked["asymmetric"] is None:
-        asked["asymmetric"] = name == "awq"
     recipe = _recipe(asked)
+    name = asked["format_name"] or recipe.default.default_format
     folder = resolve_model(source)
     if folder.is_file():
         raise ConfigError(f"[quantize] SOURCE must be a folder of safetensors; got file {folder}.")
@@ -97,16 +99,16 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
 
 
 def _recipe(asked: dict[str, Any]) -> Recipe:
-    from quire.quantizing.scheme import Recipe, Scheme, read_rules, skip_rules
+    from quire.quantizing.scheme import SETTINGS, Recipe, create_scheme, read_rules, skip_rules
 
-    default = Scheme(
-        method=asked["method"],
-        bits=asked["bits"],
-        group_size=asked["group_size"],
-        symmetric=not asked["asymmetric"],
-        act_order=asked["act_order"],
-        damping=asked["damping"],
-    )
+    method, asymmetric = asked["method"], asked["asymmetric"]
+    given = {name: asked[name] for name in SETTINGS if asked.get(name) is not None}
+    form = asked["format_name"] or METHODS[method].formats[0]
+    if asymmetric is None and form == "awq":
+        asymmetric = True
+    if asymmetric is not None:
+        given["symmetric"] = not asymmetric
+    default = create_scheme(method, given)
     rules = skip_rules(asked["skip"])
     if asked["recipe"] is not None:
         rules += read_rules(asked["recipe"])
@@ -118,11 +120,12 @@ def _samples(
 ) -> tuple[list[np.ndarray], str]:
     """Return calibration samples, and where they are from; none where no method looks at them."""
     if not uses_inputs:
-        if asked["calibration"] is not None:
-            raise ConfigError(
-                "[quantize] --calibration must come with a method that looks at it; got --method "
-                "rtn. Leave it out."
-            )
+        for name in ("calibration", "samples", "sample_length"):
+            if asked[name] is not None:
+                raise ConfigError(
+                    f"[quantize] --{name.replace('_', '-')} must come with a method that looks at "
+                    f"calibration text; got --method {asked['method']}. Leave it out."
+                )
         return [], ""
     from quire.evaluation.documents import read_documents
     from quire.evaluation.scorer import LocalEncoder, start_tokens
@@ -141,9 +144,10 @@ def _samples(
     start = start_tokens(encoder)
     texts = [_tokens(document, encoder, start) for document in documents]
     limit = read_model_config(folder).max_position_embeddings
-    length = min(asked["sample_length"], limit)
-    samples = choose_samples(texts, asked["samples"], length, start)
-    if len(samples) < asked["samples"] or length < asked["sample_length"]:
+    count = asked["samples"] or SAMPLES
+    length = min(asked["sample_length"] or SAMPLE_LENGTH, limit)
+    samples = choose_samples(texts, count, length, start)
+    if len(samples) < count or length < (asked["sample_length"] or SAMPLE_LENGTH):
         click.echo(
             f"quire: calibrated on {len(samples)} samples of {len(samples[0])} tokens, which is "
             "all that the text and the model's context give",

@@ -17,7 +17,14 @@ from quire.models.safetensors_file import DTYPE_BITS
 #: Tensors begin at multiples of this.
 ALIGNMENT = 8
 #: Types of arrays as the format names them; bfloat16 and floats of 8 bits are named by the caller.
-NAMES = {"int64": "I64", "int32": "I32", "int8": "I8", "float16": "F16", "float32": "F32"}
+NAMES = {
+    "int64": "I64",
+    "int32": "I32",
+    "int8": "I8",
+    "uint8": "U8",
+    "float16": "F16",
+    "float32": "F32",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +49,10 @@ class TensorData:
         return prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
 
-def tensor_data(array: np.ndarray) -> TensorData:
-    """Return an array of numpy's own types as a tensor."""
+def tensor_data(array: np.ndarray, dtype: str = "") -> TensorData:
+    """Return an array as a tensor: of numpy's own types, or of bytes that are named."""
     whole = np.ascontiguousarray(array)
-    return TensorData(NAMES[str(array.dtype)], array.shape, lambda: whole)
+    return TensorData(dtype or NAMES[str(array.dtype)], array.shape, lambda: whole)
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, TensorData]) -> Iterator[int]:

@@ -6,16 +6,15 @@ N rows (outputs), K columns (inputs) of a matrix.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.weight_map import LinearWeights
-from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
-from quire.quantization.producers.round_to_nearest import quantize_rtn
 from quire.quantizing.input_sums import InputSums
+from quire.quantizing.methods import METHODS
+from quire.quantizing.produce import LinkedMatrices, produce
 from quire.quantizing.scheme import Scheme
 
 #: Inputs that a calibrated method needs to have seen; with fewer a matrix is rounded to nearest.
@@ -78,49 +77,21 @@ class LayerQuantizer:
                 scheme = self._schemes.get(module)
                 if scheme is None:
                     continue
-                if scheme.method != "rtn" and seen < MIN_ROWS:
+                other = METHODS[scheme.method].without_inputs
+                if other and seen < MIN_ROWS:
                     result.too_few[module] = seen
-                    scheme = replace(scheme, method="rtn", act_order=False)
+                    scheme = scheme.changed({"method": other})
                 groups.setdefault(scheme, []).append(module)
             for scheme, modules in groups.items():
                 found = [weights[module] for module in modules]
                 products = sums.sums.get(linear.modules)
-                made = self._together(scheme, modules, found, products)
+                linked = LinkedMatrices(scheme, modules, found, products, self._threads)
+                made = produce(linked)
                 for module, weight, matrix in zip(modules, found, made, strict=True):
                     result.matrices[module] = matrix
                     result.errors[module] = relative_error(weight, matrix, products)
                     self._on_weights(weight.size)
         return result
-
-    def _together(
-        self,
-        scheme: Scheme,
-        modules: Sequence[str],
-        weights: Sequence[np.ndarray],
-        products: np.ndarray | None,
-    ) -> list[QuantizedTensor]:
-        if scheme.method == "gptq":
-            assert products is not None, modules
-            settings = GPTQSettings(scheme.act_order, scheme.damping)
-            stacked = np.concatenate(weights)
-            whole = quantize_gptq(
-                " and ".join(modules), stacked, products, scheme.grid, settings, self._threads
-            )
-            ends = np.cumsum([len(weight) for weight in weights])
-            return [
-                _rows_of(whole, module, end - len(weight), end)
-                for module, weight, end in zip(modules, weights, ends, strict=True)
-            ]
-        pieces = [
-            (module, weight[begin : begin + ERROR_ROWS])
-            for module, weight in zip(modules, weights, strict=True)
-            for begin in range(0, len(weight), ERROR_ROWS)
-        ]
-        with ThreadPoolExecutor(self._threads) as pool:
-            made = list(
-                pool.map(lambda piece: quantize_rtn(piece[0], piece[1], scheme.grid), pieces)
-            )
-        return [_joined([part for part in made if part.name == module]) for module in modules]
 
 
 def relative_error(weight: np.ndarray, made: QuantizedTensor, products: np.ndarray | None) -> float:
@@ -143,26 +114,3 @@ def relative_error(weight: np.ndarray, made: QuantizedTensor, products: np.ndarr
             size += float(np.vdot(rows @ sums, rows))
         sizes.append(size)
     return max(0.0, sizes[0]) / max(sizes[1], 1e-30)
-
-
-def _rows_of(whole: QuantizedTensor, name: str, begin: int, end: int) -> QuantizedTensor:
-    zeros = whole.zeros
-    return replace(
-        whole,
-        name=f"{name}.weight",
-        codes=whole.codes[begin:end],
-        scales=whole.scales[begin:end],
-        zeros=None if zeros is None else zeros[begin:end],
-    )
-
-
-def _joined(parts: Sequence[QuantizedTensor]) -> QuantizedTensor:
-    first = parts[0]
-    zeros = [part.zeros for part in parts if part.zeros is not None]
-    return replace(
-        first,
-        name=f"{first.name}.weight",
-        codes=np.concatenate([part.codes for part in parts]),
-        scales=np.concatenate([part.scales for part in parts]),
-        zeros=np.concatenate(zeros) if zeros else None,
-    )

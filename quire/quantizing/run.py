@@ -21,13 +21,13 @@ from quire.kernels.host_tensor import HostTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.file_state import file_state
 from quire.models.loader import open_checkpoint
-from quire.models.safetensors_writer import TensorData, tensor_data
+from quire.models.safetensors_writer import TensorData
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantizing.input_sums import InputSums
 from quire.quantizing.layer_runner import LayerRunner
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
 from quire.quantizing.scale_layer import LayerScaler
-from quire.quantizing.scheme import CALIBRATED, Recipe, Scheme
+from quire.quantizing.scheme import Recipe, Scheme
 from quire.quantizing.stored_format import StoredFormat
 from quire.quantizing.unfinished import Unfinished, stored_data
 
@@ -117,10 +117,10 @@ class Run:
         self.schemes, self.notices = job.format.fit(chosen, shapes)
         if not self.schemes:
             raise ConfigError("[quantize] a matrix must be left to quantize; got rules for none.")
-        self.calibrates = any(s.method in CALIBRATED for s in self.schemes.values())
+        self.calibrates = any(s.asks_inputs for s in self.schemes.values())
         if self.calibrates and not job.samples:
             raise ConfigError(
-                "[quantize] gptq and awq need calibration text; got none. Give --calibration FILE."
+                "[quantize] such methods need calibration text; got none. Give --calibration FILE."
             )
         floats = [module for module in shapes if module not in self.schemes]
         floats += self._routers()
@@ -186,7 +186,7 @@ class Run:
         sums = InputSums(0 if runner is None else runner.num_tokens)
         modules = [module for linear in linears for module in linear.modules]
         schemes = {m: self.schemes[m] for m in modules if m in self.schemes}
-        if runner is not None and any(s.method in CALIBRATED for s in schemes.values()):
+        if runner is not None and any(s.asks_inputs for s in schemes.values()):
             assert states is not None
             share = PASS / runner.num_tokens
             runner.run(layer, states, {}, sums.add, keep=False, on_tokens=partial(step.part, share))
@@ -201,9 +201,9 @@ class Run:
             weights, tensors = scaled.weights, scaler.stored(scaled)
         result = solver.quantize(linears, weights, sums)
         tensors |= {
-            f"{module}.{part}": tensor_data(array)
+            f"{module}.{part}": tensor
             for module, matrix in result.matrices.items()
-            for part, array in self._job.format.store(matrix).items()
+            for part, tensor in self._job.format.store(matrix, self.schemes[module]).items()
         }
         report = {"errors": result.errors, "notices": _notices(result)}
         unfinished.write(layer, in_file_order(tensors), self.config, report)

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
+from quire.quantization.producers.float8 import SCALES
 from quire.quantization.producers.integer_grid import IntegerGrid
+from quire.quantizing.methods import METHODS, Method, methods_with
 
-METHODS = ("rtn", "gptq", "awq")
-#: Those that ask what a matrix's inputs are.
-CALIBRATED = ("gptq", "awq")
 BITS = (2, 3, 4, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How a matrix is quantized.
+    """How a matrix is quantized; :func:`create_scheme` fills in what a method decides.
 
     Attributes:
-        method: One of :data:`METHODS`.
-        bits: One of :data:`BITS`.
+        method: One of :data:`~quire.quantizing.methods.METHODS`.
+        bits: Of a code, one of :data:`BITS`.
         group_size: Inputs that share a scale, 16 or a multiple of 32; -1 for all of a row.
         symmetric: Without zeros of groups.
         act_order: GPTQ takes inputs by their size.
         damping: Of GPTQ, as a share of the mean square of the inputs.
+        scales: Of FP8: which weights share one, a row (``channel``), all (``tensor``) or a
+            ``block`` of 128 x 128.
     """
 
     method: str = "gptq"
@@ -37,6 +38,7 @@ class Scheme:
     symmetric: bool = True
     act_order: bool = False
     damping: float = 0.01
+    scales: str = "channel"
 
     def __post_init__(self) -> None:
         """Refuse what no matrix can have.
@@ -44,31 +46,85 @@ class Scheme:
         Raises:
             ConfigError: Naming the setting.
         """
-        if self.method not in METHODS:
-            raise _refuse("method", f"be one of {', '.join(METHODS)}", self.method)
+        method = _method(self.method)
+        for name in SETTINGS:
+            value = getattr(self, name)
+            if name in method.fixed:
+                assert value == method.fixed[name], (self.method, name, value)
+            elif name not in method.settings and value != DEFAULTS[name]:
+                raise _refuse_setting(name, self.method)
         if self.bits not in BITS:
-            raise _refuse("bits", f"be one of {', '.join(map(str, BITS))}", self.bits)
+            raise _refuse("bits", f"be one of {_listed(BITS)}", self.bits)
         size = self.group_size
         if size != -1 and size != 16 and (size < 32 or size % 32):
-            raise _refuse("group-size", "be 16, a multiple of 32, or -1 for whole rows", size)
+            raise _refuse("group_size", "be 16, a multiple of 32, or -1 for whole rows", size)
+        if self.scales not in SCALES:
+            raise _refuse("scales", f"be one of {_listed(SCALES)}", self.scales)
         if not 0 < self.damping <= 1:
             raise _refuse("damping", "be over 0 and at most 1", self.damping)
-        if self.act_order and self.method != "gptq":
-            raise _refuse("act-order", "come with --method gptq", self.method)
+
+    @property
+    def asks_inputs(self) -> bool:
+        """Whether it takes calibration text to make such a matrix."""
+        return METHODS[self.method].asks_inputs
+
+    @property
+    def default_format(self) -> str:
+        """The name of the stored format where none is asked for."""
+        return "fp8" if self.scales == "block" else METHODS[self.method].formats[0]
 
     @property
     def grid(self) -> IntegerGrid:
         """The codes; plain rounding does not look for better ones than the largest weight's."""
-        return IntegerGrid(
-            self.bits, max(0, self.group_size), self.symmetric, search=self.method != "rtn"
-        )
+        search = self.method not in ("rtn", "int8")
+        return IntegerGrid(self.bits, max(0, self.group_size), self.symmetric, search)
+
+    def changed(self, settings: Mapping[str, Any]) -> Scheme:
+        """Return a scheme with other settings; another method keeps those that both take.
+
+        Raises:
+            ConfigError: Naming the setting that is not taken or out of range.
+        """
+        method = settings.get("method", self.method)
+        both = set(METHODS[self.method].settings) & set(_method(method).settings)
+        kept = {name: getattr(self, name) for name in both}
+        given = {name: value for name, value in settings.items() if name != "method"}
+        return create_scheme(method, kept | given)
 
     def __str__(self) -> str:
-        groups = "whole rows" if self.group_size == -1 else f"groups of {self.group_size}"
-        parts = [f"{self.method}, {self.bits} bits, {groups}"]
-        parts += [] if self.symmetric else ["asymmetric"]
+        taken = {*METHODS[self.method].settings}
+        parts = [self.method]
+        if "bits" in taken:
+            parts.append(f"{self.bits} bits")
+        if "group_size" in taken:
+            whole = self.group_size == -1
+            parts.append("whole rows" if whole else f"groups of {self.group_size}")
+        parts += ["asymmetric"] if "symmetric" in taken and not self.symmetric else []
         parts += ["act-order"] if self.act_order else []
+        parts += [f"a scale for each {self.scales}"] if "scales" in taken else []
         return ", ".join(parts)
+
+
+#: Fields of a scheme but the method, with what they are where nothing is said.
+DEFAULTS = {field.name: field.default for field in fields(Scheme) if field.name != "method"}
+SETTINGS = tuple(DEFAULTS)
+
+
+def create_scheme(method: str, settings: Mapping[str, Any]) -> Scheme:
+    """Return the scheme of a method.
+
+    Args:
+        method: One of :data:`~quire.quantizing.methods.METHODS`.
+        settings: Fields that were given; the method has defaults for others that it takes.
+
+    Raises:
+        ConfigError: Naming the setting that the method does not take, or that is out of range.
+    """
+    known = _method(method)
+    for name in settings:
+        if name not in known.settings:
+            raise _refuse_setting(name, method)
+    return Scheme(method=method, **{**known.settings, **settings, **known.fixed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +158,14 @@ class Recipe:
             if fnmatchcase(module, rule.match):
                 if rule.settings is None:
                     return None
-                return _scheme_with(self.default, dict(rule.settings))
+                return self.default.changed(dict(rule.settings))
         return self.default
 
     @property
     def uses_inputs(self) -> bool:
-        """Whether some matrix may have a method that is calibrated."""
-        methods = [dict(rule.settings or ()).get("method") for rule in self.rules]
-        return any(method in CALIBRATED for method in (self.default.method, *methods))
+        """Whether some matrix may have a scheme that asks for calibration text."""
+        others = [self.default.changed(dict(r.settings)) for r in self.rules if r.settings]
+        return any(scheme.asks_inputs for scheme in (self.default, *others))
 
     def check_rules(self, modules: Sequence[str]) -> None:
         """Refuse rules that fit nothing.
@@ -172,17 +228,26 @@ def _read_rule(number: int, rule: Any, path: Path) -> Rule:
                 f"[quantize] {name} of {where} must be of type {kind.__name__}; got {value!r}."
             )
     # Refused now rather than when the first matrix is reached.
-    _scheme_with(Scheme(), settings)
+    given = {name: value for name, value in settings.items() if name != "method"}
+    takes = [name for name, method in METHODS.items() if given.keys() <= method.settings.keys()]
+    create_scheme(settings.get("method", (takes or [*METHODS])[0]), given)
     return Rule(rule["match"], tuple(settings.items()))
 
 
-def _scheme_with(default: Scheme, settings: Mapping[str, Any]) -> Scheme:
-    """Return a scheme with some fields changed; another method does not take over act-order."""
-    changes = dict(settings)
-    if changes.get("method", default.method) != "gptq":
-        changes.setdefault("act_order", False)
-    return replace(default, **changes)
+def _method(name: str) -> Method:
+    if name not in METHODS:
+        raise _refuse("method", f"be one of {_listed(METHODS)}", name)
+    return METHODS[name]
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _refuse_setting(name: str, method: str) -> ConfigError:
+    flag = {"symmetric": "asymmetric"}.get(name, name)
+    return _refuse(flag, f"come with --method {_listed(methods_with(name))}", method)
 
 
 def _refuse(name: str, rule: str, got: object) -> ConfigError:
-    return ConfigError(f"[quantize] --{name} must {rule}; got {got}.")
+    return ConfigError(f"[quantize] --{name.replace('_', '-')} must {rule}; got {got}.")

@@ -24,7 +24,6 @@ FOLDERS = [
     "gptq-w4-g32-asymmetric",
     "gptq-w3-g32",
     "bnb-nf4",
-    "bnb-nf4-nested",
     "ct-w8a8-int8",
     "ct-fp8-dynamic",
     "ct-fp8-block",
@@ -34,7 +33,8 @@ FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+# What is multiplied with nested scales is what is with numbers: tests/kernels.
+@pytest.mark.parametrize("name", [*FOLDERS, "bnb-nf4-nested"])
 def test_the_lattice(name: str, device: str, tmp_path: Path) -> None:
     if device != "cpu":
         pytest.skip("the native kernels are not built")

@@ -8,17 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quire.core.errors import ConfigError
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
-from quire.models.safetensors_writer import tensor_data, write_safetensors
+from quire.models.safetensors_writer import write_safetensors
 from quire.quantization.formats.packed_words import pack_words, unpack_words
+from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
+from quire.quantizing.methods import METHODS
+from quire.quantizing.produce import LinkedMatrices, produce
 from quire.quantizing.run import in_file_order
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import Scheme, create_scheme
 from quire.quantizing.stored_format import FORMATS
 
 MODULE = "model.layers.0.mlp.down_proj"
@@ -38,7 +42,7 @@ def read_back(folder: Path, scheme: Scheme, name: str, matrix: QuantizedTensor) 
     form = FORMATS[name]
     settings = {"quantization_config": form.config({MODULE: scheme}, [])}
     (folder / "config.json").write_text(json.dumps(settings))
-    parts = {f"{MODULE}.{part}": tensor_data(a) for part, a in form.store(matrix).items()}
+    parts = {f"{MODULE}.{part}": data for part, data in form.store(matrix, scheme).items()}
     for _ in write_safetensors(folder / "model.safetensors", in_file_order(parts)):
         pass
     quantization = read_quantization(folder)
@@ -50,7 +54,7 @@ def read_back(folder: Path, scheme: Scheme, name: str, matrix: QuantizedTensor) 
 
 CASES = [
     (name, bits, symmetric)
-    for name in FORMATS
+    for name in METHODS["rtn"].formats
     for bits in (2, 3, 4, 8)
     for symmetric in (True, False)
     if name != "awq" or bits == 4
@@ -94,3 +98,75 @@ def test_a_short_last_group_is_stored_as_gptq(tmp_path: Path) -> None:
     got = read_back(tmp_path, Scheme(method="rtn"), "gptq", made)
     assert got.scales.shape == (64, 6)
     np.testing.assert_array_equal(got.float32(), made.float32())
+
+
+@pytest.mark.parametrize(
+    ("name", "scales"),
+    [
+        ("compressed-tensors", "channel"),
+        ("compressed-tensors", "tensor"),
+        ("compressed-tensors", "block"),
+        ("fp8", "block"),
+        ("fp8", "tensor"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(64, 96), (160, 704), (256, 256)])
+def test_floats_of_8_bits_are_read(
+    tmp_path: Path, name: str, scales: str, shape: tuple[int, int]
+) -> None:
+    weight = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    weight *= np.random.default_rng(1).lognormal(0, 1, (shape[0], 1)).astype(np.float32)
+    weight[0] = 0
+    made = quantize_float8(f"{MODULE}.weight", weight, scales)
+    got = read_back(tmp_path, create_scheme("fp8", {"scales": scales}), name, made)
+    np.testing.assert_array_equal(got.codes, made.codes)
+    np.testing.assert_array_equal(got.float32(), made.float32())
+    # Three bits of mantissa: half a step is a sixteenth, or half of the smallest step.
+    spread = np.repeat(made.scales, made.group_size, axis=1)[:, : shape[1]]
+    most = np.maximum(np.abs(weight) / 16, spread * 2.0**-10)
+    assert (np.abs(made.float32() - weight) <= most * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("method", ["int8", "nvfp4", "mxfp4"])
+@pytest.mark.parametrize("shape", [(64, 96), (160, 704)])
+def test_what_methods_make_is_read(tmp_path: Path, method: str, shape: tuple[int, int]) -> None:
+    random = np.random.default_rng(0)
+    weights = [random.standard_normal(shape).astype(np.float32) * size for size in (1, 3)]
+    weights[0][0] = 0
+    scheme = create_scheme(method, {})
+    made = produce(LinkedMatrices(scheme, [MODULE, "other"], weights, None, 2))
+    got = read_back(tmp_path, scheme, "compressed-tensors", made[0])
+    np.testing.assert_array_equal(got.codes, made[0].codes)
+    np.testing.assert_array_equal(got.float32(), made[0].float32())
+    assert np.square(got.float32() - weights[0]).sum() <= 0.02 * np.square(weights[0]).sum()
+    if method == "nvfp4":
+        assert made[0].row_scales is not None and made[1].row_scales is not None
+        assert made[0].row_scales[0] == made[1].row_scales[0]
+
+
+def test_rows_that_groups_do_not_fill_stay_floats() -> None:
+    schemes = {name: create_scheme("mxfp4", {}) for name in ("whole", "short")}
+    shapes = {"whole": (8, 96), "short": (8, 80)}
+    fitted, notices = FORMATS["compressed-tensors"].fit(schemes, shapes)
+    assert list(fitted) == ["whole"]
+    assert "1 matrices stay floats" in notices[0] and "short" in notices[0]
+
+
+def test_a_recipe_of_kinds_is_a_group_for_each() -> None:
+    schemes = {"a": create_scheme("fp8", {}), "b": create_scheme("nvfp4", {})}
+    config = FORMATS["compressed-tensors"].config(schemes, [])
+    groups = config["config_groups"].values()
+    assert config["format"] == "mixed-precision"
+    assert {group["format"] for group in groups} == {"float-quantized", "nvfp4-pack-quantized"}
+
+
+def test_a_format_refuses_methods_it_cannot_store() -> None:
+    schemes = {"a": create_scheme("nvfp4", {})}
+    with pytest.raises(ConfigError, match="gptq cannot store --method nvfp4"):
+        FORMATS["gptq"].fit(schemes, {"a": (64, 64)})
+
+
+def test_settings_that_a_method_does_not_take_are_refused() -> None:
+    for method, settings in (("fp8", {"bits": 4}), ("rtn", {"scales": "block"})):
+        with pytest.raises(ConfigError, match=f"--{[*settings][0]} must come with"):
+            create_scheme(method, settings)

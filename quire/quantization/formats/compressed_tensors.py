@@ -216,6 +216,26 @@ class WholeBytes:
         return None if not zeros.any() else zeros ^ np.uint8(128)
 
 
+def store_bytes(
+    matrix: QuantizedTensor, scales: str, block: int, scale: str = "weight_scale"
+) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix of 8 bits; :class:`WholeBytes` reads its values back.
+
+    Args:
+        matrix: Its codes are floats, or integers whose zero is 128.
+        scales: Which weights share one: ``channel``, ``tensor`` or ``block``.
+        block: Rows of a block.
+        scale: The part with the scales.
+    """
+    kept = {
+        "channel": matrix.scales,
+        "tensor": matrix.scales[:1, 0],
+        "block": matrix.scales[::block],
+    }
+    codes = matrix.codes if matrix.float_codes else (matrix.codes ^ np.uint8(128)).view(np.int8)
+    return {"weight": codes, scale: np.ascontiguousarray(kept[scales], np.float32)}
+
+
 @dataclass(frozen=True, slots=True)
 class FourBitFloats:
     """``nvfp4-pack-quantized`` and ``mxfp4-pack-quantized``.
@@ -285,6 +305,14 @@ class FourBitFloats:
         return found
 
 
+def store_four_bits(matrix: QuantizedTensor) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix of E2M1; :class:`FourBitFloats` reads its values back."""
+    parts = {"weight_packed": pack_halves(matrix.codes), "weight_scale": matrix.scales}
+    if matrix.row_scales is not None:
+        parts["weight_global_scale"] = matrix.row_scales[:1]
+    return parts
+
+
 def read_powers(matrix: StoredMatrix, part: str, shape: tuple[int, ...]) -> np.ndarray:
     """Read scales that are powers of two, E8M0.
 
@@ -301,3 +329,9 @@ def unpack_halves(pairs: np.ndarray) -> np.ndarray:
     """Return the 4-bit codes (N, 2 P) of bytes (N, P), the low half first."""
     codes = np.stack([pairs & 15, pairs >> 4], axis=-1)
     return codes.reshape(len(pairs), -1)
+
+
+def pack_halves(codes: np.ndarray) -> np.ndarray:
+    """Return bytes (N, P) of 4-bit codes (N, 2 P); :func:`unpack_halves` is the inverse."""
+    packed: np.ndarray = codes[:, ::2] | codes[:, 1::2] << np.uint8(4)
+    return packed

@@ -1,0 +1,52 @@
+"""The format that DeepSeek publishes FP8 in: scales of blocks, or one of a whole matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import ConfigError
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.models.safetensors_writer import TensorData, tensor_data
+from quire.quantization.formats.compressed_tensors import store_bytes
+from quire.quantization.producers.float8 import BLOCK
+from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
+from quire.quantizing.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class FP8Layout:
+    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`; all matrices are alike."""
+
+    name: str = "fp8"
+
+    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+        """Take all matrices, of any size."""
+        fitting = Fitting(self.name)
+        fitting.check(schemes)
+        kinds = {scheme.scales for scheme in schemes.values()}
+        if kinds - {"block", "tensor"} or len(kinds) > 1:
+            raise ConfigError(
+                f"[quantize] --format fp8 stores --scales block or tensor, the same for all "
+                f"matrices; got {' and '.join(sorted(kinds))}. Use --format compressed-tensors."
+            )
+        fitting.keep(schemes, shapes, lambda scheme, shape: "")
+        return fitting.fitted, fitting.notices
+
+    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+        """Return the parts of a matrix."""
+        scale = "weight_scale_inv" if scheme.scales == "block" else "weight_scale"
+        parts = store_bytes(matrix, scheme.scales, BLOCK, scale)
+        return {name: tensor_data(a, "F8_E4M3" * (name == "weight")) for name, a in parts.items()}
+
+    def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
+        """Return the settings that all matrices have."""
+        block = any(scheme.scales == "block" for scheme in schemes.values())
+        return {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "modules_to_not_convert": [*floats, "lm_head"],
+            **({"weight_block_size": [BLOCK, BLOCK]} if block else {}),
+        }

@@ -1,0 +1,77 @@
+"""GPTQ's format, as GPTQModel reads it: bits and groups may differ by rules of names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import ConfigError
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.models.safetensors_writer import TensorData, tensor_data
+from quire.quantization.formats.gptq import store_gptq
+from quire.quantizing.layouts.layout import (
+    Fitting,
+    Schemes,
+    Shapes,
+    integers_of,
+    kinds_of,
+    words_only,
+)
+from quire.quantizing.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class GPTQLayout:
+    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`; last groups may be short."""
+
+    name: str = "gptq"
+
+    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+        """Leave out what does not fill words."""
+        fitting = Fitting(self.name)
+        fitting.check(schemes)
+        fitting.keep(schemes, shapes, words_only)
+        fitting.group(shapes, lambda scheme, _: scheme.group_size)
+        return fitting.fitted, fitting.notices
+
+    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+        """Return the parts of a matrix."""
+        parts = store_gptq(matrix, zeros_less_one=matrix.zeros is None)
+        return {name: tensor_data(array) for name, array in parts.items()}
+
+    def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
+        """Return the settings of most matrices, and rules of the others."""
+        (whole, _), *others = kinds_of(schemes, integers_of)
+        version_2 = {not scheme.symmetric for scheme in schemes.values()}
+        if len(version_2) > 1:
+            raise ConfigError(
+                "[quantize] --format gptq stores zeros of all matrices alike; got a recipe of "
+                "symmetric and asymmetric ones. Use --format compressed-tensors."
+            )
+        dynamic: dict[str, Any] = {_exact("-:", name): {} for name in floats}
+        for scheme, modules in others:
+            for name in modules:
+                dynamic[_exact("+:", name)] = {
+                    "bits": scheme.bits,
+                    "group_size": scheme.group_size,
+                    "sym": scheme.symmetric,
+                    "desc_act": scheme.act_order,
+                }
+        return {
+            "quant_method": "gptq",
+            "checkpoint_format": "gptq_v2" if True in version_2 else "gptq",
+            "bits": whole.bits,
+            "group_size": whole.group_size,
+            "sym": whole.symmetric,
+            "desc_act": whole.act_order,
+            "damp_percent": whole.damping,
+            "true_sequential": False,
+            "lm_head": False,
+            **({"dynamic": dynamic} if dynamic else {}),
+        }
+
+
+def _exact(sign: str, name: str) -> str:
+    return f"{sign}^{re.escape(name)}$"

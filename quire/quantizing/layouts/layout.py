@@ -1,0 +1,174 @@
+"""What a stored format is, and what those of integers have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from quire.core.errors import ConfigError
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.models.safetensors_writer import TensorData
+from quire.quantizing.methods import METHODS
+from quire.quantizing.scheme import Scheme
+
+Schemes = Mapping[str, Scheme]
+Shapes = Mapping[str, tuple[int, int]]
+#: Codes of both dims come in multiples of this, so that words of any width are full.
+MULTIPLE = 32
+
+
+class StoredFormat(Protocol):
+    """A format that other programs read."""
+
+    @property
+    def name(self) -> str:
+        """As ``--format`` has it."""
+        ...
+
+    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+        """Choose groups that divide rows where the format asks for it.
+
+        Args:
+            schemes: By module; those that stay floats are not there.
+            shapes: (N, K) by module.
+
+        Returns:
+            Schemes of what will be quantized, and what differs from what was asked for.
+
+        Raises:
+            ConfigError: The format cannot say the schemes.
+        """
+        ...
+
+    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+        """Return the parts of a matrix by name.
+
+        Args:
+            matrix: As its method made it.
+            scheme: What it was made by.
+        """
+        ...
+
+    def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
+        """Return ``quantization_config``.
+
+        Args:
+            schemes: By module.
+            floats: Linears that stay floats.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Fitting:
+    """Schemes that a format can hold, of those that were asked for.
+
+    Attributes:
+        name: The format's.
+        fitted: By module.
+        notices: What differs.
+    """
+
+    name: str
+    fitted: dict[str, Scheme] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+    def check(self, schemes: Schemes) -> None:
+        """Refuse methods whose matrices the format cannot hold.
+
+        Raises:
+            ConfigError: Naming the method and the formats that can.
+        """
+        for module, scheme in schemes.items():
+            formats = METHODS[scheme.method].formats
+            if self.name not in formats:
+                raise ConfigError(
+                    f"[quantize] --format {self.name} cannot store --method {scheme.method}; got "
+                    f"it for {module}. Use --format {' or '.join(formats)}."
+                )
+
+    def keep(
+        self,
+        schemes: Schemes,
+        shapes: Shapes,
+        refusal: Callable[[Scheme, tuple[int, int]], str],
+    ) -> None:
+        """Take over all matrices but those that a rule refuses.
+
+        Args:
+            schemes: By module.
+            shapes: (N, K) by module.
+            refusal: Returns which rule a matrix breaks, empty where it breaks none.
+        """
+        reasons: dict[str, list[str]] = {}
+        for module, scheme in schemes.items():
+            reason = refusal(scheme, shapes[module])
+            if reason:
+                reasons.setdefault(reason, []).append(module)
+            else:
+                self.fitted[module] = scheme
+        for reason, modules in reasons.items():
+            self.notices.append(
+                f"{len(modules)} matrices stay floats, since {self.name} {reason}: "
+                f"{', '.join(modules[:3])}"
+            )
+
+    def group(self, shapes: Shapes, size_of: Callable[[Scheme, int], int]) -> None:
+        """Choose the sizes of groups anew.
+
+        Args:
+            shapes: (N, K) by module.
+            size_of: Takes a scheme and K.
+        """
+        sizes: dict[tuple[int, int], int] = {}
+        for module, scheme in self.fitted.items():
+            width = shapes[module][1]
+            size = size_of(scheme, width)
+            sizes[(scheme.group_size, width)] = size
+            if size != scheme.group_size:
+                self.fitted[module] = replace(scheme, group_size=size)
+        for (asked, width), size in sizes.items():
+            if size != asked:
+                self.notices.append(
+                    f"rows of {width} have groups of {size}, not {asked}: {self.name} wants groups "
+                    "that divide a row"
+                )
+            elif asked > 0 and width % asked and asked < width:
+                self.notices.append(
+                    f"rows of {width} end with a group of {width % asked}, shorter than {asked}"
+                )
+
+
+def words_only(_: Scheme, shape: tuple[int, int]) -> str:
+    """Refuse matrices whose codes do not fill words."""
+    if any(size % MULTIPLE for size in shape):
+        return f"packs rows and columns in multiples of {MULTIPLE}"
+    return ""
+
+
+def dividing_group(scheme: Scheme, width: int) -> int:
+    """Return the size of a scheme's groups, or the next smaller one that divides a row."""
+    size = scheme.group_size
+    return size if size == -1 else largest_group(size, width)
+
+
+def largest_group(size: int, width: int) -> int:
+    """Return the largest group of at most ``size`` that divides ``width``, a multiple of 32."""
+    return next(s for s in range(min(size, width) // 32 * 32 or 16, 0, -16) if width % s == 0)
+
+
+def kinds_of(
+    schemes: Schemes, kind_of: Callable[[Scheme], Hashable]
+) -> list[tuple[Scheme, list[str]]]:
+    """Return a scheme of each kind and the modules that have it, the most frequent kind first."""
+    kinds: dict[Hashable, list[str]] = {}
+    for module, scheme in schemes.items():
+        kinds.setdefault(kind_of(scheme), []).append(module)
+    found = sorted(kinds.values(), key=lambda modules: -len(modules))
+    return [(schemes[modules[0]], modules) for modules in found]
+
+
+def integers_of(scheme: Scheme) -> Hashable:
+    """Return what files tell of a scheme of integers in groups."""
+    return scheme.bits, scheme.group_size, scheme.symmetric, scheme.act_order

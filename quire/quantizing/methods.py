@@ -1,0 +1,81 @@
+"""Which methods there are: the settings that each takes, and where its matrices can be stored.
+
+What a method does is in :mod:`quire.quantizing.produce`; plain data here, so that a command line
+can name them without loading arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What is known of a method before it runs.
+
+    Attributes:
+        about: A few words for the command line.
+        settings: Fields of :class:`~quire.quantizing.scheme.Scheme` that may be given, and their
+            defaults.
+        fixed: Fields that the method itself decides.
+        formats: Names of stored formats that can hold its matrices; the first is the default.
+        asks_inputs: It looks at calibration text, whatever its settings.
+        without_inputs: The method of a matrix that saw too few inputs.
+    """
+
+    about: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    formats: tuple[str, ...]
+    asks_inputs: bool = False
+    without_inputs: str = ""
+
+
+INTEGERS = {"bits": 4, "group_size": 128, "symmetric": True}
+INTEGER_FORMATS = ("gptq", "compressed-tensors", "awq")
+
+METHODS: dict[str, Method] = {
+    "rtn": Method(about="rounds", settings=INTEGERS, formats=INTEGER_FORMATS),
+    "gptq": Method(
+        about="lets columns make up for the errors of others",
+        settings={**INTEGERS, "act_order": False, "damping": 0.01},
+        formats=INTEGER_FORMATS,
+        asks_inputs=True,
+        without_inputs="rtn",
+    ),
+    "awq": Method(
+        about="scales columns with large inputs",
+        settings=INTEGERS,
+        formats=("awq", "gptq", "compressed-tensors"),
+        asks_inputs=True,
+        without_inputs="rtn",
+    ),
+    "fp8": Method(
+        about="rounds to floats of 8 bits",
+        settings={"scales": "channel"},
+        fixed={"bits": 8, "group_size": -1},
+        formats=("compressed-tensors", "fp8"),
+    ),
+    "int8": Method(
+        about="rounds to bytes",
+        fixed={"bits": 8, "group_size": -1},
+        formats=("compressed-tensors",),
+    ),
+    "nvfp4": Method(
+        about="rounds to floats of 4 bits in groups of 16",
+        fixed={"bits": 4, "group_size": 16},
+        formats=("compressed-tensors",),
+    ),
+    "mxfp4": Method(
+        about="in groups of 32",
+        fixed={"bits": 4, "group_size": 32},
+        formats=("compressed-tensors",),
+    ),
+}
+
+
+def methods_with(setting: str) -> list[str]:
+    """Return the names of the methods that take a setting."""
+    return [name for name, method in METHODS.items() if setting in method.settings]

@@ -1,0 +1,145 @@
+"""What each method does with matrices: a function for each, which calls its producer.
+
+N rows (outputs), K columns (inputs) of a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.quantization.producers.float4 import global_factor, quantize_mxfp4, quantize_nvfp4
+from quire.quantization.producers.float8 import quantize_float8
+from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
+from quire.quantization.producers.round_to_nearest import quantize_rtn
+from quire.quantizing.scheme import Scheme
+
+#: Rows of a matrix that are rounded together: results do not depend on how many threads there are.
+ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedMatrices:
+    """Matrices that share their inputs and their scheme.
+
+    Attributes:
+        scheme: How they are quantized.
+        modules: Their names.
+        weights: (N, K) float32 each.
+        products: (K, K) float64, sums of products of the inputs; None where none were seen.
+        threads: To share rows out among.
+    """
+
+    scheme: Scheme
+    modules: Sequence[str]
+    weights: Sequence[np.ndarray]
+    products: np.ndarray | None
+    threads: int
+
+
+def produce(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    """Quantize matrices by their scheme's method.
+
+    Raises:
+        ModelLoadError: A weight or an input is infinite or NaN.
+    """
+    return _PRODUCERS[linked.scheme.method](linked)
+
+
+def _gptq(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    scheme = linked.scheme
+    assert linked.products is not None, linked.modules
+    whole = quantize_gptq(
+        " and ".join(linked.modules),
+        np.concatenate(linked.weights),
+        linked.products,
+        scheme.grid,
+        GPTQSettings(scheme.act_order, scheme.damping),
+        linked.threads,
+    )
+    ends = np.cumsum([len(weight) for weight in linked.weights])
+    return [
+        _rows_of(whole, module, end - len(weight), end)
+        for module, weight, end in zip(linked.modules, linked.weights, ends, strict=True)
+    ]
+
+
+def _rounded(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    grid = linked.scheme.grid
+    return _by_rows(linked, lambda name, weight: quantize_rtn(name, weight, grid))
+
+
+def _floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    scales = linked.scheme.scales
+    return _each(linked, lambda name, weight: quantize_float8(name, weight, scales))
+
+
+def _nvfp4(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    # Programs compute matrices that share inputs as one, so they have one factor.
+    factor = global_factor(linked.weights)
+    return _each(linked, lambda name, weight: quantize_nvfp4(name, weight, factor))
+
+
+def _mxfp4(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    return _each(linked, quantize_mxfp4)
+
+
+def _each(
+    linked: LinkedMatrices, quantize: Callable[[str, np.ndarray], QuantizedTensor]
+) -> list[QuantizedTensor]:
+    """Quantize whole matrices, on all threads."""
+    names = [f"{module}.weight" for module in linked.modules]
+    with ThreadPoolExecutor(linked.threads) as pool:
+        return list(pool.map(quantize, names, linked.weights))
+
+
+def _by_rows(
+    linked: LinkedMatrices, quantize: Callable[[str, np.ndarray], QuantizedTensor]
+) -> list[QuantizedTensor]:
+    """Quantize matrices whose rows have nothing to do with each other, on all threads."""
+    pieces = [
+        (module, weight[begin : begin + ROWS])
+        for module, weight in zip(linked.modules, linked.weights, strict=True)
+        for begin in range(0, len(weight), ROWS)
+    ]
+    with ThreadPoolExecutor(linked.threads) as pool:
+        made = list(pool.map(lambda piece: quantize(*piece), pieces))
+    return [_joined([part for part in made if part.name == module]) for module in linked.modules]
+
+
+def _rows_of(whole: QuantizedTensor, name: str, begin: int, end: int) -> QuantizedTensor:
+    zeros = whole.zeros
+    return replace(
+        whole,
+        name=f"{name}.weight",
+        codes=whole.codes[begin:end],
+        scales=whole.scales[begin:end],
+        zeros=None if zeros is None else zeros[begin:end],
+    )
+
+
+def _joined(parts: Sequence[QuantizedTensor]) -> QuantizedTensor:
+    first = parts[0]
+    zeros = [part.zeros for part in parts if part.zeros is not None]
+    return replace(
+        first,
+        name=f"{first.name}.weight",
+        codes=np.concatenate([part.codes for part in parts]),
+        scales=np.concatenate([part.scales for part in parts]),
+        zeros=np.concatenate(zeros) if zeros else None,
+    )
+
+
+_PRODUCERS: dict[str, Callable[[LinkedMatrices], list[QuantizedTensor]]] = {
+    "rtn": _rounded,
+    "gptq": _gptq,
+    "awq": _rounded,
+    "fp8": _floats,
+    "int8": _rounded,
+    "nvfp4": _nvfp4,
+    "mxfp4": _mxfp4,
+}
