@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLORS = ("#1f5fbf", "#c2571a", "#2f8f4e", "#8a4fbf")
+#: Of a label, in points, and as a factor of bits.
+LABEL_HEIGHT, LABEL_WIDTH = 9.0, 1.2
+#: Of what points are spread over, in points.
+PANEL_HEIGHT = 230.0
 REFERENCE = "#9a9a9a"
 Row = dict[str, Any]
 
@@ -55,34 +60,46 @@ def _draw_quality(axes: Axes, rows: list[Row], reference: str) -> None:
         (row["bits_per_weight"], max(figure["value"], least))
         for row, figure in zip(rows, figures, strict=True)
     ]
-    for row, (bits, value) in zip(rows, placed, strict=True):
+    decades = math.log10(max(value for _, value in placed) / min(value for _, value in placed))
+    scale = PANEL_HEIGHT / max(decades, 1)
+    spots = _place_labels([(bits, scale * math.log10(value)) for bits, value in placed])
+    for row, (bits, value), (side, down) in zip(rows, placed, spots, strict=True):
         figure = row["quality"]["comparison"]["divergence"]
         low, high = figure["low"], figure["high"]
         error = None
         if low is not None:
             error = [[value - max(low, least)], [max(high, value) - value]]
         axes.errorbar([bits], [value], error, fmt="o", color=COLORS[0], capsize=3)
-        side, up = _place_label(bits, value, placed)
         axes.annotate(row["label"].removeprefix(f"{reference} "), (bits, value), fontsize=8,
-            xytext=(6 * side, 5 * up), textcoords="offset points", va="center",
+            xytext=(6 * side, down), textcoords="offset points", va="center",
             ha="left" if side > 0 else "right")  # fmt: skip
     axes.set_yscale("log")
     axes.margins(x=0.15)
     axes.set(title="KL divergence, 95% interval", ylabel="nats a token")
 
 
-def _place_label(bits: float, value: float, placed: list[tuple[float, float]]) -> tuple[int, int]:
-    """Return where a label overlaps least: 1 to the right or -1 to the left, and 1 up or 0."""
-    near = [
-        (other, height)
-        for other, height in placed
-        if (other, height) != (bits, value)
-        and 0.85 < other / bits < 1.2
-        and 0.6 < height / value < 1.7
-    ]
-    beyond = {other > bits for other, _ in near if other != bits}
-    same = [height for other, height in near if other == bits]
-    return -1 if beyond == {True} else 1, int(bool(same) and value > max(same))
+def _place_labels(placed: list[tuple[float, float]]) -> list[tuple[int, float]]:
+    """Return a side of each point, 1 for right and -1 for left, and how far down a label goes.
+
+    From the highest point down, a label moves below those on its side that it would touch.
+
+    Args:
+        placed: Bits and height of each point, heights in points of the page.
+    """
+    spots: list[tuple[int, float]] = [(1, 0.0)] * len(placed)
+    done: list[tuple[int, float, float]] = []
+    for index in sorted(range(len(placed)), key=lambda each: -placed[each][1]):
+        bits, height = placed[index]
+        near = [other for other, high in placed if abs(high - height) < LABEL_HEIGHT]
+        right = any(bits < other < LABEL_WIDTH * bits for other in near)
+        left = any(bits / LABEL_WIDTH < other < bits for other in near)
+        side, label = -1 if right and not left else 1, height
+        for other, at, level in done:
+            if other == side and 1 / LABEL_WIDTH < at / bits < LABEL_WIDTH:
+                label = min(label, level - LABEL_HEIGHT)
+        done.append((side, bits, label))
+        spots[index] = (side, label - height)
+    return spots
 
 
 def _draw_speed(axes: Axes, rows: list[Row]) -> None:

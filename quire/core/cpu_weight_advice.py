@@ -16,6 +16,8 @@ from quire.core.weight_advice import Load, gigabytes, needed
 
 #: Most that perplexity may rise by for a format to be chosen for its speed.
 MAX_LOSS = 0.02
+#: Speeds nearer to the fastest than this are as good: rounds differ by as much.
+CLOSE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class CpuAdvice:
 
 
 def advise_cpu(memory: float, load: Load, speed: MachineSpeed | None) -> CpuAdvice:
-    """Choose the fastest format that fits and loses little; else the one that fits and loses least.
+    """Choose a format that fits, is about as fast as any and loses little; else the best that fits.
 
     Args:
         memory: Bytes for weights and KV.
@@ -67,11 +69,14 @@ def advise_cpu(memory: float, load: Load, speed: MachineSpeed | None) -> CpuAdvi
     fitting = [row for row in rows if row.fits]
     good = [row for row in fitting if row.measured.perplexity <= 1 + MAX_LOSS]
     if good:
-        chosen = max(good, key=lambda row: row.measured.decode[batch])
+        fastest = max(row.measured.decode[batch] for row in good)
+        close = [row for row in good if row.measured.decode[batch] >= (1 - CLOSE) * fastest]
+        chosen = min(close, key=lambda row: row.measured.perplexity)
         why = (
-            f"Of the formats that fit and raise perplexity by at most {MAX_LOSS:.0%} (this one: "
-            f"{_loss(chosen.measured)}) it decodes fastest, "
-            f"{chosen.measured.decode[batch]:.2f} x bf16 at batch {batch:,}."
+            f"Of the formats that fit and raise perplexity by at most {MAX_LOSS:.0%} the fastest "
+            f"decodes {fastest:.2f} x bf16 at batch {batch:,}, and of those within {CLOSE:.0%} "
+            f"({chosen.measured.decode[batch]:.2f} x) this one loses least, "
+            f"{_loss(chosen.measured)}."
         )
     elif fitting:
         chosen = min(fitting, key=lambda row: row.measured.perplexity)
