@@ -62,7 +62,7 @@ def _draw_quality(axes: Axes, rows: list[Row], reference: str) -> None:
     ]
     decades = math.log10(max(value for _, value in placed) / min(value for _, value in placed))
     scale = PANEL_HEIGHT / max(decades, 1)
-    spots = _place_labels([(bits, scale * math.log10(value)) for bits, value in placed])
+    spots = place_labels([(bits, scale * math.log10(value)) for bits, value in placed])
     for row, (bits, value), (side, down) in zip(rows, placed, spots, strict=True):
         figure = row["quality"]["comparison"]["divergence"]
         low, high = figure["low"], figure["high"]
@@ -78,7 +78,7 @@ def _draw_quality(axes: Axes, rows: list[Row], reference: str) -> None:
     axes.set(title="KL divergence, 95% interval", ylabel="nats a token")
 
 
-def _place_labels(placed: list[tuple[float, float]]) -> list[tuple[int, float]]:
+def place_labels(placed: list[tuple[float, float]]) -> list[tuple[int, float]]:
     """Return a side of each point, 1 for right and -1 for left, and how far down a label goes.
 
     From the highest point down, a label moves below those on its side that it would touch.
