@@ -27,6 +27,7 @@ RunQuantizedTile tile_of_rows(int64_t wanted) {
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
 constexpr bool has_packed_tiles = F32::lanes >= 8;
 int64_t max_packed_tiles(const QuantizedWeights& weights) {
+  if (weights.has_vectors()) return 0;
   const bool one_plane = 8 % weights.bits == 0;
   return has_packed_tiles ? packed_tiles_of_planes[one_plane ? 0 : 1] : 0;
 }
@@ -204,7 +205,7 @@ class IntegerBlocks {
     const int64_t halves = weights.group_size < record_inputs ? 2 : 1;
     RecordSteps steps{};
     steps.unit_records = map_.unit_records;
-    const bool in_place = packed_ || weights.bits == 8;  // bytes are never unpacked
+    const bool in_place = packed_ || weights.holds_bytes();  // bytes are never unpacked
     steps.codes = in_place ? map_.record_bytes : record_codes;
     steps.lines = halves * panel_width * static_cast<int64_t>(sizeof(float));
     if (in_place) steps.unit_codes = map_.codes_begin;
@@ -234,7 +235,7 @@ class IntegerBlocks {
   }
 
   const uint8_t* unpacked_codes(const RecordSpan& span) {
-    if (weights_.bits == 8) return packed_codes(span);
+    if (weights_.holds_bytes()) return packed_codes(span);
     uint8_t* const codes = unpacked_.codes;
     read_codes(weights_, span, codes);
     if (weights_.has_book)

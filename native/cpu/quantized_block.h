@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/quantized_codes.h"
+#include "cpu/quantized_vectors.h"
 #include "simd/words.h"
 
 namespace quire::QUIRE_ISA {
@@ -154,12 +155,39 @@ class GroupWalk {
   int64_t input_, group_;  // of the unit
 };
 
+// The scales of vectors, as read_scales has them.
+inline void read_odd_scales(const QuantizedWeights& weights, const RecordSpan& span, float factor,
+                            float* out) {
+  constexpr int64_t panel = QuantizedWeights::panel_width;
+  const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
+  const PanelMap map(weights);
+  const F32 factors = set1(factor * weights.vector_step);
+  const auto bytes_at = [&](int64_t at) {
+    return reinterpret_cast<const uint8_t*>(span.panel + at);
+  };
+  alignas(64) float supers[panel];
+  int8_t line[panel];
+  for (int64_t i = span.first; i < span.first + span.records; ++i) {
+    const int64_t unit = map.unit_begin(i), number = map.number(i);
+    if (i == span.first || number == 0)
+      read_line(reinterpret_cast<const F16*>(span.panel + unit + map.supers_begin), factors,
+                supers);
+    for (int half = 0; half < halves; ++half, out += panel) {
+      read_odd_line(weights, bytes_at(unit), bytes_at(map.codes_of(i)), static_cast<int>(number),
+                    half, line);
+      for (int64_t n = 0; n < panel; n += F32::lanes)
+        store(out + n, load(line + n) * load(supers + n));
+    }
+  }
+}
+
 enum class ScaleKind { scale, offset };
 
 // Scales or offsets of a span times `factor`, [record][half][32 outputs]; one half where groups are
 // whole records.
 inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span, ScaleKind kind,
                         float factor, float* out) {
+  if (weights.scale_form == ScaleForm::odd) return read_odd_scales(weights, span, factor, out);
   constexpr int64_t panel = QuantizedWeights::panel_width;
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   const bool scales = kind == ScaleKind::scale;
@@ -237,10 +265,14 @@ inline float e4m3_number(int code) {
 // Codes of a span, a byte each, as stored (before `zero` and the book).
 inline void read_codes(const QuantizedWeights& weights, const RecordSpan& span, uint8_t* out) {
   const PanelMap map(weights);
-  for (int64_t i = 0; i < span.records; ++i)
-    unpack_record(weights.bits,
-                  reinterpret_cast<const uint8_t*>(span.panel + map.codes_of(span.first + i)),
-                  out + i * record_codes);
+  for (int64_t i = 0; i < span.records; ++i, out += record_codes) {
+    const auto* record =
+        reinterpret_cast<const uint8_t*>(span.panel + map.codes_of(span.first + i));
+    if (weights.has_vectors())
+      unpack_vectors(weights, record, out);
+    else
+      unpack_record(weights.bits, record, out);
+  }
 }
 
 // Scales of a span, and the lines that go with them: offsets or zeros.

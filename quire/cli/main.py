@@ -33,6 +33,10 @@ COMMANDS = {
         "quire.cli.train_heads:train_heads",
         "Train draft heads for a model on its own answers.",
     ),
+    "finetune": (
+        "quire.cli.finetune:finetune",
+        "Train a model's own matrices: rounded (QAT), or by adapters (QLoRA).",
+    ),
     "ps": ("quire.cli.ps:ps", "Show the models of a running server."),
     "top": ("quire.cli.top.command:top", "Watch a running server: figures and alarms, live."),
     "stop": ("quire.cli.stop:stop", "Unload a model of a running server."),

@@ -16,6 +16,11 @@ import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
 from quire.quantization.gguf_layouts import LAYOUTS
+from quire.quantization.gguf_vector_types import (
+    VECTOR_FORMS,
+    dequantize_vectors,
+    unpack_vector_rows,
+)
 
 #: Values of the 4-bit codes of IQ4_NL and IQ4_XS.
 CODE_BOOK = np.array(
@@ -37,6 +42,7 @@ FORMS = {
     "Q6_K": QuantizedForm(6, 16, "int8", zero=32),
     "IQ4_NL": QuantizedForm(4, 32, "float16", code_book=tuple(CODE_BOOK.astype(float).tolist())),
     "IQ4_XS": QuantizedForm(4, 32, "int8", code_book=tuple(CODE_BOOK.astype(float).tolist())),
+    **VECTOR_FORMS,
 }
 QUANTIZED = tuple(FORMS)
 
@@ -78,6 +84,8 @@ def unpack_rows(name: str, tensor_name: str, rows: np.ndarray) -> QuantizedTenso
         tensor_name: For messages.
         rows: (N, bytes of a row) uint8.
     """
+    if name in VECTOR_FORMS:
+        return unpack_vector_rows(name, tensor_name, rows)
     form, groups = FORMS[name], unpack(name, rows.reshape(-1, LAYOUTS[name].block_bytes))
 
     def of_rows(part: np.ndarray | None) -> np.ndarray | None:
@@ -117,6 +125,8 @@ def dequantize(name: str, rows: np.ndarray) -> np.ndarray:
         return rows.view(np.float16).astype(np.float32).reshape(shape)
     if name == "BF16":
         return (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    if name in VECTOR_FORMS:
+        return dequantize_vectors(name, rows.reshape(-1, layout.block_bytes)).reshape(shape)
     groups, form = unpack(name, rows.reshape(-1, layout.block_bytes)), FORMS[name]
     scales = _numbers(groups.scales, groups.super_scales)
     count, num_groups = scales.shape

@@ -72,7 +72,10 @@ def test_matrices_stacked_inside_a_panel_keep_their_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS"])
+@pytest.mark.parametrize(
+    "name",
+    ["Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "IQ1_M", "IQ2_XS", "IQ3_S"],
+)
 def test_a_rows_bits_depend_on_that_row_alone(isa: str, name: str, exact: bool) -> None:
     layer = CpuLinear([random_matrix(name, 230, 768)], [], "float32", exact)
     x = np.random.default_rng(3).standard_normal((300, 768), np.float32)
@@ -96,7 +99,7 @@ def test_memory_is_the_forms(name: str) -> None:
 
 
 #: Of Q4_0: groups of 32, 4 bits, zero 8, float16, direct scales, and nothing else.
-LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False)
+LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False, 0, 0, 0)
 
 
 def test_blocks_of_another_type_are_not_packed() -> None:
@@ -111,6 +114,25 @@ def test_blocks_of_another_type_are_not_packed() -> None:
         packed.pack_gguf(rows[:31], 2, 0, 32)
     with pytest.raises(ValueError, match="inside the outputs"):
         packed.pack_gguf(rows, 2, 1, 32)
+
+
+def test_vectors_need_their_blocks_and_table() -> None:
+    layout = (16, 8, 128, 1, 6, 0, 0, False, False, False, 0, 0, 4)
+    packed = native.PackedQuantizedWeights(256, 32, layout, False, None)
+    packed.pack_gguf(random_matrix("IQ2_XS", 32, 256).rows, 17, 0, 32)
+    values = np.empty((1, 256), np.float32)
+    packed.lookup(np.zeros(1, np.int32), 1, values)  # of a table and a step that nobody set
+    assert not values.any()
+    with pytest.raises(ValueError, match="layout must be that of the GGUF type"):
+        packed.pack_gguf(random_matrix("IQ2_S", 32, 256).rows, 22, 0, 32)
+    with pytest.raises(ValueError, match="at least"):
+        packed.set_vectors(np.zeros((511, 8), np.uint8), 0.125)
+    with pytest.raises(ValueError, match="multiple of 256"):
+        native.PackedQuantizedWeights(224, 32, layout, False, None)
+    for place, other in ((0, 32), (2, 0), (4, 1), (11, 1), (12, 8)):
+        bad = (*layout[:place], other, *layout[place + 1 :])
+        with pytest.raises(ValueError, match="no such quantized layout"):
+            native.PackedQuantizedWeights(256, 32, bad, False, None)
 
 
 def test_two_levels_that_do_not_fit_are_refused() -> None:

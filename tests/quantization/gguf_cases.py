@@ -7,7 +7,7 @@ import numpy as np
 from quire.kernels.block_matrix import BlockMatrix
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import FORMS, dequantize
-from tools.random_gguf import HALVES
+from tools.random_gguf import HALVES, put_halves
 
 
 def random_rows(name: str, num_rows: int, num_blocks: int, seed: int = 0) -> np.ndarray:
@@ -18,7 +18,7 @@ def random_rows(name: str, num_rows: int, num_blocks: int, seed: int = 0) -> np.
     for at in HALVES.get(name, ()):
         scales = generator.standard_normal(len(blocks)).astype(np.float16)
         scales[2::5], scales[3::5] = 0, 6e-8
-        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+        put_halves(name, blocks, at, scales)
     return blocks.reshape(num_rows, -1)
 
 
