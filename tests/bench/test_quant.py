@@ -24,6 +24,8 @@ QUICK = ("--rounds", "1", "--seconds", "0", "--threads", "1", "--batch-sizes", "
         (QuantizedForm(6, 16, "int8", 32), 6.5625),
         (QuantizedForm(4, 32, "int4", has_offsets=True), 4.375),
         (QuantizedForm(4, 128, "float16", zero_type="uint8"), 4.1875),
+        (QuantizedForm(8, 32, "odd", vectors="IQ2_XXS"), 2.0625),
+        (QuantizedForm(5, 32, "odd", vectors="IQ3_S"), 3.4375),
     ],
 )
 def test_bits_of_a_weight_by_formula(form: QuantizedForm, bits: float) -> None:

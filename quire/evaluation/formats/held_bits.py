@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import SUPER_COLUMNS, QuantizedForm
+from quire.kernels.vector_codes import VECTOR_CODES
 
 #: Bits of a scale, or of an offset, by how it is held.
 SCALE_BITS = {
@@ -44,8 +45,11 @@ def formula_bits(form: QuantizedForm, rows: int, columns: int) -> float:
 
     ``bits + (scale + offset + zero) / group_size + super scales / 256``, a number for each row over
     the columns, and one for each column over the rows. A group has no more columns than the matrix.
-    Of scales that are nested, a number for each run of them over its columns.
+    Of scales that are nested, a number for each run of them over its columns. Vectors have all of
+    theirs in the bytes of 256 columns.
     """
+    if form.vectors:
+        return 8 * VECTOR_CODES[form.vectors].row_bytes / SUPER_COLUMNS
     group = min(form.group_size, columns)
     parts = 2 if form.has_offsets else 1
     shared = parts * SCALE_BITS[form.scale_type]
