@@ -6,44 +6,38 @@ import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import click
 
-from quire.cli import calc_spec
-from quire.cli.calc_flags import COUNT, JSON, finite
+from quire.cli import calc_quant, calc_spec
+from quire.cli.calc_flags import COUNT, DTYPE, JSON, finite
+from quire.cli.calc_models import kv_spec, weight_bytes
 from quire.cli.engine_flags import CountType
 from quire.cli.table import print_table
-from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BYTES, SCALE_BYTES, KVCacheSpec
+from quire.core.kv_cache_spec import DTYPE_BYTES, SCALE_BYTES, KVCacheSpec
 from quire.core.memory_budget import (
     budget_from_total,
     kv_bytes_from_free,
     num_sequences,
     shares,
 )
-from quire.core.named_shapes import NAMED_SHAPES, named_spec
+from quire.core.named_shapes import NAMED_SHAPES
 
-#: What else an engine's --kv-cache-dtype calls them.
-ALIASES = {"fp8": "fp8_e4m3"}
-DTYPE = click.option(
-    "--dtype", type=click.Choice([*KV_DTYPE_BYTES, *ALIASES]), default="bfloat16",
-    show_default=True, callback=lambda ctx, param, name: ALIASES.get(name, name),
-    help="Of K and V.",
-)  # fmt: skip
 DEFAULT_FRACTION = 0.9
 TOKENS = click.option("--tokens", type=COUNT, default=4096, show_default=True, help="Per sequence.")
 
 
 @click.group()
 def calc() -> None:
-    """Compute KV cache sizes, where memory goes, how many sequences fit, what speculation brings.
+    """Compute where memory goes, what speculation brings, which weight format to take.
 
     MODEL is a name such as llama-3.1-8b, quire-tiny, a folder with config.json, or a GGUF file.
     """
 
 
 calc.add_command(calc_spec.spec)
+calc.add_command(calc_quant.advise_quant)
 
 
 @calc.command(short_help="Show the KV cache's size.")
@@ -56,7 +50,7 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
     """Show the KV cache's size; without MODEL, for every named model."""
     rows: list[dict[str, Any]] = []
     for model in models or tuple(NAMED_SHAPES):
-        spec = _spec(model, dtype)
+        spec = kv_spec(model, dtype)
         token_bytes = spec.token_bytes + spec.token_scale_bytes
         total = token_bytes * tokens * sequences
         rows.append({"model": model, "bytes_per_token": token_bytes, "bytes": total})
@@ -114,7 +108,7 @@ class Device:
         """Return the bytes of each use on one device; without memory for any KV it has 0."""
         weights = self.weights
         if weights is None:
-            weights = _weight_bytes(model, self.weight_dtype)
+            weights = weight_bytes(model, self.weight_dtype)
         weights = -(-weights // self.tensor_parallel_size)
         if self.free_fraction is None:
             fraction = DEFAULT_FRACTION if self.fraction is None else self.fraction
@@ -132,7 +126,7 @@ class Device:
         Raises:
             click.UsageError: The heads cannot be shared out.
         """
-        spec, width = _spec(model, dtype), self.tensor_parallel_size
+        spec, width = kv_spec(model, dtype), self.tensor_parallel_size
         heads = max(spec.num_kv_heads, width)
         if heads % width or heads % spec.num_kv_heads:
             raise click.UsageError(
@@ -216,44 +210,3 @@ def memory(model: str, device: Device, dtype: str, as_json: bool) -> None:
     ])  # fmt: skip
     tokens = blocks * spec.block_size
     click.echo(f"KV cache: {blocks:,} blocks of {spec.block_size} tokens, {tokens:,} in all")
-
-
-def _weight_bytes(model: str, dtype: str | None) -> int:
-    """Return what the weights of a named model or a checkpoint take in memory."""
-    shape = NAMED_SHAPES.get(model.lower())
-    if shape is not None:
-        return shape.num_parameters * DTYPE_BYTES[dtype or "bfloat16"]
-    from quire.core.config import ModelOptions
-    from quire.models.config_reader import read_model_config
-    from quire.models.weight_bytes import expected_weight_bytes
-    from quire.quantization.plan import create_plan
-
-    path = _checkpoint(model)
-    config = read_model_config(path)
-    own = "float32" if config.dtype == "auto" else config.dtype
-    plan = create_plan(ModelOptions())
-    return expected_weight_bytes(path, config, dtype or own, plan, config.max_position_embeddings)
-
-
-def _spec(model: str, dtype: str) -> KVCacheSpec:
-    spec = named_spec(model, dtype)
-    if spec is not None:
-        return spec
-    from quire.models.config_reader import read_model_config
-
-    config = read_model_config(_checkpoint(model))
-    return KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, 16, dtype)
-
-
-def _checkpoint(model: str) -> Path:
-    """Return the folder or GGUF file that a path or the embedded model's name means."""
-    from quire.models.hub import EMBEDDED, resolve_model
-
-    path = Path(model)
-    if not path.exists() and model != EMBEDDED:
-        raise click.UsageError(
-            f"MODEL must be a folder, a GGUF file, {EMBEDDED} or one of "
-            f"{', '.join(NAMED_SHAPES)}; got {model}."
-        )
-    # Who names the file that is read means its folder.
-    return path.parent if path.name == "config.json" else resolve_model(model)

@@ -7,6 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from quire.bench.quant_plot import place_labels
 from quire.cli.bench_quant import quant
 from quire.evaluation.formats.held_bits import formula_bits
 from quire.kernels.quantized_tensor import QuantizedForm
@@ -23,6 +24,8 @@ QUICK = ("--rounds", "1", "--seconds", "0", "--threads", "1", "--batch-sizes", "
         (QuantizedForm(6, 16, "int8", 32), 6.5625),
         (QuantizedForm(4, 32, "int4", has_offsets=True), 4.375),
         (QuantizedForm(4, 128, "float16", zero_type="uint8"), 4.1875),
+        (QuantizedForm(8, 32, "odd", vectors="IQ2_XXS"), 2.0625),
+        (QuantizedForm(5, 32, "odd", vectors="IQ3_S"), 3.4375),
     ],
 )
 def test_bits_of_a_weight_by_formula(form: QuantizedForm, bits: float) -> None:
@@ -50,6 +53,13 @@ def test_formats_side_by_side() -> None:
 def test_what_was_not_measured_is_said() -> None:
     done = CliRunner().invoke(quant, ["quire-tiny", *QUICK, "--no-quality"])
     assert done.exit_code == 0 and "quality was not measured: --no-quality" in done.output
+
+
+def test_labels_of_near_points_do_not_touch() -> None:
+    near = place_labels([(4.5, 10.0), (4.5, 12.0), (3.0, 11.0)])
+    assert near == [(1, -7.0), (1, 0.0), (1, 0.0)]
+    # A point to its right takes the room, and nothing is on its left.
+    assert place_labels([(4.2, 10.0), (4.5, 10.0)]) == [(-1, 0.0), (1, 0.0)]
 
 
 @pytest.mark.parametrize(

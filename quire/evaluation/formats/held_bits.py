@@ -8,9 +8,18 @@ from dataclasses import dataclass
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import SUPER_COLUMNS, QuantizedForm
+from quire.kernels.vector_codes import VECTOR_CODES
 
 #: Bits of a scale, or of an offset, by how it is held.
-SCALE_BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4, "e4m3": 8, "e8m0": 8}
+SCALE_BITS = {
+    "float32": 32,
+    "float16": 16,
+    "int8": 8,
+    "int4": 4,
+    "e4m3": 8,
+    "e8m0": 8,
+    "nested": 8,
+}
 #: Bits of the number that bytes and nibbles are times, for each :data:`SUPER_COLUMNS` columns.
 SUPER_BITS = {"int8": 16, "int4": 16}
 ZERO_BITS = {"uint8": 8, "float16": 16}
@@ -36,7 +45,11 @@ def formula_bits(form: QuantizedForm, rows: int, columns: int) -> float:
 
     ``bits + (scale + offset + zero) / group_size + super scales / 256``, a number for each row over
     the columns, and one for each column over the rows. A group has no more columns than the matrix.
+    Of scales that are nested, a number for each run of them over its columns. Vectors have all of
+    theirs in the bytes of 256 columns.
     """
+    if form.vectors:
+        return 8 * VECTOR_CODES[form.vectors].row_bytes / SUPER_COLUMNS
     group = min(form.group_size, columns)
     parts = 2 if form.has_offsets else 1
     shared = parts * SCALE_BITS[form.scale_type]
@@ -45,7 +58,10 @@ def formula_bits(form: QuantizedForm, rows: int, columns: int) -> float:
     supers = parts * SUPER_BITS.get(form.scale_type, 0) / min(SUPER_COLUMNS, columns)
     by_row = 32 / columns if form.row_form is not None else 0.0
     by_column = 32 / rows if form.has_input_order else 0.0
-    return form.bits + shared / group + supers + by_row + by_column
+    by_run = 0.0
+    if form.nested is not None:
+        by_run = 32 / min(form.nested.run * group, rows * columns)
+    return form.bits + shared / group + supers + by_row + by_column + by_run
 
 
 def held_bits(matrices: Iterable[PackedWeights]) -> HeldBits | None:

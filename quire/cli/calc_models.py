@@ -1,0 +1,88 @@
+"""What the commands of ``quire calc`` know of a model: by its name, or from its files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
+from quire.core.named_shapes import NAMED_SHAPES, named_spec
+
+#: A number of parameters: 70B, 1.2b, 350M.
+PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)([mbt])", re.IGNORECASE)
+_UNITS = {"m": 10**6, "b": 10**9, "t": 10**12}
+
+
+def stated_parameters(model: str) -> int | None:
+    """Return the number of parameters that is meant by a text such as 70B; None if none is."""
+    found = PARAMETERS.fullmatch(model)
+    if found is None or Path(model).exists():
+        return None
+    return round(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def num_parameters(model: str) -> int:
+    """Return the number of weights of a named model, or of a checkpoint of floats.
+
+    Raises:
+        click.UsageError: There is no such model, or its files do not tell.
+    """
+    shape = NAMED_SHAPES.get(model.lower())
+    if shape is not None:
+        return shape.num_parameters
+    from quire.models.model_details import known_details
+    from quire.models.quantization_config import read_quantization
+
+    path = checkpoint(model)
+    count = known_details(path).parameters
+    packed = not path.is_file() and read_quantization(path) is not None
+    if packed or not count:
+        raise click.UsageError(
+            "MODEL must have weights that are floats, or be a number such as 8B; got "
+            f"{model}, {'which is quantized' if packed else 'which has none'}."
+        )
+    return count
+
+
+def weight_bytes(model: str, dtype: str | None) -> int:
+    """Return what the weights of a named model or a checkpoint take in memory."""
+    shape = NAMED_SHAPES.get(model.lower())
+    if shape is not None:
+        return shape.num_parameters * DTYPE_BYTES[dtype or "bfloat16"]
+    from quire.core.config import ModelOptions
+    from quire.models.config_reader import read_model_config
+    from quire.models.weight_bytes import expected_weight_bytes
+    from quire.quantization.plan import create_plan
+
+    path = checkpoint(model)
+    config = read_model_config(path)
+    own = "float32" if config.dtype == "auto" else config.dtype
+    plan = create_plan(ModelOptions())
+    return expected_weight_bytes(path, config, dtype or own, plan, config.max_position_embeddings)
+
+
+def kv_spec(model: str, dtype: str) -> KVCacheSpec:
+    """Return the KV cache's shape of a named model or a checkpoint."""
+    spec = named_spec(model, dtype)
+    if spec is not None:
+        return spec
+    from quire.models.config_reader import read_model_config
+
+    config = read_model_config(checkpoint(model))
+    return KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, 16, dtype)
+
+
+def checkpoint(model: str) -> Path:
+    """Return the folder or GGUF file that a path or the embedded model's name means."""
+    from quire.models.hub import EMBEDDED, resolve_model
+
+    path = Path(model)
+    if not path.exists() and model != EMBEDDED:
+        raise click.UsageError(
+            f"MODEL must be a folder, a GGUF file, {EMBEDDED} or one of "
+            f"{', '.join(NAMED_SHAPES)}; got {model}."
+        )
+    # Who names the file that is read means its folder.
+    return path.parent if path.name == "config.json" else resolve_model(model)
