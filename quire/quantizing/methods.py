@@ -73,6 +73,12 @@ METHODS: dict[str, Method] = {
         fixed={"bits": 4, "group_size": 32},
         formats=("compressed-tensors",),
     ),
+    "nf4": Method(
+        about="rounds to quantiles of the normal distribution",
+        settings={"double_quant": True},
+        fixed={"bits": 4, "group_size": 64},
+        formats=("bitsandbytes",),
+    ),
 }
 
 

@@ -15,6 +15,7 @@ from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.float4 import global_factor, quantize_mxfp4, quantize_nvfp4
 from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
+from quire.quantization.producers.normal_float import quantize_nf4
 from quire.quantization.producers.round_to_nearest import quantize_rtn
 from quire.quantizing.scheme import Scheme
 
@@ -88,6 +89,11 @@ def _mxfp4(linked: LinkedMatrices) -> list[QuantizedTensor]:
     return _each(linked, quantize_mxfp4)
 
 
+def _normal_floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    double = linked.scheme.double_quant
+    return _each(linked, lambda name, weight: quantize_nf4(name, weight, double))
+
+
 def _each(
     linked: LinkedMatrices, quantize: Callable[[str, np.ndarray], QuantizedTensor]
 ) -> list[QuantizedTensor]:
@@ -142,4 +148,5 @@ _PRODUCERS: dict[str, Callable[[LinkedMatrices], list[QuantizedTensor]]] = {
     "int8": _rounded,
     "nvfp4": _nvfp4,
     "mxfp4": _mxfp4,
+    "nf4": _normal_floats,
 }

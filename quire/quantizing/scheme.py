@@ -30,6 +30,7 @@ class Scheme:
         damping: Of GPTQ, as a share of the mean square of the inputs.
         scales: Of FP8: which weights share one, a row (``channel``), all (``tensor``) or a
             ``block`` of 128 x 128.
+        double_quant: Of NF4: scales are rounded to bytes.
     """
 
     method: str = "gptq"
@@ -39,6 +40,7 @@ class Scheme:
     act_order: bool = False
     damping: float = 0.01
     scales: str = "channel"
+    double_quant: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what no matrix can have.
@@ -102,6 +104,8 @@ class Scheme:
         parts += ["asymmetric"] if "symmetric" in taken and not self.symmetric else []
         parts += ["act-order"] if self.act_order else []
         parts += [f"a scale for each {self.scales}"] if "scales" in taken else []
+        plain = "double_quant" in taken and not self.double_quant
+        parts += ["scales not rounded"] if plain else []
         return ", ".join(parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.quantizing.layouts.awq import AWQLayout
+from quire.quantizing.layouts.bitsandbytes import BitsAndBytesLayout
 from quire.quantizing.layouts.compressed_tensors import CompressedTensorsLayout
 from quire.quantizing.layouts.fp8 import FP8Layout
 from quire.quantizing.layouts.gptq import GPTQLayout
@@ -15,5 +16,6 @@ _KNOWN: tuple[StoredFormat, ...] = (
     CompressedTensorsLayout(),
     AWQLayout(),
     FP8Layout(),
+    BitsAndBytesLayout(),
 )
 FORMATS: dict[str, StoredFormat] = {form.name: form for form in _KNOWN}

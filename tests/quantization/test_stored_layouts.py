@@ -144,6 +144,27 @@ def test_what_methods_make_is_read(tmp_path: Path, method: str, shape: tuple[int
         assert made[0].row_scales[0] == made[1].row_scales[0]
 
 
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("shape", [(64, 96), (160, 704), (48, 80)])
+def test_normal_floats_are_read(tmp_path: Path, double: bool, shape: tuple[int, int]) -> None:
+    weight = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    weight[0] = 0
+    scheme = create_scheme("nf4", {"double_quant": double})
+    (made,) = produce(LinkedMatrices(scheme, [MODULE], [weight], None, 1))
+    got = read_back(tmp_path, scheme, "bitsandbytes", made)
+    assert got.form == made.form and (got.nested is not None) == double
+    np.testing.assert_array_equal(got.codes, made.codes)
+    np.testing.assert_array_equal(got.float32(), made.float32())
+
+
+def test_bitsandbytes_stores_all_matrices_alike() -> None:
+    schemes = {
+        str(double): create_scheme("nf4", {"double_quant": double}) for double in (False, True)
+    }
+    with pytest.raises(ConfigError, match="stores all matrices alike"):
+        FORMATS["bitsandbytes"].fit(schemes, dict.fromkeys(schemes, (64, 64)))
+
+
 def test_rows_that_groups_do_not_fill_stay_floats() -> None:
     schemes = {name: create_scheme("mxfp4", {}) for name in ("whole", "short")}
     shapes = {"whole": (8, 96), "short": (8, 80)}

@@ -152,6 +152,39 @@ class BytesOfBitsAndBytes:
         )
 
 
+def store_four_bits(matrix: QuantizedTensor, block: int) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix of NF4.
+
+    Args:
+        matrix: As :meth:`BitsAndBytesFormat.unpack` returns it.
+        block: Weights that share a scale.
+    """
+    assert matrix.code_book is not None, matrix.name
+    codes = matrix.codes.reshape(-1, 2)
+    state = {
+        "quant_type": "nf4",
+        "blocksize": block,
+        "dtype": "bfloat16",
+        "shape": matrix.shape,
+    }
+    parts = {
+        "weight": codes[:, :1] << 4 | codes[:, 1:],
+        "weight.absmax": matrix.scales.reshape(-1)[:: block // matrix.group_size],
+        "weight.quant_map": matrix.code_book,
+    }
+    nested = matrix.nested
+    if nested is not None:
+        state |= {
+            "nested_blocksize": nested.run * matrix.group_size // block,
+            "nested_dtype": "float32",
+            "nested_offset": nested.offset,
+        }
+        parts["weight.nested_absmax"] = nested.numbers
+        parts["weight.nested_quant_map"] = nested.table
+    parts[f"{STATE}nf4"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    return parts
+
+
 def _scales(
     matrix: StoredMatrix, state: _State, count: int
 ) -> tuple[np.ndarray, NestedScales | None]:
