@@ -17,6 +17,7 @@ from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.normal_float import quantize_nf4
 from quire.quantization.producers.round_to_nearest import quantize_rtn
+from quire.quantization.producers.whole_bytes import quantize_bytes
 from quire.quantizing.scheme import Scheme
 
 #: Rows of a matrix that are rounded together: results do not depend on how many threads there are.
@@ -72,6 +73,10 @@ def _gptq(linked: LinkedMatrices) -> list[QuantizedTensor]:
 def _rounded(linked: LinkedMatrices) -> list[QuantizedTensor]:
     grid = linked.scheme.grid
     return _by_rows(linked, lambda name, weight: quantize_rtn(name, weight, grid))
+
+
+def _bytes(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    return _by_rows(linked, quantize_bytes)
 
 
 def _floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
@@ -145,7 +150,9 @@ _PRODUCERS: dict[str, Callable[[LinkedMatrices], list[QuantizedTensor]]] = {
     "gptq": _gptq,
     "awq": _rounded,
     "fp8": _floats,
-    "int8": _rounded,
+    "int8": _bytes,
+    "smoothquant": _bytes,
+    "llm-int8": _bytes,
     "nvfp4": _nvfp4,
     "mxfp4": _mxfp4,
     "nf4": _normal_floats,

@@ -25,6 +25,7 @@ from quire.models.safetensors_writer import TensorData
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantizing.input_sums import InputSums
 from quire.quantizing.layer_runner import LayerRunner
+from quire.quantizing.methods import METHODS
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
 from quire.quantizing.scale_layer import LayerScaler
 from quire.quantizing.scheme import Recipe, Scheme
@@ -194,7 +195,7 @@ class Run:
         solver = LayerQuantizer(schemes, backend.threads, lambda count: step(SOLVE * count / total))
         weights: Mapping[str, np.ndarray] = _Weights(self._stored)
         tensors: dict[str, TensorData] = {}
-        if any(scheme.method == "awq" for scheme in schemes.values()):
+        if any(METHODS[scheme.method].scales_columns for scheme in schemes.values()):
             matrices = {module: weights[module] for module in schemes}
             scaler = LayerScaler(self._opened.weights, self._stored, schemes, backend.threads)
             scaled = scaler.scale(layer, matrices, sums)

@@ -30,6 +30,7 @@ class Scheme:
         damping: Of GPTQ, as a share of the mean square of the inputs.
         scales: Of FP8: which weights share one, a row (``channel``), all (``tensor``) or a
             ``block`` of 128 x 128.
+        smoothing: Of SmoothQuant: the share of the range of inputs that weights take over.
         double_quant: Of NF4: scales are rounded to bytes.
     """
 
@@ -40,6 +41,7 @@ class Scheme:
     act_order: bool = False
     damping: float = 0.01
     scales: str = "channel"
+    smoothing: float = 0.5
     double_quant: bool = True
 
     def __post_init__(self) -> None:
@@ -64,6 +66,8 @@ class Scheme:
             raise _refuse("scales", f"be one of {_listed(SCALES)}", self.scales)
         if not 0 < self.damping <= 1:
             raise _refuse("damping", "be over 0 and at most 1", self.damping)
+        if not 0 <= self.smoothing <= 1:
+            raise _refuse("smoothing", "be from 0 to 1", self.smoothing)
 
     @property
     def asks_inputs(self) -> bool:
@@ -78,7 +82,7 @@ class Scheme:
     @property
     def grid(self) -> IntegerGrid:
         """The codes; plain rounding does not look for better ones than the largest weight's."""
-        search = self.method not in ("rtn", "int8")
+        search = self.method != "rtn"
         return IntegerGrid(self.bits, max(0, self.group_size), self.symmetric, search)
 
     def changed(self, settings: Mapping[str, Any]) -> Scheme:
@@ -104,6 +108,7 @@ class Scheme:
         parts += ["asymmetric"] if "symmetric" in taken and not self.symmetric else []
         parts += ["act-order"] if self.act_order else []
         parts += [f"a scale for each {self.scales}"] if "scales" in taken else []
+        parts += [f"strength {self.smoothing:g}"] if "smoothing" in taken else []
         plain = "double_quant" in taken and not self.double_quant
         parts += ["scales not rounded"] if plain else []
         return ", ".join(parts)

@@ -127,7 +127,7 @@ def test_floats_of_8_bits_are_read(
     assert (np.abs(made.float32() - weight) <= most * (1 + 1e-5)).all()
 
 
-@pytest.mark.parametrize("method", ["int8", "nvfp4", "mxfp4"])
+@pytest.mark.parametrize("method", ["int8", "smoothquant", "llm-int8", "nvfp4", "mxfp4"])
 @pytest.mark.parametrize("shape", [(64, 96), (160, 704)])
 def test_what_methods_make_is_read(tmp_path: Path, method: str, shape: tuple[int, int]) -> None:
     random = np.random.default_rng(0)
@@ -135,7 +135,7 @@ def test_what_methods_make_is_read(tmp_path: Path, method: str, shape: tuple[int
     weights[0][0] = 0
     scheme = create_scheme(method, {})
     made = produce(LinkedMatrices(scheme, [MODULE, "other"], weights, None, 2))
-    got = read_back(tmp_path, scheme, "compressed-tensors", made[0])
+    got = read_back(tmp_path, scheme, METHODS[method].formats[0], made[0])
     np.testing.assert_array_equal(got.codes, made[0].codes)
     np.testing.assert_array_equal(got.float32(), made[0].float32())
     assert np.square(got.float32() - weights[0]).sum() <= 0.02 * np.square(weights[0]).sum()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from quire.cli.main import run
+from tests.quantizing.stored_values import FEW, quantized_names
 
 Measure = Callable[..., float]
 
@@ -28,6 +29,20 @@ def perplexity(
         return float(json.loads(report.read_text())["comparison"]["ratio"]["value"])
 
     return measure
+
+
+@pytest.mark.parametrize("method", ["llm-int8", "smoothquant"])
+def test_bytes_cost_next_to_nothing(perplexity: Measure, method: str) -> None:
+    few = () if method == "llm-int8" else FEW
+    assert 0.998 < perplexity("--method", method, *few) <= 1.005
+
+
+def test_matrices_that_are_skipped_are_named(tiny: Path, quantized: Callable[..., Path]) -> None:
+    out = quantized(tiny, "--method", "llm-int8", "--skip", "*.down_proj")
+    settings = json.loads((out / "config.json").read_text())["quantization_config"]
+    skipped = [f"model.layers.{layer}.mlp.down_proj" for layer in range(6)]
+    assert settings["load_in_8bit"] and settings["llm_int8_skip_modules"] == [*skipped, "lm_head"]
+    assert len(quantized_names(out)) == 6 * 6
 
 
 def test_scales_rounded_to_bytes_change_next_to_nothing(perplexity: Measure) -> None:

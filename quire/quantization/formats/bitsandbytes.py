@@ -34,6 +34,8 @@ KINDS = ("nf4", "fp4")
 STATE = "weight.quant_state.bitsandbytes__"
 #: A state is some hundred bytes of JSON.
 MAX_STATE_BYTES = 1 << 16
+#: Of the number of a row, one step of its bytes.
+PART = np.float32(1 / 127)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class BytesOfBitsAndBytes:
             bits=8,
             group_size=padded(columns),
             codes=matrix.part("weight", "I8").read().view(np.uint8) ^ np.uint8(128),
-            scales=_finite(matrix, "SCB", rows)[:, None] * np.float32(1 / 127),
+            scales=_finite(matrix, "SCB", rows)[:, None] * PART,
             zero=128,
         )
 
@@ -183,6 +185,21 @@ def store_four_bits(matrix: QuantizedTensor, block: int) -> dict[str, np.ndarray
         parts["weight.nested_quant_map"] = nested.table
     parts[f"{STATE}nf4"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
     return parts
+
+
+def store_row_bytes(matrix: QuantizedTensor) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix of bytes; its scales are products with 1 / 127, as read."""
+    scales = matrix.scales[:, 0]
+    largest = scales / PART
+    # The product with 1 / 127 is rounded: the number before it may be a neighbour.
+    for neighbour in (np.nextafter(largest, np.float32(0)), np.nextafter(largest, np.inf)):
+        largest = np.where(largest * PART == scales, largest, neighbour.astype(np.float32))
+    assert np.array_equal(largest * PART, scales), matrix.name
+    return {
+        "weight": (matrix.codes ^ np.uint8(128)).view(np.int8),
+        "SCB": largest,
+        "weight_format": np.zeros((), np.uint8),
+    }
 
 
 def _scales(

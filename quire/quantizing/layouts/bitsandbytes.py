@@ -1,4 +1,4 @@
-"""The format of bitsandbytes: NF4, the same for all matrices."""
+"""The format of bitsandbytes: NF4 or LLM.int8(), the same for all matrices."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 from quire.core.errors import ConfigError
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.safetensors_writer import TensorData, tensor_data
-from quire.quantization.formats.bitsandbytes import store_four_bits
+from quire.quantization.formats.bitsandbytes import store_four_bits, store_row_bytes
 from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
 from quire.quantizing.scheme import Scheme
 
 #: Columns that share a scale in every row are at least so many.
 SMALLEST_GROUP = 16
+#: Inputs from here on are multiplied apart, in 16 bits, by programs that round inputs.
+THRESHOLD = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +40,30 @@ class BitsAndBytesLayout:
 
     def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
-        parts = store_four_bits(matrix, scheme.group_size)
+        four = scheme.bits == 4
+        parts = store_four_bits(matrix, scheme.group_size) if four else store_row_bytes(matrix)
         return {name: tensor_data(array) for name, array in parts.items()}
 
     def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
         """Return the settings that all matrices have."""
-        return {
-            "quant_method": "bitsandbytes",
-            "load_in_4bit": True,
-            "load_in_8bit": False,
+        scheme = next(iter(schemes.values()))
+        four = scheme.bits == 4
+        of_four_bits = {
             "bnb_4bit_quant_type": "nf4",
-            "bnb_4bit_use_double_quant": any(s.double_quant for s in schemes.values()),
+            "bnb_4bit_use_double_quant": scheme.double_quant,
             "bnb_4bit_compute_dtype": "bfloat16",
             "bnb_4bit_quant_storage": "uint8",
+        }
+        return {
+            "quant_method": "bitsandbytes",
+            "load_in_4bit": four,
+            "load_in_8bit": not four,
+            **(of_four_bits if four else {"llm_int8_threshold": THRESHOLD}),
             "llm_int8_skip_modules": [*floats, "lm_head"],
         }
 
 
-def _sixteens_only(_: Scheme, shape: tuple[int, int]) -> str:
-    if shape[1] % SMALLEST_GROUP:
+def _sixteens_only(scheme: Scheme, shape: tuple[int, int]) -> str:
+    if scheme.bits == 4 and shape[1] % SMALLEST_GROUP:
         return f"has blocks of rows of multiples of {SMALLEST_GROUP}"
     return ""

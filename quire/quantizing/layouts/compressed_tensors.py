@@ -194,10 +194,12 @@ def _typed(parts: Mapping[str, np.ndarray], **types: str) -> dict[str, TensorDat
     return {name: tensor_data(array, types.get(name, "")) for name, array in parts.items()}
 
 
+_BYTES = Kind("int-quantized", _bytes, _store_bytes, inputs=_inputs_of_bytes)
 #: By method; those that are not there pack integers.
 _KINDS = {
     "fp8": Kind("float-quantized", _floats, _store_floats, inputs=_inputs_of_floats),
-    "int8": Kind("int-quantized", _bytes, _store_bytes, inputs=_inputs_of_bytes),
+    "int8": _BYTES,
+    "smoothquant": _BYTES,
     "nvfp4": Kind("nvfp4-pack-quantized", _four_bits, _store_four_bits, _full_groups),
     "mxfp4": Kind("mxfp4-pack-quantized", _four_bits, _store_four_bits, _full_groups),
 }
