@@ -96,6 +96,11 @@ METHODS: dict[str, Method] = {
         fixed={"bits": 4, "group_size": 64},
         formats=("bitsandbytes",),
     ),
+    "hqq": Method(
+        about="fits zeros to what most weights leave over",
+        settings={"bits": 4, "group_size": 64},
+        formats=("hqq",),
+    ),
 }
 
 

@@ -15,6 +15,7 @@ from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.float4 import global_factor, quantize_mxfp4, quantize_nvfp4
 from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
+from quire.quantization.producers.half_quadratic import quantize_hqq
 from quire.quantization.producers.normal_float import quantize_nf4
 from quire.quantization.producers.round_to_nearest import quantize_rtn
 from quire.quantization.producers.whole_bytes import quantize_bytes
@@ -99,6 +100,11 @@ def _normal_floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
     return _each(linked, lambda name, weight: quantize_nf4(name, weight, double))
 
 
+def _half_quadratic(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    bits, size = linked.scheme.bits, max(0, linked.scheme.group_size)
+    return _by_rows(linked, lambda name, weight: quantize_hqq(name, weight, bits, size))
+
+
 def _each(
     linked: LinkedMatrices, quantize: Callable[[str, np.ndarray], QuantizedTensor]
 ) -> list[QuantizedTensor]:
@@ -156,4 +162,5 @@ _PRODUCERS: dict[str, Callable[[LinkedMatrices], list[QuantizedTensor]]] = {
     "nvfp4": _nvfp4,
     "mxfp4": _mxfp4,
     "nf4": _normal_floats,
+    "hqq": _half_quadratic,
 }

@@ -7,6 +7,7 @@ from quire.quantizing.layouts.bitsandbytes import BitsAndBytesLayout
 from quire.quantizing.layouts.compressed_tensors import CompressedTensorsLayout
 from quire.quantizing.layouts.fp8 import FP8Layout
 from quire.quantizing.layouts.gptq import GPTQLayout
+from quire.quantizing.layouts.hqq import HQQLayout
 from quire.quantizing.layouts.layout import StoredFormat
 
 __all__ = ["FORMATS", "StoredFormat"]
@@ -17,5 +18,6 @@ _KNOWN: tuple[StoredFormat, ...] = (
     AWQLayout(),
     FP8Layout(),
     BitsAndBytesLayout(),
+    HQQLayout(),
 )
 FORMATS: dict[str, StoredFormat] = {form.name: form for form in _KNOWN}

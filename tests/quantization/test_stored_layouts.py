@@ -157,6 +157,20 @@ def test_normal_floats_are_read(tmp_path: Path, double: bool, shape: tuple[int, 
     np.testing.assert_array_equal(got.float32(), made.float32())
 
 
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize(("shape", "size"), [((64, 96), 32), ((32, 192), -1), ((96, 704), 64)])
+def test_zeros_that_are_floats_are_read(
+    tmp_path: Path, bits: int, shape: tuple[int, int], size: int
+) -> None:
+    weight = np.random.default_rng(bits).standard_normal(shape).astype(np.float32)
+    weight[0], weight[1] = 0, 0.5
+    scheme = create_scheme("hqq", {"bits": bits, "group_size": size})
+    (made,) = produce(LinkedMatrices(scheme, [MODULE], [weight], None, 1))
+    got = read_back(tmp_path, scheme, "hqq", made)
+    np.testing.assert_array_equal(got.codes, made.codes)
+    np.testing.assert_array_equal(got.float32(), made.float32())
+
+
 def test_bitsandbytes_stores_all_matrices_alike() -> None:
     schemes = {
         str(double): create_scheme("nf4", {"double_quant": double}) for double in (False, True)

@@ -37,6 +37,11 @@ def test_bytes_cost_next_to_nothing(perplexity: Measure, method: str) -> None:
     assert 0.998 < perplexity("--method", method, *few) <= 1.005
 
 
+def test_float_zeros_cost_less_than_rounding(perplexity: Measure) -> None:
+    rounded = perplexity("--method", "rtn", "--group-size", "64", "--bits", "3")
+    assert 1 < perplexity("--method", "hqq", "--bits", "3") < rounded
+
+
 def test_matrices_that_are_skipped_are_named(tiny: Path, quantized: Callable[..., Path]) -> None:
     out = quantized(tiny, "--method", "llm-int8", "--skip", "*.down_proj")
     settings = json.loads((out / "config.json").read_text())["quantization_config"]
