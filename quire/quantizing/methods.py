@@ -57,7 +57,7 @@ METHODS: dict[str, Method] = {
     ),
     "fp8": Method(
         about="rounds to floats of 8 bits",
-        settings={"scales": "channel"},
+        settings={"scales": "channel", "static_inputs": False},
         fixed={"bits": 8, "group_size": -1},
         formats=("compressed-tensors", "fp8"),
     ),

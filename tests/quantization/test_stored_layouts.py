@@ -201,6 +201,20 @@ def test_a_format_refuses_methods_it_cannot_store() -> None:
         FORMATS["gptq"].fit(schemes, {"a": (64, 64)})
 
 
+def test_blocks_have_no_scale_of_all_inputs() -> None:
+    with pytest.raises(ConfigError, match="--static-inputs must come with --scales channel"):
+        create_scheme("fp8", {"scales": "block", "static_inputs": True})
+
+
+def test_deepseek_s_format_takes_one_kind_of_inputs() -> None:
+    schemes = {
+        str(static): create_scheme("fp8", {"scales": "tensor", "static_inputs": static})
+        for static in (False, True)
+    }
+    with pytest.raises(ConfigError, match="the same for all matrices; got fp8, a scale"):
+        FORMATS["fp8"].fit(schemes, dict.fromkeys(schemes, (64, 64)))
+
+
 def test_settings_that_a_method_does_not_take_are_refused() -> None:
     for method, settings in (("fp8", {"bits": 4}), ("rtn", {"scales": "block"})):
         with pytest.raises(ConfigError, match=f"--{[*settings][0]} must come with"):

@@ -9,6 +9,7 @@ import pytest
 
 from quire import LLM
 from quire.core.sampling_params import SamplingParams
+from quire.models.checkpoint import Checkpoint
 from quire.models.quantization_config import read_quantization
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
@@ -150,6 +151,30 @@ def test_smoothing_is_its_definition_on_the_inputs_that_transformers_has(checkpo
         step = np.abs(want).max(axis=-1, keepdims=True) / 127 if want.ndim == 2 else 0
         # Norms are rounded to the type they are stored in, which columns make up for.
         assert (np.abs(got - want) <= step * 0.5 + np.abs(want) * 0.006).all(), name
+
+
+@pytest.mark.parametrize("form", ["compressed-tensors", "fp8"])
+def test_scales_of_inputs_are_of_the_largest_that_transformers_has(checkpoint, quantized, form):
+    pytest.importorskip("torch")
+    from tests.quantizing.linear_inputs import LinearInputs, calibration_samples
+
+    source = checkpoint()
+    options = ("--method", "fp8", "--scales", "tensor", "--static-inputs", "--format", form)
+    out = quantized(source, *options, *FEW)
+    assert len(quantized_names(out)) == 3 * 7
+    stored = Checkpoint(out)
+    samples = calibration_samples(source, *map(int, FEW[1::2]))
+    seen = LinearInputs(source).of("model.layers.0.", samples)
+    assert len(seen) == 7
+    for module, rows in seen.items():
+        scale = stored.tensor(f"{module}.input_scale").float32()
+        np.testing.assert_allclose(scale, [np.abs(rows).max() / 448], rtol=1e-4)
+    settings = json.loads((out / "config.json").read_text())["quantization_config"]
+    if form == "fp8":
+        assert settings["activation_scheme"] == "static"
+    else:
+        inputs = settings["config_groups"]["group_0"]["input_activations"]
+        assert inputs["strategy"] == "tensor" and not inputs["dynamic"]
 
 
 def test_a_reader_finds_the_settings(checkpoint, quantized):

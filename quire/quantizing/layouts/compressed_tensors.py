@@ -132,7 +132,10 @@ def _floats(scheme: Scheme) -> dict[str, Any]:
 
 
 def _inputs_of_floats(scheme: Scheme) -> dict[str, Any]:
-    """Say that activations may be rounded as they come, to floats of 8 bits."""
+    """Say that activations may be rounded to floats of 8 bits, as they come or by one scale."""
+    if scheme.static_inputs:
+        kind = {"num_bits": 8, "type": "float", "symmetric": True}
+        return {**kind, "strategy": "tensor", "dynamic": False}
     return {
         "num_bits": 8,
         "type": "float",
