@@ -26,6 +26,9 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 HALVES: dict[str, tuple[int, ...]] = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82),
     "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
+    "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,), "IQ1_S": (0,),
+    "IQ1_M": (48,),
+    "TQ1_0": (52,), "TQ2_0": (64,),
 }  # fmt: skip
 SIZES = {
     "hidden_size": 256,
@@ -35,6 +38,8 @@ SIZES = {
 }
 #: Of the values of a matrix.
 DEVIATION = 0.06
+#: Where a block has a power of two as its scale, and which give about that deviation.
+EXPONENTS, POWERS = {"MXFP4": 0}, (120, 123)
 
 
 def random_gguf(path: Path, type_name: str, preset: str = "tiny-llama", seed: int = 0) -> None:
@@ -63,12 +68,15 @@ def random_blocks(type_name: str, count: int, generator: np.random.Generator) ->
     """
     layout = LAYOUTS[type_name]
     blocks = generator.integers(0, 256, (count, layout.block_bytes), np.uint8)
+    if type_name in EXPONENTS:
+        blocks[:, EXPONENTS[type_name]] = generator.integers(*POWERS, count)
+        return blocks
     # Values are linear in both numbers, so a sample of each alone tells what they must be.
     sample = generator.integers(0, 256, (64, layout.block_bytes), np.uint8)
     alone = []
     for place in HALVES[type_name]:
         for at in HALVES[type_name]:
-            sample[:, at : at + 2] = np.float16([float(at == place)]).view(np.uint8)
+            put_halves(type_name, sample, at, np.full(len(sample), at == place, np.float16))
         alone.append(dequantize(type_name, sample))
     numbers = [1.0]
     values = alone[0]
@@ -78,8 +86,22 @@ def random_blocks(type_name: str, count: int, generator: np.random.Generator) ->
     spread = DEVIATION / values.std() * generator.uniform(0.8, 1.2, count)
     for at, number in zip(HALVES[type_name], numbers, strict=True):
         stored = (number * spread).astype(np.float16)
-        blocks[:, at : at + 2] = stored.view(np.uint8).reshape(-1, 2)
+        put_halves(type_name, blocks, at, stored)
     return blocks
+
+
+def put_halves(type_name: str, blocks: np.ndarray, at: int, halves: np.ndarray) -> None:
+    """Write a float16 into each block at a place of :data:`HALVES`.
+
+    That of ``IQ1_M`` is in four parts, the top 4 bits of 16 each.
+    """
+    if type_name != "IQ1_M":
+        blocks[:, at : at + 2] = halves.view(np.uint8).reshape(-1, 2)
+        return
+    for i in range(4):
+        part = (halves.view(np.uint16) >> 4 * i & 15).astype(np.uint8)
+        top = blocks[:, at + 2 * i + 1]
+        top[:] = top & 15 | part << 4
 
 
 def _plan(plan: TensorPlan, type_name: str, generator: np.random.Generator) -> TensorPlan:

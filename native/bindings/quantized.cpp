@@ -1,6 +1,7 @@
 // Python: packed weights that are quantized.
 #include <nanobind/stl/vector.h>
 
+#include <set>
 #include <vector>
 
 #include "bindings/packed_weights.h"
@@ -11,12 +12,12 @@ namespace {
 // How weights are held, all but their size: a tuple that kernels/cpu/linear.py makes.
 struct Form {
   int64_t group_size;
-  int bits, zero, scale_dtype, scale_form, zero_form, row_form, run_shift;
+  int bits, zero, scale_dtype, scale_form, zero_form, row_form, run_shift, vectors;
   int64_t num_runs;
   bool has_offsets, float_codes, has_input_order;
 
   explicit Form(nb::tuple from) {
-    if (from.size() != 12) throw std::invalid_argument("[linear] a layout has 12 parts.");
+    if (from.size() != 13) throw std::invalid_argument("[linear] a layout has 13 parts.");
     group_size = nb::cast<int64_t>(from[0]);
     int* const numbers[] = {&bits, &zero, &scale_dtype, &scale_form, &zero_form, &row_form};
     bool* const flags[] = {&has_offsets, &float_codes, &has_input_order};
@@ -24,6 +25,7 @@ struct Form {
     for (size_t i = 0; i < 3; ++i) *flags[i] = nb::cast<bool>(from[7 + i]);
     run_shift = nb::cast<int>(from[10]);
     num_runs = nb::cast<int64_t>(from[11]);
+    vectors = nb::cast<int>(from[12]);
   }
 
   bool is_known() const {
@@ -33,6 +35,7 @@ struct Form {
     const bool half = static_cast<DType>(scale_dtype) == DType::float16;
     if (bits < 2 || bits > 8 || bits == 7 || group_size < 16) return false;
     if (group_size != 16 && group_size % 32 != 0) return false;
+    if (vectors != 0 || scales == ScaleForm::odd) return is_known_vectors();
     if (scale_form < 0 || scale_form > 5 || zero_form < 0 || zero_form > 2) return false;
     if (row_form < 0 || row_form > 2) return false;
     const bool nested = scales == ScaleForm::nested;
@@ -43,6 +46,16 @@ struct Form {
     if (has_offsets && scale_form > static_cast<int>(ScaleForm::nibbles)) return false;
     if (zeros != ZeroForm::common && (has_offsets || two_levels || float_codes)) return false;
     return !(row_form != 0 && (two_levels || has_offsets)) && (!float_codes || bits == 8);
+  }
+
+ private:
+  bool is_known_vectors() const {
+    if (vectors < 1 || vectors >= num_vector_forms) return false;
+    return static_cast<ScaleForm>(scale_form) == ScaleForm::odd && num_runs == 0 &&
+           !has_input_order && static_cast<DType>(scale_dtype) == DType::float16 &&
+           zero_form == 0 && row_form == 0 && !has_offsets && !float_codes &&
+           (bits == 5 || bits == 8) && zero == 1 << (bits - 1) &&
+           group_size == vector_layouts[vectors].group_size;
   }
 };
 
@@ -65,6 +78,11 @@ class PackedQuantizedWeights : public PackedWeights {
     weights_.has_offsets = form.has_offsets;
     weights_.row_scales = static_cast<RowForm>(form.row_form);
     weights_.float_codes = form.float_codes;
+    weights_.vectors = static_cast<VectorForm>(form.vectors);
+    if (weights_.has_vectors() && in_features % QuantizedWeights::super_inputs)
+      throw std::invalid_argument("[linear] vectors need a multiple of 256 inputs.");
+    static const uint8_t zeros[2048 * 8] = {};  // until set_vectors: as large as any table
+    weights_.vector_table = zeros;
     weights_.exact_activations = exact_activations;
     const int64_t order_bytes = form.has_input_order ? in_features * 4 : 0;
     NestedScales& nested = weights_.nested;
@@ -110,11 +128,23 @@ class PackedQuantizedWeights : public PackedWeights {
     }
   }
 
+  // The codes of each vector, and what scales are times.
+  void set_vectors(nb::handle table, float step) {
+    const VectorLayout& layout = vector_layout(weights_.vectors);
+    const int64_t size = layout.indices() * layout.inputs;
+    const Input<uint8_t> codes(table, size);
+    const uint8_t* first = codes;
+    weights_.vector_table = vector_table({first, first + size});
+    weights_.vector_step = step;
+  }
+
   // What the layout does not have is None.
   void pack(nb::handle codes, nb::handle scales, nb::handle offsets, nb::handle super_scales,
             nb::handle super_offsets, nb::handle zeros, nb::handle headers, int64_t first_row,
             int64_t num_rows) {
     check_rows(first_row, num_rows);
+    if (weights_.has_vectors())
+      throw std::invalid_argument("[linear] vectors are packed from blocks.");
     const Input<uint8_t> code_rows(codes, num_rows * weights_.in_features);
     const bool two_levels = weights_.has_two_levels();
     const int64_t groups = num_rows * weights_.num_groups();
@@ -145,6 +175,7 @@ class PackedQuantizedWeights : public PackedWeights {
   // `blocks` are num_rows rows of a GGUF type's blocks; `type` is its number in the files.
   void pack_gguf(nb::handle blocks, int type, int64_t first_row, int64_t num_rows) {
     check_rows(first_row, num_rows);
+    if (weights_.has_vectors()) return pack_gguf_vectors(blocks, type, first_row, num_rows);
     const GgufLayout* layout = find_gguf_layout(type);
     if (!layout || layout->bits != weights_.bits || layout->group_size != weights_.group_size ||
         layout->scale_form != weights_.scale_form || weights_.scale_dtype != DType::float16 ||
@@ -161,6 +192,22 @@ class PackedQuantizedWeights : public PackedWeights {
   ExpertMatrix matrix() const override { return {nullptr, &weights_, 0}; }
 
  private:
+  void pack_gguf_vectors(nb::handle blocks, int type, int64_t first_row, int64_t num_rows) {
+    const GgufVectors* vectors = find_gguf_vectors(type);
+    if (!vectors || vectors->form != weights_.vectors)
+      throw std::invalid_argument("[linear] the weights' layout must be that of the GGUF type.");
+    const int64_t row_blocks = weights_.in_features / QuantizedWeights::super_inputs;
+    const Input<uint8_t> rows(blocks, num_rows * row_blocks * vectors->block_bytes);
+    nb::gil_scoped_release release;
+    kernels().pack_gguf_vectors(weights_, {vectors, rows, first_row, num_rows});
+  }
+
+  // The same bytes for all matrices that have them, so that they stay in the caches. Needs the GIL.
+  static const uint8_t* vector_table(std::vector<uint8_t> codes) {
+    static std::set<std::vector<uint8_t>> tables;
+    return tables.insert(std::move(codes)).first->data();
+  }
+
   // Rows' scales are those of runs that there are; half a record of padding reads one scale more.
   void check_runs(const int32_t* first, int64_t num_rows) const {
     const int64_t most = (weights_.nested.num_runs << weights_.nested.run_shift) - 1;
@@ -181,6 +228,7 @@ void bind_quantized(nb::module_& m) {
       .def(nb::init<int64_t, int64_t, nb::tuple, bool, nb::handle>(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg().none())
       .def("set_book", &PackedQuantizedWeights::set_book)
+      .def("set_vectors", &PackedQuantizedWeights::set_vectors)
       .def("set_input_order", &PackedQuantizedWeights::set_input_order)
       .def("set_nested", &PackedQuantizedWeights::set_nested)
       .def("pack", &PackedQuantizedWeights::pack, nb::arg(), nb::arg(), nb::arg().none(),

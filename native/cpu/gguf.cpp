@@ -87,6 +87,10 @@ class PanelPacker {
     const auto write_half = [&](int64_t begin, uint16_t bits) {
       reinterpret_cast<uint16_t*>(unit + begin)[output] = bits;
     };
+    if (layout.scale_form == ScaleForm::e8m0) {
+      unit[output] = static_cast<char>(scales.scale);
+      return;
+    }
     if (layout.scale_form == ScaleForm::direct) {
       write_half(0, scales.scale);
       if (layout.has_offsets) write_half(map_.offsets_begin, scales.offset);
@@ -148,6 +152,12 @@ void pack_gguf(const QuantizedWeights& weights, const GgufRows& rows) {
       return pack_panels<GgufType::iq4_nl>(weights, rows);
     case GgufType::iq4_xs:
       return pack_panels<GgufType::iq4_xs>(weights, rows);
+    case GgufType::tq1_0:
+      return pack_panels<GgufType::tq1_0>(weights, rows);
+    case GgufType::tq2_0:
+      return pack_panels<GgufType::tq2_0>(weights, rows);
+    case GgufType::mxfp4:
+      return pack_panels<GgufType::mxfp4>(weights, rows);
   }
 }
 

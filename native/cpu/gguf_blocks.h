@@ -9,7 +9,8 @@
 
 namespace quire::QUIRE_ISA {
 
-// A block's scales and offsets: of its groups where there are two levels, and float16 of it all.
+// A block's scales and offsets: of its groups where there are two levels, and float16 of it all;
+// of MXFP4 `scale` is the exponent.
 struct BlockScales {
   int8_t groups[16];
   int8_t group_offsets[16];
@@ -154,6 +155,32 @@ inline void read_iq4_xs(const uint8_t* block, uint8_t* codes, BlockScales& scale
   scales.scale = half_at(block, 0);
 }
 
+// Codes 0, 1, 2 as digits of fractions in base 3: byte / 256, times 3, has the next one in front.
+template <int digits, int count>
+inline void read_trits(const uint8_t* from, uint8_t* codes) {
+  uint8_t rest[count];
+  std::memcpy(rest, from, count);
+  for (int digit = 0; digit < digits; ++digit)
+    for (int i = 0; i < count; ++i) {
+      const int tripled = rest[i] * 3;
+      codes[digit * count + i] = static_cast<uint8_t>(tripled >> 8);
+      rest[i] = static_cast<uint8_t>(tripled);
+    }
+}
+
+inline void read_tq1_0(const uint8_t* block, uint8_t* codes, BlockScales& scales) {
+  read_trits<5, 32>(block, codes);
+  read_trits<5, 16>(block + 32, codes + 160);
+  read_trits<4, 4>(block + 48, codes + 240);
+  scales.scale = half_at(block, 52);
+}
+
+inline void read_tq2_0(const uint8_t* block, uint8_t* codes, BlockScales& scales) {
+  for (int part = 0; part < 8; ++part)
+    shift_bytes<32>(block + part / 4 * 32, part % 4 * 2, 3, codes + part * 32);
+  scales.scale = half_at(block, 64);
+}
+
 // One block: its codes and scales. What a type does not have of `scales` is left as it is.
 inline void read_block(GgufType type, const uint8_t* block, uint8_t* codes, BlockScales& scales) {
   scales.scale = half_at(block, 0);
@@ -186,6 +213,13 @@ inline void read_block(GgufType type, const uint8_t* block, uint8_t* codes, Bloc
       return read_q6_k(block, codes, scales);
     case GgufType::iq4_xs:
       return read_iq4_xs(block, codes, scales);
+    case GgufType::tq1_0:
+      return read_tq1_0(block, codes, scales);
+    case GgufType::tq2_0:
+      return read_tq2_0(block, codes, scales);
+    case GgufType::mxfp4:
+      scales.scale = block[0];
+      return read_nibbles<16>(block + 1, codes);
   }
 }
 

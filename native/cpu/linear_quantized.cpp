@@ -1,5 +1,6 @@
 // y = x W^T + bias for quantized weights, one row to thousands. One micro-kernel, quantized_tile.h,
 // takes codes as they are packed when rows are few, and as bytes unpacked to L1 when they are many.
+#include "cpu/float_codes_tile.h"
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_matrix_tile.h"
@@ -27,6 +28,7 @@ RunQuantizedTile tile_of_rows(int64_t wanted) {
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
 constexpr bool has_packed_tiles = F32::lanes >= 8;
 int64_t max_packed_tiles(const QuantizedWeights& weights) {
+  if (weights.has_vectors()) return 0;
   const bool one_plane = 8 % weights.bits == 0;
   return has_packed_tiles ? packed_tiles_of_planes[one_plane ? 0 : 1] : 0;
 }
@@ -204,7 +206,7 @@ class IntegerBlocks {
     const int64_t halves = weights.group_size < record_inputs ? 2 : 1;
     RecordSteps steps{};
     steps.unit_records = map_.unit_records;
-    const bool in_place = packed_ || weights.bits == 8;  // bytes are never unpacked
+    const bool in_place = packed_ || weights.holds_bytes();  // bytes are never unpacked
     steps.codes = in_place ? map_.record_bytes : record_codes;
     steps.lines = halves * panel_width * static_cast<int64_t>(sizeof(float));
     if (in_place) steps.unit_codes = map_.codes_begin;
@@ -234,7 +236,7 @@ class IntegerBlocks {
   }
 
   const uint8_t* unpacked_codes(const RecordSpan& span) {
-    if (weights_.bits == 8) return packed_codes(span);
+    if (weights_.holds_bytes()) return packed_codes(span);
     uint8_t* const codes = unpacked_.codes;
     read_codes(weights_, span, codes);
     if (weights_.has_book)
@@ -270,7 +272,7 @@ class FloatBlocks {
   using Format = FloatFormat<float>;
 
   FloatBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
-      : weights_(weights), activations_(activations) {
+      : weights_(weights), activations_(activations), map_(weights) {
     constexpr int64_t lines = 4 * block_records * panel_width;
     values_ = static_cast<float*>(scratch(
         Slot::weights, block_records * record_codes * (1 + sizeof(float)) + lines * sizeof(float)));
@@ -284,8 +286,9 @@ class FloatBlocks {
     const auto [panel, index, next, next_index] = place;
     const Tiles& tiles = activations_.tiles();
     const int64_t groups = activations_.groups_of(index);
-    dequantize(weights_, {panel, index * block_records, groups * group_words / record_inputs},
-               codes_, scales_, values_);
+    const RecordSpan span{panel, index * block_records, groups * group_words / record_inputs};
+    if (weights_.float_codes && tiles.count == 1) return multiply_codes(place, span, sums);
+    dequantize(weights_, span, codes_, scales_, values_);
     for (int64_t i = 0; i < tiles.count; ++i) {
       Tile<Format> tile{};
       tile.activations = activations_.at(index, i);
@@ -301,8 +304,17 @@ class FloatBlocks {
  private:
   static constexpr int64_t block_records = block_groups<Format> * group_words / record_inputs;
 
+  // So few rows that codes are not worth storing as floats.
+  void multiply_codes(const BlockPlace& place, const RecordSpan& span, float* sums) {
+    read_scales(weights_, map_, span, ScaleKind::scale, 1.0f, scales_);
+    const int halves = weights_.group_size < record_inputs ? 2 : 1;
+    float_codes_tile_of(activations_.tiles().num_rows)(
+        {activations_.at(place.index, 0), map_, span, halves, scales_, place.index == 0, sums});
+  }
+
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
+  const PanelMap map_;
   float *values_, *scales_;
   uint8_t* codes_;
 };

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "cpu/quantized_codes.h"
-#include "simd/words.h"
+#include "cpu/quantized_vectors.h"
+#include "simd/e4m3.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -117,7 +118,7 @@ inline void read_nested(const QuantizedWeights& weights, const char* header, con
   const NestedScales& nested = weights.nested;
   alignas(64) float numbers[panel], offsets[panel];
   for (int64_t i = 0; i < panel; ++i) {
-    const NestedScales::Run& run = nested.runs[first[i] + group >> nested.run_shift];
+    const NestedScales::Run& run = nested.runs[(first[i] + group) >> nested.run_shift];
     out[i] = nested.table[static_cast<uint8_t>(line[i])];
     numbers[i] = run.number;
     offsets[i] = run.offset;
@@ -154,17 +155,43 @@ class GroupWalk {
   int64_t input_, group_;  // of the unit
 };
 
+// The scales of vectors, as read_scales has them.
+inline void read_odd_scales(const QuantizedWeights& weights, const RecordSpan& span, float factor,
+                            float* out) {
+  constexpr int64_t panel = QuantizedWeights::panel_width;
+  const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
+  const PanelMap map(weights);
+  const F32 factors = set1(factor * weights.vector_step);
+  const auto bytes_at = [&](int64_t at) {
+    return reinterpret_cast<const uint8_t*>(span.panel + at);
+  };
+  alignas(64) float supers[panel];
+  int8_t line[panel];
+  for (int64_t i = span.first; i < span.first + span.records; ++i) {
+    const int64_t unit = map.unit_begin(i), number = map.number(i);
+    if (i == span.first || number == 0)
+      read_line(reinterpret_cast<const F16*>(span.panel + unit + map.supers_begin), factors,
+                supers);
+    for (int half = 0; half < halves; ++half, out += panel) {
+      read_odd_line(weights, bytes_at(unit), bytes_at(map.codes_of(i)), static_cast<int>(number),
+                    half, line);
+      for (int64_t n = 0; n < panel; n += F32::lanes)
+        store(out + n, load(line + n) * load(supers + n));
+    }
+  }
+}
+
 enum class ScaleKind { scale, offset };
 
 // Scales or offsets of a span times `factor`, [record][half][32 outputs]; one half where groups are
 // whole records.
-inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span, ScaleKind kind,
-                        float factor, float* out) {
+inline void read_scales(const QuantizedWeights& weights, const PanelMap& map,
+                        const RecordSpan& span, ScaleKind kind, float factor, float* out) {
+  if (weights.scale_form == ScaleForm::odd) return read_odd_scales(weights, span, factor, out);
   constexpr int64_t panel = QuantizedWeights::panel_width;
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   const bool scales = kind == ScaleKind::scale;
   const bool high = !scales && weights.scale_form == ScaleForm::nibbles;
-  const PanelMap map(weights);
   const int64_t begin = scales || high ? 0 : map.offsets_begin;
   const int64_t super_begin = scales ? map.supers_begin : map.super_offsets_begin;
   const F32 factors = set1(factor);
@@ -187,6 +214,11 @@ inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span,
     }
     walk.step(QuantizedWeights::record_inputs / halves);
   }
+}
+
+inline void read_scales(const QuantizedWeights& weights, const RecordSpan& span, ScaleKind kind,
+                        float factor, float* out) {
+  read_scales(weights, PanelMap(weights), span, kind, factor, out);
 }
 
 // The codes of 0 of a span's groups, where each has its own: as read_scales has its lines.
@@ -217,30 +249,17 @@ inline void read_corrections(const QuantizedWeights& weights, const RecordSpan& 
     store(out + i, zero() - load(out + i) * load(scales + i));
 }
 
-// The numbers of E4M3 codes. An exponent of 0 has no leading 1, which float's exponent would have:
-// it is taken away again, since numbers that are not normal take some processors a long time.
-inline F32 e4m3_numbers(I32 codes) {
-  const Words bytes = same_bits<Words>(codes);
-  const F32 size = as_float(((bytes & 127) << 20) + (120u << 23));
-  const F32 rest = size - set1(0x1p-7f);
-  const F32 number = select(less(size, set1(0x1p-6f)), rest + rest, size);
-  return as_float(same_bits<Words>(number) | (bytes & 128) << 24);
-}
-
-inline float e4m3_number(int code) {
-  const uint32_t bits = static_cast<uint32_t>(code & 128) << 24 | (code & 127) << 20;
-  float number;
-  std::memcpy(&number, &bits, sizeof(number));
-  return number * 0x1p120f;
-}
-
 // Codes of a span, a byte each, as stored (before `zero` and the book).
 inline void read_codes(const QuantizedWeights& weights, const RecordSpan& span, uint8_t* out) {
   const PanelMap map(weights);
-  for (int64_t i = 0; i < span.records; ++i)
-    unpack_record(weights.bits,
-                  reinterpret_cast<const uint8_t*>(span.panel + map.codes_of(span.first + i)),
-                  out + i * record_codes);
+  for (int64_t i = 0; i < span.records; ++i, out += record_codes) {
+    const auto* record =
+        reinterpret_cast<const uint8_t*>(span.panel + map.codes_of(span.first + i));
+    if (weights.has_vectors())
+      unpack_vectors(weights, record, out);
+    else
+      unpack_record(weights.bits, record, out);
+  }
 }
 
 // Scales of a span, and the lines that go with them: offsets or zeros.
@@ -294,7 +313,7 @@ inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, 
   } else if (weights.float_codes) {
     write([&](int64_t at) {
       return [scale = load(scales + at)](Bytes vector, const uint8_t*, int i) {
-        return e4m3_numbers(byte_of(vector, i)) * scale;
+        return E4m3Numbers(vector)[i] * scale;
       };
     });
   } else if (weights.has_offsets) {

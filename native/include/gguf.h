@@ -21,6 +21,9 @@ enum class GgufType : int32_t {
   q6_k = 14,
   iq4_nl = 20,
   iq4_xs = 23,
+  tq1_0 = 34,
+  tq2_0 = 35,
+  mxfp4 = 39,
 };
 
 struct GgufLayout {
@@ -46,6 +49,9 @@ constexpr GgufLayout gguf_layouts[] = {
     {GgufType::q6_k, 256, 210, 6, 16, ScaleForm::bytes, false},
     {GgufType::iq4_nl, 32, 18, 4, 32, ScaleForm::direct, false},
     {GgufType::iq4_xs, 256, 136, 4, 32, ScaleForm::bytes, false},
+    {GgufType::tq1_0, 256, 54, 2, 256, ScaleForm::direct, false},
+    {GgufType::tq2_0, 256, 66, 2, 256, ScaleForm::direct, false},
+    {GgufType::mxfp4, 32, 17, 4, 32, ScaleForm::e8m0, false},
 };
 
 constexpr GgufLayout gguf_layout(GgufType type) {

@@ -6,6 +6,7 @@
 
 #include "include/attention.h"
 #include "include/gguf.h"
+#include "include/gguf_vectors.h"
 #include "include/linear.h"
 #include "include/quantized.h"
 #include "include/sampling.h"

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "include/types.h"
+#include "include/vectors.h"
 
 namespace quire {
 
@@ -15,6 +16,7 @@ enum class ScaleForm : int32_t {
   e4m3 = 3,     // an E4M3 for each group
   e8m0 = 4,     // a power of two for each group, 2 ** (byte - 127)
   nested = 5,   // a byte for each group, as NestedScales has it
+  odd = 6,      // of vectors: 2 s + 1 of a few bits s, times a float16 for each 256 inputs
 };
 
 // Where the code of the value 0 comes from: one for all groups, or a number for each.
@@ -45,6 +47,7 @@ struct NestedScales {
 
 // weight[n][k] = scale[n][k / group_size] * (code[n][k] - zero) + offset[n][k / group_size], or
 // scale * book[code] with a code book of 16 values, or scale * code where codes are E4M3.
+// Codes of vectors (include/vectors.h) are looked up in a table first.
 // With an input order, column k of all that is stored stands for input input_order[k].
 //
 // Panels of 32 outputs, each contiguous, padded to whole panels and to a multiple of 32 inputs. A
@@ -56,11 +59,13 @@ struct NestedScales {
 //            [32 outputs] int32, the places of rows' first scales, where these are nested
 //   scales   direct:     [group][32 outputs] of scale_dtype
 //            two levels: [group][32 outputs] bytes, then [32 outputs] float16
+//            odd:        the lines of include/vectors.h, then [32 outputs] float16
 //            else:       [group][32 outputs] bytes
 //   offsets  the same, where there are any; of nibbles the float16 only; or
 //   zeros    [group][32 outputs] bytes or float16
 //   codes    [input / 32] records of 128 * bits bytes: 1024 codes in the order
-//            [input % 32 / 4][32 outputs][input % 4], in bit planes (cpu/quantized_codes.h)
+//            [input % 32 / 4][32 outputs][input % 4], in bit planes (cpu/quantized_codes.h);
+//            of vectors the lines of include/vectors.h
 struct QuantizedWeights {
   static constexpr int64_t panel_width = 32;
   static constexpr int64_t record_inputs = 32;
@@ -85,6 +90,9 @@ struct QuantizedWeights {
   float book[16];
   int8_t book_codes[16];  // the book in steps of book_step, for quantized activations
   float book_step;
+  VectorForm vectors;
+  const uint8_t* vector_table;  // [index][inputs] codes; of iq1 those to which 1 was added
+  float vector_step;            // what odd scales are times, too
   char* data;
   const float* bias;  // (out_features,) or null
   // After the panels: the runs and the table of nested scales, if they are; and (in_features,) or
@@ -102,18 +110,26 @@ struct QuantizedWeights {
     return inputs;
   }
   bool has_two_levels() const {
-    return scale_form == ScaleForm::bytes || scale_form == ScaleForm::nibbles;
+    return scale_form == ScaleForm::bytes || scale_form == ScaleForm::nibbles ||
+           scale_form == ScaleForm::odd;
   }
   // Whether sums of activations have a part in a product: offsets, or zeros of groups.
   bool has_corrections() const { return has_offsets || zeros != ZeroForm::common; }
   // Whether products are made of floats, whatever activations are: of codes that are no integers.
   bool multiplies_floats() const { return exact_activations || float_codes; }
 
+  bool has_vectors() const { return vectors != VectorForm::none; }
+  // Whether codes lie there as the bytes that they are.
+  bool holds_bytes() const { return bits == 8 && !has_vectors(); }
+
   int64_t num_records() const { return (in_features + record_inputs - 1) / record_inputs; }
   int64_t padded_inputs() const { return num_records() * record_inputs; }
   int64_t num_groups() const { return (in_features + group_size - 1) / group_size; }
   int64_t num_panels() const { return (out_features + panel_width - 1) / panel_width; }
-  int64_t record_bytes() const { return record_codes / 8 * bits; }
+  int64_t record_bytes() const {
+    if (has_vectors()) return vector_layout(vectors).record_lines() * panel_width;
+    return record_codes / 8 * bits;
+  }
   int64_t scale_line_bytes() const { return panel_width * (scale_dtype == DType::float32 ? 4 : 2); }
   int64_t num_supers() const { return (in_features + super_inputs - 1) / super_inputs; }
 
@@ -128,7 +144,10 @@ struct QuantizedWeights {
   int64_t group_line_bytes() const {
     return scale_form == ScaleForm::direct ? scale_line_bytes() : panel_width;
   }
-  int64_t group_lines_bytes() const { return unit_groups() * group_line_bytes(); }
+  int64_t group_lines_bytes() const {
+    if (scale_form == ScaleForm::odd) return vector_layout(vectors).scale_lines() * panel_width;
+    return unit_groups() * group_line_bytes();
+  }
   int64_t zero_line_bytes() const { return panel_width * (zeros == ZeroForm::bytes ? 1 : 2); }
   int64_t super_line_bytes() const { return has_two_levels() ? scale_line_bytes() : 0; }
   int64_t offsets_begin() const { return group_lines_bytes() + super_line_bytes(); }

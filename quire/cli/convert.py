@@ -14,7 +14,10 @@ from quire.core.model_config import ModelConfig
 
 #: What a file can call tokens that end a text.
 ENDINGS = ("eos", "eot", "eom")
-TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+TYPES = (
+    "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_1", "q5_0", "q4_k_m", "q4_k_s",
+    "iq4_nl", "iq4_xs", "q4_1", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s", "q2_k",
+)  # fmt: skip
 
 
 @click.command()
@@ -23,25 +26,47 @@ TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
 @click.option(
     "--type", "type_name", type=click.Choice(TYPES, case_sensitive=False), default="f16",
     show_default=True,
-    help="Of the matrices; vectors stay float32.",
+    help="Of the matrices; vectors stay float32. K-types are llama.cpp's mixes.", metavar="TYPE",
 )  # fmt: skip
+@click.option("--pure", is_flag=True, help="One type for all matrices, not a mix.")
+@click.option(
+    "--imatrix", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="How much errors of inputs count, of quire imatrix or llama-imatrix.",
+)  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")
-def convert(model: str, out: Path, type_name: str, force: bool) -> None:
+def convert(
+    model: str,
+    out: Path,
+    type_name: str,
+    pure: bool,
+    imatrix: Path | None,
+    threads: int | None,
+    force: bool,
+) -> None:
     """Write MODEL (folder, hub id or quire-tiny) to the GGUF file OUT.
 
     The file holds weights, configuration, tokenizer, chat template and sampling defaults.
     """
     _check_place(out, force)
+    from quire.core.machine import read_machine
     from quire.llm.progress import loading_bar
     from quire.models.gguf_export import GgufExport
     from quire.models.gguf_writer import write_gguf
     from quire.models.hub import resolve_model
+    from quire.models.importance_matrix import read_importance_matrix
     from quire.text.gguf_vocabulary import gguf_vocabulary
 
     folder = resolve_model(model)
     if folder.is_file():
         raise ConfigError(f"[convert] MODEL must be a folder of safetensors; got file {folder}.")
-    export = GgufExport(folder, type_name.upper())
+    export = GgufExport(
+        folder,
+        type_name.upper(),
+        pure=pure,
+        importance=None if imatrix is None else read_importance_matrix(imatrix),
+        threads=threads or read_machine().num_cores,
+    )
     vocabulary = gguf_vocabulary(folder, export.config.vocab_size)
     generation = _generation_metadata(folder, export.config, vocabulary)
     metadata = export.metadata | vocabulary | generation

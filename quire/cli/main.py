@@ -28,10 +28,15 @@ COMMANDS = {
     "copy": ("quire.cli.copy:copy", "Give a model one more name."),
     "rm": ("quire.cli.rm:rm", "Remove models and their files."),
     "convert": ("quire.cli.convert:convert", "Write a checkpoint to a GGUF file."),
+    "imatrix": ("quire.cli.imatrix:imatrix", "Write how much each input's errors count."),
     "quantize": ("quire.cli.quantize:quantize", "Write a checkpoint in few bits: GPTQ, AWQ, ..."),
     "train-heads": (
         "quire.cli.train_heads:train_heads",
         "Train draft heads for a model on its own answers.",
+    ),
+    "finetune": (
+        "quire.cli.finetune:finetune",
+        "Train a model's own matrices: rounded (QAT), or by adapters (QLoRA).",
     ),
     "ps": ("quire.cli.ps:ps", "Show the models of a running server."),
     "top": ("quire.cli.top.command:top", "Watch a running server: figures and alarms, live."),

@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import quire
+from quire.cli.calibration import calibration_samples
 from quire.core.errors import ConfigError
 from quire.quantizing.methods import METHODS
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from quire.evaluation.documents import Document
-    from quire.evaluation.scorer import LocalEncoder
     from quire.quantizing.run import Bar, Result
     from quire.quantizing.scheme import Recipe
 
 FORMATS = tuple(dict.fromkeys(form for method in METHODS.values() for form in method.formats))
-SAMPLES, SAMPLE_LENGTH = 128, 512
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -133,58 +131,9 @@ def _samples(
                     f"calibration text; got --method {asked['method']}. Leave it out."
                 )
         return [], ""
-    from quire.evaluation.documents import read_documents
-    from quire.evaluation.scorer import LocalEncoder, start_tokens
-    from quire.models.config_reader import read_model_config
-    from quire.quantizing.samples import choose_samples
-    from quire.text.tokenizer import load_tokenizer
-
-    flag = "[quantize] --calibration"
-    path = asked["calibration"] or _built_in(folder)
-    documents = read_documents(path, flag)
-    if asked["calibration"] is None and path.parent.parent != folder:
-        # Another model's template may not take conversations.
-        documents = [document for document in documents if document.text is not None]
-        click.echo("quire: calibrated on the package's own text; --calibration FILE", err=True)
-    encoder = LocalEncoder(load_tokenizer(folder), None)
-    start = start_tokens(encoder)
-    texts = [_tokens(document, encoder, start) for document in documents]
-    limit = read_model_config(folder).max_position_embeddings
-    count = asked["samples"] or SAMPLES
-    length = min(asked["sample_length"] or SAMPLE_LENGTH, limit)
-    samples = choose_samples(texts, count, length, start)
-    if len(samples) < count or length < (asked["sample_length"] or SAMPLE_LENGTH):
-        click.echo(
-            f"quire: calibrated on {len(samples)} samples of {len(samples[0])} tokens, which is "
-            "all that the text and the model's context give",
-            err=True,
-        )
-    return samples, f"{len(samples)} samples of {len(samples[0])} tokens of {path.name}"
-
-
-def _tokens(document: Document, encoder: LocalEncoder, start: tuple[int, ...]) -> list[int]:
-    from quire.core.errors import RequestError
-
-    try:
-        if document.messages is None:
-            ids = encoder.encode(document.text or "", False)
-        else:
-            ids = encoder.encode_chat(document.messages, False)
-    except RequestError as error:
-        raise ConfigError(
-            f"[quantize] --calibration must hold texts that can be tokenized; got {error} in line "
-            f"{document.line}."
-        ) from error
-    return ids[len(start) :] if start and tuple(ids[: len(start)]) == start else ids
-
-
-def _built_in(folder: Path) -> Path:
-    """Return the text that lies with a model, else quire-tiny's."""
-    from quire.models.hub import resolve_model
-
-    places = (folder, resolve_model("quire-tiny"))
-    paths = [place / "eval" / "calibration.jsonl" for place in places]
-    return next((path for path in paths if path.is_file()), paths[-1])
+    return calibration_samples(
+        folder, "quantize", asked["calibration"], asked["samples"], asked["sample_length"]
+    )
 
 
 def _write(folder: Path, out: Path, result: Result, bar: Bar) -> None:

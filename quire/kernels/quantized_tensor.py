@@ -17,6 +17,7 @@ import numpy as np
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.nested_scales import HEADER_BYTES, NestedForm, NestedScales
 from quire.kernels.small_floats import E4M3, E8M0
+from quire.kernels.vector_codes import VECTOR_CODES
 
 #: Bits of a code that kernels can pack.
 CODE_BITS = (2, 3, 4, 5, 6, 8)
@@ -53,6 +54,8 @@ class QuantizedForm:
         float_codes: Codes are E4M3, of 8 bits.
         has_input_order: Whether columns are in another order than the inputs.
         nested: What scales of type ``nested`` are; None for others.
+        vectors: A name of :data:`quire.kernels.vector_codes.VECTOR_CODES`; the scale type is
+            ``odd`` then and bits are those of a code that is looked up. Empty without vectors.
     """
 
     bits: int
@@ -66,8 +69,11 @@ class QuantizedForm:
     float_codes: bool = False
     has_input_order: bool = False
     nested: NestedForm | None = None
+    vectors: str = ""
 
     def __str__(self) -> str:
+        if self.vectors:
+            return f"{self.vectors} vectors, groups of {self.group_size}"
         kind = "code book" if self.code_book else f"{self.bits} bits"
         parts = [
             "E4M3" if self.float_codes else kind,
@@ -82,6 +88,8 @@ class QuantizedForm:
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
         """Return the memory that a matrix takes when it is packed."""
+        if self.vectors:
+            return padded(rows) * (columns // SUPER_COLUMNS) * VECTOR_CODES[self.vectors].row_bytes
         groups, supers = -(-padded(columns) // self.group_size), -(-columns // SUPER_COLUMNS)
         parts = 2 if self.has_offsets else 1
         if self.scale_type == "int4":

@@ -21,7 +21,7 @@ from quire.models.gguf_file import GgufFile
 from quire.models.gguf_names import GGUF_FAMILIES
 from quire.models.weight_names import WeightNames
 from quire.quantization.gguf_layouts import Layout
-from quire.quantization.gguf_types import FORMS, dequantize
+from quire.quantization.gguf_types import FORMS, MX_SCALE_NAN, dequantize
 
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -118,6 +118,11 @@ class GgufCheckpoint:
             values = np.ascontiguousarray(rows).reshape(-1).view(NUMPY_DTYPES[dtype])
             return HostTensor(
                 name, dtype, np.require(values, requirements="A").reshape(entry.shape)
+            )
+        if layout.name == "MXFP4" and (rows[:, :: layout.block_bytes] == MX_SCALE_NAN).any():
+            raise WeightMismatchError(
+                f"[load] {self.path}: {name} must have scales below {MX_SCALE_NAN}, NaN in "
+                "MXFP4; got one. The file is damaged: fetch it again."
             )
         return BlockMatrix(
             name=name,

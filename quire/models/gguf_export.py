@@ -20,22 +20,22 @@ from quire.layers.rope import inverse_frequencies
 from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_checkpoint import row_order
+from quire.models.gguf_mix import Mix
 from quire.models.gguf_names import GGUF_FAMILIES, ROPE_FACTORS
 from quire.models.gguf_writer import TensorPlan
+from quire.models.importance_matrix import ImportanceMatrix
 from quire.models.registry import get_family
 from quire.models.tensor_source import check_tensors, map_weights
 from quire.models.weight_map import WeightMap
 from quire.quantization.gguf_layouts import LAYOUTS
-from quire.quantization.gguf_types import quantize
+from quire.quantization.producers.gguf_quantize import quantize_rows
 
 log = logging.getLogger(__name__)
 
-#: ``general.file_type`` of files whose matrices have a type.
-FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "BF16": 32}
 QUANTIZATION_VERSION = 2
 HALF_MAX = 65504.0
-#: Magnitudes whose scale, offset or self is a finite float16.
-LARGEST = {"F16": HALF_MAX, "Q8_0": 127 * HALF_MAX, "Q4_0": 8 * HALF_MAX, "Q4_1": HALF_MAX}
+#: Magnitudes whose scale is a finite float16; of other types those that are float16 themselves.
+LARGEST = {"Q8_0": 127 * HALF_MAX, "Q4_0": 8 * HALF_MAX, "F32": math.inf, "BF16": math.inf}
 
 _EXPERT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.weight")
 _ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(?:weight|bias)")
@@ -57,8 +57,11 @@ class GgufExport:
 
     Args:
         folder: In Hugging Face's layout.
-        type_name: Of the matrices, one of :data:`FILE_TYPES`. Vectors are F32; matrices whose rows
-            are no whole number of blocks are F16.
+        type_name: One of :data:`quire.models.gguf_mix.MIXES`. Vectors are F32; matrices whose rows
+            are no whole number of blocks have another type, as in llama.cpp.
+        pure: All matrices have the type of most.
+        importance: Says how much errors of inputs count; None where all count alike.
+        threads: How many look for codes.
 
     Attributes:
         config: Of the checkpoint.
@@ -69,18 +72,27 @@ class GgufExport:
         ModelLoadError: The checkpoint is damaged, or has what a GGUF file cannot say.
     """
 
-    def __init__(self, folder: Path, type_name: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        type_name: str,
+        *,
+        pure: bool = False,
+        importance: ImportanceMatrix | None = None,
+        threads: int = 1,
+    ) -> None:
         self.config = config = read_model_config(folder)
         self._checkpoint = Checkpoint(folder)
         self._family = GGUF_FAMILIES[config.architecture]
-        self._type = type_name
+        self._mix = Mix(type_name, config, pure, importance is not None)
+        self._importance, self._threads = importance, threads
         self.metadata: dict[str, Any] = {
             "general.architecture": self._family.architecture,
             "general.type": "model",
             "general.name": folder.resolve().name,
-            "general.file_type": FILE_TYPES[type_name],
+            "general.file_type": self._mix.file_type,
         }
-        if LAYOUTS[type_name].is_quantized:
+        if LAYOUTS[self._mix.main].is_quantized:
             self.metadata["general.quantization_version"] = QUANTIZATION_VERSION
         options = _model_metadata(config, folder)
         self.metadata |= {f"{self._family.architecture}.{key}": v for key, v in options.items()}
@@ -93,14 +105,9 @@ class GgufExport:
         names, ours = weights.names, weights.shapes()
         tied = (re.escape(f"{names.head}.weight"),) if config.tie_word_embeddings else ()
         check_tensors(self._checkpoint, ours, (*names.harmless, *tied))
-        theirs = WeightMap(config, self._family.names).shapes()
         sources: dict[str, list[_Source]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
-        for (name, stored), (gguf_name, shape) in zip(ours.items(), theirs.items(), strict=True):
-            match = _EXPERT.fullmatch(gguf_name)
-            if match is not None:
-                assert config.moe is not None
-                gguf_name, shape = f"{match[1]}_exps.weight", (config.moe.num_experts, *shape)
+        for (name, stored), (gguf_name, shape) in zip(ours.items(), _shapes(config), strict=True):
             # A square matrix looks the same either way, so the family decides, not the shape.
             is_transposed = get_family(config.architecture).names.linear_is_transposed
             transposed = is_transposed and gguf_name.startswith("blk.") and len(stored) == 2
@@ -120,21 +127,27 @@ class GgufExport:
         return np.argsort(row_order(heads, self.config))
 
     def _plan(self, name: str, shape: tuple[int, ...], sources: list[_Source]) -> TensorPlan:
-        type_name = self._type
         if len(shape) == 1 or _KEPT_FLOAT.fullmatch(name):
             type_name = "F32"
-        elif shape[-1] % LAYOUTS[type_name].block_size:
-            log.warning(
-                "%s: rows of %d are no whole number of %s blocks; written as F16",
-                name, shape[-1], type_name,
-            )  # fmt: skip
-            type_name = "F16"
+        else:
+            type_name = self._mix.type_of(name, shape[-1])
+            if shape[-1] % LAYOUTS[self._mix.main].block_size:
+                log.warning(
+                    "%s: rows of %d are no whole number of %s blocks; written as %s",
+                    name, shape[-1], self._mix.main, type_name,
+                )  # fmt: skip
+        counts: list[np.ndarray | None] = [None] * len(sources)
+        if self._importance is not None and LAYOUTS[type_name].is_quantized:
+            counts = self._importance.of_tensor(name, len(sources), shape[-1])
         return TensorPlan(
-            name, LAYOUTS[type_name], shape, partial(self._chunks, type_name, sources)
+            name, LAYOUTS[type_name], shape, partial(self._chunks, type_name, sources, counts)
         )
 
-    def _chunks(self, type_name: str, sources: list[_Source]) -> Iterator[bytes]:
-        for source in sources:
+    def _chunks(
+        self, type_name: str, sources: list[_Source], importance: list[np.ndarray | None]
+    ) -> Iterator[bytes]:
+        largest = LARGEST.get(type_name, HALF_MAX)
+        for source, counts in zip(sources, importance, strict=True):
             tensor = self._checkpoint.tensor(source.name)
             array = tensor.array.T if source.transposed else tensor.array
             if source.order is not None:
@@ -145,12 +158,12 @@ class GgufExport:
                 part = np.ascontiguousarray(rows[begin : begin + step])
                 values = type(tensor)(source.name, tensor.dtype, part).float32()
                 # Not greater: NaN is neither.
-                if type_name in LARGEST and not np.abs(values).max() <= LARGEST[type_name]:
+                if largest < math.inf and not np.abs(values).max() <= largest:
                     raise ModelLoadError(
                         f"[convert] {source.name} must fit the float16 of {type_name}; got "
                         f"{np.abs(values).max():g}. Use --type bf16 or f32."
                     )
-                yield quantize(type_name, values).tobytes()
+                yield quantize_rows(type_name, values, counts, self._threads).tobytes()
             self._checkpoint.release(source.name)
 
     def _rope_factors(self) -> TensorPlan:
@@ -161,6 +174,27 @@ class GgufExport:
         factors = inverse_frequencies(plain, 1)[0] / scaled
         chunks = partial(iter, [factors.astype(np.float32).tobytes()])
         return TensorPlan(ROPE_FACTORS, LAYOUTS["F32"], factors.shape, chunks)
+
+
+def tensor_names(folder: Path) -> dict[str, list[str]]:
+    """Return which tensors of a checkpoint a GGUF file's tensors hold: one, or one per expert."""
+    config = read_model_config(folder)
+    found: dict[str, list[str]] = {}
+    names = map_weights(Checkpoint(folder), config).shapes()
+    for name, (gguf_name, _) in zip(names, _shapes(config), strict=True):
+        found.setdefault(gguf_name, []).append(name)
+    return found
+
+
+def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield names and shapes in the file, in our order; an expert's are those of all of them."""
+    for name, shape in WeightMap(config, GGUF_FAMILIES[config.architecture].names).shapes().items():
+        match = _EXPERT.fullmatch(name)
+        if match is None:
+            yield name, shape
+        else:
+            assert config.moe is not None
+            yield f"{match[1]}_exps.weight", (config.moe.num_experts, *shape)
 
 
 def _model_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:

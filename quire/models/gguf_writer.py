@@ -74,6 +74,8 @@ def write_gguf(
                         on_progress(done, total)
                 written = file.tell() - begin
                 assert written == tensor.nbytes, (tensor.name, written, tensor.nbytes)
+            # The last one, too: ggml reads all data at once, with its padding.
+            _pad(file)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -45,13 +45,21 @@ LAYOUTS = {
         Layout("Q6_K", 14, 256, 210),
         Layout("IQ4_NL", 20, 32, 18),
         Layout("IQ4_XS", 23, 256, 136),
+        Layout("IQ2_XXS", 16, 256, 66),
+        Layout("IQ2_XS", 17, 256, 74),
+        Layout("IQ3_XXS", 18, 256, 98),
+        Layout("IQ1_S", 19, 256, 50),
+        Layout("IQ3_S", 21, 256, 110),
+        Layout("IQ2_S", 22, 256, 82),
+        Layout("IQ1_M", 29, 256, 56),
+        Layout("TQ1_0", 34, 256, 54),
+        Layout("TQ2_0", 35, 256, 66),
+        Layout("MXFP4", 39, 32, 17),
     )
 }
 LAYOUT_BY_CODE = {layout.code: layout for layout in LAYOUTS.values()}
 
 #: Types that files may have and Quire cannot read, for messages.
 OTHER_TYPES = {
-    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
-    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
-    35: "TQ2_0", 39: "MXFP4",
+    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 40: "NVFP4",
 }  # fmt: skip

@@ -14,13 +14,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
+from quire.kernels.quantized_tensor import SCALE_VALUES, QuantizedForm, QuantizedTensor
+from quire.kernels.small_floats import E2M1
 from quire.quantization.gguf_layouts import LAYOUTS
+from quire.quantization.gguf_vector_types import (
+    VECTOR_FORMS,
+    dequantize_vectors,
+    unpack_vector_rows,
+)
 
 #: Values of the 4-bit codes of IQ4_NL and IQ4_XS.
 CODE_BOOK = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
 )
+#: Values of the 4-bit codes of MXFP4, which has no negative zero.
+MX_CODE_BOOK = E2M1 + np.float32(0)
+#: The scale of MXFP4 that is no number in the format; ggml reads it as 2 ** 128.
+MX_SCALE_NAN = 255
 
 
 #: How kernels hold each type; the values of codes are ``code - zero``, or the code book's.
@@ -37,6 +47,10 @@ FORMS = {
     "Q6_K": QuantizedForm(6, 16, "int8", zero=32),
     "IQ4_NL": QuantizedForm(4, 32, "float16", code_book=tuple(CODE_BOOK.astype(float).tolist())),
     "IQ4_XS": QuantizedForm(4, 32, "int8", code_book=tuple(CODE_BOOK.astype(float).tolist())),
+    **VECTOR_FORMS,
+    "TQ1_0": QuantizedForm(2, 256, "float16", zero=1),
+    "TQ2_0": QuantizedForm(2, 256, "float16", zero=1),
+    "MXFP4": QuantizedForm(4, 32, "e8m0", code_book=tuple(MX_CODE_BOOK.tolist())),
 }
 QUANTIZED = tuple(FORMS)
 
@@ -47,8 +61,8 @@ class Groups:
 
     Attributes:
         codes: (B, E) uint8, in the order of the elements.
-        scales: (B, G) float16, or int8 times ``super_scales``; group g holds elements
-            ``[g * E / G, (g + 1) * E / G)``.
+        scales: (B, G) float16, or int8 times ``super_scales``, or uint8 of E8M0; group g holds
+            elements ``[g * E / G, (g + 1) * E / G)``.
         offsets: The same, or None where there are none.
         super_scales, super_offsets: (B, 1) float16, or None.
     """
@@ -78,6 +92,8 @@ def unpack_rows(name: str, tensor_name: str, rows: np.ndarray) -> QuantizedTenso
         tensor_name: For messages.
         rows: (N, bytes of a row) uint8.
     """
+    if name in VECTOR_FORMS:
+        return unpack_vector_rows(name, tensor_name, rows)
     form, groups = FORMS[name], unpack(name, rows.reshape(-1, LAYOUTS[name].block_bytes))
 
     def of_rows(part: np.ndarray | None) -> np.ndarray | None:
@@ -95,11 +111,14 @@ def unpack_rows(name: str, tensor_name: str, rows: np.ndarray) -> QuantizedTenso
         super_scales=of_rows(groups.super_scales),
         super_offsets=of_rows(groups.super_offsets),
         nibbles=form.scale_type == "int4",
+        scale_type=form.scale_type if form.scale_type in SCALE_VALUES else "",
     )
 
 
 def dequantize(name: str, rows: np.ndarray) -> np.ndarray:
     """Return the float32 values of rows, bit for bit those of ggml's own functions.
+
+    NaN is the value of blocks of MXFP4 whose scale is :data:`MX_SCALE_NAN`.
 
     Args:
         name: Any of :data:`quire.quantization.gguf_layouts.LAYOUTS`.
@@ -117,12 +136,15 @@ def dequantize(name: str, rows: np.ndarray) -> np.ndarray:
         return rows.view(np.float16).astype(np.float32).reshape(shape)
     if name == "BF16":
         return (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    if name in VECTOR_FORMS:
+        return dequantize_vectors(name, rows.reshape(-1, layout.block_bytes)).reshape(shape)
     groups, form = unpack(name, rows.reshape(-1, layout.block_bytes)), FORMS[name]
-    scales = _numbers(groups.scales, groups.super_scales)
+    stored = SCALE_VALUES[form.scale_type][groups.scales] if name == "MXFP4" else groups.scales
+    scales = _numbers(stored, groups.super_scales)
     count, num_groups = scales.shape
     codes = groups.codes.reshape(count, num_groups, -1)
     if form.code_book is not None:
-        values: np.ndarray = CODE_BOOK.astype(np.float32)[codes]
+        values: np.ndarray = np.array(form.code_book, np.float32)[codes]
     else:
         values = codes.astype(np.float32) - np.float32(form.zero)
     values *= scales[:, :, None]
@@ -279,6 +301,27 @@ def _iq4_xs(blocks: np.ndarray) -> Groups:
     return Groups(_nibbles(blocks[:, 8:], 16), scales, super_scales=_half(blocks, 0))
 
 
+def _tq1_0(blocks: np.ndarray) -> Groups:
+    parts = [_trits(blocks[:, :32], 5), _trits(blocks[:, 32:48], 5), _trits(blocks[:, 48:52], 4)]
+    return Groups(np.concatenate(parts, axis=1), _half(blocks, 52))
+
+
+def _trits(packed: np.ndarray, digits: int) -> np.ndarray:
+    """Return digits in base 3: the first of every byte, then the next; byte / 256 is 0.d1d2d3..."""
+    powers = np.array([3**digit for digit in range(digits)], np.uint8)[:, None]
+    rest = packed[:, None, :] * powers
+    codes: np.ndarray = (rest.astype(np.uint16) * 3 >> 8).astype(np.uint8)
+    return codes.reshape(len(packed), -1)
+
+
+def _tq2_0(blocks: np.ndarray) -> Groups:
+    return Groups(_pairs(blocks[:, :64], 32), _half(blocks, 64))
+
+
+def _mxfp4(blocks: np.ndarray) -> Groups:
+    return Groups(_nibbles(blocks[:, 1:], 16), np.ascontiguousarray(blocks[:, :1]))
+
+
 _UNPACK: dict[str, Callable[[np.ndarray], Groups]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -292,6 +335,9 @@ _UNPACK: dict[str, Callable[[np.ndarray], Groups]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": _tq2_0,
+    "MXFP4": _mxfp4,
 }
 
 

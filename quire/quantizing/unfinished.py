@@ -29,6 +29,7 @@ class Unfinished:
     Args:
         out: The checkpoint's folder.
         run: What decides the bytes of the result, plain data.
+        command: Whose folder it is, for messages.
 
     Attributes:
         folder: Where parts are, and whatever else goes away when the run ends.
@@ -37,16 +38,16 @@ class Unfinished:
         ConfigError: The folder holds something else, or a run of other settings.
     """
 
-    def __init__(self, out: Path, run: Mapping[str, Any]) -> None:
-        self.out, self.folder = out, out / FOLDER
+    def __init__(self, out: Path, run: Mapping[str, Any], command: str = "quantize") -> None:
+        self.out, self.folder, self._command = out, out / FOLDER, command
         written = json.dumps(run, indent=1, sort_keys=True)
         if out.exists() and not out.is_dir():
-            raise ConfigError(f"[quantize] OUT must be a folder; got the file {out}.")
+            raise ConfigError(f"[{self._command}] OUT must be a folder; got the file {out}.")
         if self.folder.is_dir():
             self._check_run(written)
         elif out.is_dir() and any(out.iterdir()):
             raise ConfigError(
-                f"[quantize] OUT must be a new or an empty folder; got {out}, which holds files."
+                f"[{command}] OUT must be a new or an empty folder; got {out}, which holds files."
             )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -55,15 +56,15 @@ class Unfinished:
             part.replace(self.folder / RUN)
         except OSError as error:
             raise ConfigError(
-                f"[quantize] OUT must be writable; got {out}: {error.strerror}."
+                f"[{self._command}] OUT must be writable; got {out}: {error.strerror}."
             ) from None
 
     def _check_run(self, written: str) -> None:
         path = self.folder / RUN
         if path.exists() and path.read_text("utf-8") != written:
             raise ConfigError(
-                f"[quantize] {self.out} has an unfinished run of other settings or another source. "
-                "Give the same command, or remove the folder."
+                f"[{self._command}] {self.out} has an unfinished run of other settings or another "
+                "source. Give the same command, or remove the folder."
             )
 
     @contextlib.contextmanager
@@ -78,7 +79,8 @@ class Unfinished:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise ConfigError(
-                    f"[quantize] OUT must have one writer; another process writes {self.out}."
+                    f"[{self._command}] OUT must have one writer; another process writes "
+                    f"{self.out}."
                 ) from None
             yield
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import QUANTIZED, dequantize, unpack_rows
 from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import simulate
-from tests.quantization.gguf_cases import random_matrix
+from tests.quantization.gguf_cases import random_matrix, rows_of_every_power
 
 ISAS = ALL_ISAS
 #: (blocks of 256 inputs, outputs): part panels, and more than one.
@@ -72,7 +74,13 @@ def test_matrices_stacked_inside_a_panel_keep_their_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "IQ1_M", "IQ2_XS"),
+        *("IQ3_S", "TQ1_0", "MXFP4"),
+    ],
+)
 def test_a_rows_bits_depend_on_that_row_alone(isa: str, name: str, exact: bool) -> None:
     layer = CpuLinear([random_matrix(name, 230, 768)], [], "float32", exact)
     x = np.random.default_rng(3).standard_normal((300, 768), np.float32)
@@ -92,11 +100,21 @@ def test_memory_is_the_forms(name: str) -> None:
     """No byte beyond codes and scales: K-quants within 4% of the file, the others as they are."""
     matrix = random_matrix(name, 64, 2048)
     assert CpuLinear([matrix], [], "float32").nbytes == matrix.form.matrix_bytes(64, 2048)
-    assert matrix.form.matrix_bytes(64, 2048) <= 1.04 * matrix.rows.nbytes
+    # Five codes of TQ1_0 share a byte; they are held as those of TQ2_0.
+    stored = 64 * 2048 // 256 * 66 if name == "TQ1_0" else matrix.rows.nbytes
+    assert matrix.form.matrix_bytes(64, 2048) <= 1.04 * stored
+
+
+def test_every_scale_of_mxfp4_is_packed_as_it_is(isa: str) -> None:
+    matrix = replace(random_matrix("MXFP4", 255, 128), rows=rows_of_every_power())
+    got = CpuLinear([matrix], [], "float32").lookup(np.arange(255, dtype=np.int32))
+    with np.errstate(over="ignore"):
+        want = dequantize("MXFP4", matrix.rows)
+    np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
 #: Of Q4_0: groups of 32, 4 bits, zero 8, float16, direct scales, and nothing else.
-LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False)
+LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False, 0, 0, 0)
 
 
 def test_blocks_of_another_type_are_not_packed() -> None:
@@ -111,6 +129,25 @@ def test_blocks_of_another_type_are_not_packed() -> None:
         packed.pack_gguf(rows[:31], 2, 0, 32)
     with pytest.raises(ValueError, match="inside the outputs"):
         packed.pack_gguf(rows, 2, 1, 32)
+
+
+def test_vectors_need_their_blocks_and_table() -> None:
+    layout = (16, 8, 128, 1, 6, 0, 0, False, False, False, 0, 0, 4)
+    packed = native.PackedQuantizedWeights(256, 32, layout, False, None)
+    packed.pack_gguf(random_matrix("IQ2_XS", 32, 256).rows, 17, 0, 32)
+    values = np.empty((1, 256), np.float32)
+    packed.lookup(np.zeros(1, np.int32), 1, values)  # of a table and a step that nobody set
+    assert not values.any()
+    with pytest.raises(ValueError, match="layout must be that of the GGUF type"):
+        packed.pack_gguf(random_matrix("IQ2_S", 32, 256).rows, 22, 0, 32)
+    with pytest.raises(ValueError, match="at least"):
+        packed.set_vectors(np.zeros((511, 8), np.uint8), 0.125)
+    with pytest.raises(ValueError, match="multiple of 256"):
+        native.PackedQuantizedWeights(224, 32, layout, False, None)
+    for place, other in ((0, 32), (2, 0), (4, 1), (11, 1), (12, 8)):
+        bad = (*layout[:place], other, *layout[place + 1 :])
+        with pytest.raises(ValueError, match="no such quantized layout"):
+            native.PackedQuantizedWeights(256, 32, bad, False, None)
 
 
 def test_two_levels_that_do_not_fit_are_refused() -> None:

@@ -118,7 +118,7 @@ HOSTILE = {
         document(tensors=[tensor("w", (33,), 8)], data=bytes(64)),
         "a multiple of 32 for Q8_0",
     ),
-    "tensor-type": (document(tensors=[tensor("w", (256,), 16)]), r"got IQ2_XXS \(16\)"),
+    "tensor-type": (document(tensors=[tensor("w", (256,), 15)]), r"got Q8_K \(15\)"),
     "tensor-type-unknown": (document(tensors=[tensor("w", (8,), 4711)]), "got unknown"),
     "offset-outside": (
         document(tensors=[tensor("w", (8,), 0, 2**40)], data=bytes(64)),

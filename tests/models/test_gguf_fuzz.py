@@ -14,7 +14,9 @@ from tests.models.conftest import Driver
 from tools.random_gguf import random_gguf
 
 
-@pytest.fixture(scope="module", params=["Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS"])
+@pytest.fixture(
+    scope="module", params=["Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "TQ1_0", "MXFP4"]
+)
 def whole(request, tmp_path_factory):
     """A file and how many bytes its header has."""
     path = tmp_path_factory.mktemp("fuzz") / "whole.gguf"

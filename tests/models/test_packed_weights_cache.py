@@ -58,7 +58,7 @@ def test_a_second_start_maps_and_computes_the_same(tmp_path, backend, preset, pl
     assert file.suffix == ".packed"
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q2_K", "Q4_K", "IQ4_XS", "BF16"])
+@pytest.mark.parametrize("name", ["Q8_0", "Q2_K", "Q4_K", "IQ4_XS", "TQ2_0", "MXFP4", "BF16"])
 def test_gguf_files(tmp_path, backend, name):
     path, cache = tmp_path / "model.gguf", tmp_path / "cache"
     random_gguf(path, name)

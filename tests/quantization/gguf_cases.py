@@ -7,7 +7,7 @@ import numpy as np
 from quire.kernels.block_matrix import BlockMatrix
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import FORMS, dequantize
-from tools.random_gguf import HALVES
+from tools.random_gguf import EXPONENTS, HALVES, put_halves
 
 
 def random_rows(name: str, num_rows: int, num_blocks: int, seed: int = 0) -> np.ndarray:
@@ -18,8 +18,19 @@ def random_rows(name: str, num_rows: int, num_blocks: int, seed: int = 0) -> np.
     for at in HALVES.get(name, ()):
         scales = generator.standard_normal(len(blocks)).astype(np.float16)
         scales[2::5], scales[3::5] = 0, 6e-8
-        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+        put_halves(name, blocks, at, scales)
+    if name in EXPONENTS:
+        blocks[:, EXPONENTS[name]] = generator.integers(112, 144, len(blocks), np.uint8)
     return blocks.reshape(num_rows, -1)
+
+
+def rows_of_every_power() -> np.ndarray:
+    """Return (255, bytes of 4 blocks) of MXFP4: every scale that is a number, every code."""
+    rows = random_rows("MXFP4", 255, 4)
+    blocks = rows.reshape(255, 4, 17)
+    blocks[:, :, 0] = np.arange(255)[:, None]
+    blocks[:, 0, 1:] = np.arange(16) * 17
+    return rows
 
 
 def random_matrix(name: str, rows: int, columns: int, seed: int = 0) -> BlockMatrix:

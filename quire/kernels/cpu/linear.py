@@ -22,9 +22,10 @@ from quire.kernels.quantized_tensor import (
     QuantizedTensor,
     integer_code_book,
 )
+from quire.kernels.vector_codes import VECTOR_CODES
 
 #: As ScaleForm, ZeroForm and RowForm of native/include/quantized.h; other scales are direct.
-SCALE_FORMS = {"int8": 1, "int4": 2, "e4m3": 3, "e8m0": 4, "nested": 5}
+SCALE_FORMS = {"int8": 1, "int4": 2, "e4m3": 3, "e8m0": 4, "nested": 5, "odd": 6}
 ZERO_FORMS = {None: 0, "uint8": 1, "float16": 2}
 ROW_FORMS = {None: 0, "times": 1, "over": 2}
 
@@ -195,8 +196,12 @@ def _allocate(
         form.has_input_order,
         0 if nested is None else nested.run.bit_length() - 1,
         0 if nested is None else nested.num_runs(num_rows * groups, num_matrices),
+        VECTOR_CODES[form.vectors].number if form.vectors else 0,
     )
     packed = native.PackedQuantizedWeights(columns, num_rows, layout, exact_activations, mapped)
+    if form.vectors:
+        vectors = VECTOR_CODES[form.vectors]
+        packed.set_vectors(vectors.table(), vectors.step)
     if form.code_book is not None:
         codes, step = integer_code_book(np.array(form.code_book, np.float32))
         packed.set_book(list(form.code_book), codes.tolist(), step)

@@ -1,0 +1,58 @@
+"""``quire imatrix``: how much errors of each input of a model count, for ``quire convert``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from quire.cli.calibration import calibration_samples
+from quire.core.errors import ConfigError
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("model")
+@click.argument("out", type=FILE)
+@click.option("--calibration", type=FILE, metavar="FILE",
+    help="Text, or .jsonl with text or messages.  [default: a sample in the package]")  # fmt: skip
+@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="[default: 128]")
+@click.option("--sample-length", type=click.IntRange(min=2), metavar="N",
+    help="Tokens of a sample.  [default: 512]")  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
+@click.option("--force", is_flag=True, help="Replace OUT when it is there.")
+def imatrix(
+    model: str,
+    out: Path,
+    calibration: Path | None,
+    samples: int | None,
+    sample_length: int | None,
+    threads: int | None,
+    force: bool,
+) -> None:
+    """Write the importance matrix of MODEL (folder, name or hub id of floats) to OUT.
+
+    OUT is a GGUF file that quire convert --imatrix and llama-quantize --imatrix take.
+    """
+    if out.exists() and not force:
+        raise ConfigError(f"[imatrix] OUT must not exist; got {out}. Give --force to replace it.")
+    from quire.core.machine import read_machine
+    from quire.kernels.registry import create_backend
+    from quire.llm.stage_bar import stage_bar
+    from quire.models.hub import resolve_model
+    from quire.models.importance_matrix import ImportanceMatrix, write_importance_matrix
+    from quire.quantizing.importance import collect_importance
+
+    folder = resolve_model(model)
+    if folder.is_file():
+        raise ConfigError(f"[imatrix] MODEL must be a folder of safetensors; got file {folder}.")
+    chosen, dataset = calibration_samples(folder, "imatrix", calibration, samples, sample_length)
+    backend = create_backend("cpu", threads=threads or read_machine().num_cores)
+    entries = collect_importance(folder, chosen, backend, stage_bar)
+    matrix = ImportanceMatrix(out, entries, dataset, len(chosen), max(map(len, chosen)))
+    try:
+        write_importance_matrix(out, matrix)
+    except OSError as error:
+        raise ConfigError(f"[imatrix] OUT must be writable; got {out}: {error.strerror}.") from None
+    click.echo(f"{out}: {len(entries)} tensors, {dataset}")

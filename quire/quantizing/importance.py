@@ -1,0 +1,95 @@
+"""How much errors of each input of a model's matrices count: mean squares over some text.
+
+T tokens of all samples, D model dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from quire.core.errors import ConfigError
+from quire.kernels.backend import Backend
+from quire.models.checkpoint import Checkpoint
+from quire.models.gguf_export import tensor_names
+from quire.models.importance_matrix import ImportanceEntry
+from quire.models.loader import open_checkpoint
+from quire.quantizing.layer_runner import LayerRunner
+from quire.quantizing.run import Bar
+
+
+class _Squares:
+    """Sums of squares of the inputs of modules."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, np.ndarray] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, modules: tuple[str, ...], inputs: np.ndarray) -> None:
+        """Count inputs (T, K) of a linear."""
+        total = np.einsum("tk,tk->k", inputs, inputs, dtype=np.float64)
+        for module in modules:
+            self.sums[module] = self.sums.get(module, 0) + total
+            self.counts[module] = self.counts.get(module, 0) + len(inputs)
+
+
+def collect_importance(
+    folder: Path, samples: Sequence[np.ndarray], backend: Backend, bar: Bar
+) -> dict[str, ImportanceEntry]:
+    """Compute a model layer by layer, as float32, and sum the squares of all linears' inputs.
+
+    Args:
+        folder: A checkpoint of floats.
+        samples: Token ids, (length,) int32 each.
+        backend: Computes.
+        bar: Shows how far it is.
+
+    Returns:
+        By the names of tensors in a GGUF file; the head and the embedding have none.
+
+    Raises:
+        ConfigError: The checkpoint is quantized already.
+        ModelLoadError: It cannot be read.
+    """
+    opened = open_checkpoint(folder, "float32", max(map(len, samples)))
+    if not isinstance(opened.tensors, Checkpoint):
+        raise ConfigError(f"[imatrix] MODEL must be safetensors of floats; got {folder}.")
+    runner = LayerRunner(opened, backend, samples)
+    states = np.empty((runner.num_tokens, opened.config.hidden_size), np.float32)
+    runner.embed(states)
+    squares = _Squares()
+    layers = opened.config.num_layers
+    with bar("imatrix", layers * runner.num_tokens) as advance:
+        for layer in range(layers):
+            remark = f"layer {layer + 1} of {layers}"
+            runner.run(
+                layer,
+                states,
+                {},
+                squares.add,
+                on_tokens=partial(_show, advance, remark),
+            )
+    return _entries(folder, squares)
+
+
+def _show(advance: Callable[[float, str], None], remark: str, count: int) -> None:
+    advance(count, remark)
+
+
+def _entries(folder: Path, squares: _Squares) -> dict[str, ImportanceEntry]:
+    """Put experts of a tensor together; those that saw nothing have a count of 0."""
+    made = {}
+    for name, sources in tensor_names(folder).items():
+        modules = [source.removesuffix(".weight") for source in sources]
+        seen = [module for module in modules if module in squares.sums]
+        if not seen:
+            continue
+        nothing = np.zeros_like(squares.sums[seen[0]])
+        made[name] = ImportanceEntry(
+            np.stack([squares.sums.get(module, nothing) for module in modules]).astype(np.float32),
+            np.array([squares.counts.get(module, 0) for module in modules], np.float32),
+        )
+    return made

@@ -1,0 +1,1 @@
+"""Training of a model's own matrices: with rounded weights, or by adapters on a frozen base."""
