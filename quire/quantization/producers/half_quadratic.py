@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.errors import ModelLoadError
 from quire.kernels.quantized_tensor import QuantizedTensor, padded
+from quire.quantization.producers.finite_weights import check_finite
 
 ROUNDS, NORM = 20, np.float32(0.7)
 #: How much an error counts as one, at first and by the next round.
@@ -35,11 +35,7 @@ def quantize_hqq(name: str, weight: np.ndarray, bits: int, group_size: int) -> Q
     Raises:
         ModelLoadError: A weight is infinite or NaN.
     """
-    if not np.isfinite(weight).all():
-        raise ModelLoadError(
-            f"[quantize] {name}: weights must be finite; got infinity or NaN. Look at the "
-            "checkpoint."
-        )
+    check_finite(name, weight)
     rows, columns = weight.shape
     groups = np.ascontiguousarray(weight).reshape(-1, group_size or columns)
     highest = np.float32((1 << bits) - 1)

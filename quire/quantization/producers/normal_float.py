@@ -13,9 +13,9 @@ from functools import cache
 
 import numpy as np
 
-from quire.core.errors import ModelLoadError
 from quire.kernels.nested_scales import NestedScales
 from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.quantization.producers.finite_weights import check_finite
 from quire.quantization.round_to_nearest import NF4
 
 BLOCK, NESTED_BLOCK = 64, 256
@@ -58,11 +58,7 @@ def quantize_nf4(name: str, weight: np.ndarray, double: bool) -> QuantizedTensor
     Raises:
         ModelLoadError: A weight is infinite or NaN.
     """
-    if not np.isfinite(weight).all():
-        raise ModelLoadError(
-            f"[quantize] {name}: weights must be finite; got infinity or NaN. Look at the "
-            "checkpoint."
-        )
+    check_finite(name, weight)
     rows, columns = weight.shape
     group_size = math.gcd(BLOCK, columns)
     codes, scales = _blocks(weight, NF4, BLOCK)

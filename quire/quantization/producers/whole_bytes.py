@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.errors import ModelLoadError
 from quire.kernels.quantized_tensor import QuantizedTensor, padded
+from quire.quantization.producers.finite_weights import check_finite
 
 ZERO = 128
 #: Rows whose largest weight is smaller are all 0.
@@ -26,11 +26,7 @@ def quantize_bytes(name: str, weight: np.ndarray) -> QuantizedTensor:
     Raises:
         ModelLoadError: A weight is infinite or NaN.
     """
-    if not np.isfinite(weight).all():
-        raise ModelLoadError(
-            f"[quantize] {name}: weights must be finite; got infinity or NaN. Look at the "
-            "checkpoint."
-        )
+    check_finite(name, weight)
     largest = np.abs(weight).max(axis=1, keepdims=True)
     used = largest >= SMALLEST
     steps = np.where(used, np.float32(127) / np.where(used, largest, 1), 0)

@@ -13,7 +13,7 @@ from quire.quantization.formats.bitsandbytes import store_four_bits, store_row_b
 from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
 from quire.quantizing.scheme import Scheme
 
-#: Columns that share a scale in every row are at least so many.
+#: Columns that share a scale in every row number at least this.
 SMALLEST_GROUP = 16
 #: Inputs from here on are multiplied apart, in 16 bits, by programs that round inputs.
 THRESHOLD = 6.0
