@@ -41,6 +41,12 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     help="gptq: share of the inputs' mean square that is added.  [default: 0.01]")  # fmt: skip
 @click.option("--scales", type=click.Choice(["channel", "tensor", "block"]),
     help="fp8: which weights share one; block is 128 x 128.  [default: channel]")  # fmt: skip
+@click.option("--static-inputs", is_flag=True, default=None,
+    help="fp8: store a scale for the inputs of each matrix, from calibration text.")  # fmt: skip
+@click.option("--smoothing", type=float, metavar="F",
+    help="smoothquant: how much weights take over of inputs' range.  [default: 0.5]")  # fmt: skip
+@click.option("--double-quant/--plain-scales", default=None,
+    help="nf4: round scales to bytes, too.  [default: double-quant]")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS),
     help="What it is stored as.  [default: what the method is known by]")  # fmt: skip
 @click.option("--calibration", type=FILE, metavar="FILE",

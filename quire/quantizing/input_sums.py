@@ -20,6 +20,7 @@ class InputSums:
         sums: (K, K) float64.
         num_rows: How many inputs were seen.
         magnitudes: (K,) float64, sums of the inputs' absolute values.
+        largest: (K,) float32, the largest of them.
     """
 
     def __init__(self, num_tokens: int = 0) -> None:
@@ -27,6 +28,7 @@ class InputSums:
         self._kept: dict[tuple[str, ...], list[np.ndarray]] = {}
         self.sums: dict[tuple[str, ...], np.ndarray] = {}
         self.magnitudes: dict[tuple[str, ...], np.ndarray] = {}
+        self.largest: dict[tuple[str, ...], np.ndarray] = {}
         self.num_rows: dict[tuple[str, ...], int] = {}
 
     def add(self, modules: tuple[str, ...], inputs: np.ndarray) -> None:
@@ -37,12 +39,15 @@ class InputSums:
             if modules not in self.sums:
                 self.sums[modules] = np.zeros(product.shape)
                 self.magnitudes[modules] = np.zeros(len(product))
+                self.largest[modules] = np.zeros(len(product), np.float32)
                 self.num_rows[modules] = 0
                 self._kept[modules] = []
             first = -self.num_rows[modules] % self._stride
             self._kept[modules].append(rows[first :: self._stride].copy())
             self.sums[modules] += product
-            self.magnitudes[modules] += np.abs(rows).sum(axis=0, dtype=np.float64)
+            sizes = np.abs(rows)
+            self.magnitudes[modules] += sizes.sum(axis=0, dtype=np.float64)
+            np.maximum(self.largest[modules], sizes.max(axis=0), out=self.largest[modules])
             self.num_rows[modules] += len(rows)
 
     def sample(self, modules: tuple[str, ...]) -> np.ndarray:

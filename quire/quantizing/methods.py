@@ -22,6 +22,7 @@ class Method:
         fixed: Fields that the method itself decides.
         formats: Names of stored formats that can hold its matrices; the first is the default.
         asks_inputs: It looks at calibration text, whatever its settings.
+        scales_columns: It scales a layer's matrices before they are rounded.
         without_inputs: The method of a matrix that saw too few inputs.
     """
 
@@ -30,6 +31,7 @@ class Method:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     formats: tuple[str, ...]
     asks_inputs: bool = False
+    scales_columns: bool = False
     without_inputs: str = ""
 
 
@@ -50,11 +52,12 @@ METHODS: dict[str, Method] = {
         settings=INTEGERS,
         formats=("awq", "gptq", "compressed-tensors"),
         asks_inputs=True,
+        scales_columns=True,
         without_inputs="rtn",
     ),
     "fp8": Method(
         about="rounds to floats of 8 bits",
-        settings={"scales": "channel"},
+        settings={"scales": "channel", "static_inputs": False},
         fixed={"bits": 8, "group_size": -1},
         formats=("compressed-tensors", "fp8"),
     ),
@@ -62,6 +65,20 @@ METHODS: dict[str, Method] = {
         about="rounds to bytes",
         fixed={"bits": 8, "group_size": -1},
         formats=("compressed-tensors",),
+    ),
+    "smoothquant": Method(
+        about="too, after outliers of inputs went over to weights",
+        settings={"smoothing": 0.5},
+        fixed={"bits": 8, "group_size": -1},
+        formats=("compressed-tensors",),
+        asks_inputs=True,
+        scales_columns=True,
+        without_inputs="int8",
+    ),
+    "llm-int8": Method(
+        about="is int8 as bitsandbytes stores it",
+        fixed={"bits": 8, "group_size": -1},
+        formats=("bitsandbytes",),
     ),
     "nvfp4": Method(
         about="rounds to floats of 4 bits in groups of 16",
@@ -72,6 +89,17 @@ METHODS: dict[str, Method] = {
         about="in groups of 32",
         fixed={"bits": 4, "group_size": 32},
         formats=("compressed-tensors",),
+    ),
+    "nf4": Method(
+        about="rounds to quantiles of the normal distribution",
+        settings={"double_quant": True},
+        fixed={"bits": 4, "group_size": 64},
+        formats=("bitsandbytes",),
+    ),
+    "hqq": Method(
+        about="fits zeros to what most weights leave over",
+        settings={"bits": 4, "group_size": 64},
+        formats=("hqq",),
     ),
 }
 

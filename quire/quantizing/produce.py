@@ -15,7 +15,10 @@ from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.float4 import global_factor, quantize_mxfp4, quantize_nvfp4
 from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
+from quire.quantization.producers.half_quadratic import quantize_hqq
+from quire.quantization.producers.normal_float import quantize_nf4
 from quire.quantization.producers.round_to_nearest import quantize_rtn
+from quire.quantization.producers.whole_bytes import quantize_bytes
 from quire.quantizing.scheme import Scheme
 
 #: Rows of a matrix that are rounded together: results do not depend on how many threads there are.
@@ -73,6 +76,10 @@ def _rounded(linked: LinkedMatrices) -> list[QuantizedTensor]:
     return _by_rows(linked, lambda name, weight: quantize_rtn(name, weight, grid))
 
 
+def _bytes(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    return _by_rows(linked, quantize_bytes)
+
+
 def _floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
     scales = linked.scheme.scales
     return _each(linked, lambda name, weight: quantize_float8(name, weight, scales))
@@ -86,6 +93,16 @@ def _nvfp4(linked: LinkedMatrices) -> list[QuantizedTensor]:
 
 def _mxfp4(linked: LinkedMatrices) -> list[QuantizedTensor]:
     return _each(linked, quantize_mxfp4)
+
+
+def _normal_floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    double = linked.scheme.double_quant
+    return _each(linked, lambda name, weight: quantize_nf4(name, weight, double))
+
+
+def _half_quadratic(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    bits, size = linked.scheme.bits, max(0, linked.scheme.group_size)
+    return _by_rows(linked, lambda name, weight: quantize_hqq(name, weight, bits, size))
 
 
 def _each(
@@ -139,7 +156,11 @@ _PRODUCERS: dict[str, Callable[[LinkedMatrices], list[QuantizedTensor]]] = {
     "gptq": _gptq,
     "awq": _rounded,
     "fp8": _floats,
-    "int8": _rounded,
+    "int8": _bytes,
+    "smoothquant": _bytes,
+    "llm-int8": _bytes,
     "nvfp4": _nvfp4,
     "mxfp4": _mxfp4,
+    "nf4": _normal_floats,
+    "hqq": _half_quadratic,
 }

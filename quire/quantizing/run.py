@@ -21,10 +21,12 @@ from quire.kernels.host_tensor import HostTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.file_state import file_state
 from quire.models.loader import open_checkpoint
-from quire.models.safetensors_writer import TensorData
+from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.models.weight_map import LinearWeights, WeightMap
+from quire.quantizing.input_scales import input_scales
 from quire.quantizing.input_sums import InputSums
 from quire.quantizing.layer_runner import LayerRunner
+from quire.quantizing.methods import METHODS
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
 from quire.quantizing.scale_layer import LayerScaler
 from quire.quantizing.scheme import Recipe, Scheme
@@ -194,7 +196,7 @@ class Run:
         solver = LayerQuantizer(schemes, backend.threads, lambda count: step(SOLVE * count / total))
         weights: Mapping[str, np.ndarray] = _Weights(self._stored)
         tensors: dict[str, TensorData] = {}
-        if any(scheme.method == "awq" for scheme in schemes.values()):
+        if any(METHODS[scheme.method].scales_columns for scheme in schemes.values()):
             matrices = {module: weights[module] for module in schemes}
             scaler = LayerScaler(self._opened.weights, self._stored, schemes, backend.threads)
             scaled = scaler.scale(layer, matrices, sums)
@@ -205,7 +207,9 @@ class Run:
             for module, matrix in result.matrices.items()
             for part, tensor in self._job.format.store(matrix, self.schemes[module]).items()
         }
-        report = {"errors": result.errors, "notices": _notices(result)}
+        scales, unseen = input_scales(linears, schemes, sums)
+        tensors |= {name: tensor_data(scale) for name, scale in scales.items()}
+        report = {"errors": result.errors, "notices": _notices(result) + unseen}
         unfinished.write(layer, in_file_order(tensors), self.config, report)
 
     def _states(self, num_tokens: int, folder: Path) -> np.ndarray:

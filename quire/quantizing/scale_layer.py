@@ -1,4 +1,4 @@
-"""AWQ's scales of a layer's linears, taken over by what computes their inputs.
+"""AWQ's or SmoothQuant's scales of a layer, taken over by what computes the inputs.
 
 ```
 attention norm ─▶ q, k, v      v's rows ─▶ output, where each query head has its own v
@@ -19,7 +19,9 @@ from quire.models.safetensors_file import DTYPES
 from quire.models.safetensors_writer import TensorData
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
 from quire.quantization.producers.awq import ScaledMatrix, search_scales
+from quire.quantization.producers.smoothing import smoothing_scales
 from quire.quantizing.input_sums import InputSums
+from quire.quantizing.methods import METHODS
 from quire.quantizing.scheme import Scheme
 
 
@@ -54,7 +56,7 @@ class LayerScaler:
         self._schemes, self._threads = schemes, threads
 
     def scale(self, layer: int, matrices: dict[str, np.ndarray], sums: InputSums) -> ScaledLayer:
-        """Scale what can be scaled of a layer whose matrices are rounded by AWQ.
+        """Scale what can be scaled of a layer whose methods ask for it.
 
         Args:
             layer: Which one.
@@ -79,12 +81,12 @@ class LayerScaler:
         self, made: ScaledLayer, linear: LinearWeights, norm: NormWeights, sums: InputSums
     ) -> None:
         """Scale a linear's columns; its norm takes the inverse over."""
-        if not self._all_awq(linear.modules) or linear.modules not in sums.num_rows:
+        if not self._scalable(linear.modules) or linear.modules not in sums.num_rows:
             return
         name = f"{norm.module}.weight"
         before = self._small(made, name)
         # The norm is rounded to the type it is stored in; the columns make up for that.
-        after = _rounded(before / self._search(made, linear, sums), self._dtype(name))
+        after = _rounded(before / self._scales(made, linear, sums), self._dtype(name))
         kept = (after == 0) | ~np.isfinite(after)
         after = np.where(kept, before, after)
         scales = np.where(kept, np.float32(1), before / np.where(kept, 1, after))
@@ -99,9 +101,9 @@ class LayerScaler:
     ) -> None:
         """Scale a linear's columns; the rows of the last matrix before take the inverse over."""
         source = before.modules[-1]
-        if not self._all_awq((*linear.modules, source)) or linear.modules not in sums.num_rows:
+        if not self._scalable((*linear.modules, source)) or linear.modules not in sums.num_rows:
             return
-        scales = self._search(made, linear, sums)
+        scales = self._scales(made, linear, sums)
         if before.bias:
             bias = f"{source}.bias"
             rounded = _rounded(self._small(made, bias) / scales, self._dtype(bias))
@@ -109,7 +111,11 @@ class LayerScaler:
         made.weights[source] /= scales[:, None]
         _scale_columns(made, linear, scales, sums)
 
-    def _search(self, made: ScaledLayer, linear: LinearWeights, sums: InputSums) -> np.ndarray:
+    def _scales(self, made: ScaledLayer, linear: LinearWeights, sums: InputSums) -> np.ndarray:
+        scheme = self._schemes[linear.modules[0]]
+        if scheme.method == "smoothquant":
+            weights = [made.weights[module] for module in linear.modules]
+            return smoothing_scales(weights, sums.largest[linear.modules], scheme.smoothing)
         matrices = [
             ScaledMatrix(made.weights[module], self._schemes[module].grid)
             for module in linear.modules
@@ -117,9 +123,12 @@ class LayerScaler:
         magnitudes = sums.magnitudes[linear.modules] / sums.num_rows[linear.modules]
         return search_scales(matrices, magnitudes, sums.sample(linear.modules), self._threads)
 
-    def _all_awq(self, modules: tuple[str, ...]) -> bool:
+    def _scalable(self, modules: tuple[str, ...]) -> bool:
+        """Tell whether all have one method that scales columns."""
         schemes = [self._schemes.get(module) for module in modules]
-        return all(scheme is not None and scheme.method == "awq" for scheme in schemes)
+        methods = {None if scheme is None else scheme.method for scheme in schemes}
+        method = methods.pop()
+        return not methods and method is not None and METHODS[method].scales_columns
 
     def _small(self, made: ScaledLayer, name: str) -> np.ndarray:
         found = made.small.get(name)
@@ -141,6 +150,7 @@ def _scale_columns(
     products = sums.sums[linear.modules]
     products /= scales
     products /= scales[:, None]
+    sums.largest[linear.modules] /= scales
 
 
 def _rounded(array: np.ndarray, dtype: str) -> np.ndarray:

@@ -30,6 +30,9 @@ class Scheme:
         damping: Of GPTQ, as a share of the mean square of the inputs.
         scales: Of FP8: which weights share one, a row (``channel``), all (``tensor``) or a
             ``block`` of 128 x 128.
+        static_inputs: Of FP8: one scale of all inputs of a matrix, seen in calibration text.
+        smoothing: Of SmoothQuant: the share of the range of inputs that weights take over.
+        double_quant: Of NF4: scales are rounded to bytes.
     """
 
     method: str = "gptq"
@@ -39,6 +42,9 @@ class Scheme:
     act_order: bool = False
     damping: float = 0.01
     scales: str = "channel"
+    static_inputs: bool = False
+    smoothing: float = 0.5
+    double_quant: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what no matrix can have.
@@ -60,13 +66,17 @@ class Scheme:
             raise _refuse("group_size", "be 16, a multiple of 32, or -1 for whole rows", size)
         if self.scales not in SCALES:
             raise _refuse("scales", f"be one of {_listed(SCALES)}", self.scales)
+        if self.static_inputs and self.scales == "block":
+            raise _refuse("static-inputs", "come with --scales channel or tensor", self.scales)
         if not 0 < self.damping <= 1:
             raise _refuse("damping", "be over 0 and at most 1", self.damping)
+        if not 0 <= self.smoothing <= 1:
+            raise _refuse("smoothing", "be from 0 to 1", self.smoothing)
 
     @property
     def asks_inputs(self) -> bool:
         """Whether it takes calibration text to make such a matrix."""
-        return METHODS[self.method].asks_inputs
+        return METHODS[self.method].asks_inputs or self.static_inputs
 
     @property
     def default_format(self) -> str:
@@ -76,7 +86,7 @@ class Scheme:
     @property
     def grid(self) -> IntegerGrid:
         """The codes; plain rounding does not look for better ones than the largest weight's."""
-        search = self.method not in ("rtn", "int8")
+        search = self.method != "rtn"
         return IntegerGrid(self.bits, max(0, self.group_size), self.symmetric, search)
 
     def changed(self, settings: Mapping[str, Any]) -> Scheme:
@@ -102,6 +112,10 @@ class Scheme:
         parts += ["asymmetric"] if "symmetric" in taken and not self.symmetric else []
         parts += ["act-order"] if self.act_order else []
         parts += [f"a scale for each {self.scales}"] if "scales" in taken else []
+        parts += ["a scale for all inputs"] if self.static_inputs else []
+        parts += [f"strength {self.smoothing:g}"] if "smoothing" in taken else []
+        plain = "double_quant" in taken and not self.double_quant
+        parts += ["scales not rounded"] if plain else []
         return ", ".join(parts)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from quire.quantizing.layouts.awq import AWQLayout
+from quire.quantizing.layouts.bitsandbytes import BitsAndBytesLayout
 from quire.quantizing.layouts.compressed_tensors import CompressedTensorsLayout
 from quire.quantizing.layouts.fp8 import FP8Layout
 from quire.quantizing.layouts.gptq import GPTQLayout
+from quire.quantizing.layouts.hqq import HQQLayout
 from quire.quantizing.layouts.layout import StoredFormat
 
 __all__ = ["FORMATS", "StoredFormat"]
@@ -15,5 +17,7 @@ _KNOWN: tuple[StoredFormat, ...] = (
     CompressedTensorsLayout(),
     AWQLayout(),
     FP8Layout(),
+    BitsAndBytesLayout(),
+    HQQLayout(),
 )
 FORMATS: dict[str, StoredFormat] = {form.name: form for form in _KNOWN}

@@ -127,7 +127,7 @@ def test_floats_of_8_bits_are_read(
     assert (np.abs(made.float32() - weight) <= most * (1 + 1e-5)).all()
 
 
-@pytest.mark.parametrize("method", ["int8", "nvfp4", "mxfp4"])
+@pytest.mark.parametrize("method", ["int8", "smoothquant", "llm-int8", "nvfp4", "mxfp4"])
 @pytest.mark.parametrize("shape", [(64, 96), (160, 704)])
 def test_what_methods_make_is_read(tmp_path: Path, method: str, shape: tuple[int, int]) -> None:
     random = np.random.default_rng(0)
@@ -135,13 +135,48 @@ def test_what_methods_make_is_read(tmp_path: Path, method: str, shape: tuple[int
     weights[0][0] = 0
     scheme = create_scheme(method, {})
     made = produce(LinkedMatrices(scheme, [MODULE, "other"], weights, None, 2))
-    got = read_back(tmp_path, scheme, "compressed-tensors", made[0])
+    got = read_back(tmp_path, scheme, METHODS[method].formats[0], made[0])
     np.testing.assert_array_equal(got.codes, made[0].codes)
     np.testing.assert_array_equal(got.float32(), made[0].float32())
     assert np.square(got.float32() - weights[0]).sum() <= 0.02 * np.square(weights[0]).sum()
     if method == "nvfp4":
         assert made[0].row_scales is not None and made[1].row_scales is not None
         assert made[0].row_scales[0] == made[1].row_scales[0]
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("shape", [(64, 96), (160, 704), (48, 80)])
+def test_normal_floats_are_read(tmp_path: Path, double: bool, shape: tuple[int, int]) -> None:
+    weight = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    weight[0] = 0
+    scheme = create_scheme("nf4", {"double_quant": double})
+    (made,) = produce(LinkedMatrices(scheme, [MODULE], [weight], None, 1))
+    got = read_back(tmp_path, scheme, "bitsandbytes", made)
+    assert got.form == made.form and (got.nested is not None) == double
+    np.testing.assert_array_equal(got.codes, made.codes)
+    np.testing.assert_array_equal(got.float32(), made.float32())
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize(("shape", "size"), [((64, 96), 32), ((32, 192), -1), ((96, 704), 64)])
+def test_zeros_that_are_floats_are_read(
+    tmp_path: Path, bits: int, shape: tuple[int, int], size: int
+) -> None:
+    weight = np.random.default_rng(bits).standard_normal(shape).astype(np.float32)
+    weight[0], weight[1] = 0, 0.5
+    scheme = create_scheme("hqq", {"bits": bits, "group_size": size})
+    (made,) = produce(LinkedMatrices(scheme, [MODULE], [weight], None, 1))
+    got = read_back(tmp_path, scheme, "hqq", made)
+    np.testing.assert_array_equal(got.codes, made.codes)
+    np.testing.assert_array_equal(got.float32(), made.float32())
+
+
+def test_bitsandbytes_stores_all_matrices_alike() -> None:
+    schemes = {
+        str(double): create_scheme("nf4", {"double_quant": double}) for double in (False, True)
+    }
+    with pytest.raises(ConfigError, match="stores all matrices alike"):
+        FORMATS["bitsandbytes"].fit(schemes, dict.fromkeys(schemes, (64, 64)))
 
 
 def test_rows_that_groups_do_not_fill_stay_floats() -> None:
@@ -164,6 +199,20 @@ def test_a_format_refuses_methods_it_cannot_store() -> None:
     schemes = {"a": create_scheme("nvfp4", {})}
     with pytest.raises(ConfigError, match="gptq cannot store --method nvfp4"):
         FORMATS["gptq"].fit(schemes, {"a": (64, 64)})
+
+
+def test_blocks_have_no_scale_of_all_inputs() -> None:
+    with pytest.raises(ConfigError, match="--static-inputs must come with --scales channel"):
+        create_scheme("fp8", {"scales": "block", "static_inputs": True})
+
+
+def test_deepseek_s_format_takes_one_kind_of_inputs() -> None:
+    schemes = {
+        str(static): create_scheme("fp8", {"scales": "tensor", "static_inputs": static})
+        for static in (False, True)
+    }
+    with pytest.raises(ConfigError, match="the same for all matrices; got fp8, a scale"):
+        FORMATS["fp8"].fit(schemes, dict.fromkeys(schemes, (64, 64)))
 
 
 def test_settings_that_a_method_does_not_take_are_refused() -> None:

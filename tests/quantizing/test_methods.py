@@ -9,6 +9,7 @@ import pytest
 
 from quire import LLM
 from quire.core.sampling_params import SamplingParams
+from quire.models.checkpoint import Checkpoint
 from quire.models.quantization_config import read_quantization
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
@@ -116,6 +117,64 @@ def test_two_threads_change_no_byte(checkpoint, quantized, preset, method):
         files_of(quantized(source, *options, "--threads", count)) for count in ("1", "01", "2")
     )
     assert one == again == two
+
+
+def test_smoothing_is_its_definition_on_the_inputs_that_transformers_has(checkpoint, quantized):
+    """Norms and rows before a matrix take over what its columns are multiplied by."""
+    pytest.importorskip("torch")
+    from tests.quantizing.linear_inputs import LinearInputs, calibration_samples
+
+    source = checkpoint()
+    found = values_of(quantized(source, "--method", "smoothquant", "--smoothing", "0.6", *FEW))
+    before, prefix = values_of(source), "model.layers.0."
+    samples = calibration_samples(source, *map(int, FEW[1::2]))
+    seen = LinearInputs(source).of(prefix, samples)
+
+    def scales_of(*names):
+        weights = [before[f"{prefix}{name}.weight"] for name in names]
+        of_weights = np.max([np.abs(weight).max(axis=0) for weight in weights], axis=0)
+        return np.abs(seen[f"{prefix}{names[0]}"]).max(axis=0) ** 0.6 / of_weights**0.4
+
+    attention = scales_of("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    mlp, down = scales_of("mlp.gate_proj", "mlp.up_proj"), scales_of("mlp.down_proj")
+    changes = {
+        "input_layernorm": 1 / attention,
+        "self_attn.q_proj": attention,
+        "self_attn.k_proj": attention,
+        "post_attention_layernorm": 1 / mlp,
+        "mlp.gate_proj": mlp,
+        "mlp.up_proj": mlp / down[:, None],
+        "mlp.down_proj": down,
+    }
+    for name, change in changes.items():
+        want, got = before[f"{prefix}{name}.weight"] * change, found[f"{prefix}{name}.weight"]
+        step = np.abs(want).max(axis=-1, keepdims=True) / 127 if want.ndim == 2 else 0
+        # Norms are rounded to the type they are stored in, which columns make up for.
+        assert (np.abs(got - want) <= step * 0.5 + np.abs(want) * 0.006).all(), name
+
+
+@pytest.mark.parametrize("form", ["compressed-tensors", "fp8"])
+def test_scales_of_inputs_are_of_the_largest_that_transformers_has(checkpoint, quantized, form):
+    pytest.importorskip("torch")
+    from tests.quantizing.linear_inputs import LinearInputs, calibration_samples
+
+    source = checkpoint()
+    options = ("--method", "fp8", "--scales", "tensor", "--static-inputs", "--format", form)
+    out = quantized(source, *options, *FEW)
+    assert len(quantized_names(out)) == 3 * 7
+    stored = Checkpoint(out)
+    samples = calibration_samples(source, *map(int, FEW[1::2]))
+    seen = LinearInputs(source).of("model.layers.0.", samples)
+    assert len(seen) == 7
+    for module, rows in seen.items():
+        scale = stored.tensor(f"{module}.input_scale").float32()
+        np.testing.assert_allclose(scale, [np.abs(rows).max() / 448], rtol=1e-4)
+    settings = json.loads((out / "config.json").read_text())["quantization_config"]
+    if form == "fp8":
+        assert settings["activation_scheme"] == "static"
+    else:
+        inputs = settings["config_groups"]["group_0"]["input_activations"]
+        assert inputs["strategy"] == "tensor" and not inputs["dynamic"]
 
 
 def test_a_reader_finds_the_settings(checkpoint, quantized):

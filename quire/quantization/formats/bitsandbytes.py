@@ -34,6 +34,8 @@ KINDS = ("nf4", "fp4")
 STATE = "weight.quant_state.bitsandbytes__"
 #: A state is some hundred bytes of JSON.
 MAX_STATE_BYTES = 1 << 16
+#: Of the number of a row, one step of its bytes.
+PART = np.float32(1 / 127)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +149,57 @@ class BytesOfBitsAndBytes:
             bits=8,
             group_size=padded(columns),
             codes=matrix.part("weight", "I8").read().view(np.uint8) ^ np.uint8(128),
-            scales=_finite(matrix, "SCB", rows)[:, None] * np.float32(1 / 127),
+            scales=_finite(matrix, "SCB", rows)[:, None] * PART,
             zero=128,
         )
+
+
+def store_four_bits(matrix: QuantizedTensor, block: int) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix of NF4.
+
+    Args:
+        matrix: As :meth:`BitsAndBytesFormat.unpack` returns it.
+        block: Weights that share a scale.
+    """
+    assert matrix.code_book is not None, matrix.name
+    codes = matrix.codes.reshape(-1, 2)
+    state = {
+        "quant_type": "nf4",
+        "blocksize": block,
+        "dtype": "bfloat16",
+        "shape": matrix.shape,
+    }
+    parts = {
+        "weight": codes[:, :1] << 4 | codes[:, 1:],
+        "weight.absmax": matrix.scales.reshape(-1)[:: block // matrix.group_size],
+        "weight.quant_map": matrix.code_book,
+    }
+    nested = matrix.nested
+    if nested is not None:
+        state |= {
+            "nested_blocksize": nested.run * matrix.group_size // block,
+            "nested_dtype": "float32",
+            "nested_offset": nested.offset,
+        }
+        parts["weight.nested_absmax"] = nested.numbers
+        parts["weight.nested_quant_map"] = nested.table
+    parts[f"{STATE}nf4"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    return parts
+
+
+def store_row_bytes(matrix: QuantizedTensor) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix of bytes; its scales are products with 1 / 127, as read."""
+    scales = matrix.scales[:, 0]
+    largest = scales / PART
+    # The product with 1 / 127 is rounded: the number before it may be a neighbour.
+    for neighbour in (np.nextafter(largest, np.float32(0)), np.nextafter(largest, np.inf)):
+        largest = np.where(largest * PART == scales, largest, neighbour.astype(np.float32))
+    assert np.array_equal(largest * PART, scales), matrix.name
+    return {
+        "weight": (matrix.codes ^ np.uint8(128)).view(np.int8),
+        "SCB": largest,
+        "weight_format": np.zeros((), np.uint8),
+    }
 
 
 def _scales(

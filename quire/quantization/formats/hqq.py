@@ -128,3 +128,41 @@ def _unpack(elements: np.ndarray, bits: int) -> np.ndarray:
     shifts = range((CODES_PER_ELEMENT[bits] - 1) * bits, -1, -bits)
     mask = elements.dtype.type((1 << bits) - 1)
     return np.concatenate([(elements >> shift & mask).astype(np.uint8) for shift in shifts])
+
+
+def store_hqq(matrix: QuantizedTensor) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix whose groups divide its rows, and HQQ's settings of it."""
+    assert matrix.zeros is not None, matrix.name
+    codes = matrix.codes.reshape(-1, min(matrix.group_size, matrix.shape[1]))
+    flags = {
+        **dict.fromkeys(("channel_wise", "encoded_state_dict", "optimize"), True),
+        "stores_quant_config": True,
+        **dict.fromkeys(("offload_meta", "round_zero", *FLAGS), False),
+    }
+    texts = {
+        "packing": PACKINGS[matrix.bits],
+        "unpack_view_dtype": f"torch.{'int32' if matrix.bits == 3 else 'uint8'}",
+        "compute_dtype": "torch.float16",
+    }
+    return {
+        "W_q": _pack(codes, matrix.bits),
+        "scale": matrix.scales.reshape(-1, 1),
+        "zero": matrix.zeros.reshape(-1, 1),
+        "shape": np.array(matrix.shape, np.int64),
+        "nbits": np.array(matrix.bits, np.int32),
+        "group_size": np.array(codes.shape[1], np.int32),
+        "axis": np.array(1, np.int32),
+        **{name: np.array(flag, np.uint8) for name, flag in flags.items()},
+        **{name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()},
+    }
+
+
+def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Return ``W_q`` of codes (R, size) uint8; see :func:`_unpack`."""
+    per_element = CODES_PER_ELEMENT[bits]
+    count = -(-len(codes) // per_element)
+    elements = np.zeros((count, codes.shape[1]), np.int32 if bits == 3 else np.uint8)
+    for number in range(per_element):
+        part = codes[number * count : (number + 1) * count].astype(elements.dtype)
+        elements[: len(part)] |= part << (per_element - 1 - number) * bits
+    return elements

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quire.core.errors import ModelLoadError
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.kernels.small_floats import E2M1, E4M3, E8M0
+from quire.quantization.producers.finite_weights import check_finite
 from quire.quantization.producers.float8 import LARGEST as LARGEST_SCALE
 from quire.quantization.producers.float8 import e4m3_codes
 
@@ -101,11 +101,7 @@ def quantize_mxfp4(name: str, weight: np.ndarray) -> QuantizedTensor:
 
 
 def _groups(name: str, weight: np.ndarray, size: int) -> np.ndarray:
-    if not np.isfinite(weight).all():
-        raise ModelLoadError(
-            f"[quantize] {name}: weights must be finite; got infinity or NaN. Look at the "
-            "checkpoint."
-        )
+    check_finite(name, weight)
     return np.ascontiguousarray(weight).reshape(len(weight), -1, size)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.errors import ModelLoadError
 from quire.kernels.quantized_tensor import QuantizedTensor, padded
+from quire.quantization.producers.finite_weights import check_finite
 
 LARGEST = np.float32(448)
 #: Outputs and inputs of a block.
@@ -44,11 +44,7 @@ def quantize_float8(name: str, weight: np.ndarray, scales: str) -> QuantizedTens
     Raises:
         ModelLoadError: A weight is infinite or NaN.
     """
-    if not np.isfinite(weight).all():
-        raise ModelLoadError(
-            f"[quantize] {name}: weights must be finite; got infinity or NaN. Look at the "
-            "checkpoint."
-        )
+    check_finite(name, weight)
     rows, columns = weight.shape
     size = BLOCK if scales == "block" and columns > BLOCK else padded(columns)
     sizes = np.abs(weight)

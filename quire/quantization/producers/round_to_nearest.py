@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.errors import ModelLoadError
 from quire.kernels.quantized_tensor import QuantizedTensor, padded
+from quire.quantization.producers.finite_weights import check_finite
 from quire.quantization.producers.integer_grid import IntegerGrid
 
 
@@ -20,11 +20,7 @@ def quantize_rtn(name: str, weight: np.ndarray, grid: IntegerGrid) -> QuantizedT
     Raises:
         ModelLoadError: A weight is infinite or NaN.
     """
-    if not np.isfinite(weight).all():
-        raise ModelLoadError(
-            f"[quantize] {name}: weights must be finite; got infinity or NaN. Look at the "
-            "checkpoint."
-        )
+    check_finite(name, weight)
     rows, columns = weight.shape
     size = grid.group_size or columns
     groups = -(-columns // size)

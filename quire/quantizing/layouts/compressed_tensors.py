@@ -132,7 +132,10 @@ def _floats(scheme: Scheme) -> dict[str, Any]:
 
 
 def _inputs_of_floats(scheme: Scheme) -> dict[str, Any]:
-    """Say that activations may be rounded as they come, to floats of 8 bits."""
+    """Say that activations may be rounded to floats of 8 bits, as they come or by one scale."""
+    if scheme.static_inputs:
+        kind = {"num_bits": 8, "type": "float", "symmetric": True}
+        return {**kind, "strategy": "tensor", "dynamic": False}
     return {
         "num_bits": 8,
         "type": "float",
@@ -194,10 +197,12 @@ def _typed(parts: Mapping[str, np.ndarray], **types: str) -> dict[str, TensorDat
     return {name: tensor_data(array, types.get(name, "")) for name, array in parts.items()}
 
 
+_BYTES = Kind("int-quantized", _bytes, _store_bytes, inputs=_inputs_of_bytes)
 #: By method; those that are not there pack integers.
 _KINDS = {
     "fp8": Kind("float-quantized", _floats, _store_floats, inputs=_inputs_of_floats),
-    "int8": Kind("int-quantized", _bytes, _store_bytes, inputs=_inputs_of_bytes),
+    "int8": _BYTES,
+    "smoothquant": _BYTES,
     "nvfp4": Kind("nvfp4-pack-quantized", _four_bits, _store_four_bits, _full_groups),
     "mxfp4": Kind("mxfp4-pack-quantized", _four_bits, _store_four_bits, _full_groups),
 }

@@ -26,10 +26,12 @@ class FP8Layout:
         fitting = Fitting(self.name)
         fitting.check(schemes)
         kinds = {scheme.scales for scheme in schemes.values()}
-        if kinds - {"block", "tensor"} or len(kinds) > 1:
+        static = {scheme.static_inputs for scheme in schemes.values()}
+        if kinds - {"block", "tensor"} or len(kinds) > 1 or len(static) > 1:
+            got = " and ".join(sorted({str(scheme) for scheme in schemes.values()}))
             raise ConfigError(
                 f"[quantize] --format fp8 stores --scales block or tensor, the same for all "
-                f"matrices; got {' and '.join(sorted(kinds))}. Use --format compressed-tensors."
+                f"matrices; got {got}. Use --format compressed-tensors."
             )
         fitting.keep(schemes, shapes, lambda scheme, shape: "")
         return fitting.fitted, fitting.notices
@@ -42,11 +44,12 @@ class FP8Layout:
 
     def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
         """Return the settings that all matrices have."""
+        static = any(scheme.static_inputs for scheme in schemes.values())
         block = any(scheme.scales == "block" for scheme in schemes.values())
         return {
             "quant_method": "fp8",
             "fmt": "e4m3",
-            "activation_scheme": "dynamic",
+            "activation_scheme": "static" if static else "dynamic",
             "modules_to_not_convert": [*floats, "lm_head"],
             **({"weight_block_size": [BLOCK, BLOCK]} if block else {}),
         }

@@ -1,0 +1,24 @@
+"""What all producers ask of weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quire.core.errors import ModelLoadError
+
+
+def check_finite(name: str, weight: np.ndarray) -> None:
+    """Refuse a matrix with a weight that is none.
+
+    Args:
+        name: For the message.
+        weight: Of any shape.
+
+    Raises:
+        ModelLoadError: A weight is infinite or NaN.
+    """
+    if not np.isfinite(weight).all():
+        raise ModelLoadError(
+            f"[quantize] {name}: weights must be finite; got infinity or NaN. Look at the "
+            "checkpoint."
+        )

@@ -1,0 +1,69 @@
+"""The format of bitsandbytes: NF4 or LLM.int8(), the same for all matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import ConfigError
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.models.safetensors_writer import TensorData, tensor_data
+from quire.quantization.formats.bitsandbytes import store_four_bits, store_row_bytes
+from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
+from quire.quantizing.scheme import Scheme
+
+#: Columns that share a scale in every row number at least this.
+SMALLEST_GROUP = 16
+#: Inputs from here on are multiplied apart, in 16 bits, by programs that round inputs.
+THRESHOLD = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class BitsAndBytesLayout:
+    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`."""
+
+    name: str = "bitsandbytes"
+
+    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+        """Leave out rows that share too little with blocks."""
+        fitting = Fitting(self.name)
+        fitting.check(schemes)
+        if len(set(schemes.values())) > 1:
+            kinds = " and ".join(sorted({str(scheme) for scheme in schemes.values()}))
+            raise ConfigError(
+                f"[quantize] --format bitsandbytes stores all matrices alike; got {kinds}. Use "
+                "--skip for those that stay floats."
+            )
+        fitting.keep(schemes, shapes, _sixteens_only)
+        return fitting.fitted, fitting.notices
+
+    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+        """Return the parts of a matrix."""
+        four = scheme.bits == 4
+        parts = store_four_bits(matrix, scheme.group_size) if four else store_row_bytes(matrix)
+        return {name: tensor_data(array) for name, array in parts.items()}
+
+    def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
+        """Return the settings that all matrices have."""
+        scheme = next(iter(schemes.values()))
+        four = scheme.bits == 4
+        of_four_bits = {
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": scheme.double_quant,
+            "bnb_4bit_compute_dtype": "bfloat16",
+            "bnb_4bit_quant_storage": "uint8",
+        }
+        return {
+            "quant_method": "bitsandbytes",
+            "load_in_4bit": four,
+            "load_in_8bit": not four,
+            **(of_four_bits if four else {"llm_int8_threshold": THRESHOLD}),
+            "llm_int8_skip_modules": [*floats, "lm_head"],
+        }
+
+
+def _sixteens_only(scheme: Scheme, shape: tuple[int, int]) -> str:
+    if scheme.bits == 4 and shape[1] % SMALLEST_GROUP:
+        return f"has blocks of rows of multiples of {SMALLEST_GROUP}"
+    return ""

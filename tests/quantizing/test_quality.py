@@ -1,0 +1,57 @@
+"""What methods cost on quire-tiny's own text, by the commands that users have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quire.cli.main import run
+from tests.quantizing.stored_values import FEW, quantized_names
+
+Measure = Callable[..., float]
+
+
+@pytest.fixture(scope="module")
+def perplexity(
+    tiny: Path, quantized: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Measure:
+    """Return a function that quantizes quire-tiny and returns its perplexity over the source's."""
+    report = tmp_path_factory.mktemp("report") / "report.json"
+
+    def measure(*options: str) -> float:
+        out = quantized(tiny, *options)
+        short = ("--max-tokens", "3000", "--threads", "1")
+        text = ("--perplexity", str(tiny / "eval" / "heldout.txt"), "--output", str(report))
+        assert run(["eval", str(out), "--reference", str(tiny), *text, *short]) == 0
+        return float(json.loads(report.read_text())["comparison"]["ratio"]["value"])
+
+    return measure
+
+
+@pytest.mark.parametrize("method", ["llm-int8", "smoothquant"])
+def test_bytes_cost_next_to_nothing(perplexity: Measure, method: str) -> None:
+    few = () if method == "llm-int8" else FEW
+    assert 0.998 < perplexity("--method", method, *few) <= 1.005
+
+
+def test_float_zeros_cost_less_than_rounding(perplexity: Measure) -> None:
+    rounded = perplexity("--method", "rtn", "--group-size", "64", "--bits", "3")
+    assert 1 < perplexity("--method", "hqq", "--bits", "3") < rounded
+
+
+def test_matrices_that_are_skipped_are_named(tiny: Path, quantized: Callable[..., Path]) -> None:
+    out = quantized(tiny, "--method", "llm-int8", "--skip", "*.down_proj")
+    settings = json.loads((out / "config.json").read_text())["quantization_config"]
+    skipped = [f"model.layers.{layer}.mlp.down_proj" for layer in range(6)]
+    assert settings["load_in_8bit"] and settings["llm_int8_skip_modules"] == [*skipped, "lm_head"]
+    assert len(quantized_names(out)) == 6 * 6
+
+
+def test_scales_rounded_to_bytes_change_next_to_nothing(perplexity: Measure) -> None:
+    double = perplexity("--method", "nf4")
+    plain = perplexity("--method", "nf4", "--plain-scales")
+    assert double != plain and abs(double / plain - 1) < 0.001
+    assert double < 1.02
