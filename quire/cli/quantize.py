@@ -63,6 +63,7 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
     """Write SOURCE (folder, name or hub id of float safetensors) to the folder OUT in few bits.
 
     One layer is in memory at a time. The same command goes on with a run that was stopped.
+    GGUF files, K-types included, are written by quire convert.
     """
     from quire.core.machine import read_machine
     from quire.kernels.registry import create_backend
