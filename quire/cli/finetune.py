@@ -25,7 +25,7 @@ BASES = ("source", "nf4")
 #: Options that only one method has, and what they are where they are not given.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "qat": {"bits": 4, "group_size": 128, "asymmetric": None, "format_name": "gptq", "skip": ()},
-    "qlora": {"rank": 16, "alpha": 32.0, "merge": None, "merge_into": None},
+    "qlora": {"rank": 16, "alpha": 32, "merge": None, "merge_into": None},
 }
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -52,7 +52,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     help="qat: what it is stored as; floats are not rounded yet.  [default: gptq]")  # fmt: skip
 @click.option("--skip", multiple=True, metavar="PATTERN", help="qat: leave such matrices alone.")
 @click.option("--rank", type=click.IntRange(min=1), metavar="N", help="qlora.  [default: 16]")
-@click.option("--alpha", type=float, metavar="F",
+@click.option("--alpha", type=int, metavar="N",
     help="qlora: adapters count alpha / rank times.  [default: 32]")  # fmt: skip
 @click.option("--merge", is_flag=True, default=None, help="qlora: write base + adapter as floats.")
 @click.option("--merge-into", type=click.Choice(BASES),
@@ -152,7 +152,7 @@ def _plan(asked: dict[str, Any]) -> FinetuningPlan:
         sequence_length=asked["sequence_length"],
         seed=asked["seed"],
         rank=asked["rank"] or 0,
-        alpha=asked["alpha"] or 0.0,
+        alpha=asked["alpha"] or 0,
     )
 
 

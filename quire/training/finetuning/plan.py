@@ -32,7 +32,7 @@ class FinetuningPlan:
     sequence_length: int
     seed: int
     rank: int = 0
-    alpha: float = 0.0
+    alpha: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < 1:

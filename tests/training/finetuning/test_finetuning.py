@@ -120,7 +120,7 @@ def test_a_stopped_run_ends_as_one_that_was_not(folder, tmp_path):
 @pytest.fixture(scope="module")
 def adapted(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("adapter")
-    settings = plan("qlora", 12, rank=4, alpha=8.0)
+    settings = plan("qlora", 12, rank=4, alpha=8)
     model = AdaptedModel(load_causal_model(folder), MODULES, settings)
     loop = Loop(model.model, Windows(text(), 16), settings, out / "c.pt")
     loop.run()
@@ -133,12 +133,12 @@ def test_adapters_learn_and_the_base_stays(adapted):
     assert progress.loss_after < progress.loss_before
     assert model.hash_base() == model.base_hash
     config = json.loads((out / "adapter_config.json").read_text())
-    assert (config["r"], config["lora_alpha"]) == (4, 8.0)
+    assert (config["r"], config["lora_alpha"]) == (4, 8)
     assert config["base_model_name_or_path"] == "some/base"
 
 
 def test_a_changed_base_has_another_hash(folder):
-    model = AdaptedModel(load_causal_model(folder), MODULES, plan("qlora", rank=2, alpha=4.0))
+    model = AdaptedModel(load_causal_model(folder), MODULES, plan("qlora", rank=2, alpha=4))
     before = model.hash_base()
     next(m for m in model.model.modules() if isinstance(m, FrozenLinear)).codes[0, 0] ^= 1
     assert model.hash_base() != before
