@@ -15,7 +15,7 @@ SAMPLE_ROWS = 512
 class InputSums:
     """``X^T X`` of each linear of a layer, by the modules that share the inputs.
 
-    While inputs are added only the upper triangle is kept, in panels; :meth:`complete` makes the
+    While inputs are added, only panels from the diagonal on are kept; :meth:`complete` makes the
     lower one of it.
 
     Args:
@@ -69,6 +69,9 @@ class InputSums:
             for begin in range(0, len(sums), PANEL):
                 end = begin + PANEL
                 sums[end:, begin:end] = sums[begin:end, end:].T
+                # A general product of a block with itself is symmetric but for its last bits.
+                square = sums[begin:end, begin:end]
+                square[:] = np.triu(square) + np.triu(square, 1).T
 
     def sample(self, modules: tuple[str, ...]) -> np.ndarray:
         """Return some inputs of a linear (R, K), of all samples alike."""
