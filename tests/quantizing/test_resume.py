@@ -14,7 +14,7 @@ import pytest
 
 from quire.cli.main import run
 from quire.quantizing.unfinished import FOLDER, Unfinished
-from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tests.cli.conftest import COMMAND
 from tests.quantizing.stored_values import FEW, files_of
 
 OPTIONS = ("--method", "gptq", "--group-size", "32", *FEW, "--threads", "1")
@@ -29,9 +29,7 @@ def whole(checkpoint, quantized):
 def started(source: Path, out: Path, after: int, *options: str) -> subprocess.Popen[str]:
     """Start a process, and return it when it has done a layer."""
     command = [*COMMAND, "quantize", str(source), str(out), *options]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for _ in range(60_000):
         if (out / FOLDER / f"layer-{after:05d}").is_dir() or process.poll() is not None:
             break
