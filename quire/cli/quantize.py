@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
         click.echo(f"quire: {notice}", err=True)
     unfinished = Unfinished(out, run.identity)
     threads = asked["threads"] or read_machine().num_cores
-    with unfinished.held():
+    with unfinished.held(), _told_to_go_on():
         result = run.execute(create_backend("cpu", threads=threads), unfinished, stage_bar)
         _write(folder, out, result, stage_bar)
         measured = [] if asked["measure"] is None else _measure(folder, out, asked["measure"])
@@ -101,6 +102,16 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
         write_card(out, model_card(facts, result, name))
         unfinished.finish()
     _report(out, result, told)
+
+
+@contextlib.contextmanager
+def _told_to_go_on() -> Iterator[None]:
+    """Say after Ctrl-C that nothing is lost but the layer in work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("quire: interrupted; the same command goes on after the last layer", err=True)
+        raise click.exceptions.Exit(130) from None
 
 
 def _recipe(asked: dict[str, Any]) -> Recipe:

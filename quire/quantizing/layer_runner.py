@@ -134,7 +134,7 @@ class LayerRunner:
             keep: Write what comes out to ``states``.
             on_tokens: Called with the tokens of each step.
         """
-        backend: Backend = ObservedBackend(self._backend, observer)
+        backend: Backend = ObservedBackend(self._backend, observer, self._unread(layer, keep))
         builder = self._builder(backend, replaced)
         config = self._opened.config
         first_norm = builder.norm(self._opened.weights.attention_norm(layer))
@@ -152,6 +152,12 @@ class LayerRunner:
             if keep:
                 states[rows] = step.residual
             on_tokens(len(batch.input_ids))
+
+    def _unread(self, layer: int, keep: bool) -> set[tuple[str, ...]]:
+        """Return the linears whose products only the layer's end has."""
+        moe, weights = self._opened.config.moe, self._opened.weights
+        experts = range(moe.num_experts if moe else 1)
+        return set() if keep else {weights.down(layer, expert).modules for expert in experts}
 
     def _builder(self, backend: Backend, replaced: Mapping[str, np.ndarray]) -> ModelBuilder:
         tensors = ReplacedTensors(self._opened.tensors, replaced)

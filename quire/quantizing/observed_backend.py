@@ -5,7 +5,7 @@ T tokens, D model dim, M width of the MLP, E experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +25,16 @@ class ObservedBackend:
     Args:
         backend: Computes.
         observer: Called with each linear's inputs before it multiplies them; None for nothing.
+        unread: Linears whose products nobody reads, so that observed ones need not multiply.
     """
 
-    def __init__(self, backend: Backend, observer: Observer | None) -> None:
-        self._backend, self._observer = backend, observer
+    def __init__(
+        self,
+        backend: Backend,
+        observer: Observer | None,
+        unread: Collection[tuple[str, ...]] = (),
+    ) -> None:
+        self._backend, self._observer, self._unread = backend, observer, unread
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -42,7 +48,8 @@ class ObservedBackend:
         made = self._backend.linear(weights, *arguments, **options)
         if self._observer is None:
             return made
-        return _ObservedLinear(made, _modules(weights), self._observer)
+        modules = _modules(weights)
+        return _ObservedLinear(made, modules, self._observer, modules not in self._unread)
 
     def experts(
         self,
@@ -61,14 +68,19 @@ class ObservedBackend:
 
 
 class _ObservedLinear:
-    def __init__(self, linear: Linear, modules: tuple[str, ...], observer: Observer) -> None:
+    def __init__(
+        self, linear: Linear, modules: tuple[str, ...], observer: Observer, is_read: bool
+    ) -> None:
         self._linear, self._modules, self._observer = linear, modules, observer
+        self._is_read = is_read
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._linear, name)
 
     def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
         self._observer(self._modules, x)
+        if not self._is_read and out is not None:
+            return out
         return self._linear(x, out, rows)
 
 

@@ -192,6 +192,7 @@ class Run:
             assert states is not None
             share = PASS / runner.num_tokens
             runner.run(layer, states, {}, sums.add, keep=False, on_tokens=partial(step.part, share))
+            sums.complete()
         total = sum(sum(linear.rows) * linear.columns for linear in linears)
         solver = LayerQuantizer(schemes, backend.threads, lambda count: step(SOLVE * count / total))
         weights: Mapping[str, np.ndarray] = _Weights(self._stored)

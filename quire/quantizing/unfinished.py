@@ -20,6 +20,8 @@ from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.safetensors_writer import TensorData, write_safetensors
 
 FOLDER = ".unfinished"
+#: What the folder is called while it goes away.
+REMOVED = ".removed"
 RUN = "run.json"
 
 
@@ -148,8 +150,9 @@ class Unfinished:
         return {name: source.tensor(name).float32() for name in source.names}
 
     def finish(self) -> None:
-        """Remove what the result does not need."""
-        shutil.rmtree(self.folder)
+        """Remove what the result does not need; a run killed meanwhile is a finished one."""
+        removed = self.folder.rename(self.out / REMOVED)
+        shutil.rmtree(removed)
         folder = os.open(self.out, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)

@@ -18,6 +18,9 @@ from quire.quantization.producers.integer_grid import IntegerGrid
 
 #: Columns whose errors reach the columns after them together.
 BLOCK = 128
+#: Columns whose errors reach each other one by one, and the rest of their block together; all
+#: groups begin at a multiple of it.
+STRIP = 16
 #: Rows that are rounded together: results do not depend on how many threads take them.
 ROWS = 1024
 #: How often damping is made ten times as much, where H is not positive definite in float32.
@@ -104,18 +107,22 @@ def _round_rows(
     for begin in range(0, columns, BLOCK):
         end = min(begin + BLOCK, columns)
         errors = np.empty((rows, end - begin), np.float32, order="F")
-        for column in range(begin, end):
-            group = column // size
-            if column % size == 0:
-                part = left[:, column : column + size]
-                scales[:, group], zeros[:, group] = grid.fit(part)
-            scale, zero = scales[:, group], zeros[:, group]
-            found = grid.codes(left[:, column], scale, zero)
-            codes[:, column] = found
-            error = (left[:, column] - (found - zero) * scale) / errors_reach[column, column]
-            errors[:, column - begin] = error
-            reach = errors_reach[column, column + 1 : end]
-            left[:, column + 1 : end] -= error[:, None] * reach
+        for first in range(begin, end, STRIP):
+            last = min(first + STRIP, end)
+            for column in range(first, last):
+                group = column // size
+                if column % size == 0:
+                    part = left[:, column : column + size]
+                    scales[:, group], zeros[:, group] = grid.fit(part)
+                scale, zero = scales[:, group], zeros[:, group]
+                found = grid.codes(left[:, column], scale, zero)
+                codes[:, column] = found
+                error = (left[:, column] - (found - zero) * scale) / errors_reach[column, column]
+                errors[:, column - begin] = error
+                reach = errors_reach[column, column + 1 : last]
+                left[:, column + 1 : last] -= (reach[:, None] * error).T
+            done = errors[:, first - begin : last - begin]
+            left[:, last:end] -= done @ errors_reach[first:last, last:end]
         left[:, end:] -= errors @ errors_reach[begin:end, end:]
     return np.ascontiguousarray(codes), scales, zeros
 
