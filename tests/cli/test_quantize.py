@@ -235,7 +235,7 @@ def test_settings_that_no_matrix_can_have(checkpoint, tmp_path, capsys, options,
 
 def test_rounding_looks_at_no_text(checkpoint, tmp_path, capsys):
     assert quantize(checkpoint(), tmp_path / "out", *RTN, "--calibration", "text.txt") == 1
-    _one_sentence(capsys.readouterr().err, "must come with a method that looks at it")
+    _one_sentence(capsys.readouterr().err, "must come with a method that looks at calibration text")
     assert quantize(checkpoint(), tmp_path / "out", *RTN, "--act-order") == 1
     _one_sentence(capsys.readouterr().err, "--act-order must come with --method gptq")
 

@@ -22,6 +22,7 @@ import pytest
 
 from quire.cli.main import cli
 from quire.models.preset_file import read_preset_file
+from quire.quantizing.scheme import read_rules
 from quire.server.access.authentication import read_key_file
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
@@ -44,7 +45,7 @@ NOT_RUN = {
     ("docs/terminal.md", ""): "recorded by scripts/record_terminal",
 }
 #: Commands that are run with the files and the server of the fixtures; others' flags are parsed.
-RUN = {"generate", "convert", "calc", "ask", "eval"}
+RUN = {"generate", "convert", "calc", "ask", "eval", "quantize", "imatrix"}
 #: Of those, which are made shorter, by --max-tokens.
 SHORT = {"generate": "4", "eval": "200"}
 #: What a block of a page stands on that the text around it says.
@@ -124,6 +125,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.txt").write_text(40 * "The quick brown fox jumps over the lazy dog.\n")
     line = '{"question": "2 + 2?", "choices": ["4", "5"], "answer": 0}'
     (folder / "questions.jsonl").write_text(line)
+    (folder / "chats.jsonl").write_text(20 * '{"text": "The quick brown fox jumps over the dog."}\n')
     run(["quire", "convert", "./my-model", "model.gguf", "--type", "q8_0"], folder)
     return folder
 
@@ -211,7 +213,11 @@ def test_commands_of_a_block_run(block: Block, desk: Path, server: ServeProcess)
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "toml"], ids=str)
-def test_a_preset_of_a_page_can_be_made(block: Block, tmp_path: Path) -> None:
+def test_a_preset_or_recipe_of_a_page_can_be_read(block: Block, tmp_path: Path) -> None:
+    if "[[rule]]" in block.text:
+        (tmp_path / "recipe.toml").write_text(block.text)
+        assert read_rules(tmp_path / "recipe.toml")
+        return
     (tmp_path / "tutor.jinja").write_text("{{ messages }}")
     (tmp_path / "preset.toml").write_text(block.text)
     assert read_preset_file(tmp_path / "preset.toml").preset.sampling
