@@ -181,7 +181,7 @@ def run(
     settings = {
         "block_size": BLOCK_SIZE,
         "max_num_seqs": 16,
-        "max_num_batched_tokens": 24 if condition.chunked else 512,
+        "max_num_batched_tokens": 16 if condition.chunked else 512,
         "enable_prefix_caching": condition.warm,
         # In blocks of 8, the longest request takes 30 with its three sequences, all together 69.
         "num_gpu_blocks_override": 36 * 8 // block_size if condition.preempted else 200,
