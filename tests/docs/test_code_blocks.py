@@ -125,7 +125,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.txt").write_text(40 * "The quick brown fox jumps over the lazy dog.\n")
     line = '{"question": "2 + 2?", "choices": ["4", "5"], "answer": 0}'
     (folder / "questions.jsonl").write_text(line)
-    (folder / "chats.jsonl").write_text(20 * '{"text": "The quick brown fox jumps over the dog."}\n')
+    (folder / "chats.jsonl").write_text(20 * '{"text": "The fox jumps over the lazy dog."}\n')
     run(["quire", "convert", "./my-model", "model.gguf", "--type", "q8_0"], folder)
     return folder
 
