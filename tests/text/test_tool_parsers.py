@@ -90,6 +90,7 @@ def test_what_was_written_is_read(name, calls, ascii_only, indent):
 @settings(max_examples=120, deadline=None)
 @given(text=TEXTS)
 @example(text="[TOOL_CALLS]f[ARGS]{}")
+@example(text='[TOOL_CALLS][{"name": "f", "arguments": {}}][TOOL_CALLS]g{')
 @example(text='<tool_call>{"arguments": {"a": 1}, "name": "late"}</tool_call>')
 def test_however_the_text_is_cut(name, text):
     content, calls, errors = every_cut(name, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from quire.text.tool_parsers.call_reader import CallReader
 from quire.text.tool_parsers.interface import CallDelta, Parsed
 from quire.text.tool_parsers.json_scanner import JsonScanner
 from quire.text.tool_parsers.parser import StateParser
@@ -56,8 +57,9 @@ class MistralParser(StateParser):
             self.pending, self.buffer = "", text[head.end() :]
             self._scanner, self.state = JsonScanner(), "bare_arguments"
             parsed.calls.append(CallDelta(self.num_calls, head[1], ""))
-            self.num_calls += 1
+            self.reader = CallReader(self.num_calls)
             self.reader.given = True
+            self.num_calls += 1
             return True
         if _HEAD_BEGUN.fullmatch(text) and len(text) <= MAX_HEAD:
             return False
