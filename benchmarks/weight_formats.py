@@ -28,9 +28,12 @@ ROOT = Path(__file__).parents[1]
 QUANTIZED = {
     f"{method}-{bits}": ("--method", method, "--bits", str(bits), "--group-size", "32")
     for method, bits in (("rtn", 4), ("gptq", 4), ("awq", 4), ("rtn", 3), ("gptq", 3))
-} | {method: ("--method", method) for method in ("fp8", "nvfp4", "mxfp4")}
+} | {
+    method: ("--method", method)
+    for method in ("fp8", "nvfp4", "mxfp4", "nf4", "hqq", "smoothquant", "llm-int8")
+}
 #: Random weights need no calibration: speed alone is asked for.
-UNCALIBRATED = ("rtn-4", "rtn-3", "fp8", "nvfp4", "mxfp4")
+UNCALIBRATED = ("rtn-4", "rtn-3", "fp8", "nvfp4", "mxfp4", "nf4", "hqq", "llm-int8")
 LAYERS = "llama-1b-4-layers"
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
