@@ -116,15 +116,22 @@ inline void read_nested(const QuantizedWeights& weights, const char* header, con
   constexpr int64_t panel = QuantizedWeights::panel_width;
   const auto* first = reinterpret_cast<const int32_t*>(header);
   const NestedScales& nested = weights.nested;
+  const auto run_of = [&](int64_t i) -> const NestedScales::Run& {
+    return nested.runs[(first[i] + group) >> nested.run_shift];
+  };
+  for (int64_t i = 0; i < panel; ++i) out[i] = nested.table[static_cast<uint8_t>(line[i])];
+  // Rows lie in the order of their runs, but for padding after the last one.
+  const bool alike = &run_of(0) == &run_of(panel - 1);
   alignas(64) float numbers[panel], offsets[panel];
-  for (int64_t i = 0; i < panel; ++i) {
-    const NestedScales::Run& run = nested.runs[(first[i] + group) >> nested.run_shift];
-    out[i] = nested.table[static_cast<uint8_t>(line[i])];
-    numbers[i] = run.number;
-    offsets[i] = run.offset;
+  for (int64_t i = 0; i < (alike ? 0 : panel); ++i) {
+    numbers[i] = run_of(i).number;
+    offsets[i] = run_of(i).offset;
   }
-  for (int64_t i = 0; i < panel; i += F32::lanes)
-    store(out + i, load(out + i) * load(numbers + i) + load(offsets + i));
+  const F32 number = set1(run_of(0).number), offset = set1(run_of(0).offset);
+  for (int64_t i = 0; i < panel; i += F32::lanes) {
+    const F32 scaled = load(out + i) * (alike ? number : load(numbers + i));
+    store(out + i, scaled + (alike ? offset : load(offsets + i)));
+  }
 }
 
 // Goes through the groups of a span, record by record.
