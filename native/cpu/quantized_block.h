@@ -110,29 +110,42 @@ inline void read_two_levels(const QuantizedWeights& weights, const int8_t* group
     store(out + i, load(group + i) * load(supers + i));
 }
 
-// The scales of group `group` of a row, of a panel's rows in turn: a multiplication and a sum.
-inline void read_nested(const QuantizedWeights& weights, const char* header, const char* line,
-                        int64_t group, float* out) {
-  constexpr int64_t panel = QuantizedWeights::panel_width;
-  const auto* first = reinterpret_cast<const int32_t*>(header);
-  const NestedScales& nested = weights.nested;
-  const auto run_of = [&](int64_t i) -> const NestedScales::Run& {
-    return nested.runs[(first[i] + group) >> nested.run_shift];
-  };
-  for (int64_t i = 0; i < panel; ++i) out[i] = nested.table[static_cast<uint8_t>(line[i])];
-  // Rows lie in the order of their runs, but for padding after the last one.
-  const bool alike = &run_of(0) == &run_of(panel - 1);
-  alignas(64) float numbers[panel], offsets[panel];
-  for (int64_t i = 0; i < (alike ? 0 : panel); ++i) {
-    numbers[i] = run_of(i).number;
-    offsets[i] = run_of(i).offset;
+// Lines of nested scales of a panel, its groups in ascending order: a multiplication and a sum.
+class NestedLines {
+ public:
+  NestedLines(const QuantizedWeights& weights, const char* header)
+      : nested_(weights.nested), first_(reinterpret_cast<const int32_t*>(header)) {}
+
+  // The line of group `group`, times `factor`.
+  void read(const char* line, int32_t group, F32 factor, float* out) {
+    for (int i = 0; i < panel; ++i) out[i] = nested_.table[static_cast<uint8_t>(line[i])];
+    if (group >= end_) find_runs(group);
+    for (int i = 0; i < panel; i += F32::lanes)
+      store(out + i, (load(out + i) * load(numbers_ + i) + load(offsets_ + i)) * factor);
   }
-  const F32 number = set1(run_of(0).number), offset = set1(run_of(0).offset);
-  for (int64_t i = 0; i < panel; i += F32::lanes) {
-    const F32 scaled = load(out + i) * (alike ? number : load(numbers + i));
-    store(out + i, scaled + (alike ? offset : load(offsets + i)));
+
+ private:
+  static constexpr int panel = QuantizedWeights::panel_width;
+
+  // The rows' runs, and the first group at which one of them has another.
+  void find_runs(int32_t group) {
+    const int32_t run = 1 << nested_.run_shift;
+    int32_t left = run;
+    for (int i = 0; i < panel; ++i) {
+      const int32_t place = first_[i] + group;
+      left = smaller(left, run - (place & (run - 1)));
+      const NestedScales::Run& found = nested_.runs[place >> nested_.run_shift];
+      numbers_[i] = found.number;
+      offsets_[i] = found.offset;
+    }
+    end_ = group + left;
   }
-}
+
+  const NestedScales& nested_;
+  const int32_t* first_;
+  int32_t end_ = 0;
+  alignas(64) float numbers_[panel], offsets_[panel];
+};
 
 // Goes through the groups of a span, record by record.
 class GroupWalk {
@@ -203,13 +216,13 @@ inline void read_scales(const QuantizedWeights& weights, const PanelMap& map,
   const int64_t super_begin = scales ? map.supers_begin : map.super_offsets_begin;
   const F32 factors = set1(factor);
   alignas(64) float supers[panel];
+  NestedLines nested(weights, span.panel);
   GroupWalk walk(weights, map, span);
   for (int64_t i = 0; i < span.records * halves; ++i, out += panel) {
     const char* line = walk.unit() + begin + walk.group() * weights.group_line_bytes();
     if (weights.scale_form == ScaleForm::nested) {
       const int64_t input = (span.first * halves + i) * QuantizedWeights::record_inputs / halves;
-      read_nested(weights, span.panel, line, input / weights.group_size, out);
-      read_line(out, factors, out);
+      nested.read(line, static_cast<int32_t>(input / weights.group_size), factors, out);
     } else if (!weights.has_two_levels()) {
       read_direct(weights, line, factors, out);
       if (weights.row_scales != RowForm::none)
