@@ -35,6 +35,14 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     help="A zero for each group, too.  [default: with --format awq]")  # fmt: skip
 @click.option("--act-order", is_flag=True, default=None,
     help="gptq: inputs by their size, the largest first.")  # fmt: skip
+@click.option("--group-aware", is_flag=True, default=None,
+    help="gptq: so within each group, and groups by their largest.")  # fmt: skip
+@click.option("--true-sequential", is_flag=True, default=None,
+    help="gptq: calibrate a matrix after those before it in its layer.")  # fmt: skip
+@click.option("--duo-scaling", is_flag=True, default=None,
+    help="awq: look at the sizes of weights, too.")  # fmt: skip
+@click.option("--clip/--no-clip", default=None,
+    help="awq: look for smaller ranges of groups.  [default: clip]")  # fmt: skip
 @click.option("--damping", type=float, metavar="F",
     help="gptq: share of the inputs' mean square that is added.  [default: 0.01]")  # fmt: skip
 @click.option("--scales", type=click.Choice(["channel", "tensor", "block"]),
@@ -44,7 +52,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--smoothing", type=float, metavar="F",
     help="smoothquant: how much weights take over of inputs' range.  [default: 0.5]")  # fmt: skip
 @click.option("--double-quant/--plain-scales", default=None,
-    help="nf4: round scales to bytes, too.  [default: double-quant]")  # fmt: skip
+    help="nf4, fp4: round scales to bytes, too.  [default: double-quant]")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS),
     help="What it is stored as.  [default: what the method is known by]")  # fmt: skip
 @click.option("--calibration", type=FILE, metavar="FILE",

@@ -29,12 +29,14 @@ class Calibration:
         count: Most samples, None for :data:`SAMPLES`.
         length: Tokens of a sample, None for :data:`SAMPLE_LENGTH`.
         where: What a message begins with.
+        encode: Makes tokens of texts, where it is not the model's own tokenizer.
     """
 
     text: Path | Sequence[str] | None = None
     count: int | None = None
     length: int | None = None
     where: str = "[quantize] --calibration"
+    encode: Callable[[str], list[int]] | None = None
 
 
 def calibration_samples(
@@ -53,7 +55,7 @@ def calibration_samples(
     documents, name = _documents(folder, asked, tell)
     encoder = LocalEncoder(load_tokenizer(folder), None)
     start = start_tokens(encoder)
-    texts = [_tokens(document, encoder, start, asked.where) for document in documents]
+    texts = [_tokens(document, encoder, start, asked) for document in documents]
     limit = read_model_config(folder).max_position_embeddings
     wanted = asked.count or SAMPLES, asked.length or SAMPLE_LENGTH
     samples = choose_samples(texts, wanted[0], min(wanted[1], limit), start)
@@ -81,16 +83,19 @@ def _documents(
 
 
 def _tokens(
-    document: Document, encoder: LocalEncoder, start: tuple[int, ...], where: str
+    document: Document, encoder: LocalEncoder, start: tuple[int, ...], asked: Calibration
 ) -> list[int]:
     try:
-        if document.messages is None:
+        if document.messages is None and asked.encode is not None:
+            ids = asked.encode(document.text or "")
+        elif document.messages is None:
             ids = encoder.encode(document.text or "", False)
         else:
             ids = encoder.encode_chat(document.messages, False)
     except RequestError as error:
         raise ConfigError(
-            f"{where} must hold texts that can be tokenized; got {error} in line {document.line}."
+            f"{asked.where} must hold texts that can be tokenized; got {error} in line "
+            f"{document.line}."
         ) from error
     return ids[len(start) :] if start and tuple(ids[: len(start)]) == start else ids
 
