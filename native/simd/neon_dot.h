@@ -199,8 +199,8 @@ inline I32 repeat_dots(Bytes a, int64_t rounds) {
   return total;
 }
 
-// Words whose products, of magnitude 128 times 15, 63 or 128 at most, fit in 16 bits together; those
-// of Range::byte are 127 times 128.
+// Words whose products, of magnitude 128 times 15, 63 or 128 at most, fit in 16 bits together;
+// those of Range::byte are 127 times 128.
 template <Range range>
 constexpr int words_in_16_bits = range == Range::below_16   ? 8
                                  : range == Range::below_64 ? 4
