@@ -5,6 +5,8 @@
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_rows.h"
+#include "cpu/rounded_rows.h"
+#include "cpu/whole_row_blocks.h"
 #include "include/kernels.h"
 #include "runtime/matrix_rows.h"
 
@@ -258,11 +260,13 @@ class IntegerBlocks {
 
 #if defined(QUIRE_MATRIX_TILES)
 using ManyRowsBlocks = MatrixBlocks;
+using ManyWholeRowBlocks = WholeRowMatrixBlocks;
 bool are_many(const QuantizedWeights& weights, int64_t rows) {
   return rows >= matrix_rows().quantized && fits_signed_bytes(weights);
 }
 #else
 using ManyRowsBlocks = IntegerBlocks;
+using ManyWholeRowBlocks = WholeRowBlocks;
 bool are_many(const QuantizedWeights&, int64_t) { return false; }
 #endif
 
@@ -348,12 +352,20 @@ class BlockWalk {
   bool few_;
 };
 
+// Rows of a call: as they are, and where the weights want them rounded, what they were rounded to.
+struct InputRows {
+  const float* x;
+  int64_t count;
+  const RoundedRows* rounded;
+};
+
 template <class Blocks>
-void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
+void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out,
               int64_t out_stride) {
+  const int64_t num_rows = rows.count;
   const Activations<typename Blocks::Format> activations(
-      {weights.in_features, weights.padded_inputs(), weights.input_order}, x, num_rows,
-      Blocks::format(weights));
+      {weights.in_features, weights.padded_inputs(), weights.input_order},
+      rows.rounded ? rows.rounded->codes() : rows.x, num_rows, Blocks::format(weights));
   const int64_t panels = panels_of_chunk(weights, num_rows);
   const bool few = num_rows <= 32;
   const auto multiply_chunk = [&](int64_t chunk) {
@@ -373,10 +385,21 @@ void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows,
                        data + (more ? next.panel : last) * panel_bytes, more ? next.block : 0},
                       sums + here.panel * panel_sums);
     }
+    if (rows.rounded) rows.rounded->finish(data, end - begin, sums);
     write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);
   };
   parallel_for(ceil_div(weights.num_panels(), panels), multiply_chunk,
                few ? Claim::run : Claim::one);
+}
+
+void multiply_rows(const QuantizedWeights& weights, const InputRows& rows, float* out,
+                   int64_t out_stride) {
+  const bool whole = weights.sums_whole_rows(), many = are_many(weights, rows.count);
+  if (weights.multiplies_floats()) return multiply<FloatBlocks>(weights, rows, out, out_stride);
+  if (whole && many) return multiply<ManyWholeRowBlocks>(weights, rows, out, out_stride);
+  if (whole) return multiply<WholeRowBlocks>(weights, rows, out, out_stride);
+  if (many) return multiply<ManyRowsBlocks>(weights, rows, out, out_stride);
+  multiply<IntegerBlocks>(weights, rows, out, out_stride);
 }
 
 }  // namespace
@@ -388,12 +411,13 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
     const int64_t row = pass * num_rows / passes;
     const int64_t rows = (pass + 1) * num_rows / passes - row;
     const float* inputs = x + row * weights.in_features;
-    if (weights.multiplies_floats())
-      multiply<FloatBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
-    else if (are_many(weights, rows))
-      multiply<ManyRowsBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
-    else
-      multiply<IntegerBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
+    float* const results = out + row * out_stride;
+    if (weights.activations.rounds()) {
+      const RoundedRows rounded(weights, inputs, rows);
+      multiply_rows(weights, {inputs, rows, &rounded}, results, out_stride);
+    } else {
+      multiply_rows(weights, {inputs, rows, nullptr}, results, out_stride);
+    }
   }
 }
 
