@@ -13,11 +13,11 @@ namespace {
 struct Form {
   int64_t group_size;
   int bits, zero, scale_dtype, scale_form, zero_form, row_form, run_shift, vectors;
-  int64_t num_runs;
+  int64_t num_runs, num_outliers;  // the latter -1 without
   bool has_offsets, float_codes, has_input_order, has_code_sums;
 
   explicit Form(nb::tuple from) {
-    if (from.size() != 14) throw std::invalid_argument("[linear] a layout has 14 parts.");
+    if (from.size() != 15) throw std::invalid_argument("[linear] a layout has 15 parts.");
     group_size = nb::cast<int64_t>(from[0]);
     int* const numbers[] = {&bits, &zero, &scale_dtype, &scale_form, &zero_form, &row_form};
     bool* const flags[] = {&has_offsets, &float_codes, &has_input_order};
@@ -27,6 +27,7 @@ struct Form {
     num_runs = nb::cast<int64_t>(from[11]);
     vectors = nb::cast<int>(from[12]);
     has_code_sums = nb::cast<bool>(from[13]);
+    num_outliers = nb::cast<int64_t>(from[14]);
   }
 
   bool is_known() const {
@@ -37,6 +38,8 @@ struct Form {
     if (bits < 2 || bits > 8 || bits == 7 || group_size < 16) return false;
     if (group_size != 16 && group_size % 32 != 0) return false;
     if (has_code_sums && (row_form != 0 || scales != ScaleForm::direct)) return false;
+    if (scales == ScaleForm::table) return is_known_table();
+    if (num_outliers != -1) return false;
     if (vectors != 0 || scales == ScaleForm::odd) return is_known_vectors();
     if (scale_form < 0 || scale_form > 5 || zero_form < 0 || zero_form > 2) return false;
     if (row_form < 0 || row_form > 2) return false;
@@ -51,6 +54,14 @@ struct Form {
   }
 
  private:
+  bool is_known_table() const {
+    const auto dtype = static_cast<DType>(scale_dtype);
+    return (bits == 3 || bits == 4) && (dtype == DType::float32 || dtype == DType::float16) &&
+           zero == 0 && zero_form == 0 && row_form == 0 && vectors == 0 && num_runs == 0 &&
+           !has_offsets && !float_codes && !has_input_order && num_outliers >= -1 &&
+           num_outliers < INT32_MAX;
+  }
+
   bool is_known_vectors() const {
     if (vectors < 1 || vectors >= num_vector_forms) return false;
     return static_cast<ScaleForm>(scale_form) == ScaleForm::odd && num_runs == 0 &&
@@ -83,6 +94,8 @@ class PackedQuantizedWeights : public PackedWeights {
     weights_.vectors = static_cast<VectorForm>(form.vectors);
     if (weights_.has_vectors() && in_features % QuantizedWeights::super_inputs)
       throw std::invalid_argument("[linear] vectors need a multiple of 256 inputs.");
+    if (weights_.has_tables() && in_features % QuantizedWeights::record_inputs)
+      throw std::invalid_argument("[linear] tables of rows need a multiple of 32 inputs.");
     static const uint8_t zeros[2048 * 8] = {};  // until set_vectors: as large as any table
     weights_.vector_table = zeros;
     weights_.exact_activations = exact_activations;
@@ -91,12 +104,21 @@ class PackedQuantizedWeights : public PackedWeights {
     NestedScales& nested = weights_.nested;
     nested.run_shift = form.run_shift;
     nested.num_runs = form.num_runs;
-    weights_.data = place(weights_.bytes() + nested.bytes() + order_bytes, mapped);
+    const bool has_outliers = form.num_outliers >= 0;
+    weights_.num_outliers = has_outliers ? form.num_outliers : 0;
+    const int64_t outlier_bytes = has_outliers * (out_features + 1) * 4 + weights_.num_outliers * 8;
+    weights_.data = place(weights_.bytes() + nested.bytes() + order_bytes + outlier_bytes, mapped);
     char* tail = weights_.data + weights_.bytes();
     nested.runs = reinterpret_cast<const NestedScales::Run*>(tail);
     nested.table = reinterpret_cast<const float*>(nested.runs + nested.num_runs);
     if (form.has_input_order)
       weights_.input_order = reinterpret_cast<int32_t*>(tail + nested.bytes());
+    if (has_outliers) {
+      weights_.outliers.starts = reinterpret_cast<int32_t*>(tail);
+      weights_.outliers.columns = weights_.outliers.starts + out_features + 1;
+      weights_.outliers.values =
+          reinterpret_cast<const float*>(weights_.outliers.columns + weights_.num_outliers);
+    }
   }
 
   // A permutation of the inputs, checked by kernels/quantized_tensor.py.
@@ -132,6 +154,30 @@ class PackedQuantizedWeights : public PackedWeights {
                 static_cast<size_t>(num_runs) * sizeof(NestedScales::Run));
   }
 
+  // Outliers of the rows from first_row on, after `first` of rows before them: where each row's
+  // begin and the last one's end (num_rows + 1,), their columns and their values (count,).
+  void set_outliers(nb::tuple parts, int64_t first_row, int64_t num_rows, int64_t first,
+                    int64_t count) {
+    check_rows(first_row, num_rows);
+    if (!weights_.outliers.starts || first < 0 || count < 0 ||
+        count > weights_.num_outliers - first)
+      throw std::invalid_argument("[linear] outliers must be those of the layout.");
+    const Input<int32_t> starts(parts[0], num_rows + 1), columns(parts[1], count);
+    const Input<float> values(parts[2], count);
+    if (!ids_inside(columns, count, weights_.in_features) || starts[0] != 0 ||
+        starts[num_rows] != count)
+      throw std::invalid_argument("[linear] outliers must be in the columns, and all in rows.");
+    auto* to = const_cast<int32_t*>(weights_.outliers.starts) + first_row;
+    for (int64_t i = 0; i <= num_rows; ++i) {
+      if (i > 0 && starts[i] < starts[i - 1])
+        throw std::invalid_argument("[linear] outliers must be in the order of rows.");
+      to[i] = static_cast<int32_t>(first + starts[i]);
+    }
+    const auto bytes = static_cast<size_t>(count) * 4;
+    std::memcpy(const_cast<int32_t*>(weights_.outliers.columns + first), columns, bytes);
+    std::memcpy(const_cast<float*>(weights_.outliers.values + first), values, bytes);
+  }
+
   void set_book(const std::vector<float>& values, const std::vector<int>& codes, float step) {
     if (weights_.bits != 4 || values.size() != 16 || codes.size() != 16)
       throw std::invalid_argument("[linear] a code book has 16 values for 4 bits.");
@@ -162,8 +208,10 @@ class PackedQuantizedWeights : public PackedWeights {
       throw std::invalid_argument("[linear] vectors are packed from blocks.");
     const Input<uint8_t> code_rows(codes, num_rows * weights_.in_features);
     const bool two_levels = weights_.has_two_levels();
+    const bool tables = weights_.has_tables();
     const int64_t groups = num_rows * weights_.num_groups();
-    const int64_t scale_bytes = weights_.group_line_bytes() / QuantizedWeights::panel_width;
+    const int64_t scale_bytes = (tables ? weights_.tables_bytes() : weights_.group_line_bytes()) /
+                                QuantizedWeights::panel_width;
     const int64_t zero_bytes = weights_.zero_line_bytes() / QuantizedWeights::panel_width;
     const int64_t super_bytes = num_rows * weights_.num_supers() * 2;
     const auto buffer = [](nb::handle object, int64_t size, bool wanted) {
@@ -172,7 +220,7 @@ class PackedQuantizedWeights : public PackedWeights {
     const auto pointer = [](const auto& held) -> const void* {
       return held ? held->data() : nullptr;
     };
-    const auto scale_rows = buffer(scales, groups * scale_bytes, true);
+    const auto scale_rows = buffer(scales, (tables ? num_rows : groups) * scale_bytes, true);
     const auto offset_rows = buffer(offsets, groups * scale_bytes, weights_.has_offsets);
     const auto supers = buffer(super_scales, super_bytes, two_levels);
     const auto super_offset_rows =
@@ -196,7 +244,8 @@ class PackedQuantizedWeights : public PackedWeights {
         layout->scale_form != weights_.scale_form || weights_.scale_dtype != DType::float16 ||
         layout->has_offsets != weights_.has_offsets ||
         weights_.in_features % layout->block_inputs || weights_.zeros != ZeroForm::common ||
-        weights_.has_header() || weights_.float_codes || weights_.input_order)
+        weights_.has_header() || weights_.float_codes || weights_.input_order ||
+        weights_.has_tables())
       throw std::invalid_argument("[linear] the weights' layout must be that of the GGUF type.");
     const int64_t row_bytes = weights_.in_features / layout->block_inputs * layout->block_bytes;
     const Input<uint8_t> rows(blocks, num_rows * row_bytes);
@@ -247,6 +296,7 @@ void bind_quantized(nb::module_& m) {
       .def("set_input_order", &PackedQuantizedWeights::set_input_order)
       .def("set_activations", &PackedQuantizedWeights::set_activations)
       .def("set_nested", &PackedQuantizedWeights::set_nested)
+      .def("set_outliers", &PackedQuantizedWeights::set_outliers)
       .def("pack", &PackedQuantizedWeights::pack, nb::arg(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::arg())
