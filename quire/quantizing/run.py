@@ -212,7 +212,7 @@ class Run:
                 parts = self._job.format.store(matrix, self.schemes[module])
                 tensors |= {f"{module}.{part}": tensor for part, tensor in parts.items()}
                 if len(stages) > 1:
-                    values[f"{module}.weight"] = matrix.float32()
+                    values[f"{module}.weight"] = np.ascontiguousarray(matrix.float32())
             scales, unseen = input_scales(stage, schemes, sums)
             tensors |= {name: tensor_data(scale) for name, scale in scales.items()}
             errors |= result.errors
