@@ -57,7 +57,7 @@ def test_the_integer_path_equals_its_simulation(isa: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", VECTOR_CODES)
 def test_every_vector_is_looked_up_with_every_sign(isa: str, name: str) -> None:
-    """So many blocks that each index of the table and each byte of signs is among them."""
+    """Blocks with each index of the table and each byte of signs among them."""
     matrix = random_matrix(name, 1024, 512, seed=5)
     x = np.random.default_rng(5).standard_normal((2, 512), np.float32)
     want = simulate(unpack_rows(name, "w", matrix.rows), x, fused=isa != "scalar")
