@@ -1,10 +1,10 @@
 // Python: packed weights that are quantized.
 #include <nanobind/stl/vector.h>
 
-#include <set>
 #include <vector>
 
 #include "bindings/packed_weights.h"
+#include "runtime/vector_tables.h"
 
 namespace quire {
 namespace {
@@ -97,7 +97,8 @@ class PackedQuantizedWeights : public PackedWeights {
     if (weights_.has_tables() && in_features % QuantizedWeights::record_inputs)
       throw std::invalid_argument("[linear] tables of rows need a multiple of 32 inputs.");
     static const uint8_t zeros[2048 * 8] = {};  // until set_vectors: as large as any table
-    weights_.vector_table = zeros;
+    if (weights_.has_vectors())
+      weights_.vector_table = vector_table_of(vector_layout(weights_.vectors), zeros);
     weights_.exact_activations = exact_activations;
     weights_.has_code_sums = form.has_code_sums;
     const int64_t order_bytes = form.has_input_order ? in_features * 4 : 0;
@@ -194,8 +195,11 @@ class PackedQuantizedWeights : public PackedWeights {
     const VectorLayout& layout = vector_layout(weights_.vectors);
     const int64_t size = layout.indices() * layout.inputs;
     const Input<uint8_t> codes(table, size);
-    const uint8_t* first = codes;
-    weights_.vector_table = vector_table({first, first + size});
+    const VectorTable* table_of_codes = vector_table_of(layout, codes);
+    if (!table_of_codes)
+      throw std::invalid_argument(
+          "[linear] vectors have at most 4 codes, or 16 where they are short; 2048 are in runs.");
+    weights_.vector_table = table_of_codes;
     weights_.vector_step = step;
   }
 
@@ -264,12 +268,6 @@ class PackedQuantizedWeights : public PackedWeights {
     const Input<uint8_t> rows(blocks, num_rows * row_blocks * vectors->block_bytes);
     nb::gil_scoped_release release;
     kernels().pack_gguf_vectors(weights_, {vectors, rows, first_row, num_rows});
-  }
-
-  // The same bytes for all matrices that have them, so that they stay in the caches. Needs the GIL.
-  static const uint8_t* vector_table(std::vector<uint8_t> codes) {
-    static std::set<std::vector<uint8_t>> tables;
-    return tables.insert(std::move(codes)).first->data();
   }
 
   // Rows' scales are those of runs that there are; half a record of padding reads one scale more.

@@ -222,7 +222,7 @@ class IntegerBlocks {
 
   void take_scales(const RecordSpan& span, QuantizedTile& tile) {
     if (scales_ == ScalePlace::unpacked) {
-      unpacked_.read_all_scales(weights_, span, tile);
+      unpacked_.read_all_scales(weights_, map_, span, tile);
       return;
     }
     if (scales_ == ScalePlace::two_levels) unpacked_.read_super_scales(weights_, map_, span, tile);
@@ -241,7 +241,7 @@ class IntegerBlocks {
   const uint8_t* unpacked_codes(const RecordSpan& span) {
     if (weights_.holds_bytes()) return packed_codes(span);
     uint8_t* const codes = unpacked_.codes;
-    read_codes(weights_, span, codes);
+    read_codes(weights_, map_, span, codes);
     if (weights_.has_book)
       for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes + i * record_codes);
     return codes;

@@ -102,8 +102,8 @@ struct QuantizedWeights {
   int8_t book_codes[16];  // the book in steps of book_step, for quantized activations
   float book_step;
   VectorForm vectors;
-  const uint8_t* vector_table;  // [index][inputs] codes; of iq1 those to which 1 was added
-  float vector_step;            // what odd scales are times, too
+  const VectorTable* vector_table;  // of iq1 with codes to which 1 was added
+  float vector_step;                // what odd scales are times, too
   char* data;
   const float* bias;  // (out_features,) or null
   // After the panels: the runs and the table of nested scales, if they are; (in_features,) or null;
