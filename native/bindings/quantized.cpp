@@ -4,78 +4,16 @@
 #include <vector>
 
 #include "bindings/packed_weights.h"
+#include "bindings/quantized_form.h"
 #include "runtime/vector_tables.h"
 
 namespace quire {
 namespace {
 
-// How weights are held, all but their size: a tuple that kernels/cpu/linear.py makes.
-struct Form {
-  int64_t group_size;
-  int bits, zero, scale_dtype, scale_form, zero_form, row_form, run_shift, vectors;
-  int64_t num_runs, num_outliers;  // the latter -1 without
-  bool has_offsets, float_codes, has_input_order, has_code_sums;
-
-  explicit Form(nb::tuple from) {
-    if (from.size() != 15) throw std::invalid_argument("[linear] a layout has 15 parts.");
-    group_size = nb::cast<int64_t>(from[0]);
-    int* const numbers[] = {&bits, &zero, &scale_dtype, &scale_form, &zero_form, &row_form};
-    bool* const flags[] = {&has_offsets, &float_codes, &has_input_order};
-    for (size_t i = 0; i < 6; ++i) *numbers[i] = nb::cast<int>(from[1 + i]);
-    for (size_t i = 0; i < 3; ++i) *flags[i] = nb::cast<bool>(from[7 + i]);
-    run_shift = nb::cast<int>(from[10]);
-    num_runs = nb::cast<int64_t>(from[11]);
-    vectors = nb::cast<int>(from[12]);
-    has_code_sums = nb::cast<bool>(from[13]);
-    num_outliers = nb::cast<int64_t>(from[14]);
-  }
-
-  bool is_known() const {
-    const auto scales = static_cast<ScaleForm>(scale_form);
-    const auto zeros = static_cast<ZeroForm>(zero_form);
-    const bool two_levels = scales == ScaleForm::bytes || scales == ScaleForm::nibbles;
-    const bool half = static_cast<DType>(scale_dtype) == DType::float16;
-    if (bits < 2 || bits > 8 || bits == 7 || group_size < 16) return false;
-    if (group_size != 16 && group_size % 32 != 0) return false;
-    if (has_code_sums && (row_form != 0 || scales != ScaleForm::direct)) return false;
-    if (scales == ScaleForm::table) return is_known_table();
-    if (num_outliers != -1) return false;
-    if (vectors != 0 || scales == ScaleForm::odd) return is_known_vectors();
-    if (scale_form < 0 || scale_form > 5 || zero_form < 0 || zero_form > 2) return false;
-    if (row_form < 0 || row_form > 2) return false;
-    const bool nested = scales == ScaleForm::nested;
-    if (nested != (num_runs > 0) || (nested && row_form != 0)) return false;
-    if (run_shift < 0 || run_shift > 30) return false;
-    if (two_levels && (!half || QuantizedWeights::super_inputs % group_size != 0)) return false;
-    if (scales == ScaleForm::nibbles && !has_offsets) return false;
-    if (has_offsets && scale_form > static_cast<int>(ScaleForm::nibbles)) return false;
-    if (zeros != ZeroForm::common && (has_offsets || two_levels || float_codes)) return false;
-    return !(row_form != 0 && (two_levels || has_offsets)) && (!float_codes || bits == 8);
-  }
-
- private:
-  bool is_known_table() const {
-    const auto dtype = static_cast<DType>(scale_dtype);
-    return (bits == 3 || bits == 4) && (dtype == DType::float32 || dtype == DType::float16) &&
-           zero == 0 && zero_form == 0 && row_form == 0 && vectors == 0 && num_runs == 0 &&
-           !has_offsets && !float_codes && !has_input_order && num_outliers >= -1 &&
-           num_outliers < INT32_MAX;
-  }
-
-  bool is_known_vectors() const {
-    if (vectors < 1 || vectors >= num_vector_forms) return false;
-    return static_cast<ScaleForm>(scale_form) == ScaleForm::odd && num_runs == 0 &&
-           !has_input_order && static_cast<DType>(scale_dtype) == DType::float16 &&
-           zero_form == 0 && row_form == 0 && !has_offsets && !float_codes &&
-           (bits == 5 || bits == 8) && zero == 1 << (bits - 1) &&
-           group_size == vector_layouts[vectors].group_size;
-  }
-};
-
 class PackedQuantizedWeights : public PackedWeights {
  public:
   // Values are checked by kernels/quantized_tensor.py. `mapped` holds packed weights, or is None.
-  PackedQuantizedWeights(int64_t in_features, int64_t out_features, nb::tuple layout,
+  PackedQuantizedWeights(int64_t in_features, int64_t out_features, nb::dict layout,
                          bool exact_activations, nb::handle mapped) {
     const Form form(layout);
     if (in_features < 1 || out_features < 1 || !form.is_known())
@@ -287,7 +225,7 @@ class PackedQuantizedWeights : public PackedWeights {
 
 void bind_quantized(nb::module_& m) {
   nb::class_<PackedQuantizedWeights, PackedWeights>(m, "PackedQuantizedWeights")
-      .def(nb::init<int64_t, int64_t, nb::tuple, bool, nb::handle>(), nb::arg(), nb::arg(),
+      .def(nb::init<int64_t, int64_t, nb::dict, bool, nb::handle>(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg().none())
       .def("set_book", &PackedQuantizedWeights::set_book)
       .def("set_vectors", &PackedQuantizedWeights::set_vectors)

@@ -124,7 +124,7 @@ def test_every_scale_of_mxfp4_is_packed_as_it_is(isa: str) -> None:
 
 
 #: Of Q4_0: groups of 32, 4 bits, zero 8, float16, direct scales, and nothing else.
-LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False, 0, 0, 0, False)
+LAYOUT = {"group_size": 32, "bits": 4, "zero": 8, "scale_dtype": 1}
 
 
 def test_blocks_of_another_type_are_not_packed() -> None:
@@ -142,7 +142,14 @@ def test_blocks_of_another_type_are_not_packed() -> None:
 
 
 def test_vectors_need_their_blocks_and_table() -> None:
-    layout = (16, 8, 128, 1, 6, 0, 0, False, False, False, 0, 0, 4, False)
+    layout = {
+        "group_size": 16,
+        "bits": 8,
+        "zero": 128,
+        "scale_dtype": 1,
+        "scale_form": 6,
+        "vectors": 4,
+    }
     packed = native.PackedQuantizedWeights(256, 32, layout, False, None)
     packed.pack_gguf(random_matrix("IQ2_XS", 32, 256).rows, 17, 0, 32)
     values = np.empty((1, 256), np.float32)
@@ -156,8 +163,9 @@ def test_vectors_need_their_blocks_and_table() -> None:
         native.PackedQuantizedWeights(224, 32, layout, False, None)
     with pytest.raises(ValueError, match="at most 4 codes"):
         packed.set_vectors(np.arange(512 * 8).reshape(512, 8).astype(np.uint8) % 5, 0.125)
-    for place, other in ((0, 32), (2, 0), (4, 1), (11, 1), (12, 8)):
-        bad = (*layout[:place], other, *layout[place + 1 :])
+    wrong = {"group_size": 32, "zero": 0, "scale_form": 1, "num_runs": 1, "vectors": 8}
+    for part, other in wrong.items():
+        bad = layout | {part: other}
         with pytest.raises(ValueError, match="no such quantized layout"):
             native.PackedQuantizedWeights(256, 32, bad, False, None)
 
@@ -165,7 +173,11 @@ def test_vectors_need_their_blocks_and_table() -> None:
 def test_long_tables_need_runs() -> None:
     """Kernels look the second half of 2048 vectors up as runs that end once in 16."""
     packed = native.PackedQuantizedWeights(
-        256, 32, (32, 5, 16, 1, 6, 0, 0, False, False, False, 0, 0, 1), False, None
+        256,
+        32,
+        {"group_size": 32, "bits": 5, "zero": 16, "scale_dtype": 1, "scale_form": 6, "vectors": 1},
+        False,
+        None,
     )
     table = VECTOR_CODES["IQ1_S"].table()
     packed.set_vectors(table, 0.125)

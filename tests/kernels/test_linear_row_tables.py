@@ -147,7 +147,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
 
 
 def test_the_native_module_checks_what_memory_depends_on() -> None:
-    layout = (64, 4, 0, 1, 7, 0, 0, False, False, False, 0, 0, 0, 3)
+    layout = {"group_size": 64, "bits": 4, "scale_dtype": 1, "scale_form": 7, "num_outliers": 3}
     made = native.PackedQuantizedWeights(64, 4, layout, False, None)
     starts, columns = np.int32([0, 1, 1, 2, 3]), np.int32([0, 63, 5])
     values = np.float32([1, 2, 3])
@@ -162,11 +162,15 @@ def test_the_native_module_checks_what_memory_depends_on() -> None:
     for arguments in wrong:
         with pytest.raises(ValueError, match="outliers must be|rows must lie"):
             made.set_outliers(*arguments)
-    for place, value in ((1, 5), (2, 1), (3, 2), (6, 1), (9, True), (13, -2)):
-        other = [*layout]
-        other[place] = value
+    bad_parts = {
+        "bits": 5, "zero": 1, "scale_dtype": 2, "row_form": 1, "has_input_order": True,
+        "num_outliers": -2,
+    }  # fmt: skip
+    for part, value in bad_parts.items():
         with pytest.raises(ValueError, match="no such quantized layout"):
-            native.PackedQuantizedWeights(64, 4, tuple(other), False, None)
+            native.PackedQuantizedWeights(64, 4, layout | {part: value}, False, None)
+    with pytest.raises(ValueError, match="no such part of a layout"):
+        native.PackedQuantizedWeights(64, 4, layout | {"group": 1}, False, None)
     with pytest.raises(ValueError, match="multiple of 32"):
         native.PackedQuantizedWeights(80, 4, layout, False, None)
 

@@ -197,23 +197,26 @@ def _allocate(
 ) -> Any:
     """Allocate quantized weights of a form, or take those in ``mapped``."""
     nested, groups = form.nested, -(-columns // form.group_size)
-    layout = (
-        form.group_size,
-        form.bits,
-        form.zero,
-        DTYPE_CODES.get(form.table_type or form.scale_type, DTYPE_CODES["float16"]),
-        SCALE_FORMS.get(form.scale_type, 0),
-        ZERO_FORMS[form.zero_type],
-        ROW_FORMS[form.row_form],
-        form.has_offsets,
-        form.float_codes,
-        form.has_input_order,
-        0 if nested is None else nested.run.bit_length() - 1,
-        0 if nested is None else nested.num_runs(num_rows * groups, num_matrices),
-        VECTOR_CODES[form.vectors].number if form.vectors else 0,
-        form.has_code_sums,
-        -1 if form.num_outliers is None else form.num_outliers,
-    )
+    layout = {
+        "group_size": form.group_size,
+        "bits": form.bits,
+        "zero": form.zero,
+        "scale_dtype": DTYPE_CODES.get(form.table_type or form.scale_type, DTYPE_CODES["float16"]),
+        "scale_form": SCALE_FORMS.get(form.scale_type, 0),
+        "zero_form": ZERO_FORMS[form.zero_type],
+        "row_form": ROW_FORMS[form.row_form],
+        "has_offsets": form.has_offsets,
+        "float_codes": form.float_codes,
+        "has_input_order": form.has_input_order,
+        "has_code_sums": form.has_code_sums,
+    }
+    if nested is not None:
+        layout["run_shift"] = nested.run.bit_length() - 1
+        layout["num_runs"] = nested.num_runs(num_rows * groups, num_matrices)
+    if form.vectors:
+        layout["vectors"] = VECTOR_CODES[form.vectors].number
+    if form.num_outliers is not None:
+        layout["num_outliers"] = form.num_outliers
     packed = native.PackedQuantizedWeights(columns, num_rows, layout, exact_activations, mapped)
     scheme = form.activations
     if scheme is not None and not exact_activations:
