@@ -3,8 +3,11 @@
 #include "cpu/float_codes_tile.h"
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
+#include "cpu/quantized_chunks.h"
 #include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_rows.h"
+#include "cpu/rounded_rows.h"
+#include "cpu/whole_row_blocks.h"
 #include "include/kernels.h"
 #include "runtime/matrix_rows.h"
 
@@ -219,7 +222,7 @@ class IntegerBlocks {
 
   void take_scales(const RecordSpan& span, QuantizedTile& tile) {
     if (scales_ == ScalePlace::unpacked) {
-      unpacked_.read_all_scales(weights_, span, tile);
+      unpacked_.read_all_scales(weights_, map_, span, tile);
       return;
     }
     if (scales_ == ScalePlace::two_levels) unpacked_.read_super_scales(weights_, map_, span, tile);
@@ -238,7 +241,7 @@ class IntegerBlocks {
   const uint8_t* unpacked_codes(const RecordSpan& span) {
     if (weights_.holds_bytes()) return packed_codes(span);
     uint8_t* const codes = unpacked_.codes;
-    read_codes(weights_, span, codes);
+    read_codes(weights_, map_, span, codes);
     if (weights_.has_book)
       for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes + i * record_codes);
     return codes;
@@ -258,11 +261,13 @@ class IntegerBlocks {
 
 #if defined(QUIRE_MATRIX_TILES)
 using ManyRowsBlocks = MatrixBlocks;
+using ManyWholeRowBlocks = WholeRowMatrixBlocks;
 bool are_many(const QuantizedWeights& weights, int64_t rows) {
   return rows >= matrix_rows().quantized && fits_signed_bytes(weights);
 }
 #else
 using ManyRowsBlocks = IntegerBlocks;
+using ManyWholeRowBlocks = WholeRowBlocks;
 bool are_many(const QuantizedWeights&, int64_t) { return false; }
 #endif
 
@@ -319,16 +324,6 @@ class FloatBlocks {
   uint8_t* codes_;
 };
 
-// How many panels make a chunk: a 64th of the weights, so that threads end together, but not so few
-// bytes that the wait for the first of them counts. All panels when the work is small, because
-// waking another thread costs some microseconds.
-int64_t panels_of_chunk(const QuantizedWeights& weights, int64_t rows) {
-  if (weights.bytes() * (1 + rows / 4) < (1 << 19)) return weights.num_panels();
-  const int64_t bytes =
-      larger<int64_t>(64 << 10, smaller<int64_t>(256 << 10, weights.bytes() / 64));
-  return larger<int64_t>(rows > 32 ? 4 : 1, bytes / weights.panel_bytes());
-}
-
 // Goes through the blocks of some panels. Few rows read weights in the order of memory; many find
 // each block of theirs in the cache for several panels.
 class BlockWalk {
@@ -348,12 +343,20 @@ class BlockWalk {
   bool few_;
 };
 
+// Rows of a call: as they are, and where the weights want them rounded, what they were rounded to.
+struct InputRows {
+  const float* x;
+  int64_t count;
+  const RoundedRows* rounded;
+};
+
 template <class Blocks>
-void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
+void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out,
               int64_t out_stride) {
+  const int64_t num_rows = rows.count;
   const Activations<typename Blocks::Format> activations(
-      {weights.in_features, weights.padded_inputs(), weights.input_order}, x, num_rows,
-      Blocks::format(weights));
+      {weights.in_features, weights.padded_inputs(), weights.input_order},
+      rows.rounded ? rows.rounded->codes() : rows.x, num_rows, Blocks::format(weights));
   const int64_t panels = panels_of_chunk(weights, num_rows);
   const bool few = num_rows <= 32;
   const auto multiply_chunk = [&](int64_t chunk) {
@@ -373,10 +376,21 @@ void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows,
                        data + (more ? next.panel : last) * panel_bytes, more ? next.block : 0},
                       sums + here.panel * panel_sums);
     }
+    if (rows.rounded) rows.rounded->finish(data, end - begin, sums);
     write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);
   };
   parallel_for(ceil_div(weights.num_panels(), panels), multiply_chunk,
                few ? Claim::run : Claim::one);
+}
+
+void multiply_rows(const QuantizedWeights& weights, const InputRows& rows, float* out,
+                   int64_t out_stride) {
+  const bool whole = weights.sums_whole_rows(), many = are_many(weights, rows.count);
+  if (weights.multiplies_floats()) return multiply<FloatBlocks>(weights, rows, out, out_stride);
+  if (whole && many) return multiply<ManyWholeRowBlocks>(weights, rows, out, out_stride);
+  if (whole) return multiply<WholeRowBlocks>(weights, rows, out, out_stride);
+  if (many) return multiply<ManyRowsBlocks>(weights, rows, out, out_stride);
+  multiply<IntegerBlocks>(weights, rows, out, out_stride);
 }
 
 }  // namespace
@@ -388,12 +402,15 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
     const int64_t row = pass * num_rows / passes;
     const int64_t rows = (pass + 1) * num_rows / passes - row;
     const float* inputs = x + row * weights.in_features;
-    if (weights.multiplies_floats())
-      multiply<FloatBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
-    else if (are_many(weights, rows))
-      multiply<ManyRowsBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
-    else
-      multiply<IntegerBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
+    float* const results = out + row * out_stride;
+    if (weights.has_tables()) {
+      QUIRE_BASE_ISA::linear_row_tables(weights, inputs, rows, results, out_stride);
+    } else if (weights.activations.rounds()) {
+      const RoundedRows rounded(weights, inputs, rows);
+      multiply_rows(weights, {inputs, rows, &rounded}, results, out_stride);
+    } else {
+      multiply_rows(weights, {inputs, rows, nullptr}, results, out_stride);
+    }
   }
 }
 

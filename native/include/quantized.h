@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "include/activation_scheme.h"
+#include "include/row_tables.h"
 #include "include/types.h"
 #include "include/vectors.h"
 
@@ -17,6 +19,7 @@ enum class ScaleForm : int32_t {
   e8m0 = 4,     // a power of two for each group, 2 ** (byte - 127)
   nested = 5,   // a byte for each group, as NestedScales has it
   odd = 6,      // of vectors: 2 s + 1 of a few bits s, times a float16 for each 256 inputs
+  table = 7,    // none: codes are looked up in a table of their row (include/row_tables.h)
 };
 
 // Where the code of the value 0 comes from: one for all groups, or a number for each.
@@ -48,6 +51,11 @@ struct NestedScales {
 // weight[n][k] = scale[n][k / group_size] * (code[n][k] - zero) + offset[n][k / group_size], or
 // scale * book[code] with a code book of 16 values, or scale * code where codes are E4M3.
 // Codes of vectors (include/vectors.h) are looked up in a table first.
+// With tables of rows weight[n][k] = table[n][code[n][k]], and what outliers add. A panel is then
+//
+//   codes   [8 outputs of 32][input / 32][8 outputs] of include/row_tables.h
+//   tables  [32 outputs][2 ** bits] of scale_dtype
+//
 // With an input order, column k of all that is stored stands for input input_order[k].
 //
 // Panels of 32 outputs, each contiguous, padded to whole panels and to a multiple of 32 inputs. A
@@ -56,7 +64,8 @@ struct NestedScales {
 // where scales have two levels; the last one ends with its last record, but has all its lines.
 //
 //   header   [32 outputs] float, which scales are times or over; where there are row scales; or
-//            [32 outputs] int32, the places of rows' first scales, where these are nested
+//            [32 outputs] int32, the places of rows' first scales, where these are nested; or
+//            [32 outputs] int32, sums of codes less their zero, where activations have zeros
 //   scales   direct:     [group][32 outputs] of scale_dtype
 //            two levels: [group][32 outputs] bytes, then [32 outputs] float16
 //            odd:        the lines of include/vectors.h, then [32 outputs] float16
@@ -87,18 +96,22 @@ struct QuantizedWeights {
   bool has_book;
   bool float_codes;        // E4M3, of 8 bits
   bool exact_activations;  // multiply float32 activations with dequantized weights
+  bool has_code_sums;
+  ActivationScheme activations;  // not used with exact ones
   float book[16];
   int8_t book_codes[16];  // the book in steps of book_step, for quantized activations
   float book_step;
   VectorForm vectors;
-  const uint8_t* vector_table;  // [index][inputs] codes; of iq1 those to which 1 was added
-  float vector_step;            // what odd scales are times, too
+  const VectorTable* vector_table;  // of iq1 with codes to which 1 was added
+  float vector_step;                // what odd scales are times, too
   char* data;
   const float* bias;  // (out_features,) or null
-  // After the panels: the runs and the table of nested scales, if they are; and (in_features,) or
-  // null.
+  // After the panels: the runs and the table of nested scales, if they are; (in_features,) or null;
+  // and outliers, if there are any.
   NestedScales nested;
   const int32_t* input_order;
+  Outliers outliers;  // (num_outliers,)
+  int64_t num_outliers;
 
   // Inputs whose activations share a scale when they are rounded to 8 bits: 32, or as many as
   // weights of few bits do. Those are so coarse that rounding more activations together costs next
@@ -115,12 +128,29 @@ struct QuantizedWeights {
   }
   // Whether sums of activations have a part in a product: offsets, or zeros of groups.
   bool has_corrections() const { return has_offsets || zeros != ZeroForm::common; }
-  // Whether products are made of floats, whatever activations are: of codes that are no integers.
-  bool multiplies_floats() const { return exact_activations || float_codes; }
+  // Whether a product is one integer sum of bytes: rows of weights and of activations have one
+  // scale each.
+  bool sums_whole_rows() const {
+    return activations.is_bytes() && bits == 8 && group_size >= in_features && !float_codes &&
+           scale_form == ScaleForm::direct && zeros == ZeroForm::common && !has_offsets &&
+           row_scales == RowForm::none && activations.has_zeros == has_code_sums;
+  }
+  // Whether products are made of floats, whatever activations are: of codes that are no integers,
+  // or whose zeros no sum takes out.
+  bool multiplies_floats() const {
+    if (exact_activations || float_codes) return true;
+    return activations.is_bytes() && !sums_whole_rows() && (activations.has_zeros || bits == 8);
+  }
 
   bool has_vectors() const { return vectors != VectorForm::none; }
   // Whether codes lie there as the bytes that they are.
   bool holds_bytes() const { return bits == 8 && !has_vectors(); }
+
+  bool has_tables() const { return scale_form == ScaleForm::table; }
+  int64_t tables_begin() const { return num_records() * record_bytes(); }
+  int64_t tables_bytes() const {
+    return has_tables() ? scale_line_bytes() * RowCodeLayout{bits}.values() : 0;
+  }
 
   int64_t num_records() const { return (in_features + record_inputs - 1) / record_inputs; }
   int64_t padded_inputs() const { return num_records() * record_inputs; }
@@ -161,9 +191,12 @@ struct QuantizedWeights {
     return offsets_begin();
   }
   int64_t unit_bytes() const { return codes_begin() + unit_records() * record_bytes(); }
-  bool has_header() const { return row_scales != RowForm::none || scale_form == ScaleForm::nested; }
+  bool has_header() const {
+    return row_scales != RowForm::none || scale_form == ScaleForm::nested || has_code_sums;
+  }
   int64_t header_bytes() const { return has_header() ? panel_width * 4 : 0; }
   int64_t panel_bytes() const {
+    if (has_tables()) return tables_begin() + tables_bytes();
     return header_bytes() + num_units() * codes_begin() + num_records() * record_bytes();
   }
   int64_t bytes() const { return num_panels() * panel_bytes(); }
@@ -172,7 +205,7 @@ struct QuantizedWeights {
 // Rows of a matrix as they are stored, unpacked: codes (num_rows, in_features), scales and offsets
 // (num_rows, num_groups) of scale_dtype, or bytes, of two levels with float16 super scales
 // (num_rows, num_supers); zeros (num_rows, num_groups); headers (num_rows,) of 4 bytes. What the
-// weights do not have is null.
+// weights do not have is null. With tables scales are those, (num_rows, 2 ** bits).
 struct QuantizedRows {
   const uint8_t* codes;
   const void* scales;

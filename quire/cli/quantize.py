@@ -53,6 +53,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     help="smoothquant: how much weights take over of inputs' range.  [default: 0.5]")  # fmt: skip
 @click.option("--double-quant/--plain-scales", default=None,
     help="nf4, fp4: round scales to bytes, too.  [default: double-quant]")  # fmt: skip
+@click.option("--sparse", type=float, metavar="F",
+    help="Share of weights that tables leave floats, such as 0.0045.  [default: 0]")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS),
     help="What it is stored as.  [default: what the method is known by]")  # fmt: skip
 @click.option("--calibration", type=FILE, metavar="FILE",

@@ -319,7 +319,7 @@ class ModelBuilder:
         if form is None:
             self._kept.append(name)
         else:
-            self._quantized[form] += 1
+            self._quantized[form.kind] += 1
 
     def report(self) -> None:
         """Say what is quantized, and how, and what is not.
@@ -340,8 +340,12 @@ class ModelBuilder:
             self._quantized.total(),
             kept,
         )
-        for form, count in self._quantized.most_common():
-            log.info("%d matrices are held in %s", count, form)
+        # Stored scales of inputs make forms of matrices differ that read the same.
+        kinds: Counter[str] = Counter()
+        for form, count in self._quantized.items():
+            kinds[str(form)] += count
+        for kind, count in kinds.most_common():
+            log.info("%d matrices are held in %s", count, kind)
         fewest = min(form.bits for form in self._quantized)
         if self._plan.layers is not None and fewest < 4:
             log.warning(

@@ -5,7 +5,7 @@ samples), how weights are held, and the version of the layouts. It is checked wh
 used: damaged files are made again. Packing itself is the backend's business.
 
 ```
-"QUIREPK3"  begin, size and checksum of the table (uint64 each)  padding to 4096
+"QUIREPK4"  begin, size and checksum of the table (uint64 each)  padding to 4096
 packed parts, each at a multiple of 4096
 table: JSON, the file's name and linear -> parts (shape, form, place, checksum)
 ```
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from quire.core.errors import ConfigError
+from quire.kernels.activation_scheme import ActivationScheme
 from quire.kernels.backend import Backend
 from quire.kernels.nested_scales import NestedForm
 from quire.kernels.packed_weights import PackedWeights
@@ -35,7 +36,7 @@ from quire.kernels.quantized_tensor import QuantizedForm
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"QUIREPK3"
+MAGIC = b"QUIREPK4"
 HEAD = struct.Struct("<8sQQQ")
 ALIGNMENT = 4096
 Checksums = Callable[[Any, Sequence[tuple[int, int]]], list[int]]
@@ -300,9 +301,10 @@ def _parts(table: dict[str, list[dict[str, Any]]]) -> list[tuple[str, dict[str, 
 def _form(fields: dict[str, Any] | None) -> QuantizedForm | None:
     if fields is None:
         return None
-    book, nested = fields["code_book"], fields["nested"]
+    book, nested, rule = fields["code_book"], fields["nested"], fields["activations"]
     made = {
         "code_book": None if book is None else tuple(book),
         "nested": None if nested is None else NestedForm(tuple(nested["table"]), nested["run"]),
+        "activations": None if rule is None else ActivationScheme(**rule),
     }
     return QuantizedForm(**{**fields, **made})
