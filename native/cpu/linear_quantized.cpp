@@ -412,7 +412,7 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
     const int64_t rows = (pass + 1) * num_rows / passes - row;
     const float* inputs = x + row * weights.in_features;
     float* const results = out + row * out_stride;
-    if (weights.activations.rounds()) {
+    if (weights.activations.rounds_rows()) {
       const RoundedRows rounded(weights, inputs, rows);
       multiply_rows(weights, {inputs, rows, &rounded}, results, out_stride);
     } else {
