@@ -405,7 +405,7 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
     float* const results = out + row * out_stride;
     if (weights.has_tables()) {
       QUIRE_BASE_ISA::linear_row_tables(weights, inputs, rows, results, out_stride);
-    } else if (weights.activations.rounds()) {
+    } else if (weights.activations.rounds_rows()) {
       const RoundedRows rounded(weights, inputs, rows);
       multiply_rows(weights, {inputs, rows, &rounded}, results, out_stride);
     } else {

@@ -76,7 +76,7 @@ inline void add_part(const QuantizedTile& tile, const int32_t (&dots)[tile_rows]
 #pragma GCC unroll 16
   for (int m = 0; m < rows; ++m) {
     const I32 dot{load_bytes(reinterpret_cast<const uint8_t*>(dots[m]))};
-    sums[m] = fma(to_float(dot), scale * set1(a[m].scale), sums[m]);
+    sums[m] = fma(to_float(dot), scale * set1(a[m].scale[half]), sums[m]);
   }
   if (!tile.offsets_begin) return;
   const F32 offset = load(scales + tile.offsets_begin / static_cast<int64_t>(sizeof(float)));

@@ -364,6 +364,8 @@ class ModelBuilder:
         made: Weight = matrix
         if isinstance(matrix, HostTensor) and scheme is not None:
             made = quantize(matrix, scheme, self.backend.threads)
+        if isinstance(matrix, QuantizedTensor) and self._plan.own_activations:
+            made = replace(matrix, activations=None)
         self._count(made.name, None if isinstance(made, HostTensor) else made.form)
         return made
 

@@ -288,7 +288,7 @@ def _modelopt(fields: ConfigFields) -> StoredQuantization:
     bytes_of = WholeBytes(
         "F8_E4M3", parts=frozenset(("weight", "weight_scale", "input_scale", *of_kv))
     )
-    whole: WeightFormat = RoundedInputs(bytes_of, ActivationScheme("e4m3"), is_stored=True)
+    whole: WeightFormat = RoundedInputs(bytes_of, ActivationScheme("e4m3"), "input_scale")
     if algorithm == "NVFP4":
         names = ("weight", "weight_scale", "weight_scale_2", "input_scale", *of_kv)
         whole = FourBitFloats(

@@ -191,6 +191,11 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
         rounded = round_rows(weight.activations, x)
         codes[:, :columns], factors = rounded.codes, rounded.factors
         scales = np.ones_like(scales)
+        if weight.activations.codes == "e2m1":  # integers, and factors within the sum
+            codes[:, :columns], together = 2 * rounded.codes, rounded.group_size
+            missing = weights.shape[1] // together - rounded.factors.shape[1]
+            scales = np.pad(rounded.factors / 2, ((0, 0), (0, missing)))
+            factors = np.ones((len(x), 1), np.float32)
     group_scales = weight.scale_numbers()
 
     def add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:

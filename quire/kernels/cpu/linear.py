@@ -220,8 +220,15 @@ def _allocate(
     packed = native.PackedQuantizedWeights(columns, num_rows, layout, exact_activations, mapped)
     scheme = form.activations
     if scheme is not None and not exact_activations:
-        numbers = (scheme.scale, scheme.zero, scheme.has_zeros, scheme.threshold)
-        packed.set_activations(CODES[scheme.codes], scheme.group_size, *numbers)
+        packed.set_activations(
+            CODES[scheme.codes],
+            scheme.group_size,
+            scheme.scale,
+            scheme.zero,
+            scheme.has_zeros,
+            scheme.threshold,
+            scheme.has_power_factors,
+        )
     if form.vectors:
         vectors = VECTOR_CODES[form.vectors]
         packed.set_vectors(vectors.table(), vectors.step)
