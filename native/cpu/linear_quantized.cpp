@@ -7,6 +7,7 @@
 #include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_rows.h"
 #include "cpu/rounded_rows.h"
+#include "cpu/vector_tile.h"
 #include "cpu/whole_row_blocks.h"
 #include "include/kernels.h"
 #include "runtime/matrix_rows.h"
@@ -31,7 +32,7 @@ RunQuantizedTile tile_of_rows(int64_t wanted) {
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
 constexpr bool has_packed_tiles = F32::lanes >= 8;
 int64_t max_packed_tiles(const QuantizedWeights& weights) {
-  if (weights.has_vectors()) return 0;
+  if (weights.has_vectors()) return has_vector_tiles ? 1 : 0;
   const bool one_plane = 8 % weights.bits == 0;
   return has_packed_tiles ? packed_tiles_of_planes[one_plane ? 0 : 1] : 0;
 }
@@ -42,6 +43,7 @@ struct TileKind {
   bool has_book, is_small_book;
   ScalePlace scales;
   bool packed;  // codes, as they lie in a panel
+  VectorForm vectors;
 };
 
 constexpr int32_t wide_book_zero = 128;
@@ -138,12 +140,25 @@ RunQuantizedTile tile_of_scales_in_place(const TileKind& kind, int64_t rows) {
 #endif
 }
 
+RunQuantizedTile tile_of_vectors(const TileKind& kind, int64_t rows) {
+  RunQuantizedTile run = nullptr;
+  if constexpr (has_vector_tiles)
+    with_form(kind.vectors, [&](auto constant) {
+      constexpr VectorForm form = decltype(constant)::form;
+      constexpr bool halves = vector_layout(form).group_size < record_inputs;
+      constexpr Grouping grouping = halves ? Grouping::halves : Grouping::records;
+      run = tile_of_rows<VectorCodes<form>, grouping, DirectScales<float>>(rows);
+    });
+  return run;
+}
+
 template <Grouping grouping>
 RunQuantizedTile tile_of_kind(const TileKind& kind, int64_t rows) {
   return kind.packed ? tile_of_packed<grouping>(kind, rows) : tile_of_bytes<grouping>(kind, rows);
 }
 
 RunQuantizedTile quantized_tile_of(Grouping grouping, const TileKind& kind, int64_t rows) {
+  if (kind.packed && kind.vectors != VectorForm::none) return tile_of_vectors(kind, rows);
   if (kind.scales != ScalePlace::unpacked) return tile_of_scales_in_place(kind, rows);
   switch (grouping) {
     case Grouping::halves:
@@ -176,10 +191,10 @@ class IntegerBlocks {
     const Tiles& tiles = activations.tiles();
     least_rows_ = tiles.num_rows / tiles.count;
     for (int more = 0; more < 2; ++more)
-      run_[more] = quantized_tile_of(
-          grouping_of(weights),
-          {weights.bits, weights.has_book, is_small_book(weights), scales_, packed_},
-          least_rows_ + more);
+      run_[more] = quantized_tile_of(grouping_of(weights),
+                                     {weights.bits, weights.has_book, is_small_book(weights),
+                                      scales_, packed_, weights.vectors},
+                                     least_rows_ + more);
   }
 
   static Format format(const QuantizedWeights& weights) {
@@ -193,6 +208,8 @@ class IntegerBlocks {
     QuantizedTile tile{};
     tile.codes = packed_ ? packed_codes(span) : unpacked_codes(span);
     tile.book = book_;
+    tile.vectors = weights_.vector_table;
+    tile.zero = weights_.zero;
     tile.groups = span.records;
     tile.joined = activations_.format().groups_together;
     tile.first = place.index == 0;

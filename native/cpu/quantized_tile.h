@@ -159,6 +159,8 @@ struct QuantizedTile {
   const ActivationGroup* activations;  // [group][row]
   const uint8_t* codes;                // of the first record, as the tile's Codes take them
   const uint8_t* book;                 // what BookCodes look up, or null
+  const VectorTable* vectors;          // what VectorCodes look up, or null
+  int32_t zero;                        // of their codes
   // Scales of the first record as Scales take them, [half][32 outputs], and how many bytes further
   // its offsets are; 0 where there are none.
   const char* lines;
@@ -259,13 +261,14 @@ struct AskingCodes {
 };
 
 // How a tile takes its codes and asks for those ahead: all of a group's at once, or word by word.
+// begin_group(tile, record) comes before each record.
 template <class Codes>
 struct CodeReader {
   Codes codes;
   const char* ahead;
   CodeReader(const QuantizedTile& tile, bool asks)
       : codes(CodesOf<Codes>::of(tile)), ahead(asks ? tile.ahead : nullptr) {}
-  void begin_group(const QuantizedTile& tile) {
+  void begin_group(const QuantizedTile& tile, const uint8_t*) {
     if (!ahead) return;
     for (int64_t i = 0; i < tile.ahead_bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
     ahead += tile.ahead_bytes;
@@ -277,7 +280,7 @@ struct CodeReader<AskingCodes<Codes>> {
   AskingCodes<Codes> codes;
   CodeReader(const QuantizedTile& tile, bool)
       : codes{CodesOf<Codes>::of(tile), tile.ahead, tile.ahead_bytes / 8} {}
-  void begin_group(const QuantizedTile&) {}
+  void begin_group(const QuantizedTile&, const uint8_t*) {}
   void end_group(const QuantizedTile& tile) {
     codes.ahead += tile.ahead_bytes;
     __builtin_prefetch(codes.ahead - 1, 0, asked_cache);  // bytes that words leave over
@@ -313,7 +316,7 @@ void run_quantized_tile(const QuantizedTile& tile) {
     };
     int64_t records = 1;
     for (int64_t group = 0; group < tile.groups; group += records) {
-      reader.begin_group(tile);
+      reader.begin_group(tile, record.codes);
       if constexpr (joins) records = smaller(tile.joined, tile.groups - group);
 #pragma GCC unroll 2
       for (int half = 0; half < halves; ++half) {
@@ -327,7 +330,7 @@ void run_quantized_tile(const QuantizedTile& tile) {
                                                dots);
         for (int64_t i = 1; joins && i < records; ++i) {  // their lines are all the same
           end_record();
-          reader.begin_group(tile);
+          reader.begin_group(tile, record.codes);
           dot_words<Codes, rows, vectors, words>(reader.codes, record.codes, 0, part / F32::lanes,
                                                  inputs, sizeof(*a), dots);
         }
