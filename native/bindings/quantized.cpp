@@ -13,11 +13,11 @@ namespace {
 struct Form {
   int64_t group_size;
   int bits, zero, scale_dtype, scale_form, zero_form, row_form, run_shift, vectors;
-  int64_t num_runs;
+  int64_t num_runs, stages, input_base, output_base;
   bool has_offsets, float_codes, has_input_order;
 
   explicit Form(nb::tuple from) {
-    if (from.size() != 13) throw std::invalid_argument("[linear] a layout has 13 parts.");
+    if (from.size() != 16) throw std::invalid_argument("[linear] a layout has 16 parts.");
     group_size = nb::cast<int64_t>(from[0]);
     int* const numbers[] = {&bits, &zero, &scale_dtype, &scale_form, &zero_form, &row_form};
     bool* const flags[] = {&has_offsets, &float_codes, &has_input_order};
@@ -26,6 +26,8 @@ struct Form {
     run_shift = nb::cast<int>(from[10]);
     num_runs = nb::cast<int64_t>(from[11]);
     vectors = nb::cast<int>(from[12]);
+    int64_t* const rotation[] = {&stages, &input_base, &output_base};
+    for (size_t i = 0; i < 3; ++i) *rotation[i] = nb::cast<int64_t>(from[13 + i]);
   }
 
   bool is_known() const {
@@ -35,6 +37,8 @@ struct Form {
     const bool half = static_cast<DType>(scale_dtype) == DType::float16;
     if (bits < 2 || bits > 8 || bits == 7 || group_size < 16) return false;
     if (group_size != 16 && group_size % 32 != 0) return false;
+    if (is_lattice()) return is_known_lattice();
+    if (stages != 0) return false;
     if (vectors != 0 || scales == ScaleForm::odd) return is_known_vectors();
     if (scale_form < 0 || scale_form > 5 || zero_form < 0 || zero_form > 2) return false;
     if (row_form < 0 || row_form > 2) return false;
@@ -48,14 +52,24 @@ struct Form {
     return !(row_form != 0 && (two_levels || has_offsets)) && (!float_codes || bits == 8);
   }
 
+  bool is_lattice() const { return vectors == static_cast<int>(VectorForm::e8p); }
+
  private:
   bool is_known_vectors() const {
     if (vectors < 1 || vectors >= num_vector_forms) return false;
-    return static_cast<ScaleForm>(scale_form) == ScaleForm::odd && num_runs == 0 &&
-           !has_input_order && static_cast<DType>(scale_dtype) == DType::float16 &&
-           zero_form == 0 && row_form == 0 && !has_offsets && !float_codes &&
-           (bits == 5 || bits == 8) && zero == 1 << (bits - 1) &&
-           group_size == vector_layouts[vectors].group_size;
+    return static_cast<ScaleForm>(scale_form) == ScaleForm::odd && have_only_scales() &&
+           static_cast<DType>(scale_dtype) == DType::float16 && (bits == 5 || bits == 8) &&
+           zero == 1 << (bits - 1) && group_size == vector_layouts[vectors].group_size;
+  }
+  bool is_known_lattice() const {
+    return static_cast<ScaleForm>(scale_form) == ScaleForm::direct && have_only_scales() &&
+           static_cast<DType>(scale_dtype) == DType::float32 && bits == 5 && zero == 16 &&
+           group_size % 32 == 0 && stages >= 1 && stages <= 2 && input_base >= 1 &&
+           input_base <= 255 && output_base >= 1 && output_base <= 255;
+  }
+  bool have_only_scales() const {
+    return num_runs == 0 && !has_input_order && zero_form == 0 && row_form == 0 && !has_offsets &&
+           !float_codes;
   }
 };
 
@@ -70,6 +84,7 @@ class PackedQuantizedWeights : public PackedWeights {
     weights_.in_features = in_features;
     weights_.out_features = out_features;
     weights_.group_size = form.group_size;
+    if (form.is_lattice()) use_rotation(form);
     weights_.bits = form.bits;
     weights_.zero = form.zero;
     weights_.scale_dtype = static_cast<DType>(form.scale_dtype);
@@ -79,7 +94,7 @@ class PackedQuantizedWeights : public PackedWeights {
     weights_.row_scales = static_cast<RowForm>(form.row_form);
     weights_.float_codes = form.float_codes;
     weights_.vectors = static_cast<VectorForm>(form.vectors);
-    if (weights_.has_vectors() && in_features % QuantizedWeights::super_inputs)
+    if (weights_.scale_form == ScaleForm::odd && in_features % QuantizedWeights::super_inputs)
       throw std::invalid_argument("[linear] vectors need a multiple of 256 inputs.");
     static const uint8_t zeros[2048 * 8] = {};  // until set_vectors: as large as any table
     weights_.vector_table = zeros;
@@ -88,12 +103,44 @@ class PackedQuantizedWeights : public PackedWeights {
     NestedScales& nested = weights_.nested;
     nested.run_shift = form.run_shift;
     nested.num_runs = form.num_runs;
-    weights_.data = place(weights_.bytes() + nested.bytes() + order_bytes, mapped);
+    const int64_t rotation_bytes = weights_.rotation.floats(out_features) * 4;
+    weights_.data = place(weights_.bytes() + nested.bytes() + order_bytes + rotation_bytes, mapped);
     char* tail = weights_.data + weights_.bytes();
     nested.runs = reinterpret_cast<const NestedScales::Run*>(tail);
     nested.table = reinterpret_cast<const float*>(nested.runs + nested.num_runs);
     if (form.has_input_order)
       weights_.input_order = reinterpret_cast<int32_t*>(tail + nested.bytes());
+    if (weights_.is_rotated()) place_rotation(reinterpret_cast<const float*>(tail));
+  }
+
+  // Factors of inputs and outputs, and the matrices of both rotations.
+  void set_rotation(nb::handle input_factors, nb::handle output_factors, nb::handle input_matrix,
+                    nb::handle output_matrix) {
+    const Rotation& rotation = weights_.rotation;
+    if (!weights_.is_rotated())
+      throw std::invalid_argument("[linear] a rotation must be in the layout.");
+    const auto copy = [](nb::handle from, const float* to, int64_t size) {
+      std::memcpy(const_cast<float*>(to), Input<float>(from, size),
+                  static_cast<size_t>(size) * sizeof(float));
+    };
+    copy(input_factors, rotation.input_factors, rotation.in_features);
+    copy(output_factors, rotation.output_factors, weights_.out_features);
+    copy(input_matrix, rotation.input_matrix, rotation.input_base * rotation.input_base);
+    copy(output_matrix, rotation.output_matrix, rotation.output_base * rotation.output_base);
+  }
+
+  // Codes (stages, out_features, in_features / 8) with signs in the order of inputs, and the scales
+  // of rows in each stage, (out_features, stages).
+  void pack_lattice(nb::handle codes, nb::handle scales) {
+    const Rotation& rotation = weights_.rotation;
+    if (!weights_.is_rotated())
+      throw std::invalid_argument("[linear] lattice codes must be in the layout.");
+    check_rows(0, weights_.out_features);
+    const int64_t rows = weights_.out_features;
+    const Input<uint16_t> numbers(codes, rotation.stages * rows * (rotation.in_features / 8));
+    const Input<float> factors(scales, rows * rotation.stages);
+    nb::gil_scoped_release release;
+    kernels().pack_lattice(weights_, numbers, factors);
   }
 
   // A permutation of the inputs, checked by kernels/quantized_tensor.py.
@@ -202,6 +249,35 @@ class PackedQuantizedWeights : public PackedWeights {
     kernels().pack_gguf_vectors(weights_, {vectors, rows, first_row, num_rows});
   }
 
+  // Of a layout of that form, whose in_features are those that are given.
+  void use_rotation(const Form& form) {
+    Rotation& rotation = weights_.rotation;
+    const int64_t inputs = weights_.in_features, outputs = weights_.out_features;
+    const auto splits = [](int64_t size, int64_t base) {
+      const int64_t power = size / base;
+      return power * base == size && (power & (power - 1)) == 0;
+    };
+    if (inputs % 8 != 0 || form.group_size != ceil_to_record(inputs) ||
+        !splits(inputs, form.input_base) || !splits(outputs, form.output_base))
+      throw std::invalid_argument("[linear] no such rotation of inputs and outputs.");
+    rotation.in_features = inputs;
+    rotation.stages = form.stages;
+    rotation.input_base = form.input_base;
+    rotation.output_base = form.output_base;
+    weights_.in_features = form.stages * form.group_size;
+  }
+  static int64_t ceil_to_record(int64_t inputs) {
+    constexpr int64_t record = QuantizedWeights::record_inputs;
+    return (inputs + record - 1) / record * record;
+  }
+  void place_rotation(const float* from) {
+    Rotation& rotation = weights_.rotation;
+    rotation.input_factors = from;
+    rotation.output_factors = from + rotation.in_features;
+    rotation.input_matrix = rotation.output_factors + weights_.out_features;
+    rotation.output_matrix = rotation.input_matrix + rotation.input_base * rotation.input_base;
+  }
+
   // The same bytes for all matrices that have them, so that they stay in the caches. Needs the GIL.
   static const uint8_t* vector_table(std::vector<uint8_t> codes) {
     static std::set<std::vector<uint8_t>> tables;
@@ -230,6 +306,8 @@ void bind_quantized(nb::module_& m) {
       .def("set_book", &PackedQuantizedWeights::set_book)
       .def("set_vectors", &PackedQuantizedWeights::set_vectors)
       .def("set_input_order", &PackedQuantizedWeights::set_input_order)
+      .def("set_rotation", &PackedQuantizedWeights::set_rotation)
+      .def("pack_lattice", &PackedQuantizedWeights::pack_lattice)
       .def("set_nested", &PackedQuantizedWeights::set_nested)
       .def("pack", &PackedQuantizedWeights::pack, nb::arg(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),

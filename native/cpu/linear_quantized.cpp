@@ -5,6 +5,7 @@
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_rows.h"
+#include "cpu/rotation.h"
 #include "include/kernels.h"
 #include "runtime/matrix_rows.h"
 
@@ -379,21 +380,43 @@ void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows,
                few ? Claim::run : Claim::one);
 }
 
+// Rows of at most max_rows_at_once.
+void multiply_rows(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
+                   int64_t out_stride) {
+  if (weights.multiplies_floats())
+    multiply<FloatBlocks>(weights, x, num_rows, out, out_stride);
+  else if (are_many(weights, num_rows))
+    multiply<ManyRowsBlocks>(weights, x, num_rows, out, out_stride);
+  else
+    multiply<IntegerBlocks>(weights, x, num_rows, out, out_stride);
+}
+
+// The same of rows that are rotated before and after.
+void multiply_rotated(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
+                      int64_t out_stride) {
+  QuantizedWeights inner = weights;
+  inner.bias = nullptr;  // added after the rotation
+  const int64_t given = weights.given_inputs(), taken = weights.in_features;
+  auto* rows = static_cast<float*>(
+      scratch(Slot::rotated, static_cast<size_t>(num_rows * taken) * sizeof(float)));
+  rotate_rows(num_rows, given,
+              [&](int64_t row) { rotate_inputs(weights, x + row * given, rows + row * taken); });
+  multiply_rows(inner, rows, num_rows, out, out_stride);
+  rotate_rows(num_rows, weights.out_features,
+              [&](int64_t row) { rotate_outputs(weights, out + row * out_stride); });
+}
+
 }  // namespace
 
 void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
                       int64_t out_stride) {
   const int64_t passes = ceil_div(num_rows, max_rows_at_once);
+  const auto multiply_pass = weights.is_rotated() ? multiply_rotated : multiply_rows;
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t row = pass * num_rows / passes;
     const int64_t rows = (pass + 1) * num_rows / passes - row;
-    const float* inputs = x + row * weights.in_features;
-    if (weights.multiplies_floats())
-      multiply<FloatBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
-    else if (are_many(weights, rows))
-      multiply<ManyRowsBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
-    else
-      multiply<IntegerBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
+    multiply_pass(weights, x + row * weights.given_inputs(), rows, out + row * out_stride,
+                  out_stride);
   }
 }
 

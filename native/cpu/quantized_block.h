@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/quantized_codes.h"
+#include "cpu/quantized_lattice.h"
 #include "cpu/quantized_vectors.h"
 #include "simd/e4m3.h"
 
@@ -275,7 +276,9 @@ inline void read_codes(const QuantizedWeights& weights, const RecordSpan& span, 
   for (int64_t i = 0; i < span.records; ++i, out += record_codes) {
     const auto* record =
         reinterpret_cast<const uint8_t*>(span.panel + map.codes_of(span.first + i));
-    if (weights.has_vectors())
+    if (weights.vectors == VectorForm::e8p)
+      unpack_lattice(weights, record, out);
+    else if (weights.has_vectors())
       unpack_vectors(weights, record, out);
     else
       unpack_record(weights.bits, record, out);

@@ -175,6 +175,7 @@ inline void unpack_vectors(const QuantizedWeights& weights, const uint8_t* recor
   const uint8_t* table = weights.vector_table;
   switch (weights.vectors) {
     case VectorForm::none:
+    case VectorForm::e8p:  // cpu/quantized_lattice.h
       return;
     case VectorForm::iq1_s:
       return expand_record<VectorForm::iq1_s>(table, weights.zero, record, codes);

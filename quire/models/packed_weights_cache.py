@@ -31,7 +31,7 @@ from quire.core.errors import ConfigError
 from quire.kernels.backend import Backend
 from quire.kernels.nested_scales import NestedForm
 from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.kernels.quantized_tensor import QuantizedForm, RotationForm
 
 log = logging.getLogger(__name__)
 
@@ -300,9 +300,10 @@ def _parts(table: dict[str, list[dict[str, Any]]]) -> list[tuple[str, dict[str, 
 def _form(fields: dict[str, Any] | None) -> QuantizedForm | None:
     if fields is None:
         return None
-    book, nested = fields["code_book"], fields["nested"]
+    book, nested, rotation = fields["code_book"], fields["nested"], fields["rotation"]
     made = {
         "code_book": None if book is None else tuple(book),
         "nested": None if nested is None else NestedForm(tuple(nested["table"]), nested["run"]),
+        "rotation": None if rotation is None else RotationForm(**rotation),
     }
     return QuantizedForm(**{**fields, **made})

@@ -124,15 +124,25 @@ class _Sizes:
     dtype: str | None
 
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> int:
-        """Return what a linear takes: neighbours that are held alike are packed as one."""
+        """Return what a linear takes: neighbours that are held alike are packed as one.
+
+        Matrices that are rotated are each packed alone.
+        """
         forms = [self._form(module, weights.columns, scheme) for module in weights.modules]
         stored = {form for form in forms if isinstance(form, str)}
         dtype = self.dtype or (stored.pop() if len(stored) == 1 else "float32")
         total = 4 * sum(weights.rows) if weights.bias else 0
         held = [None if isinstance(form, str) else form for form in forms]
-        pairs = zip(held, weights.rows, strict=True)
-        for form, run in groupby(pairs, key=lambda pair: pair[0]):
-            rows = sum(number for _, number in run)
+        matrices = zip(range(len(held)), held, weights.rows, strict=True)
+
+        def alike(
+            matrix: tuple[int, QuantizedForm | None, int],
+        ) -> tuple[QuantizedForm | None, int | None]:
+            number, form, _ = matrix
+            return form, number if form is not None and form.rotation is not None else None
+
+        for (form, _), run in groupby(matrices, key=alike):
+            rows = sum(number for _, _, number in run)
             if form is None:
                 total += float_bytes(rows, weights.columns, DTYPE_BYTES[dtype])
             else:

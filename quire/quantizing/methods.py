@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+BITS = (2, 3, 4, 8)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
@@ -24,6 +26,7 @@ class Method:
         asks_inputs: It looks at calibration text, whatever its settings.
         scales_columns: It scales a layer's matrices before they are rounded.
         without_inputs: The method of a matrix that saw too few inputs.
+        bits: Of a code, those that may be asked for.
     """
 
     about: str
@@ -33,6 +36,7 @@ class Method:
     asks_inputs: bool = False
     scales_columns: bool = False
     without_inputs: str = ""
+    bits: tuple[int, ...] = BITS
 
 
 INTEGERS = {"bits": 4, "group_size": 128, "symmetric": True}
@@ -100,6 +104,14 @@ METHODS: dict[str, Method] = {
         about="fits zeros to what most weights leave over",
         settings={"bits": 4, "group_size": 64},
         formats=("hqq",),
+    ),
+    "quip": Method(
+        about="(QuIP#) rotates matrices and rounds eight columns at a time to a lattice",
+        settings={"bits": 2, "damping": 0.01},
+        fixed={"group_size": -1},
+        formats=("quip",),
+        asks_inputs=True,
+        bits=(2, 4),
     ),
 }
 

@@ -12,9 +12,7 @@ from typing import Any
 from quire.core.errors import ConfigError
 from quire.quantization.producers.float8 import SCALES
 from quire.quantization.producers.integer_grid import IntegerGrid
-from quire.quantizing.methods import METHODS, Method, methods_with
-
-BITS = (2, 3, 4, 8)
+from quire.quantizing.methods import BITS, METHODS, Method, methods_with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +25,7 @@ class Scheme:
         group_size: Inputs that share a scale, 16 or a multiple of 32; -1 for all of a row.
         symmetric: Without zeros of groups.
         act_order: GPTQ takes inputs by their size.
-        damping: Of GPTQ, as a share of the mean square of the inputs.
+        damping: Of GPTQ and QuIP#, as a share of the mean square of the inputs.
         scales: Of FP8: which weights share one, a row (``channel``), all (``tensor``) or a
             ``block`` of 128 x 128.
         static_inputs: Of FP8: one scale of all inputs of a matrix, seen in calibration text.
@@ -59,8 +57,9 @@ class Scheme:
                 assert value == method.fixed[name], (self.method, name, value)
             elif name not in method.settings and value != DEFAULTS[name]:
                 raise _refuse_setting(name, self.method)
-        if self.bits not in BITS:
-            raise _refuse("bits", f"be one of {_listed(BITS)}", self.bits)
+        if self.bits not in method.bits:
+            whose = "" if method.bits == BITS else f" with --method {self.method}"
+            raise _refuse("bits", f"be one of {_listed(method.bits)}{whose}", self.bits)
         size = self.group_size
         if size != -1 and size != 16 and (size < 32 or size % 32):
             raise _refuse("group_size", "be 16, a multiple of 32, or -1 for whole rows", size)

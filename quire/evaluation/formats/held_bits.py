@@ -46,8 +46,12 @@ def formula_bits(form: QuantizedForm, rows: int, columns: int) -> float:
     ``bits + (scale + offset + zero) / group_size + super scales / 256``, a number for each row over
     the columns, and one for each column over the rows. A group has no more columns than the matrix.
     Of scales that are nested, a number for each run of them over its columns. Vectors have all of
-    theirs in the bytes of 256 columns.
+    theirs in the bytes of 256 columns; lattice codes, of 2 bits in each stage, have a scale in each
+    for a row, and all have what rotates them.
     """
+    if form.rotation is not None:
+        stages, tail = form.rotation.stages, form.rotation.tail_bytes(rows, columns)
+        return stages * (2 + 32 / columns) + 8 * tail / (rows * columns)
     if form.vectors:
         return 8 * VECTOR_CODES[form.vectors].row_bytes / SUPER_COLUMNS
     group = min(form.group_size, columns)
