@@ -30,7 +30,7 @@ QUANTIZED = {
     for method, bits in (("rtn", 4), ("gptq", 4), ("awq", 4), ("rtn", 3), ("gptq", 3))
 } | {
     method: ("--method", method)
-    for method in ("fp8", "nvfp4", "mxfp4", "nf4", "hqq", "smoothquant", "llm-int8")
+    for method in ("fp8", "nvfp4", "mxfp4", "nf4", "hqq", "smoothquant", "llm-int8", "quip")
 }
 #: Random weights need no calibration: speed alone is asked for.
 UNCALIBRATED = ("rtn-4", "rtn-3", "fp8", "nvfp4", "mxfp4", "nf4", "hqq", "llm-int8")

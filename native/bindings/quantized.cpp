@@ -14,10 +14,10 @@ struct Form {
   int64_t group_size;
   int bits, zero, scale_dtype, scale_form, zero_form, row_form, run_shift, vectors;
   int64_t num_runs, stages, input_base, output_base;
-  bool has_offsets, float_codes, has_input_order;
+  bool has_offsets, float_codes, has_input_order, has_code_sums;
 
   explicit Form(nb::tuple from) {
-    if (from.size() != 16) throw std::invalid_argument("[linear] a layout has 16 parts.");
+    if (from.size() != 17) throw std::invalid_argument("[linear] a layout has 17 parts.");
     group_size = nb::cast<int64_t>(from[0]);
     int* const numbers[] = {&bits, &zero, &scale_dtype, &scale_form, &zero_form, &row_form};
     bool* const flags[] = {&has_offsets, &float_codes, &has_input_order};
@@ -26,8 +26,9 @@ struct Form {
     run_shift = nb::cast<int>(from[10]);
     num_runs = nb::cast<int64_t>(from[11]);
     vectors = nb::cast<int>(from[12]);
+    has_code_sums = nb::cast<bool>(from[13]);
     int64_t* const rotation[] = {&stages, &input_base, &output_base};
-    for (size_t i = 0; i < 3; ++i) *rotation[i] = nb::cast<int64_t>(from[13 + i]);
+    for (size_t i = 0; i < 3; ++i) *rotation[i] = nb::cast<int64_t>(from[14 + i]);
   }
 
   bool is_known() const {
@@ -39,6 +40,7 @@ struct Form {
     if (group_size != 16 && group_size % 32 != 0) return false;
     if (is_lattice()) return is_known_lattice();
     if (stages != 0) return false;
+    if (has_code_sums && (row_form != 0 || scales != ScaleForm::direct)) return false;
     if (vectors != 0 || scales == ScaleForm::odd) return is_known_vectors();
     if (scale_form < 0 || scale_form > 5 || zero_form < 0 || zero_form > 2) return false;
     if (row_form < 0 || row_form > 2) return false;
@@ -68,8 +70,8 @@ struct Form {
            input_base <= 255 && output_base >= 1 && output_base <= 255;
   }
   bool have_only_scales() const {
-    return num_runs == 0 && !has_input_order && zero_form == 0 && row_form == 0 && !has_offsets &&
-           !float_codes;
+    return num_runs == 0 && !has_input_order && !has_code_sums && zero_form == 0 && row_form == 0 &&
+           !has_offsets && !float_codes;
   }
 };
 
@@ -99,6 +101,7 @@ class PackedQuantizedWeights : public PackedWeights {
     static const uint8_t zeros[2048 * 8] = {};  // until set_vectors: as large as any table
     weights_.vector_table = zeros;
     weights_.exact_activations = exact_activations;
+    weights_.has_code_sums = form.has_code_sums;
     const int64_t order_bytes = form.has_input_order ? in_features * 4 : 0;
     NestedScales& nested = weights_.nested;
     nested.run_shift = form.run_shift;
@@ -151,6 +154,18 @@ class PackedQuantizedWeights : public PackedWeights {
           "[linear] an input order names inputs, where the layout has one.");
     std::memcpy(const_cast<int32_t*>(weights_.input_order), inputs,
                 static_cast<size_t>(weights_.in_features) * sizeof(int32_t));
+  }
+
+  // How inputs are rounded: a rule that kernels/quantized_tensor.py has checked.
+  void set_activations(int codes, int64_t group_size, float scale, int zero, bool has_zeros,
+                       float threshold) {
+    const auto kind = static_cast<ActivationCodes>(codes);
+    if (codes < 1 || codes > 3 || group_size < 0 || group_size % 32 || !(scale >= 0) ||
+        zero < -128 || zero > 127)
+      throw std::invalid_argument("[linear] no such rule for inputs.");
+    weights_.activations = {kind, group_size, scale, zero, has_zeros, threshold};
+    if (kind == ActivationCodes::outliers && (!weights_.sums_whole_rows() || weights_.input_order))
+      throw std::invalid_argument("[linear] outliers need bytes of whole rows.");
   }
 
   // Numbers and offsets of the runs from `first` on, (runs, 2), and what the bytes of scales mean.
@@ -308,6 +323,7 @@ void bind_quantized(nb::module_& m) {
       .def("set_input_order", &PackedQuantizedWeights::set_input_order)
       .def("set_rotation", &PackedQuantizedWeights::set_rotation)
       .def("pack_lattice", &PackedQuantizedWeights::pack_lattice)
+      .def("set_activations", &PackedQuantizedWeights::set_activations)
       .def("set_nested", &PackedQuantizedWeights::set_nested)
       .def("pack", &PackedQuantizedWeights::pack, nb::arg(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),

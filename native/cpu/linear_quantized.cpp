@@ -6,6 +6,8 @@
 #include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_rows.h"
 #include "cpu/rotation.h"
+#include "cpu/rounded_rows.h"
+#include "cpu/whole_row_blocks.h"
 #include "include/kernels.h"
 #include "runtime/matrix_rows.h"
 
@@ -259,11 +261,13 @@ class IntegerBlocks {
 
 #if defined(QUIRE_MATRIX_TILES)
 using ManyRowsBlocks = MatrixBlocks;
+using ManyWholeRowBlocks = WholeRowMatrixBlocks;
 bool are_many(const QuantizedWeights& weights, int64_t rows) {
   return rows >= matrix_rows().quantized && fits_signed_bytes(weights);
 }
 #else
 using ManyRowsBlocks = IntegerBlocks;
+using ManyWholeRowBlocks = WholeRowBlocks;
 bool are_many(const QuantizedWeights&, int64_t) { return false; }
 #endif
 
@@ -349,12 +353,20 @@ class BlockWalk {
   bool few_;
 };
 
+// Rows of a call: as they are, and where the weights want them rounded, what they were rounded to.
+struct InputRows {
+  const float* x;
+  int64_t count;
+  const RoundedRows* rounded;
+};
+
 template <class Blocks>
-void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
+void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out,
               int64_t out_stride) {
+  const int64_t num_rows = rows.count;
   const Activations<typename Blocks::Format> activations(
-      {weights.in_features, weights.padded_inputs(), weights.input_order}, x, num_rows,
-      Blocks::format(weights));
+      {weights.in_features, weights.padded_inputs(), weights.input_order},
+      rows.rounded ? rows.rounded->codes() : rows.x, num_rows, Blocks::format(weights));
   const int64_t panels = panels_of_chunk(weights, num_rows);
   const bool few = num_rows <= 32;
   const auto multiply_chunk = [&](int64_t chunk) {
@@ -374,24 +386,24 @@ void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows,
                        data + (more ? next.panel : last) * panel_bytes, more ? next.block : 0},
                       sums + here.panel * panel_sums);
     }
+    if (rows.rounded) rows.rounded->finish(data, end - begin, sums);
     write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);
   };
   parallel_for(ceil_div(weights.num_panels(), panels), multiply_chunk,
                few ? Claim::run : Claim::one);
 }
 
-// Rows of at most max_rows_at_once.
-void multiply_rows(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
+void multiply_rows(const QuantizedWeights& weights, const InputRows& rows, float* out,
                    int64_t out_stride) {
-  if (weights.multiplies_floats())
-    multiply<FloatBlocks>(weights, x, num_rows, out, out_stride);
-  else if (are_many(weights, num_rows))
-    multiply<ManyRowsBlocks>(weights, x, num_rows, out, out_stride);
-  else
-    multiply<IntegerBlocks>(weights, x, num_rows, out, out_stride);
+  const bool whole = weights.sums_whole_rows(), many = are_many(weights, rows.count);
+  if (weights.multiplies_floats()) return multiply<FloatBlocks>(weights, rows, out, out_stride);
+  if (whole && many) return multiply<ManyWholeRowBlocks>(weights, rows, out, out_stride);
+  if (whole) return multiply<WholeRowBlocks>(weights, rows, out, out_stride);
+  if (many) return multiply<ManyRowsBlocks>(weights, rows, out, out_stride);
+  multiply<IntegerBlocks>(weights, rows, out, out_stride);
 }
 
-// The same of rows that are rotated before and after.
+// The same of rows that are rotated before and after; what rounds inputs is not for those.
 void multiply_rotated(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
                       int64_t out_stride) {
   QuantizedWeights inner = weights;
@@ -401,7 +413,7 @@ void multiply_rotated(const QuantizedWeights& weights, const float* x, int64_t n
       scratch(Slot::rotated, static_cast<size_t>(num_rows * taken) * sizeof(float)));
   rotate_rows(num_rows, given,
               [&](int64_t row) { rotate_inputs(weights, x + row * given, rows + row * taken); });
-  multiply_rows(inner, rows, num_rows, out, out_stride);
+  multiply_rows(inner, {rows, num_rows, nullptr}, out, out_stride);
   rotate_rows(num_rows, weights.out_features,
               [&](int64_t row) { rotate_outputs(weights, out + row * out_stride); });
 }
@@ -411,12 +423,19 @@ void multiply_rotated(const QuantizedWeights& weights, const float* x, int64_t n
 void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
                       int64_t out_stride) {
   const int64_t passes = ceil_div(num_rows, max_rows_at_once);
-  const auto multiply_pass = weights.is_rotated() ? multiply_rotated : multiply_rows;
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t row = pass * num_rows / passes;
     const int64_t rows = (pass + 1) * num_rows / passes - row;
-    multiply_pass(weights, x + row * weights.given_inputs(), rows, out + row * out_stride,
-                  out_stride);
+    const float* inputs = x + row * weights.given_inputs();
+    float* const results = out + row * out_stride;
+    if (weights.is_rotated()) {
+      multiply_rotated(weights, inputs, rows, results, out_stride);
+    } else if (weights.activations.rounds()) {
+      const RoundedRows rounded(weights, inputs, rows);
+      multiply_rows(weights, {inputs, rows, &rounded}, results, out_stride);
+    } else {
+      multiply_rows(weights, {inputs, rows, nullptr}, results, out_stride);
+    }
   }
 }
 

@@ -45,11 +45,13 @@ struct QuantizedFormat {
 
   int32_t zero;
   bool halves;
+  bool rounded;             // inputs are codes already
   int64_t groups_together;  // records that are joined
 
   QuantizedFormat(const QuantizedWeights& weights, int32_t zero)
       : zero(zero),
         halves(grouping_of(weights) == Grouping::halves),
+        rounded(weights.activations.rounds()),
         groups_together(weights.activation_inputs() / QuantizedWeights::record_inputs) {}
 
   void fill(const float* x, int64_t n, const Lines<Word>& lines) const {
@@ -66,9 +68,9 @@ struct QuantizedFormat {
     }
     const float most = max(highest);
     const bool silent = most < 1e-30f;  // 127 / most would be infinite
-    const F32 inverse = set1(silent ? 0.0f : 127.0f / most);
+    const F32 inverse = set1(rounded ? 1.0f : silent ? 0.0f : 127.0f / most);
     ActivationGroup group{};
-    group.scale = silent ? 0.0f : most / 127.0f;
+    group.scale = rounded ? 1.0f : silent ? 0.0f : most / 127.0f;
     if (bits(less(bad, one)) != all_lanes) group.scale += sum(bad);
     float sums[2] = {};
     for (int64_t i = lines.count - 1; i >= 0; --i) {  // the first has the sums of all in the end

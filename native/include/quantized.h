@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "include/activation_scheme.h"
 #include "include/types.h"
 #include "include/vectors.h"
 
@@ -74,7 +75,8 @@ struct Rotation {
 // where scales have two levels; the last one ends with its last record, but has all its lines.
 //
 //   header   [32 outputs] float, which scales are times or over; where there are row scales; or
-//            [32 outputs] int32, the places of rows' first scales, where these are nested
+//            [32 outputs] int32, the places of rows' first scales, where these are nested; or
+//            [32 outputs] int32, sums of codes less their zero, where activations have zeros
 //   scales   direct:     [group][32 outputs] of scale_dtype
 //            two levels: [group][32 outputs] bytes, then [32 outputs] float16
 //            odd:        the lines of include/vectors.h, then [32 outputs] float16
@@ -105,6 +107,8 @@ struct QuantizedWeights {
   bool has_book;
   bool float_codes;        // E4M3, of 8 bits
   bool exact_activations;  // multiply float32 activations with dequantized weights
+  bool has_code_sums;
+  ActivationScheme activations;  // not used with exact ones
   float book[16];
   int8_t book_codes[16];  // the book in steps of book_step, for quantized activations
   float book_step;
@@ -134,8 +138,19 @@ struct QuantizedWeights {
   }
   // Whether sums of activations have a part in a product: offsets, or zeros of groups.
   bool has_corrections() const { return has_offsets || zeros != ZeroForm::common; }
-  // Whether products are made of floats, whatever activations are: of codes that are no integers.
-  bool multiplies_floats() const { return exact_activations || float_codes; }
+  // Whether a product is one integer sum of bytes: rows of weights and of activations have one
+  // scale each.
+  bool sums_whole_rows() const {
+    return activations.is_bytes() && bits == 8 && group_size >= in_features && !float_codes &&
+           scale_form == ScaleForm::direct && zeros == ZeroForm::common && !has_offsets &&
+           row_scales == RowForm::none && activations.has_zeros == has_code_sums;
+  }
+  // Whether products are made of floats, whatever activations are: of codes that are no integers,
+  // or whose zeros no sum takes out.
+  bool multiplies_floats() const {
+    if (exact_activations || float_codes) return true;
+    return activations.is_bytes() && !sums_whole_rows() && (activations.has_zeros || bits == 8);
+  }
 
   bool is_rotated() const { return rotation.in_features != 0; }
   // Of the rows that are given, and looked at after their rotation.
@@ -183,7 +198,9 @@ struct QuantizedWeights {
     return offsets_begin();
   }
   int64_t unit_bytes() const { return codes_begin() + unit_records() * record_bytes(); }
-  bool has_header() const { return row_scales != RowForm::none || scale_form == ScaleForm::nested; }
+  bool has_header() const {
+    return row_scales != RowForm::none || scale_form == ScaleForm::nested || has_code_sums;
+  }
   int64_t header_bytes() const { return has_header() ? panel_width * 4 : 0; }
   int64_t panel_bytes() const {
     return header_bytes() + num_units() * codes_begin() + num_records() * record_bytes();

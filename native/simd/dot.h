@@ -4,8 +4,8 @@
 // for each lane. dot_words<Codes, rows, vectors, words>(codes, w, first, part, a, stride, sums)
 // adds to sums[row][vector] the products of words first .. first + words - 1 of a record at w:
 // vectors part .. part + vectors - 1 of a panel's width, as codes.load(w, word, vector) has them.
-// Activations of row m, from the first word on, are at a + m * stride and lie in -127..127. Exact
-// in every instruction set.
+// Activations of row m, from the first word on, are at a + m * stride and lie in -127..127, or -128
+// with weights that are not Range::byte. Exact in every instruction set.
 //
 // What the weights' bytes can be, Codes::range, decides how many products fit in 16 bits where
 // there is no instruction that sums four in 32.
@@ -15,7 +15,7 @@
 
 namespace quire::QUIRE_ISA {
 
-enum class Range { below_16, below_64, byte };
+enum class Range { below_16, below_64, byte, full_byte };
 
 constexpr int word_bytes = 32 * 4;  // weights of one word of a panel
 
@@ -131,7 +131,7 @@ struct Word {
 constexpr int odd_inputs = 32;
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
 template <Range range>
-constexpr bool widens = range == Range::byte;
+constexpr bool widens = range >= Range::byte;
 inline void widen(const int8_t* a, int8_t* wide) {
   const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a));
   auto* out = reinterpret_cast<__m256i*>(wide);

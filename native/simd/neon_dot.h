@@ -76,7 +76,7 @@ constexpr int byte_zero = 128;
 template <class Codes>
 inline Bytes load_factors(const Codes& codes, const uint8_t* w, int word, int vector) {
   const Bytes bytes = codes.load(w, word, vector);
-  if constexpr (byte_zero != 0 && Codes::range == Range::byte) return bytes ^ set1_byte(byte_zero);
+  if constexpr (byte_zero != 0 && Codes::range >= Range::byte) return bytes ^ set1_byte(byte_zero);
   return bytes;
 }
 
@@ -199,11 +199,13 @@ inline I32 repeat_dots(Bytes a, int64_t rounds) {
   return total;
 }
 
-// Words whose products, of magnitude 127 times 15, 63 or 128 at most, fit in 16 bits together.
+// Words whose products, of magnitude 128 times 15, 63 or 128 at most, fit in 16 bits together;
+// those of Range::byte are 127 times 128.
 template <Range range>
 constexpr int words_in_16_bits = range == Range::below_16   ? 8
                                  : range == Range::below_64 ? 4
-                                                            : 2;
+                                 : range == Range::byte     ? 2
+                                                            : 1;
 
 template <class Codes, int rows, int vectors, int words>
 inline void dot_words(const Codes& codes, const uint8_t* w, int first, int part, const int8_t* a,

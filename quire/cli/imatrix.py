@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from quire.cli.calibration import calibration_samples
 from quire.core.errors import ConfigError
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -42,12 +41,16 @@ def imatrix(
     from quire.llm.stage_bar import stage_bar
     from quire.models.hub import resolve_model
     from quire.models.importance_matrix import ImportanceMatrix, write_importance_matrix
+    from quire.quantizing.calibration import Calibration, calibration_samples
     from quire.quantizing.importance import collect_importance
 
     folder = resolve_model(model)
     if folder.is_file():
         raise ConfigError(f"[imatrix] MODEL must be a folder of safetensors; got file {folder}.")
-    chosen, dataset = calibration_samples(folder, "imatrix", calibration, samples, sample_length)
+    wanted = Calibration(
+        text=calibration, count=samples, length=sample_length, where="[imatrix] --calibration"
+    )
+    chosen, dataset = calibration_samples(folder, wanted, _tell)
     backend = create_backend("cpu", threads=threads or read_machine().num_cores)
     entries = collect_importance(folder, chosen, backend, stage_bar)
     matrix = ImportanceMatrix(out, entries, dataset, len(chosen), max(map(len, chosen)))
@@ -56,3 +59,7 @@ def imatrix(
     except OSError as error:
         raise ConfigError(f"[imatrix] OUT must be writable; got {out}: {error.strerror}.") from None
     click.echo(f"{out}: {len(entries)} tensors, {dataset}")
+
+
+def _tell(notice: str) -> None:
+    click.echo(f"quire: {notice}", err=True)

@@ -8,9 +8,10 @@ A row of y depends on its row of x alone, bit for bit, whatever T and the number
 CPU: native/cpu/linear.cpp. On AVX512_BF16 x is rounded to bfloat16 where the weights are bfloat16;
 everywhere else the products are float32.
 
-Quantized matrices (``kernels/quantized_tensor.py``) stay as they are. Each row of x is rounded to 8
-bits in groups of 32 inputs (scale ``max|x| / 127``, to nearest even), unless ``exact_activations``:
-then they are multiplied as dequantized. CPU: native/cpu/linear_quantized.cpp.
+Quantized matrices (``kernels/quantized_tensor.py``) stay as they are. Each row of x is rounded as
+their ``activations`` say (``kernels/activation_scheme.py``), else to 8 bits in groups of 32 to 128
+inputs (scale ``max|x| / 127``, to nearest even), unless ``exact_activations``: then it is
+multiplied as it is. CPU: native/cpu/linear_quantized.cpp.
 """
 
 from __future__ import annotations

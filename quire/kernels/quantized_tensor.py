@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.activation_scheme import MAX_INTEGER_INPUTS, ActivationScheme
 from quire.kernels.nested_scales import HEADER_BYTES, NestedForm, NestedScales
 from quire.kernels.small_floats import E4M3, E8M0
 from quire.kernels.vector_codes import VECTOR_CODES
@@ -75,6 +76,7 @@ class QuantizedForm:
         vectors: A name of :data:`quire.kernels.vector_codes.VECTOR_CODES`, whose scale type is
             ``odd``, or ``E8P``; bits are those of a code that is looked up. Empty without vectors.
         rotation: Of a matrix of E8P; None for others.
+        activations: How inputs are rounded; None where a kernel may choose.
     """
 
     bits: int
@@ -90,6 +92,7 @@ class QuantizedForm:
     nested: NestedForm | None = None
     vectors: str = ""
     rotation: RotationForm | None = None
+    activations: ActivationScheme | None = None
 
     def __str__(self) -> str:
         if self.rotation is not None:
@@ -105,8 +108,20 @@ class QuantizedForm:
             *(["offsets"] if self.has_offsets else []),
             *([f"{self.zero_type} zeros"] if self.zero_type else []),
             *(["ordered inputs"] if self.has_input_order else []),
+            *([str(self.activations)] if self.activations else []),
         ]
         return ", ".join(parts)
+
+    @property
+    def has_code_sums(self) -> bool:
+        """Whether each row keeps the sum of its codes, less their zeros: inputs have zeros."""
+        return (
+            self.activations is not None
+            and self.activations.has_zeros
+            and self.bits == 8
+            and self.scale_type in ("float16", "float32")
+            and not (self.zero_type or self.has_offsets or self.row_form or self.float_codes)
+        )
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
         """Return the memory that a matrix takes when it is packed."""
@@ -125,7 +140,8 @@ class QuantizedForm:
             scales = groups * parts * {"float32": 4, "float16": 2}.get(self.scale_type, 1)
         if self.zero_type is not None:
             scales += groups * ZERO_BYTES[self.zero_type]
-        scales += HEADER_BYTES * (self.row_form is not None or self.nested is not None)
+        has_header = self.row_form is not None or self.nested is not None or self.has_code_sums
+        scales += HEADER_BYTES * has_header
         tail = 4 * columns * self.has_input_order
         if self.nested is not None:
             num_scales = rows * -(-columns // self.group_size)
@@ -151,12 +167,13 @@ class QuantizedTensor:
         super_offsets: The same for offsets.
         nibbles: Scales and offsets are int8 from 0 to 15, to be held in half a byte each.
         scale_type: What uint8 scales are, ``e4m3`` or ``e8m0``; else empty.
-        nested: What uint8 scales are in runs of theirs, or None.
         zeros: (N, G) uint8 or float16: each group's own zero, or None; ``zero`` is 0 then.
         row_scales: (N,) float32 that scales are times or over, or None.
         over_rows: Scales are over ``row_scales``, not times them.
         float_codes: Codes are E4M3, of 8 bits.
         input_order: (K,) int32: which input each column stands for, or None.
+        nested: What uint8 scales are in runs of theirs, or None.
+        activations: How inputs are rounded; None where a kernel may choose.
 
     Raises:
         UnsupportedInputError: The parts do not fit together.
@@ -180,6 +197,7 @@ class QuantizedTensor:
     float_codes: bool = False
     input_order: np.ndarray | None = None
     nested: NestedScales | None = None
+    activations: ActivationScheme | None = None
 
     def __post_init__(self) -> None:
         if self.bits not in CODE_BITS:
@@ -202,6 +220,22 @@ class QuantizedTensor:
             order.dtype != np.int32 or not np.array_equal(np.sort(order), np.arange(self.shape[1]))
         ):
             raise self._refuse(f"input_order must be 0..{self.shape[1] - 1} in some order", "other")
+        self._check_activations()
+
+    def _check_activations(self) -> None:
+        scheme = self.activations
+        if scheme is None:
+            return
+        if (scheme.codes == "e4m3") != self.float_codes or self.code_book is not None:
+            raise self._refuse("inputs must be rounded as the matrix is", scheme)
+        if scheme.codes != "e4m3" and self.shape[1] > MAX_INTEGER_INPUTS:
+            raise self._refuse(
+                f"rounded inputs must be at most {MAX_INTEGER_INPUTS}", self.shape[1]
+            )
+        whole = self.bits == 8 and self.group_size >= self.shape[1] and not self.scale_type
+        plain = self.offsets is None and self.zeros is None and self.input_order is None
+        if scheme.codes == "outliers" and not (whole and plain and self.row_scales is None):
+            raise self._refuse("outliers of inputs need 8 bits and a scale for each row", self.form)
 
     def _check_zeros(self) -> None:
         zeros, two_levels = self.zeros, self.super_scales is not None
@@ -278,6 +312,7 @@ class QuantizedTensor:
             float_codes=self.float_codes,
             has_input_order=self.input_order is not None,
             nested=None if self.nested is None else self.nested.form,
+            activations=self.activations,
         )
 
     @property

@@ -341,8 +341,12 @@ class ModelBuilder:
             self._quantized.total(),
             kept,
         )
-        for form, count in self._quantized.most_common():
-            log.info("%d matrices are held in %s", count, form)
+        # Stored scales of inputs make forms of matrices differ that read the same.
+        kinds: Counter[str] = Counter()
+        for form, count in self._quantized.items():
+            kinds[str(form)] += count
+        for kind, count in kinds.most_common():
+            log.info("%d matrices are held in %s", count, kind)
         fewest = min(form.bits for form in self._quantized)
         if self._plan.layers is not None and fewest < 4:
             log.warning(

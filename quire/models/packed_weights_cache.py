@@ -5,7 +5,7 @@ samples), how weights are held, and the version of the layouts. It is checked wh
 used: damaged files are made again. Packing itself is the backend's business.
 
 ```
-"QUIREPK3"  begin, size and checksum of the table (uint64 each)  padding to 4096
+"QUIREPK4"  begin, size and checksum of the table (uint64 each)  padding to 4096
 packed parts, each at a multiple of 4096
 table: JSON, the file's name and linear -> parts (shape, form, place, checksum)
 ```
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from quire.core.errors import ConfigError
+from quire.kernels.activation_scheme import ActivationScheme
 from quire.kernels.backend import Backend
 from quire.kernels.nested_scales import NestedForm
 from quire.kernels.packed_weights import PackedWeights
@@ -35,7 +36,7 @@ from quire.kernels.quantized_tensor import QuantizedForm, RotationForm
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"QUIREPK3"
+MAGIC = b"QUIREPK4"
 HEAD = struct.Struct("<8sQQQ")
 ALIGNMENT = 4096
 Checksums = Callable[[Any, Sequence[tuple[int, int]]], list[int]]
@@ -301,9 +302,11 @@ def _form(fields: dict[str, Any] | None) -> QuantizedForm | None:
     if fields is None:
         return None
     book, nested, rotation = fields["code_book"], fields["nested"], fields["rotation"]
+    rule = fields["activations"]
     made = {
         "code_book": None if book is None else tuple(book),
         "nested": None if nested is None else NestedForm(tuple(nested["table"]), nested["run"]),
         "rotation": None if rotation is None else RotationForm(**rotation),
+        "activations": None if rule is None else ActivationScheme(**rule),
     }
     return QuantizedForm(**{**fields, **made})

@@ -9,7 +9,13 @@ from fnmatch import translate
 from pathlib import Path
 
 from quire.core.errors import UnsupportedArchitectureError
+from quire.kernels.activation_scheme import ActivationScheme
 from quire.models.config_fields import ConfigFields, read_json
+from quire.models.input_rounding import (
+    with_e4m3_inputs,
+    with_outliers,
+    with_rounded_inputs,
+)
 from quire.quantization.formats import gptq
 from quire.quantization.formats.awq import AWQFormat
 from quire.quantization.formats.bitsandbytes import BitsAndBytesFormat, BytesOfBitsAndBytes
@@ -23,6 +29,7 @@ from quire.quantization.formats.compressed_tensors import (
 from quire.quantization.formats.gptq import GPTQFormat
 from quire.quantization.formats.hqq import PACKINGS, HQQFormat
 from quire.quantization.formats.quip import CODE_BOOKS, RESIDUAL_SCALE, QuipFormat
+from quire.quantization.formats.rounded_inputs import RoundedInputs
 from quire.quantization.formats.stored_matrix import WeightFormat
 from quire.quantization.formats.torchao import BITS as TORCHAO_BITS
 from quire.quantization.formats.torchao import TorchaoFormat
@@ -85,8 +92,6 @@ def read_quantization(path: Path) -> StoredQuantization | None:
     return _METHODS[method](fields)
 
 
-#: What becomes of activations, whatever a checkpoint asks for.
-OWN = "they stay in the engine's own precision"
 #: Where a configuration may say it.
 KEYS = ("quantization_config", "compression_config")
 #: Where NVIDIA's Model Optimizer has said it at first.
@@ -176,7 +181,9 @@ def _awq(fields: ConfigFields) -> StoredQuantization:
 
 def _bitsandbytes(fields: ConfigFields) -> StoredQuantization:
     in_bytes = fields.boolean("load_in_8bit", False)
-    whole = BytesOfBitsAndBytes() if in_bytes else BitsAndBytesFormat()
+    whole: WeightFormat = BitsAndBytesFormat()
+    if in_bytes:
+        whole = with_outliers(fields, BytesOfBitsAndBytes())
     return StoredQuantization("bitsandbytes", (whole,), lambda _: whole)
 
 
@@ -199,11 +206,11 @@ def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
         if group is None or weights is None:
             continue
         own = group.text("format", common)
+        made = _compressed_format(weights, own)
         inputs = group.object("input_activations")
         if inputs is not None:
-            kind = f"{inputs.integer('num_bits')}-bit {inputs.text('type', 'int')}"
-            notices.append(f"activations are not rounded to {kind} as {key} asks: {OWN}")
-        made = _compressed_format(weights, own)
+            made, notice = with_rounded_inputs(inputs, made, key)
+            notices += [notice] if notice else []
         targets += [(_target(group, "targets", name), made) for name in group.strings("targets")]
     if not targets:
         raise fields.error("config_groups", "must quantize weights")
@@ -267,12 +274,13 @@ def _fp8(fields: ConfigFields) -> StoredQuantization:
         marker=name,
         parts=frozenset(("weight", name, "input_scale")),
     )
+    made = with_e4m3_inputs(fields, whole)
     skipped = fields.strings("modules_to_not_convert")
 
     def format_of(module: str) -> WeightFormat | None:
-        return None if any(part in module for part in skipped) else whole
+        return None if any(part in module for part in skipped) else made
 
-    return StoredQuantization("fp8", (whole,), format_of)
+    return StoredQuantization("fp8", (made,), format_of)
 
 
 def _modelopt(fields: ConfigFields) -> StoredQuantization:
@@ -280,9 +288,10 @@ def _modelopt(fields: ConfigFields) -> StoredQuantization:
     if algorithm not in ("FP8", "NVFP4"):
         raise fields.error("quant_algo", "must be FP8 or NVFP4")
     of_kv = ("k_scale", "v_scale")
-    whole: WeightFormat = WholeBytes(
+    bytes_of = WholeBytes(
         "F8_E4M3", parts=frozenset(("weight", "weight_scale", "input_scale", *of_kv))
     )
+    whole: WeightFormat = RoundedInputs(bytes_of, ActivationScheme("e4m3"), is_stored=True)
     if algorithm == "NVFP4":
         names = ("weight", "weight_scale", "weight_scale_2", "input_scale", *of_kv)
         whole = FourBitFloats(

@@ -12,7 +12,8 @@ from quire.core.errors import WeightMismatchError
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.models.checkpoint import Checkpoint
-from quire.models.quantization_config import OWN, StoredQuantization
+from quire.models.input_rounding import OWN
+from quire.models.quantization_config import StoredQuantization
 from quire.models.safetensors_file import TensorEntry
 from quire.models.weight_names import WeightNames
 from quire.quantization.formats.stored_matrix import (
@@ -22,8 +23,7 @@ from quire.quantization.formats.stored_matrix import (
     WeightFormat,
 )
 
-#: Scales of activations and of the KV cache, such as ``self_attn.attn.k_scale``: no product of
-#: ours rounds either.
+#: Scales of activations and of the KV cache, such as ``self_attn.attn.k_scale``.
 OF_ACTIVATIONS = re.compile(r".*\.(input_scale|input_zero_point|input_global_scale)")
 OF_CACHE = re.compile(r".*\.self_attn\.(\w+\.)?(k|v|q|kv)_(scale|zero_point)")
 
@@ -77,9 +77,16 @@ class QuantizedCheckpoint:
                 "together."
             )
         taken = {name for entry in self._matrices.values() for name in entry.names}
-        self._activation_scales = {name for name in stored.names if OF_ACTIVATIONS.fullmatch(name)}
+        used = {
+            name
+            for entry in self._matrices.values()
+            if (rule := entry.form.activations) is not None and rule.scale
+            for name in entry.names
+        }
+        of_activations = {name for name in stored.names if OF_ACTIVATIONS.fullmatch(name)}
+        self._activation_scales = of_activations - used
         self._cache_scales = {name for name in stored.names if OF_CACHE.fullmatch(name)}
-        self._plain = stored.names - taken - self._activation_scales - self._cache_scales
+        self._plain = stored.names - taken - of_activations - self._cache_scales
 
     @property
     def path(self) -> Path:

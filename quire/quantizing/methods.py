@@ -46,14 +46,20 @@ METHODS: dict[str, Method] = {
     "rtn": Method(about="rounds", settings=INTEGERS, formats=INTEGER_FORMATS),
     "gptq": Method(
         about="lets columns make up for the errors of others",
-        settings={**INTEGERS, "act_order": False, "damping": 0.01},
+        settings={
+            **INTEGERS,
+            "act_order": False,
+            "group_aware": False,
+            "true_sequential": False,
+            "damping": 0.01,
+        },
         formats=INTEGER_FORMATS,
         asks_inputs=True,
         without_inputs="rtn",
     ),
     "awq": Method(
         about="scales columns with large inputs",
-        settings=INTEGERS,
+        settings={**INTEGERS, "duo_scaling": False, "clip": True},
         formats=("awq", "gptq", "compressed-tensors"),
         asks_inputs=True,
         scales_columns=True,
@@ -96,6 +102,12 @@ METHODS: dict[str, Method] = {
     ),
     "nf4": Method(
         about="rounds to quantiles of the normal distribution",
+        settings={"double_quant": True},
+        fixed={"bits": 4, "group_size": 64},
+        formats=("bitsandbytes",),
+    ),
+    "fp4": Method(
+        about="to floats of 4 bits as bitsandbytes has them",
         settings={"double_quant": True},
         fixed={"bits": 4, "group_size": 64},
         formats=("bitsandbytes",),

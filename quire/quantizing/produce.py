@@ -18,7 +18,7 @@ from quire.quantization.producers.float4 import global_factor, quantize_mxfp4, q
 from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.half_quadratic import quantize_hqq
-from quire.quantization.producers.normal_float import quantize_nf4
+from quire.quantization.producers.normal_float import quantize_fp4, quantize_nf4
 from quire.quantization.producers.quip import quantize_quip, rotate_inputs
 from quire.quantization.producers.round_to_nearest import quantize_rtn
 from quire.quantization.producers.whole_bytes import quantize_bytes
@@ -64,7 +64,7 @@ def _gptq(linked: LinkedMatrices) -> list[QuantizedTensor]:
         np.concatenate(linked.weights),
         linked.products,
         scheme.grid,
-        GPTQSettings(scheme.act_order, scheme.damping),
+        GPTQSettings(scheme.act_order, scheme.damping, scheme.group_aware),
         linked.threads,
     )
     ends = np.cumsum([len(weight) for weight in linked.weights])
@@ -101,6 +101,11 @@ def _mxfp4(linked: LinkedMatrices) -> list[QuantizedTensor]:
 def _normal_floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
     double = linked.scheme.double_quant
     return _each(linked, lambda name, weight: quantize_nf4(name, weight, double))
+
+
+def _small_floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    double = linked.scheme.double_quant
+    return _each(linked, lambda name, weight: quantize_fp4(name, weight, double))
 
 
 def _half_quadratic(linked: LinkedMatrices) -> list[QuantizedTensor]:
@@ -175,6 +180,7 @@ _PRODUCERS: dict[str, Callable[[LinkedMatrices], Sequence[UnpackedMatrix]]] = {
     "nvfp4": _nvfp4,
     "mxfp4": _mxfp4,
     "nf4": _normal_floats,
+    "fp4": _small_floats,
     "hqq": _half_quadratic,
     "quip": _lattice,
 }

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from quire.kernels.activation_scheme import round_rows
 from quire.kernels.nested_scales import NestedScales
 from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book, padded
 from quire.kernels.small_floats import E2M1
@@ -150,6 +151,11 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
     if weight.input_order is not None:
         x = x[:, weight.input_order]
     codes, scales = quantize_activations(x, together)
+    factors = np.ones((len(x), 1), np.float32)
+    if weight.activations is not None:
+        rounded = round_rows(weight.activations, x)
+        codes[:, :columns], factors = rounded.codes, rounded.factors
+        scales = np.ones_like(scales)
     group_scales = weight.scale_numbers()
 
     def add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -178,4 +184,23 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
             if weight.super_offsets is not None:
                 offset *= weight.super_offsets[:, super_group].astype(np.float32)
             sums = add(np.broadcast_to(offset, sums.shape), activation_scale * total, sums)
-    return sums
+    return sums * factors
+
+
+def simulate_whole_rows(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
+    """Return x times a matrix of bytes with one scale a row, by native/cpu/rounded_rows.h.
+
+    One integer sum an output, then the scale of the weights, the factor of the inputs, and the
+    inputs that are not rounded, one after the other.
+    """
+    assert weight.activations is not None
+    rounded = round_rows(weight.activations, x)
+    codes = weight.codes.astype(np.int64) - weight.zero
+    sums = (rounded.codes.astype(np.int64) @ codes.T).astype(np.float32)
+    result: np.ndarray = sums * weight.scales[:, 0].astype(np.float32) * rounded.factors
+    values = weight.float32()
+    for row, column in np.argwhere(rounded.outliers):
+        product = values[:, column].astype(np.float64 if fused else np.float32)
+        product = product * x[row, column]
+        result[row] = (product + result[row]).astype(np.float32)
+    return result

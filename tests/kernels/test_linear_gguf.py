@@ -114,7 +114,7 @@ def test_every_scale_of_mxfp4_is_packed_as_it_is(isa: str) -> None:
 
 
 #: Of Q4_0: groups of 32, 4 bits, zero 8, float16, direct scales, and nothing else.
-LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False, 0, 0, 0, 0, 0, 0)
+LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False, 0, 0, 0, False, 0, 0, 0)
 
 
 def test_blocks_of_another_type_are_not_packed() -> None:
@@ -132,7 +132,7 @@ def test_blocks_of_another_type_are_not_packed() -> None:
 
 
 def test_vectors_need_their_blocks_and_table() -> None:
-    layout = (16, 8, 128, 1, 6, 0, 0, False, False, False, 0, 0, 4, 0, 0, 0)
+    layout = (16, 8, 128, 1, 6, 0, 0, False, False, False, 0, 0, 4, False, 0, 0, 0)
     packed = native.PackedQuantizedWeights(256, 32, layout, False, None)
     packed.pack_gguf(random_matrix("IQ2_XS", 32, 256).rows, 17, 0, 32)
     values = np.empty((1, 256), np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,15 +166,20 @@ def test_tables_and_experts_are_refused() -> None:
         {"rotation": (1, 3, 1)},
         {"rotation": (1, 1, 0)},
         {"bits": 8},
+        {"code_sums": True},
     ],
 )
 def test_other_layouts_are_refused_before_memory_is_touched(changes: dict[str, object]) -> None:
-    settings = {"columns": 32, "group_size": 32, "bits": 5, "rotation": (1, 1, 1)} | changes
-    layout = (settings["group_size"], settings["bits"], 16, 0, 0, 0, 0, False, False, False, 0, 0)
+    good = {"columns": 32, "group_size": 32, "bits": 5, "rotation": (1, 1, 1), "code_sums": False}
+
+    def allocate(settings: dict[str, Any]) -> None:
+        layout = (settings["group_size"], settings["bits"], 16, *[0] * 4, *[False] * 3, 0, 0, 8)
+        layout = (*layout, settings["code_sums"], *settings["rotation"])
+        native.PackedQuantizedWeights(settings["columns"], 64, layout, False, None)
+
+    allocate(good)
     with pytest.raises(ValueError, match="no such"):
-        native.PackedQuantizedWeights(
-            settings["columns"], 64, (*layout, 8, *settings["rotation"]), False, None
-        )
+        allocate(good | changes)
 
 
 def test_hartley_matrices_are_their_own_inverse() -> None:

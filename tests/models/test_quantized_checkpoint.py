@@ -196,7 +196,7 @@ def test_a_model_with_scales_of_its_cache_loads(
     with caplog.at_level("INFO"):
         load_model(folder, create_backend("cpu", threads=1))
     assert "3 scales of the KV cache are not used" in caplog.text
-    assert "7 scales of activations are not used" in caplog.text
+    assert "scales of activations" not in caplog.text
 
 
 DOWN = "model.layers.0.mlp.down_proj."

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError, WeightMismatchError
+from quire.kernels.activation_scheme import ActivationScheme
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.quantization_config import read_quantization
@@ -252,12 +253,11 @@ def test_formats_of_compressed_tensors_mixed(tmp_path: Path) -> None:
     assert isinstance(q, QuantizedTensor)
     np.testing.assert_array_equal(down.float32(), want)
     np.testing.assert_array_equal(q.float32(), weight.float().numpy() * scale.numpy())
+    assert (down.activations, q.activations) == (None, ActivationScheme("e4m3"))
     first, *others = checkpoint.notices()
     assert first.startswith("quantized by compressed-tensors: ")
     assert others == [
         "kv_cache_scheme is not used: the cache has the type of --kv-cache-dtype",
-        "activations are not rounded to 8-bit float as group_1 asks: they stay in the engine's "
-        "own precision",
         "1 scales of activations are not used: they stay in the engine's own precision",
         "4 scales of the KV cache are not used: it has its own",
     ]

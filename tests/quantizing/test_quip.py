@@ -137,3 +137,15 @@ def test_a_recipe_of_other_bits_is_refused(
     command = ["quantize", str(checkpoint()), str(tmp_path / "out"), "--method", "quip"]
     assert run([*command, "--recipe", str(recipe)]) != 0
     assert "one code book; got a recipe of 2 and 4 bits" in capsys.readouterr().err
+
+
+def test_experts_stay_floats_and_the_rest_is_served(
+    checkpoint: Make, quantized: Make, small: dict[str, Any]
+) -> None:
+    out = quantized(checkpoint("tiny-mixtral"), "--method", "quip", *FEW)
+    assert len(quantized_names(out)) == 3 * 4
+    llm = LLM(str(out), **small)
+    params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+    (output,) = llm.generate(["a text"], params)
+    llm.shutdown()
+    assert len(output.outputs[0].token_ids) == 4

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.activation_scheme import CODES
 from quire.kernels.backend import Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.cpu.native import DTYPE_CODES, native
@@ -157,6 +158,9 @@ def _fill(packed: Any, weights: Sequence[Weight]) -> None:
             headers = weight.row_scales
             if weight.nested is not None:
                 headers, run = _pack_nested(packed, weight.nested, weight.scales.shape, run)
+            if weight.form.has_code_sums:
+                sums = weight.codes.sum(axis=1, dtype=np.int64) - weight.zero * weight.shape[1]
+                headers = sums.astype(np.int32)
             packed.pack(weight.codes, *parts, weight.zeros, headers, row, rows)
             if weight.input_order is not None:
                 packed.set_input_order(weight.input_order)
@@ -222,9 +226,14 @@ def _allocate(
         0 if nested is None else nested.run.bit_length() - 1,
         0 if nested is None else nested.num_runs(num_rows * groups, num_matrices),
         LATTICE_FORM if rotation else VECTOR_CODES[form.vectors].number if form.vectors else 0,
+        form.has_code_sums,
         *((rotation.stages, rotation.input_base, rotation.output_base) if rotation else (0, 0, 0)),
     )
     packed = native.PackedQuantizedWeights(columns, num_rows, layout, exact_activations, mapped)
+    scheme = form.activations
+    if scheme is not None and not exact_activations:
+        numbers = (scheme.scale, scheme.zero, scheme.has_zeros, scheme.threshold)
+        packed.set_activations(CODES[scheme.codes], scheme.group_size, *numbers)
     if rotation:
         packed.set_vectors(kernel_table(), 1.0)
     elif form.vectors:

@@ -1,4 +1,4 @@
-"""``y = x @ weight.T + bias`` in plain torch, one row at a time."""
+"""``y = x @ weight.T + bias`` in plain torch, one row at a time; x as matrices want it rounded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.activation_scheme import ActivationScheme, round_rows
 from quire.kernels.backend import Weight
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
@@ -35,6 +36,9 @@ class ReferenceLinear:
         # Quantized among them make all of it float32.
         self.weight = torch.cat([_values(weight, DTYPES[dtype]) for weight in weights])
         self.out_features, self.in_features = self.weight.shape
+        rules = [None if exact_activations else _rule(weight) for weight in weights]
+        sizes = [weight.shape[0] for weight in weights]
+        self._rules = list(zip(rules, sizes, strict=True))
         self.nbytes = self.weight.nbytes
         self.bias = torch.zeros(self.out_features)
         if biases:
@@ -51,9 +55,13 @@ class ReferenceLinear:
         """Multiply row by row: a matrix product of several rows may round differently."""
         if out is None:
             out = torch.empty(x.shape[0], self.out_features)
-        weight = self.weight.float()
-        for row, result in zip(x, out, strict=True):
-            result.copy_(weight @ row + self.bias)
+        first = 0
+        for rule, size in self._rules:
+            part = slice(first, first + size)
+            weight, bias = self.weight[part].float(), self.bias[part]
+            for row, result in zip(_rounded(rule, x), out, strict=True):
+                result[part].copy_(weight @ row + bias)
+            first += size
         return out
 
     def lookup(
@@ -62,6 +70,17 @@ class ReferenceLinear:
         """Return weight rows ``ids`` as float32."""
         found = self.weight[ids.long()].float()
         return found if out is None else out.copy_(found)
+
+
+def _rule(weight: Weight) -> ActivationScheme | None:
+    form = None if isinstance(weight, HostTensor) else weight.form
+    return None if form is None else form.activations
+
+
+def _rounded(rule: ActivationScheme | None, x: torch.Tensor) -> torch.Tensor:
+    if rule is None:
+        return x
+    return torch.from_numpy(round_rows(rule, x.cpu().numpy()).float32()).to(x.device)
 
 
 def _values(weight: Weight, dtype: torch.dtype) -> torch.Tensor:

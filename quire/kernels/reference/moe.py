@@ -34,7 +34,8 @@ class ReferenceExperts:
         exact_activations: bool = True,
     ) -> None:
         self.gate_up, self.down = (
-            [ReferenceLinear(weights, (), dtype) for weights in side] for side in (gate_up, down)
+            [ReferenceLinear(weights, (), dtype, exact_activations) for weights in side]
+            for side in (gate_up, down)
         )
         moe.check_experts(self.gate_up, self.down, activation)
         self.activation = activation

@@ -15,6 +15,9 @@ from quire.quantization.formats.quip import CODE_BOOKS, DTYPES, RESIDUAL_SCALE, 
 from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
 from quire.quantizing.scheme import Scheme
 
+#: Experts of a mixture are computed as one job, which knows no rotations.
+EXPERTS = ".experts."
+
 
 @dataclass(frozen=True, slots=True)
 class QuipLayout:
@@ -23,10 +26,15 @@ class QuipLayout:
     name: str = "quip"
 
     def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
-        """Leave out what does not fill vectors or takes too long to rotate."""
+        """Leave out what does not fill vectors, takes too long to rotate, or is an expert's."""
         fitting = Fitting(self.name)
         fitting.check(schemes)
-        fitting.keep(schemes, shapes, _refusal)
+        others = {module: s for module, s in schemes.items() if EXPERTS not in module}
+        fitting.keep(others, shapes, _refusal)
+        if left_out := len(schemes) - len(others):
+            fitting.notices.append(
+                f"{left_out} matrices stay floats, since experts are not computed rotated"
+            )
         return fitting.fitted, fitting.notices
 
     def store(self, matrix: LatticeMatrix, scheme: Scheme) -> dict[str, TensorData]:

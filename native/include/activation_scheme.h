@@ -1,0 +1,31 @@
+// How inputs of quantized weights are rounded where a checkpoint says so.
+#pragma once
+
+#include <cstdint>
+
+namespace quire {
+
+// What a row's rounded inputs are; quire/kernels/activation_scheme.py has the definitions.
+enum class ActivationCodes : int32_t {
+  own = 0,       // the engine's: bytes in groups of some inputs, made with the product
+  int8 = 1,      // bytes
+  outliers = 2,  // bytes, and floats from a threshold on
+  e4m3 = 3,
+};
+
+// Inputs are rounded row by row: factor * (code - zero).
+struct ActivationScheme {
+  ActivationCodes codes;
+  int64_t group_size;  // inputs that share a factor, a multiple of 32; 0 for a row
+  float scale;         // the factor of all rows, or 0 for each row's own
+  int32_t zero;        // with it
+  bool has_zeros;
+  float threshold;
+
+  bool rounds() const { return codes != ActivationCodes::own; }
+  bool is_bytes() const {
+    return codes == ActivationCodes::int8 || codes == ActivationCodes::outliers;
+  }
+};
+
+}  // namespace quire

@@ -1,0 +1,75 @@
+"""A format of matrices whose inputs are rounded, too, as the checkpoint says.
+
+```
+input_scale       () or (1,)   the stored factor, where inputs have one for all
+input_zero_point  () or (1,)   the code of 0 with it
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quire.kernels.activation_scheme import ActivationScheme
+from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
+from quire.quantization.formats.stored_matrix import FLOATS, StoredMatrix, WeightFormat
+
+#: Scales beyond overflow products.
+LARGEST_SCALE = 1e30
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedInputs:
+    """See :class:`~quire.quantization.formats.stored_matrix.WeightFormat`.
+
+    Attributes:
+        weights: How the matrix itself is stored.
+        scheme: The rule, without what is stored with each matrix.
+        is_stored: Each matrix has ``input_scale``, and with zeros ``input_zero_point``.
+    """
+
+    weights: WeightFormat
+    scheme: ActivationScheme
+    is_stored: bool = False
+
+    @property
+    def marker(self) -> str:
+        """The part that only a quantized matrix has."""
+        return self.weights.marker
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """All parts that it may have."""
+        return self.weights.parts
+
+    def shape(self, matrix: StoredMatrix) -> tuple[int, int]:
+        """Return (N, K)."""
+        return self.weights.shape(matrix)
+
+    def form(self, matrix: StoredMatrix) -> QuantizedForm:
+        """Return how it will be held; the numbers of inputs are read."""
+        return replace(self.weights.form(matrix), activations=self._rule(matrix))
+
+    def unpack(self, matrix: StoredMatrix) -> QuantizedTensor:
+        """Read the parts."""
+        made = self.weights.unpack(matrix)
+        assert isinstance(made, QuantizedTensor), matrix.name
+        return replace(made, activations=self._rule(matrix))
+
+    def _rule(self, matrix: StoredMatrix) -> ActivationScheme:
+        if not self.is_stored:
+            return self.scheme
+        scale = _number(matrix, "input_scale", *FLOATS)
+        if not 0 < scale <= LARGEST_SCALE:
+            raise matrix.error(f"input_scale must be > 0 and at most {LARGEST_SCALE:g}", scale)
+        zero = 0
+        if self.scheme.has_zeros:
+            zero = int(_number(matrix, "input_zero_point", "I8"))
+        return replace(self.scheme, scale=float(np.float32(scale)), zero=zero)
+
+
+def _number(matrix: StoredMatrix, name: str, *dtypes: str) -> float:
+    shape = () if matrix.part(name, *dtypes).shape == () else (1,)
+    return float(matrix.array(name, shape, *dtypes).item())
