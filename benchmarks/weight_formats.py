@@ -32,7 +32,7 @@ QUANTIZED = {
     },
     **{
         method: ("--method", method)
-        for method in ("fp8", "nvfp4", "mxfp4", "nf4", "hqq", "smoothquant", "llm-int8")
+        for method in ("fp8", "nvfp4", "mxfp4", "nf4", "hqq", "smoothquant", "llm-int8", "quip")
     },
     **{
         f"{method}-{bits}{kind}": ("--method", method, "--bits", str(bits), *flags)

@@ -53,6 +53,8 @@ class Experts {
       found.emplace_back();
       for (const auto& [object, first] : expert) {
         ExpertMatrix matrix = nb::cast<const PackedWeights&>(object).matrix();
+        if (matrix.quantized && matrix.quantized->is_rotated())
+          throw std::invalid_argument("[experts] matrices must not be rotated.");
         if (matrix.in_features() != in_features || first != column)
           throw std::invalid_argument("[experts] matrices must lie side by side on one input.");
         matrix.first_column = column;

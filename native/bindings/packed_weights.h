@@ -48,6 +48,8 @@ class PackedWeights {
 
   void lookup(nb::handle ids, int64_t num_ids, nb::handle out) const {
     const ExpertMatrix weights = matrix();
+    if (weights.quantized && weights.quantized->is_rotated())
+      throw std::invalid_argument("[lookup] a table must not be rotated.");
     const LookupCall call(weights.in_features(), weights.out_features(), ids, num_ids, out);
     const auto lookup = [=, rows = call.ids(), to = call.out()] {
       if (weights.floats)

@@ -21,6 +21,7 @@ class PackedQuantizedWeights : public PackedWeights {
     weights_.in_features = in_features;
     weights_.out_features = out_features;
     weights_.group_size = form.group_size;
+    if (form.is_lattice()) use_rotation(form);
     weights_.bits = form.bits;
     weights_.zero = form.zero;
     weights_.scale_dtype = static_cast<DType>(form.scale_dtype);
@@ -30,12 +31,14 @@ class PackedQuantizedWeights : public PackedWeights {
     weights_.row_scales = static_cast<RowForm>(form.row_form);
     weights_.float_codes = form.float_codes;
     weights_.vectors = static_cast<VectorForm>(form.vectors);
-    if (weights_.has_vectors() && in_features % QuantizedWeights::super_inputs)
+    if (weights_.scale_form == ScaleForm::odd && in_features % QuantizedWeights::super_inputs)
       throw std::invalid_argument("[linear] vectors need a multiple of 256 inputs.");
     if (weights_.has_tables() && in_features % QuantizedWeights::record_inputs)
       throw std::invalid_argument("[linear] tables of rows need a multiple of 32 inputs.");
     static const uint8_t zeros[2048 * 8] = {};  // until set_vectors: as large as any table
-    if (weights_.has_vectors())
+    if (form.is_lattice())
+      weights_.lattice_table = lattice_table_of(zeros);
+    else if (weights_.has_vectors())
       weights_.vector_table = vector_table_of(vector_layout(weights_.vectors), zeros);
     weights_.exact_activations = exact_activations;
     weights_.has_code_sums = form.has_code_sums;
@@ -46,7 +49,9 @@ class PackedQuantizedWeights : public PackedWeights {
     const bool has_outliers = form.num_outliers >= 0;
     weights_.num_outliers = has_outliers ? form.num_outliers : 0;
     const int64_t outlier_bytes = has_outliers * (out_features + 1) * 4 + weights_.num_outliers * 8;
-    weights_.data = place(weights_.bytes() + nested.bytes() + order_bytes + outlier_bytes, mapped);
+    const int64_t rotation_bytes = weights_.rotation.floats(out_features) * 4;
+    weights_.data = place(
+        weights_.bytes() + nested.bytes() + order_bytes + outlier_bytes + rotation_bytes, mapped);
     char* tail = weights_.data + weights_.bytes();
     nested.runs = reinterpret_cast<const NestedScales::Run*>(tail);
     nested.table = reinterpret_cast<const float*>(nested.runs + nested.num_runs);
@@ -58,6 +63,37 @@ class PackedQuantizedWeights : public PackedWeights {
       weights_.outliers.values =
           reinterpret_cast<const float*>(weights_.outliers.columns + weights_.num_outliers);
     }
+    if (weights_.is_rotated()) place_rotation(reinterpret_cast<const float*>(tail));
+  }
+
+  // Factors of inputs and outputs, and the matrices of both rotations.
+  void set_rotation(nb::handle input_factors, nb::handle output_factors, nb::handle input_matrix,
+                    nb::handle output_matrix) {
+    const Rotation& rotation = weights_.rotation;
+    if (!weights_.is_rotated())
+      throw std::invalid_argument("[linear] a rotation must be in the layout.");
+    const auto copy = [](nb::handle from, const float* to, int64_t size) {
+      std::memcpy(const_cast<float*>(to), Input<float>(from, size),
+                  static_cast<size_t>(size) * sizeof(float));
+    };
+    copy(input_factors, rotation.input_factors, rotation.in_features);
+    copy(output_factors, rotation.output_factors, weights_.out_features);
+    copy(input_matrix, rotation.input_matrix, rotation.input_base * rotation.input_base);
+    copy(output_matrix, rotation.output_matrix, rotation.output_base * rotation.output_base);
+  }
+
+  // Codes (stages, out_features, in_features / 8) with signs in the order of inputs, and the scales
+  // of rows in each stage, (out_features, stages).
+  void pack_lattice(nb::handle codes, nb::handle scales) {
+    const Rotation& rotation = weights_.rotation;
+    if (!weights_.is_rotated())
+      throw std::invalid_argument("[linear] lattice codes must be in the layout.");
+    check_rows(0, weights_.out_features);
+    const int64_t rows = weights_.out_features;
+    const Input<uint16_t> numbers(codes, rotation.stages * rows * (rotation.in_features / 8));
+    const Input<float> factors(scales, rows * rotation.stages);
+    nb::gil_scoped_release release;
+    kernels().pack_lattice(weights_, numbers, factors);
   }
 
   // A permutation of the inputs, checked by kernels/quantized_tensor.py.
@@ -133,12 +169,16 @@ class PackedQuantizedWeights : public PackedWeights {
     const VectorLayout& layout = vector_layout(weights_.vectors);
     const int64_t size = layout.indices() * layout.inputs;
     const Input<uint8_t> codes(table, size);
+    weights_.vector_step = step;
+    if (weights_.is_rotated()) {
+      weights_.lattice_table = lattice_table_of(codes);
+      return;
+    }
     const VectorTable* table_of_codes = vector_table_of(layout, codes);
     if (!table_of_codes)
       throw std::invalid_argument(
           "[linear] vectors have at most 4 codes, or 16 where they are short; 2048 are in runs.");
     weights_.vector_table = table_of_codes;
-    weights_.vector_step = step;
   }
 
   // What the layout does not have is None.
@@ -208,6 +248,35 @@ class PackedQuantizedWeights : public PackedWeights {
     kernels().pack_gguf_vectors(weights_, {vectors, rows, first_row, num_rows});
   }
 
+  // Of a layout of that form, whose in_features are those that are given.
+  void use_rotation(const Form& form) {
+    Rotation& rotation = weights_.rotation;
+    const int64_t inputs = weights_.in_features, outputs = weights_.out_features;
+    const auto splits = [](int64_t size, int64_t base) {
+      const int64_t power = size / base;
+      return power * base == size && (power & (power - 1)) == 0;
+    };
+    if (inputs % 8 != 0 || form.group_size != ceil_to_record(inputs) ||
+        !splits(inputs, form.input_base) || !splits(outputs, form.output_base))
+      throw std::invalid_argument("[linear] no such rotation of inputs and outputs.");
+    rotation.in_features = inputs;
+    rotation.stages = form.stages;
+    rotation.input_base = form.input_base;
+    rotation.output_base = form.output_base;
+    weights_.in_features = form.stages * form.group_size;
+  }
+  static int64_t ceil_to_record(int64_t inputs) {
+    constexpr int64_t record = QuantizedWeights::record_inputs;
+    return (inputs + record - 1) / record * record;
+  }
+  void place_rotation(const float* from) {
+    Rotation& rotation = weights_.rotation;
+    rotation.input_factors = from;
+    rotation.output_factors = from + rotation.in_features;
+    rotation.input_matrix = rotation.output_factors + weights_.out_features;
+    rotation.output_matrix = rotation.input_matrix + rotation.input_base * rotation.input_base;
+  }
+
   // Rows' scales are those of runs that there are; half a record of padding reads one scale more.
   void check_runs(const int32_t* first, int64_t num_rows) const {
     const int64_t most = (weights_.nested.num_runs << weights_.nested.run_shift) - 1;
@@ -230,6 +299,8 @@ void bind_quantized(nb::module_& m) {
       .def("set_book", &PackedQuantizedWeights::set_book)
       .def("set_vectors", &PackedQuantizedWeights::set_vectors)
       .def("set_input_order", &PackedQuantizedWeights::set_input_order)
+      .def("set_rotation", &PackedQuantizedWeights::set_rotation)
+      .def("pack_lattice", &PackedQuantizedWeights::pack_lattice)
       .def("set_activations", &PackedQuantizedWeights::set_activations)
       .def("set_nested", &PackedQuantizedWeights::set_nested)
       .def("set_outliers", &PackedQuantizedWeights::set_outliers)

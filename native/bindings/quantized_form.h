@@ -11,6 +11,7 @@ struct Form {
   int64_t group_size = 0, num_runs = 0, num_outliers = -1;  // the last -1 without
   int bits = 0, zero = 0, scale_dtype = 0, scale_form = 0, zero_form = 0, row_form = 0;
   int run_shift = 0, vectors = 0;
+  int64_t stages = 0, input_base = 0, output_base = 0;  // of a rotation
   bool has_offsets = false, float_codes = false, has_input_order = false, has_code_sums = false;
 
   explicit Form(nb::dict from) {
@@ -35,6 +36,9 @@ struct Form {
     take("vectors", vectors);
     take("has_code_sums", has_code_sums);
     take("num_outliers", num_outliers);
+    take("stages", stages);
+    take("input_base", input_base);
+    take("output_base", output_base);
     if (taken != from.size()) throw std::invalid_argument("[linear] no such part of a layout.");
   }
 
@@ -45,6 +49,8 @@ struct Form {
     const bool half = static_cast<DType>(scale_dtype) == DType::float16;
     if (bits < 2 || bits > 8 || bits == 7 || group_size < 16) return false;
     if (group_size != 16 && group_size % 32 != 0) return false;
+    if (is_lattice()) return is_known_lattice();
+    if (stages != 0) return false;
     if (has_code_sums && (row_form != 0 || scales != ScaleForm::direct)) return false;
     if (scales == ScaleForm::table) return is_known_table();
     if (num_outliers != -1) return false;
@@ -61,6 +67,8 @@ struct Form {
     return !(row_form != 0 && (two_levels || has_offsets)) && (!float_codes || bits == 8);
   }
 
+  bool is_lattice() const { return vectors == static_cast<int>(VectorForm::e8p); }
+
  private:
   bool is_known_table() const {
     const auto dtype = static_cast<DType>(scale_dtype);
@@ -72,11 +80,21 @@ struct Form {
 
   bool is_known_vectors() const {
     if (vectors < 1 || vectors >= num_vector_forms) return false;
-    return static_cast<ScaleForm>(scale_form) == ScaleForm::odd && num_runs == 0 &&
-           !has_input_order && static_cast<DType>(scale_dtype) == DType::float16 &&
-           zero_form == 0 && row_form == 0 && !has_offsets && !float_codes &&
-           (bits == 5 || bits == 8) && zero == 1 << (bits - 1) &&
-           group_size == vector_layouts[vectors].group_size;
+    return static_cast<ScaleForm>(scale_form) == ScaleForm::odd && have_only_scales() &&
+           static_cast<DType>(scale_dtype) == DType::float16 && (bits == 5 || bits == 8) &&
+           zero == 1 << (bits - 1) && group_size == vector_layouts[vectors].group_size;
+  }
+
+  bool is_known_lattice() const {
+    return static_cast<ScaleForm>(scale_form) == ScaleForm::direct && have_only_scales() &&
+           static_cast<DType>(scale_dtype) == DType::float32 && bits == 5 && zero == 16 &&
+           num_outliers == -1 && group_size % 32 == 0 && stages >= 1 && stages <= 2 &&
+           input_base >= 1 && input_base <= 255 && output_base >= 1 && output_base <= 255;
+  }
+
+  bool have_only_scales() const {
+    return num_runs == 0 && !has_input_order && !has_code_sums && zero_form == 0 && row_form == 0 &&
+           !has_offsets && !float_codes;
   }
 };
 

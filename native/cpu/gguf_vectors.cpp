@@ -82,6 +82,7 @@ void read_unit(VectorForm form, const uint8_t* block, UnitBytes& unit) {
   unit.super_scale = static_cast<uint16_t>(number_at(block, 2));
   switch (form) {
     case VectorForm::none:
+    case VectorForm::e8p:  // no type of GGUF's
       return;
     case VectorForm::iq1_s:
       return read_iq1_s(block, unit);

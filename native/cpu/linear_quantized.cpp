@@ -6,6 +6,7 @@
 #include "cpu/quantized_chunks.h"
 #include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_rows.h"
+#include "cpu/rotation.h"
 #include "cpu/rounded_rows.h"
 #include "cpu/vector_tile.h"
 #include "cpu/whole_row_blocks.h"
@@ -32,6 +33,7 @@ RunQuantizedTile tile_of_rows(int64_t wanted) {
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
 constexpr bool has_packed_tiles = F32::lanes >= 8;
 int64_t max_packed_tiles(const QuantizedWeights& weights) {
+  if (weights.is_rotated()) return 0;
   if (weights.has_vectors()) return has_vector_tiles ? 1 : 0;
   const bool one_plane = 8 % weights.bits == 0;
   return has_packed_tiles ? packed_tiles_of_planes[one_plane ? 0 : 1] : 0;
@@ -410,6 +412,21 @@ void multiply_rows(const QuantizedWeights& weights, const InputRows& rows, float
   multiply<IntegerBlocks>(weights, rows, out, out_stride);
 }
 
+// The same of rows that are rotated before and after; what rounds inputs is not for those.
+void multiply_rotated(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
+                      int64_t out_stride) {
+  QuantizedWeights inner = weights;
+  inner.bias = nullptr;  // added after the rotation
+  const int64_t given = weights.given_inputs(), taken = weights.in_features;
+  auto* rows = static_cast<float*>(
+      scratch(Slot::rotated, static_cast<size_t>(num_rows * taken) * sizeof(float)));
+  rotate_rows(num_rows, given,
+              [&](int64_t row) { rotate_inputs(weights, x + row * given, rows + row * taken); });
+  multiply_rows(inner, {rows, num_rows, nullptr}, out, out_stride);
+  rotate_rows(num_rows, weights.out_features,
+              [&](int64_t row) { rotate_outputs(weights, out + row * out_stride); });
+}
+
 }  // namespace
 
 void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
@@ -418,9 +435,11 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t row = pass * num_rows / passes;
     const int64_t rows = (pass + 1) * num_rows / passes - row;
-    const float* inputs = x + row * weights.in_features;
+    const float* inputs = x + row * weights.given_inputs();
     float* const results = out + row * out_stride;
-    if (weights.has_tables()) {
+    if (weights.is_rotated()) {
+      multiply_rotated(weights, inputs, rows, results, out_stride);
+    } else if (weights.has_tables()) {
       QUIRE_BASE_ISA::linear_row_tables(weights, inputs, rows, results, out_stride);
     } else if (weights.activations.rounds_rows()) {
       const RoundedRows rounded(weights, inputs, rows);

@@ -23,6 +23,7 @@ template <class Call>
 inline void with_form(VectorForm form, const Call& call) {
   switch (form) {
     case VectorForm::none:
+    case VectorForm::e8p:  // cpu/quantized_lattice.h
       return;
     case VectorForm::iq1_s:
       return call(FormConstant<VectorForm::iq1_s>());

@@ -48,6 +48,24 @@ struct NestedScales {
   }
 };
 
+// What is done to rows of inputs before a product and to rows of outputs after it
+// (cpu/rotation.h): in_features numbers become `stages` copies of the rotated ones, each padded to
+// whole records.
+struct Rotation {
+  int64_t in_features;  // 0 where nothing is rotated
+  int64_t stages;
+  int64_t input_base, output_base;
+  const float* input_factors;   // (in_features,), before the transform
+  const float* output_factors;  // (out_features,), after it
+  const float* input_matrix;    // (input_base, input_base)
+  const float* output_matrix;   // (output_base, output_base)
+
+  int64_t floats(int64_t out_features) const {
+    if (in_features == 0) return 0;
+    return in_features + out_features + input_base * input_base + output_base * output_base;
+  }
+};
+
 // weight[n][k] = scale[n][k / group_size] * (code[n][k] - zero) + offset[n][k / group_size], or
 // scale * book[code] with a code book of 16 values, or scale * code where codes are E4M3.
 // Codes of vectors (include/vectors.h) are looked up in a table first.
@@ -103,15 +121,17 @@ struct QuantizedWeights {
   float book_step;
   VectorForm vectors;
   const VectorTable* vector_table;  // of iq1 with codes to which 1 was added
+  const uint8_t* lattice_table;     // [index][inputs] codes of e8p
   float vector_step;                // what odd scales are times, too
   char* data;
   const float* bias;  // (out_features,) or null
   // After the panels: the runs and the table of nested scales, if they are; (in_features,) or null;
-  // and outliers, if there are any.
+  // outliers, if there are any; and what rotates, if anything does.
   NestedScales nested;
   const int32_t* input_order;
   Outliers outliers;  // (num_outliers,)
   int64_t num_outliers;
+  Rotation rotation;
 
   // Inputs whose activations share a scale when they are rounded to 8 bits: 32, or as many as
   // weights of few bits do. Those are so coarse that rounding more activations together costs next
@@ -142,6 +162,9 @@ struct QuantizedWeights {
     return activations.is_bytes() && !sums_whole_rows() && (activations.has_zeros || bits == 8);
   }
 
+  bool is_rotated() const { return rotation.in_features != 0; }
+  // Of the rows that are given, and looked at after their rotation.
+  int64_t given_inputs() const { return is_rotated() ? rotation.in_features : in_features; }
   bool has_vectors() const { return vectors != VectorForm::none; }
   // Whether codes lie there as the bytes that they are.
   bool holds_bytes() const { return bits == 8 && !has_vectors(); }

@@ -15,6 +15,7 @@ enum class VectorForm : int32_t {
   iq2_s = 5,
   iq3_xxs = 6,
   iq3_s = 7,
+  e8p = 8,
 };
 
 // What the top bit of a signs byte is; where it is no sign, the eighth sign makes their number
@@ -36,7 +37,9 @@ enum class TopBit { sign, scale, index };
 //   3 bits  four lines of the low 2 bits, of groups 4 l, 4 l + 1, ..., and two of the third
 //   0 bits  none: a scale's bits are the top bits of signs, or the high ones of iq1_s
 //
-// A scale is 2 s + 1.
+// A scale is 2 s + 1. E8P has scales as codes of single inputs have; bit i of its signs is of input
+// i, and where their number is odd, 1 is subtracted from all codes and the first sign is the
+// opposite; elsewhere 1 is added (quire/kernels/lattice_codes.py).
 struct VectorLayout {
   int32_t inputs;      // of a vector: 4 or 8
   int32_t index_bits;  // from 8 on
@@ -65,6 +68,7 @@ constexpr VectorLayout vector_layouts[] = {
     {8, 10, true, TopBit::sign, 2, 16, 4},   // iq2_s
     {4, 8, true, TopBit::scale, 0, 32, 0},   // iq3_xxs
     {4, 9, true, TopBit::sign, 1, 32, 4},    // iq3_s
+    {8, 8, true, TopBit::sign, 0, 32, 0},    // e8p
 };
 
 constexpr int32_t num_vector_forms = sizeof(vector_layouts) / sizeof(vector_layouts[0]);

@@ -17,7 +17,7 @@ struct ExpertMatrix {
   const QuantizedWeights* quantized;
   int64_t first_column;
 
-  int64_t in_features() const { return floats ? floats->in_features : quantized->in_features; }
+  int64_t in_features() const { return floats ? floats->in_features : quantized->given_inputs(); }
   int64_t out_features() const { return floats ? floats->out_features : quantized->out_features; }
 };
 

@@ -28,7 +28,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--method", type=click.Choice([*METHODS]), required=True,
     help=f"{'; '.join(f'{name} {method.about}' for name, method in METHODS.items())}.")  # fmt: skip
-@click.option("--bits", type=int, metavar="2|3|4|8", help="[default: 4]")
+@click.option("--bits", type=int, metavar="2|3|4|8", help="[default: 4; 2 of quip]")
 @click.option("--group-size", type=int, metavar="N",
     help="Inputs that share a scale; -1 for all of a row.  [default: 128]")  # fmt: skip
 @click.option("--asymmetric/--symmetric", default=None,
@@ -44,7 +44,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--clip/--no-clip", default=None,
     help="awq: look for smaller ranges of groups.  [default: clip]")  # fmt: skip
 @click.option("--damping", type=float, metavar="F",
-    help="gptq: share of the inputs' mean square that is added.  [default: 0.01]")  # fmt: skip
+    help="gptq, quip: share of inputs' mean square that is added.  [default: 0.01]")  # fmt: skip
 @click.option("--scales", type=click.Choice(["channel", "tensor", "block"]),
     help="fp8: which weights share one; block is 128 x 128.  [default: channel]")  # fmt: skip
 @click.option("--static-inputs", is_flag=True, default=None,

@@ -21,11 +21,12 @@ from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.forward_batch import Array as Array
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import QuantizedTensor
 
 #: A matrix (out, in) to be packed, or that a CPU backend packed before.
-Weight = HostTensor | QuantizedTensor | BlockMatrix | PackedWeights
+Weight = HostTensor | QuantizedTensor | BlockMatrix | LatticeMatrix | PackedWeights
 
 
 #: A dataclass of arrays, such as :class:`ForwardBatch`.

@@ -43,6 +43,24 @@ def padded(count: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class RotationForm:
+    """How inputs and outputs of a matrix are rotated; see :mod:`quire.kernels.lattice_matrix`.
+
+    Attributes:
+        stages: Codes of a weight that are added up.
+        input_base, output_base: Sizes of the matrices of both rotations.
+    """
+
+    stages: int
+    input_base: int
+    output_base: int
+
+    def tail_bytes(self, rows: int, columns: int) -> int:
+        """Return the memory of factors and of both matrices."""
+        return 4 * (rows + columns + self.input_base**2 + self.output_base**2)
+
+
+@dataclass(frozen=True, slots=True)
 class QuantizedForm:
     """How a matrix is held, all but its size; matrices of one form are packed as one.
 
@@ -58,8 +76,9 @@ class QuantizedForm:
         float_codes: Codes are E4M3, of 8 bits.
         has_input_order: Whether columns are in another order than the inputs.
         nested: What scales of type ``nested`` are; None for others.
-        vectors: A name of :data:`quire.kernels.vector_codes.VECTOR_CODES`; the scale type is
-            ``odd`` then and bits are those of a code that is looked up. Empty without vectors.
+        vectors: A name of :data:`quire.kernels.vector_codes.VECTOR_CODES`, whose scale type is
+            ``odd``, or ``E8P``; bits are those of a code that is looked up. Empty without vectors.
+        rotation: Of a matrix of E8P; None for others.
         activations: How inputs are rounded; None where a kernel may choose.
         table_type: Of tables of rows, ``float16`` or ``float32``, without scales (``none``); else
             empty.
@@ -78,6 +97,7 @@ class QuantizedForm:
     has_input_order: bool = False
     nested: NestedForm | None = None
     vectors: str = ""
+    rotation: RotationForm | None = None
     activations: ActivationScheme | None = None
     table_type: str = ""
     num_outliers: int | None = None
@@ -86,6 +106,8 @@ class QuantizedForm:
         if self.table_type:
             sparse = "" if self.num_outliers is None else ", outliers"
             return f"{self.bits} bits, {self.table_type} tables of rows{sparse}"
+        if self.rotation is not None:
+            return f"{' + '.join([self.vectors] * self.rotation.stages)} lattice codes, rotated"
         if self.vectors:
             return f"{self.vectors} vectors, groups of {self.group_size}"
         kind = "code book" if self.code_book else f"{self.bits} bits"
@@ -119,6 +141,9 @@ class QuantizedForm:
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
         """Return the memory that a matrix takes when it is packed."""
+        if self.rotation is not None:
+            stages = padded(rows) * self.rotation.stages * (padded(columns) // 4 + 4)
+            return stages + self.rotation.tail_bytes(rows, columns)
         if self.vectors:
             return padded(rows) * (columns // SUPER_COLUMNS) * VECTOR_CODES[self.vectors].row_bytes
         if self.table_type:

@@ -34,6 +34,7 @@ from quire.models.held_weights import HeldWeights, LinearKey
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
 from quire.models.tensor_source import TensorSource, check_tensors, map_weights, open_tensors
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
+from quire.quantization.formats.stored_matrix import UnpackedMatrix
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import Scheme, quantize
 
@@ -354,7 +355,7 @@ class ModelBuilder:
             )
 
     def _quantize(
-        self, matrix: HostTensor | BlockMatrix | QuantizedTensor, scheme: Scheme | None
+        self, matrix: HostTensor | BlockMatrix | UnpackedMatrix, scheme: Scheme | None
     ) -> Weight:
         if not isinstance(matrix, HostTensor) and scheme is not None:
             raise ConfigError(
@@ -485,13 +486,13 @@ class ModelBuilder:
             self._on_progress(self._done_bytes, self._total_bytes)
 
 
-def _floats(tensor: HostTensor | BlockMatrix | QuantizedTensor) -> HostTensor:
+def _floats(tensor: HostTensor | BlockMatrix | UnpackedMatrix) -> HostTensor:
     """Return the values of a small weight, made of floats if they are quantized."""
     if isinstance(tensor, HostTensor):
         return tensor
     return HostTensor(tensor.name, "float32", tensor.float32())
 
 
-def _transpose(matrix: HostTensor | BlockMatrix | QuantizedTensor) -> HostTensor:
+def _transpose(matrix: HostTensor | BlockMatrix | UnpackedMatrix) -> HostTensor:
     tensor = _floats(matrix)
     return replace(tensor, array=np.ascontiguousarray(tensor.array.T))

@@ -32,7 +32,7 @@ from quire.kernels.activation_scheme import ActivationScheme
 from quire.kernels.backend import Backend
 from quire.kernels.nested_scales import NestedForm
 from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.kernels.quantized_tensor import QuantizedForm, RotationForm
 
 log = logging.getLogger(__name__)
 
@@ -301,10 +301,12 @@ def _parts(table: dict[str, list[dict[str, Any]]]) -> list[tuple[str, dict[str, 
 def _form(fields: dict[str, Any] | None) -> QuantizedForm | None:
     if fields is None:
         return None
-    book, nested, rule = fields["code_book"], fields["nested"], fields["activations"]
+    book, nested, rotation = fields["code_book"], fields["nested"], fields["rotation"]
+    rule = fields["activations"]
     made = {
         "code_book": None if book is None else tuple(book),
         "nested": None if nested is None else NestedForm(tuple(nested["table"]), nested["run"]),
+        "rotation": None if rotation is None else RotationForm(**rotation),
         "activations": None if rule is None else ActivationScheme(**rule),
     }
     return QuantizedForm(**{**fields, **made})

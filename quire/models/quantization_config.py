@@ -29,6 +29,7 @@ from quire.quantization.formats.compressed_tensors import (
 )
 from quire.quantization.formats.gptq import GPTQFormat
 from quire.quantization.formats.hqq import PACKINGS, HQQFormat
+from quire.quantization.formats.quip import CODE_BOOKS, RESIDUAL_SCALE, QuipFormat
 from quire.quantization.formats.rounded_inputs import RoundedInputs
 from quire.quantization.formats.squeezellm import SqueezeLLMFormat
 from quire.quantization.formats.stored_matrix import WeightFormat
@@ -66,6 +67,11 @@ def read_quantization(path: Path) -> StoredQuantization | None:
     """
     file = path / "config.json"
     values = read_json(file)
+    if "quip_params" in values:
+        refused = ConfigFields(values, str(file)).error(
+            "quip_params", "must not be there: quip-sharp joins matrices and orders codes for a GPU"
+        )
+        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of QuIP-for-all.")
     name = next((key for key in KEYS if values.get(key) is not None), None)
     if name is None:
         found = next((known for known in SETTINGS_FILES if (path / known).exists()), None)
@@ -99,6 +105,7 @@ SETTINGS_FILES = {
     MODELOPT: "modelopt",
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
+    "quantization_config.json": "QUiP",
 }
 
 
@@ -319,6 +326,26 @@ def _hqq(fields: ConfigFields) -> StoredQuantization:
     return StoredQuantization("hqq", (whole,), lambda _: whole)
 
 
+def _quip(fields: ConfigFields) -> StoredQuantization:
+    """Read QuIP-for-all's."""
+    bits_of = {name: bits for bits, name in CODE_BOOKS.items()}
+    book = fields.text("codebook")
+    if book not in bits_of:
+        refused = fields.error("codebook", f"must be one of {', '.join(bits_of)}")
+        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
+    scale = RESIDUAL_SCALE
+    if fields.has("opt_resid_scale"):
+        scale = fields.number("opt_resid_scale", above=-3e38)
+    merged = fields.boolean("merge_suv", False)
+    whole = QuipFormat(bits_of[book], scale, has_factors=not merged)
+    skipped = fields.strings("modules_to_not_convert")
+
+    def format_of(module: str) -> WeightFormat | None:
+        return None if any(part in module for part in skipped) else whole
+
+    return StoredQuantization("quip", (whole,), format_of)
+
+
 def _torchao(fields: ConfigFields) -> StoredQuantization:
     kind = fields.object("quant_type")
     settings = None if kind is None else kind.object("default")
@@ -362,6 +389,8 @@ _METHODS: dict[str, Callable[[ConfigFields], StoredQuantization]] = {
     "hqq": _hqq,
     "torchao": _torchao,
     "squeezellm": _squeezellm,
+    "quip": _quip,
+    "QUiP": _quip,
 }
 
 

@@ -10,13 +10,18 @@ from pathlib import Path
 
 from quire.core.errors import WeightMismatchError
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
+from quire.kernels.quantized_tensor import QuantizedForm
 from quire.models.checkpoint import Checkpoint
 from quire.models.input_rounding import OWN
 from quire.models.quantization_config import StoredQuantization
 from quire.models.safetensors_file import TensorEntry
 from quire.models.weight_names import WeightNames
-from quire.quantization.formats.stored_matrix import StoredMatrix, StoredPart, WeightFormat
+from quire.quantization.formats.stored_matrix import (
+    StoredMatrix,
+    StoredPart,
+    UnpackedMatrix,
+    WeightFormat,
+)
 
 #: Scales of activations and of the KV cache, such as ``self_attn.attn.k_scale``.
 OF_ACTIVATIONS = re.compile(r".*\.(input_scale|input_zero_point|input_global_scale)")
@@ -121,7 +126,7 @@ class QuantizedCheckpoint:
         found = self._matrices.get(name)
         return self._stored.entry(name) if found is None else found
 
-    def tensor(self, name: str) -> HostTensor | QuantizedTensor:
+    def tensor(self, name: str) -> HostTensor | UnpackedMatrix:
         """Return a view of a tensor of floats, or a matrix unpacked."""
         found = self._matrices.get(name)
         return self._stored.tensor(name) if found is None else found.format.unpack(found.matrix)

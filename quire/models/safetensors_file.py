@@ -33,6 +33,7 @@ ARRAYS: dict[str, npt.DTypeLike] = {
     "F16": np.float16,
     "I64": np.int64,
     "I32": np.int32,
+    "I16": np.int16,
     "I8": np.int8,
     **dict.fromkeys(("U8", "F8_E4M3", "F8_E8M0"), np.uint8),
 }

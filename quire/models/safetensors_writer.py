@@ -20,6 +20,7 @@ ALIGNMENT = 8
 NAMES = {
     "int64": "I64",
     "int32": "I32",
+    "int16": "I16",
     "int8": "I8",
     "uint8": "U8",
     "float64": "F64",

@@ -13,7 +13,6 @@ from quire.core.errors import WeightMismatchError
 from quire.core.model_config import ModelConfig
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.checkpoint import Checkpoint
 from quire.models.gguf_checkpoint import GgufCheckpoint
 from quire.models.gguf_file import open_gguf
@@ -21,6 +20,7 @@ from quire.models.quantization_config import SETTINGS_FILES, read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.weight_map import WeightMap
 from quire.models.weight_names import WeightNames
+from quire.quantization.formats.stored_matrix import UnpackedMatrix
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class TensorSource(NamedTensors, Protocol):
         """Return what a user should know of how the tensors are stored."""
         ...
 
-    def tensor(self, name: str) -> HostTensor | BlockMatrix | QuantizedTensor:
+    def tensor(self, name: str) -> HostTensor | BlockMatrix | UnpackedMatrix:
         """Return the values, or what a quantized matrix is made of.
 
         Their pages stay resident until :meth:`release`.

@@ -124,17 +124,20 @@ class _Sizes:
     dtype: str | None
 
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> int:
-        """Return what a linear takes: neighbours that are held alike are packed as one."""
+        """Return what a linear takes: neighbours that are held alike are packed as one.
+
+        Matrices that are rotated are each packed alone.
+        """
         forms = [self._form(module, weights.columns, scheme) for module in weights.modules]
         stored = {form for form in forms if isinstance(form, str)}
         dtype = self.dtype or (stored.pop() if len(stored) == 1 else "float32")
         total = 4 * sum(weights.rows) if weights.bias else 0
         held = [None if isinstance(form, str) else form for form in forms]
-        pairs = zip(held, weights.rows, strict=True)
-        for _, group in groupby(pairs, key=lambda pair: pair[0] and pair[0].kind):
+        matrices = zip(range(len(held)), held, weights.rows, strict=True)
+        for _, group in groupby(matrices, key=_kind):
             run = list(group)
-            rows = sum(number for _, number in run)
-            alike = [form for form, _ in run if form is not None]
+            rows = sum(number for _, _, number in run)
+            alike = [form for _, form, _ in run if form is not None]
             if not alike:
                 total += float_bytes(rows, weights.columns, DTYPE_BYTES[dtype])
             else:
@@ -155,3 +158,13 @@ class _Sizes:
             dtype = FLOATS[layout]
         scheme = self.plan.scheme_of(module, scheme)
         return dtype if scheme is None else scheme.form(columns)
+
+
+def _kind(
+    matrix: tuple[int, QuantizedForm | None, int],
+) -> tuple[QuantizedForm | None, int | None]:
+    """Return what is the same of neighbours that are packed as one: number, form, rows."""
+    number, form, _ = matrix
+    if form is None:
+        return None, None
+    return form.kind, number if form.rotation is not None else None

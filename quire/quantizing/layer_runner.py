@@ -16,12 +16,12 @@ from quire.kernels.backend import Backend
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.layers.workspace import Workspace
 from quire.models.held_weights import HeldWeights
 from quire.models.loader import ModelBuilder, OpenedCheckpoint
 from quire.models.tensor_source import Entry, TensorSource
 from quire.models.weight_names import WeightNames
+from quire.quantization.formats.stored_matrix import UnpackedMatrix
 from quire.quantization.plan import QuantizationPlan
 from quire.quantizing.observed_backend import ObservedBackend, Observer
 
@@ -69,7 +69,7 @@ class ReplacedTensors:
         """Return shape and size as they are stored."""
         return self.stored.entry(name)
 
-    def tensor(self, name: str) -> HostTensor | BlockMatrix | QuantizedTensor:
+    def tensor(self, name: str) -> HostTensor | BlockMatrix | UnpackedMatrix:
         """Return the other values, or a view of what is stored."""
         other = self.replaced.get(name)
         return self.stored.tensor(name) if other is None else HostTensor(name, "float32", other)

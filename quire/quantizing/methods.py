@@ -28,16 +28,17 @@ class Method:
         asks_inputs: It looks at calibration text, whatever its settings.
         scales_columns: It scales a layer's matrices before they are rounded.
         without_inputs: The method of a matrix that saw too few inputs.
+        bits: Of a code, those that may be asked for.
     """
 
     about: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     formats: tuple[str, ...]
-    bits: tuple[int, ...] = BITS
     asks_inputs: bool = False
     scales_columns: bool = False
     without_inputs: str = ""
+    bits: tuple[int, ...] = BITS
 
 
 INTEGERS = {"bits": 4, "group_size": 128, "symmetric": True}
@@ -134,6 +135,14 @@ METHODS: dict[str, Method] = {
         fixed={"group_size": -1},
         formats=("squeezellm",),
         bits=(3, 4),
+    ),
+    "quip": Method(
+        about="(QuIP#) rotates matrices and rounds eight columns at a time to a lattice",
+        settings={"bits": 2, "damping": 0.01},
+        fixed={"group_size": -1},
+        formats=("quip",),
+        asks_inputs=True,
+        bits=(2, 4),
     ),
 }
 

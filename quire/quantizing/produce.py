@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.kernels.row_tables import join_outliers
+from quire.quantization.formats.stored_matrix import UnpackedMatrix
 from quire.quantization.producers.float4 import global_factor, quantize_mxfp4, quantize_nvfp4
 from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.half_quadratic import quantize_hqq
 from quire.quantization.producers.normal_float import quantize_fp4, quantize_nf4
+from quire.quantization.producers.quip import quantize_quip, rotate_inputs
 from quire.quantization.producers.round_to_nearest import quantize_rtn
 from quire.quantization.producers.row_tables import (
     Clustering,
@@ -51,7 +54,7 @@ class LinkedMatrices:
     threads: int
 
 
-def produce(linked: LinkedMatrices) -> list[QuantizedTensor]:
+def produce(linked: LinkedMatrices) -> Sequence[UnpackedMatrix]:
     """Quantize matrices by their scheme's method.
 
     Raises:
@@ -135,6 +138,16 @@ def _tables(linked: LinkedMatrices, products: np.ndarray | None) -> list[Quantiz
     return _by_rows(linked, lambda name, weight: quantize_tables(name, weight, clusterings[name]))
 
 
+def _lattice(linked: LinkedMatrices) -> list[LatticeMatrix]:
+    scheme, first = linked.scheme, linked.modules[0]
+    columns = linked.weights[0].shape[1]
+    inputs = rotate_inputs(first, columns, linked.products, scheme.damping)
+    return [
+        quantize_quip(f"{module}.weight", weight, inputs, scheme.bits, linked.threads)
+        for module, weight in zip(linked.modules, linked.weights, strict=True)
+    ]
+
+
 def _each(
     linked: LinkedMatrices, quantize: Callable[[str, np.ndarray], QuantizedTensor]
 ) -> list[QuantizedTensor]:
@@ -185,7 +198,7 @@ def _joined(parts: Sequence[QuantizedTensor]) -> QuantizedTensor:
     )
 
 
-_PRODUCERS: dict[str, Callable[[LinkedMatrices], list[QuantizedTensor]]] = {
+_PRODUCERS: dict[str, Callable[[LinkedMatrices], Sequence[UnpackedMatrix]]] = {
     "rtn": _rounded,
     "gptq": _gptq,
     "awq": _rounded,
@@ -200,4 +213,5 @@ _PRODUCERS: dict[str, Callable[[LinkedMatrices], list[QuantizedTensor]]] = {
     "hqq": _half_quadratic,
     "squeezellm": _weighted_tables,
     "kmeans": _plain_tables,
+    "quip": _lattice,
 }

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.weight_map import LinearWeights
+from quire.quantization.formats.stored_matrix import UnpackedMatrix
 from quire.quantizing.input_sums import InputSums
 from quire.quantizing.methods import METHODS
 from quire.quantizing.produce import LinkedMatrices, produce
@@ -34,7 +34,7 @@ class LayerResult:
         too_few: Modules whose method gave way to plain rounding, and the inputs they had.
     """
 
-    matrices: dict[str, QuantizedTensor] = field(default_factory=dict)
+    matrices: dict[str, UnpackedMatrix] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     too_few: dict[str, int] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ class LayerQuantizer:
         return result
 
 
-def relative_error(weight: np.ndarray, made: QuantizedTensor, products: np.ndarray | None) -> float:
+def relative_error(weight: np.ndarray, made: UnpackedMatrix, products: np.ndarray | None) -> float:
     """Return the square of a matrix's error over the square of the matrix.
 
     Args:

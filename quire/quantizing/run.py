@@ -324,7 +324,7 @@ def in_stages(weights: WeightMap, layer: int) -> list[list[LinearWeights]]:
 
 def in_file_order(tensors: Mapping[str, TensorData]) -> dict[str, TensorData]:
     """Return tensors with large elements first, so that each lies where its type wants it."""
-    sizes = {"I64": 8, "I32": 4, "F32": 4, "F16": 2, "BF16": 2}
+    sizes = {"I64": 8, "I32": 4, "F32": 4, "F16": 2, "BF16": 2, "I16": 2}
     return dict(sorted(tensors.items(), key=lambda item: (-sizes.get(item[1].dtype, 1), item[0])))
 
 

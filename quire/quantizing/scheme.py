@@ -12,7 +12,7 @@ from typing import Any
 from quire.core.errors import ConfigError
 from quire.quantization.producers.float8 import SCALES
 from quire.quantization.producers.integer_grid import IntegerGrid
-from quire.quantizing.methods import METHODS, Method, methods_with
+from quire.quantizing.methods import BITS, METHODS, Method, methods_with
 
 #: Beyond it the weights that stay take more memory than the others.
 MOST_SPARSE = 0.05
@@ -33,7 +33,7 @@ class Scheme:
             make of the text.
         duo_scaling: AWQ looks at the sizes of weights, too.
         clip: AWQ looks for smaller ranges of groups than those of their largest weights.
-        damping: Of GPTQ, as a share of the mean square of the inputs.
+        damping: Of GPTQ and QuIP#, as a share of the mean square of the inputs.
         scales: Of FP8: which weights share one, a row (``channel``), all (``tensor``) or a
             ``block`` of 128 x 128.
         static_inputs: Of FP8: one scale of all inputs of a matrix, seen in calibration text.
@@ -72,7 +72,8 @@ class Scheme:
             elif name not in method.settings and value != DEFAULTS[name]:
                 raise _refuse_setting(name, self.method)
         if self.bits not in method.bits:
-            raise _refuse("bits", f"be one of {_listed(method.bits)}", self.bits)
+            whose = "" if method.bits == BITS else f" with --method {self.method}"
+            raise _refuse("bits", f"be one of {_listed(method.bits)}{whose}", self.bits)
         size = self.group_size
         if size != -1 and size != 16 and (size < 32 or size % 32):
             raise _refuse("group_size", "be 16, a multiple of 32, or -1 for whole rows", size)

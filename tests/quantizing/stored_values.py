@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
+from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.config_reader import read_model_config
 from quire.models.tensor_source import open_tensors
 
 #: Calibration that takes a moment, of enough inputs for small models.
 FEW = ("--samples", "8", "--sample-length", "128")
+#: What quantized matrices are unpacked to.
+KINDS = (QuantizedTensor, LatticeMatrix)
 
 
 def values_of(folder: Path) -> dict[str, np.ndarray]:
@@ -24,7 +27,7 @@ def quantized_names(folder: Path) -> list[str]:
     """Return the matrices that are not floats."""
     tensors = open_tensors(folder, read_model_config(folder))
     names = sorted(tensors.names)
-    return [name for name in names if isinstance(tensors.tensor(name), QuantizedTensor)]
+    return [name for name in names if isinstance(tensors.tensor(name), KINDS)]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -61,3 +61,16 @@ def test_scales_rounded_to_bytes_change_next_to_nothing(perplexity: Measure) -> 
     plain = perplexity("--method", "nf4", "--plain-scales")
     assert double != plain and abs(double / plain - 1) < 0.001
     assert double < 1.02
+
+
+def test_lattice_codes_of_two_bits_cost_less_than_gptq_s_and_rounding(perplexity: Measure) -> None:
+    """Although those have groups of 32 with scales of their own."""
+    found = perplexity("--method", "quip", *FEW)
+    groups = ("--bits", "2", "--group-size", "32")
+    gptq = perplexity("--method", "gptq", *groups, *FEW)
+    assert 1 < found < 1 + 0.6 * (gptq - 1)
+    assert gptq < perplexity("--method", "rtn", *groups)
+
+
+def test_lattice_codes_of_four_bits_cost_next_to_nothing(perplexity: Measure) -> None:
+    assert 0.99 < perplexity("--method", "quip", "--bits", "4", *FEW) < 1.01

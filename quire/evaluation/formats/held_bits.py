@@ -47,9 +47,13 @@ def formula_bits(form: QuantizedForm, rows: int, columns: int) -> float:
     ``bits + (scale + offset + zero) / group_size + super scales / 256``, a number for each row over
     the columns, and one for each column over the rows. A group has no more columns than the matrix.
     Of scales that are nested, a number for each run of them over its columns. Vectors have all of
-    theirs in the bytes of 256 columns. Tables are those of a row over its columns; an outlier is a
-    value and a column, and each row says where its outliers are.
+    theirs in the bytes of 256 columns; lattice codes, of 2 bits in each stage, have a scale in each
+    for a row, and all have what rotates them. Tables are those of a row over its columns; an
+    outlier is a value and a column, and each row says where its outliers are.
     """
+    if form.rotation is not None:
+        stages, tail = form.rotation.stages, form.rotation.tail_bytes(rows, columns)
+        return stages * (2 + 32 / columns) + 8 * tail / (rows * columns)
     if form.table_type:
         table = (1 << form.bits) * SCALE_BITS[form.table_type] / columns
         count = form.num_outliers

@@ -15,6 +15,8 @@ from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.cpu.native import DTYPE_CODES, native
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.lattice_codes import STEP, kernel_codes, kernel_table
+from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.linear import check_input, check_weights, held_dtype
 from quire.kernels.nested_scales import NestedScales
 from quire.kernels.packed_weights import PackedWeights
@@ -30,6 +32,8 @@ from quire.kernels.vector_codes import VECTOR_CODES
 SCALE_FORMS = {"int8": 1, "int4": 2, "e4m3": 3, "e8m0": 4, "nested": 5, "odd": 6, "none": 7}
 ZERO_FORMS = {None: 0, "uint8": 1, "float16": 2}
 ROW_FORMS = {None: 0, "times": 1, "over": 2}
+#: As VectorForm::e8p of native/include/vectors.h.
+LATTICE_FORM = 8
 
 
 class CpuLinear:
@@ -104,6 +108,10 @@ class CpuLinear:
                 "[lookup] the matrices of a table must be held alike; got "
                 f"{len(self.matrices)} ways."
             )
+        if (form := self.packed[0].form) is not None and form.rotation is not None:
+            raise UnsupportedInputError(
+                f"[lookup] a table must not be rotated; got {self.packed[0].name}, {form}."
+            )
         if out is None:
             out = np.empty((ids.shape[0], self.in_features), np.float32)
         self.matrices[0][0].lookup(ids, ids.shape[0], out)
@@ -116,7 +124,7 @@ def _form(weight: Weight) -> QuantizedForm | None:
 
 def _run(weight: Weight) -> object:
     """Return what is the same of neighbours that are packed as one."""
-    if isinstance(weight, PackedWeights):
+    if isinstance(weight, PackedWeights | LatticeMatrix):
         return id(weight)
     order = weight.input_order if isinstance(weight, QuantizedTensor) else None
     form = _form(weight)
@@ -168,9 +176,25 @@ def _fill(packed: Any, weights: Sequence[Weight]) -> None:
                 packed.set_input_order(weight.input_order)
         elif isinstance(weight, BlockMatrix):
             packed.pack_gguf(weight.rows, weight.type_code, row, rows)
+        elif isinstance(weight, LatticeMatrix):
+            _fill_lattice(packed, weight)
         elif isinstance(weight, HostTensor):
             packed.pack(weight.array, DTYPE_CODES[weight.dtype], row, rows)
         row += rows
+
+
+def _fill_lattice(packed: Any, weight: LatticeMatrix) -> None:
+    """Pack all of a matrix; what its transforms would be divided by goes into the factors."""
+    (rows, columns), form = weight.shape, weight.form.rotation
+    assert form is not None
+    packed.set_rotation(
+        weight.input_factors / np.float32(np.sqrt(columns // form.input_base)),
+        weight.output_factors / np.float32(np.sqrt(rows // form.output_base)),
+        np.ascontiguousarray(weight.input_matrix.T),
+        np.ascontiguousarray(weight.output_matrix),
+    )
+    scales = np.multiply.outer(weight.row_scales, weight.stage_scales * np.float32(STEP))
+    packed.pack_lattice(np.ascontiguousarray(kernel_codes(weight.codes)), scales)
 
 
 def _pack_nested(
@@ -213,7 +237,13 @@ def _allocate(
     if nested is not None:
         layout["run_shift"] = nested.run.bit_length() - 1
         layout["num_runs"] = nested.num_runs(num_rows * groups, num_matrices)
-    if form.vectors:
+    rotation = form.rotation
+    if rotation:
+        layout["vectors"] = LATTICE_FORM
+        layout["stages"] = rotation.stages
+        layout["input_base"] = rotation.input_base
+        layout["output_base"] = rotation.output_base
+    elif form.vectors:
         layout["vectors"] = VECTOR_CODES[form.vectors].number
     if form.num_outliers is not None:
         layout["num_outliers"] = form.num_outliers
@@ -229,7 +259,9 @@ def _allocate(
             scheme.threshold,
             scheme.has_power_factors,
         )
-    if form.vectors:
+    if rotation:
+        packed.set_vectors(kernel_table(), 1.0)
+    elif form.vectors:
         vectors = VECTOR_CODES[form.vectors]
         packed.set_vectors(vectors.table(), vectors.step)
     if form.code_book is not None:

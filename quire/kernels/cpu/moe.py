@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from quire.core.errors import UnsupportedInputError
 from quire.kernels import moe
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.backend import Weight
@@ -30,6 +31,12 @@ class CpuExperts:
             for side in (gate_up, down)
         )
         moe.check_experts(ups, downs, activation)
+        for packed in (packed for linear in (*ups, *downs) for packed in linear.packed):
+            if packed.form is not None and packed.form.rotation is not None:
+                raise UnsupportedInputError(
+                    f"[experts] matrices must not be rotated; got {packed.name}, {packed.form}. "
+                    "Leave experts in another format."
+                )
         self._num_experts = len(downs)
         self._middle = downs[0].in_features
         linears = (*ups, *downs)

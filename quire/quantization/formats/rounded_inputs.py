@@ -56,7 +56,9 @@ class RoundedInputs:
 
     def unpack(self, matrix: StoredMatrix) -> QuantizedTensor:
         """Read the parts."""
-        return replace(self.weights.unpack(matrix), activations=self._rule(matrix))
+        made = self.weights.unpack(matrix)
+        assert isinstance(made, QuantizedTensor), matrix.name
+        return replace(made, activations=self._rule(matrix))
 
     def _rule(self, matrix: StoredMatrix) -> ActivationScheme:
         if not self.stored:

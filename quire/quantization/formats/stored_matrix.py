@@ -12,10 +12,13 @@ from typing import Protocol
 import numpy as np
 
 from quire.core.errors import WeightMismatchError
+from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor, padded
 
 #: Types of floats, as safetensors names them.
 FLOATS = ("F32", "F16", "BF16")
+#: What formats unpack to.
+UnpackedMatrix = QuantizedTensor | LatticeMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class WeightFormat(Protocol):
         """Return how the matrix will be held, nothing read: as far as types and shapes tell."""
         ...
 
-    def unpack(self, matrix: StoredMatrix) -> QuantizedTensor:
+    def unpack(self, matrix: StoredMatrix) -> UnpackedMatrix:
         """Read the parts.
 
         Raises:

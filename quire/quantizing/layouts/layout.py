@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from quire.core.errors import ConfigError
-from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.safetensors_writer import TensorData
 from quire.quantizing.methods import METHODS
 from quire.quantizing.scheme import Scheme
@@ -41,11 +40,11 @@ class StoredFormat(Protocol):
         """
         ...
 
-    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    def store(self, matrix: Any, scheme: Scheme) -> dict[str, TensorData]:
         """Return the parts of a matrix by name.
 
         Args:
-            matrix: As its method made it.
+            matrix: As its method made it: a QuantizedTensor, or of what else formats are made for.
             scheme: What it was made by.
         """
         ...

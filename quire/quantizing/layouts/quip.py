@@ -1,0 +1,71 @@
+"""QuIP-for-all's format: matrices are stored one by one, with what rotates them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import ConfigError
+from quire.kernels.lattice_codes import SIZE
+from quire.kernels.lattice_matrix import MAX_BASE, LatticeMatrix
+from quire.kernels.rotation import odd_part
+from quire.models.safetensors_writer import TensorData, tensor_data
+from quire.quantization.formats.quip import CODE_BOOKS, DTYPES, RESIDUAL_SCALE, store_quip
+from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
+from quire.quantizing.scheme import Scheme
+
+#: Experts of a mixture are computed as one job, which knows no rotations.
+EXPERTS = ".experts."
+
+
+@dataclass(frozen=True, slots=True)
+class QuipLayout:
+    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`."""
+
+    name: str = "quip"
+
+    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+        """Leave out what does not fill vectors, takes too long to rotate, or is an expert's."""
+        fitting = Fitting(self.name)
+        fitting.check(schemes)
+        others = {module: s for module, s in schemes.items() if EXPERTS not in module}
+        fitting.keep(others, shapes, _refusal)
+        if left_out := len(schemes) - len(others):
+            fitting.notices.append(
+                f"{left_out} matrices stay floats, since experts are not computed rotated"
+            )
+        return fitting.fitted, fitting.notices
+
+    def store(self, matrix: LatticeMatrix, scheme: Scheme) -> dict[str, TensorData]:
+        """Return the parts of a matrix."""
+        return {name: tensor_data(array) for name, array in store_quip(matrix).items()}
+
+    def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
+        """Return the settings that all matrices share."""
+        bits = sorted({scheme.bits for scheme in schemes.values()})
+        if len(bits) > 1:
+            raise ConfigError(
+                f"[quantize] --format {self.name} stores all matrices with one code book; got a "
+                f"recipe of {' and '.join(map(str, bits))} bits. Give one --bits."
+            )
+        return {
+            "quant_method": "quip",
+            "codebook": CODE_BOOKS[bits[0]],
+            "codesz": SIZE,
+            "idx_dtype": {"I16": "torch.int16", "I32": "torch.int32"}[DTYPES[bits[0]]],
+            "use_rand": True,
+            "rescale_WH": False,
+            "merge_suv": False,
+            "per_channel": False,
+            "opt_resid_scale": RESIDUAL_SCALE,
+            "modules_to_not_convert": [*floats, "lm_head"],
+        }
+
+
+def _refusal(_: Scheme, shape: tuple[int, int]) -> str:
+    if shape[1] % SIZE:
+        return f"packs rows in multiples of {SIZE}"
+    if max(map(odd_part, shape)) > MAX_BASE:
+        return f"rotates sizes that are a power of two times at most {MAX_BASE}"
+    return ""
