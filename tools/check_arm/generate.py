@@ -18,12 +18,16 @@ from benchmarks.equality import Condition, run
 from quire.kernels.cpu.native import native
 from quire.models.hub import resolve_model
 
-#: Weights of 16 bits, those of 8 and 4, and a code book; caches of 16 and 8 bits.
+#: Weights of 16 bits, those of 8 and 4, and a code book; caches of 16, 8 and 4 bits.
 MODELS: dict[str, dict[str, Any]] = {
     "bfloat16": {},
     "int4": {"quantization": "int4", "kv_cache_dtype": "fp8"},
     "int8": {"quantization": "int8", "kv_cache_dtype": "int8"},
-    "nf4": {"quantization": "nf4", "quantization_group_size": 64},
+    "nf4": {
+        "quantization": "nf4",
+        "quantization_group_size": 64,
+        "kv_cache_dtype": "int4",
+    },
 }
 TOGETHER = Condition(batched=True, chunked=True, two_threads=True)
 
