@@ -3,7 +3,8 @@
     python -m benchmarks.weight_formats tiny [FOLDER]
     python -m benchmarks.weight_formats layers [FOLDER]
 
-``tiny`` is quire-tiny rounded at load and by ``quire quantize``: quality, and speed in the caches.
+``tiny`` is quire-tiny rounded at load, by ``quire quantize`` and as GGUF files: quality, and speed
+in the caches.
 ``layers`` is four layers of Llama 3.2 1B's shape with random weights, which no cache holds: speed.
 Checkpoints are made in FOLDER, and kept there if it is given.
 """
@@ -44,6 +45,8 @@ QUANTIZED = {
         )
     },
 }
+#: Types of GGUF files, of a few bits with an importance of inputs.
+GGUF = ("q8_0", "q4_k_m", "q4_0", "iq4_xs", "q3_k_m", "iq3_s", "q2_k", "iq2_xs", "iq1_m")
 #: Random weights need no calibration: speed alone is asked for.
 UNCALIBRATED = (
     "rtn-4",
@@ -89,8 +92,17 @@ SHAPES = {
 
 
 def quantize_tiny(folder: Path) -> list[str]:
-    """Return quire-tiny and what ``quire quantize`` makes of it; what is there is taken."""
-    return ["quire-tiny", *(_quantized("quire-tiny", folder / name) for name in QUANTIZED)]
+    """Return quire-tiny and what is made of it, as GGUF files too; what is there is taken."""
+    made = [_quantized("quire-tiny", folder / name) for name in QUANTIZED]
+    matrix = folder / "imatrix.gguf"
+    if not matrix.exists():
+        _run("imatrix", "quire-tiny", str(matrix))
+    for name in GGUF:
+        out = folder / f"{name}.gguf"
+        if not out.exists():
+            _run("convert", "quire-tiny", str(out), "--type", name, "--imatrix", str(matrix))
+        made.append(str(out))
+    return ["quire-tiny", *made]
 
 
 def write_layers(folder: Path) -> list[str]:

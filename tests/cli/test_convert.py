@@ -101,6 +101,15 @@ def test_end_tokens_beyond_the_vocabulary_are_left_out(quire, model, tmp_path):
     assert load_tokenizer(out).vocab_size
 
 
+def test_few_bits_need_an_importance(quire, tmp_path):
+    out = tmp_path / "m.gguf"
+    result = quire("convert", "quire-tiny", str(out), "--type", "iq2_xxs")
+    assert result.returncode == 1
+    assert "--imatrix must say how much errors of blk.0." in result.stderr
+    assert "Make one with quire imatrix, or take iq3_s" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_existing_file_is_kept_without_force(quire, model, tmp_path):
     out = tmp_path / "m.gguf"
     out.write_text("precious")

@@ -143,3 +143,26 @@ def test_quality_rises_with_the_bits_and_is_llama_cpps(peer_python, tiny, device
         assert mine <= 1.05 * theirs + 1e-5, (kind, mine, theirs)
         divergences.append(mine)
     assert divergences == sorted(divergences, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "divergence"),
+    [("iq3_xxs", 0.05), ("iq2_xs", 0.12), ("iq1_m", 0.4), ("iq1_s", 0.8), ("mxfp4_moe", 0.04)],
+)
+def test_files_of_few_bits_are_the_same_to_both(
+    kind, divergence, peer_python, tiny, device, tmp_path
+):
+    """Both programs' logits: far from float32, near to each other but for 8-bit activations."""
+    path, matrix = tmp_path / "few.gguf", tmp_path / "matrix.gguf"
+    assert run(["imatrix", str(tiny), str(matrix), "--samples", "8"]) == 0
+    command = ["convert", str(tiny), str(path), "--type", kind, "--imatrix", str(matrix)]
+    assert run([*command, "--pure"] if kind == "mxfp4_moe" else command) == 0
+    windows = quality.tiny_windows(tiny)[:2]
+    exact = quality.quire_logits(tiny, windows, {})
+    mine = quality.quire_logits(path, windows, {})
+    theirs = quality.peer_logits(peer_python, path, windows)[:, :, : exact.shape[2]]
+    found = [quality.compare(logits, exact, windows) for logits in (mine, theirs)]
+    assert found[0]["kl"] == pytest.approx(found[1]["kl"], rel=0.1)
+    assert found[0]["perplexity"] == pytest.approx(found[1]["perplexity"], rel=0.01)
+    assert found[0]["kl"] < divergence
+    assert quality.compare(mine, theirs, windows)["kl"] < 0.2 * found[0]["kl"]
