@@ -94,8 +94,9 @@ class Comparison:
         for engine, values in found.items():
             for name, rate in values.items():
                 self.rates.setdefault(name, {}).setdefault(engine, []).append(rate)
-                if engine == QUIRE and not verdict.is_quiet:
-                    self.noisy[name] = self.noisy.get(name, 0) + 1
+        if not verdict.is_quiet:
+            for name in next(iter(found.values())):
+                self.noisy[name] = self.noisy.get(name, 0) + 1
 
     def disturbed(self, case: Case, round_index: int) -> None:
         """Run a case while a neighbour computes."""

@@ -27,12 +27,13 @@ class Setup:
     """What a worker loads.
 
     Attributes:
-        path: GGUF file.
+        path: GGUF file, or a checkpoint's folder.
         threads: Compute threads.
         context: Tokens that a single sequence may have.
         batches: Most sequences at once.
         batch_context: Tokens that each of them may have; 0: only single sequences.
         packed_weights_cache: Folder where Quire keeps packed weights.
+        quantization_overrides: Matrices that Quire holds otherwise than the file.
     """
 
     path: str
@@ -41,6 +42,7 @@ class Setup:
     batches: int = 1
     batch_context: int = 0
     packed_weights_cache: str | None = None
+    quantization_overrides: str | None = None
 
 
 class Worker:

@@ -36,6 +36,7 @@ def load(setup: dict[str, Any]) -> LLM:
         num_gpu_blocks_override=max(many, single) + 1,
         enable_prefix_caching=False,
         packed_weights_cache=setup["packed_weights_cache"],
+        quantization_overrides=setup["quantization_overrides"],
     )
 
 

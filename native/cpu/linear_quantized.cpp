@@ -3,6 +3,7 @@
 #include "cpu/float_codes_tile.h"
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
+#include "cpu/quantized_chunks.h"
 #include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_rows.h"
 #include "cpu/rounded_rows.h"
@@ -221,7 +222,7 @@ class IntegerBlocks {
 
   void take_scales(const RecordSpan& span, QuantizedTile& tile) {
     if (scales_ == ScalePlace::unpacked) {
-      unpacked_.read_all_scales(weights_, span, tile);
+      unpacked_.read_all_scales(weights_, map_, span, tile);
       return;
     }
     if (scales_ == ScalePlace::two_levels) unpacked_.read_super_scales(weights_, map_, span, tile);
@@ -240,7 +241,7 @@ class IntegerBlocks {
   const uint8_t* unpacked_codes(const RecordSpan& span) {
     if (weights_.holds_bytes()) return packed_codes(span);
     uint8_t* const codes = unpacked_.codes;
-    read_codes(weights_, span, codes);
+    read_codes(weights_, map_, span, codes);
     if (weights_.has_book)
       for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes + i * record_codes);
     return codes;
@@ -323,16 +324,6 @@ class FloatBlocks {
   uint8_t* codes_;
 };
 
-// How many panels make a chunk: a 64th of the weights, so that threads end together, but not so few
-// bytes that the wait for the first of them counts. All panels when the work is small, because
-// waking another thread costs some microseconds.
-int64_t panels_of_chunk(const QuantizedWeights& weights, int64_t rows) {
-  if (weights.bytes() * (1 + rows / 4) < (1 << 19)) return weights.num_panels();
-  const int64_t bytes =
-      larger<int64_t>(64 << 10, smaller<int64_t>(256 << 10, weights.bytes() / 64));
-  return larger<int64_t>(rows > 32 ? 4 : 1, bytes / weights.panel_bytes());
-}
-
 // Goes through the blocks of some panels. Few rows read weights in the order of memory; many find
 // each block of theirs in the cache for several panels.
 class BlockWalk {
@@ -412,7 +403,9 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
     const int64_t rows = (pass + 1) * num_rows / passes - row;
     const float* inputs = x + row * weights.in_features;
     float* const results = out + row * out_stride;
-    if (weights.activations.rounds_rows()) {
+    if (weights.has_tables()) {
+      QUIRE_BASE_ISA::linear_row_tables(weights, inputs, rows, results, out_stride);
+    } else if (weights.activations.rounds_rows()) {
       const RoundedRows rounded(weights, inputs, rows);
       multiply_rows(weights, {inputs, rows, &rounded}, results, out_stride);
     } else {

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from quire.cli.calibration import calibration_samples
 from quire.core.errors import ConfigError
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -20,6 +19,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="[default: 128]")
 @click.option("--sample-length", type=click.IntRange(min=2), metavar="N",
     help="Tokens of a sample.  [default: 512]")  # fmt: skip
+@click.option("--statistics", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Keep sums of inputs there, or take those that are.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")
 def imatrix(
@@ -28,6 +29,7 @@ def imatrix(
     calibration: Path | None,
     samples: int | None,
     sample_length: int | None,
+    statistics: Path | None,
     threads: int | None,
     force: bool,
 ) -> None:
@@ -42,17 +44,25 @@ def imatrix(
     from quire.llm.stage_bar import stage_bar
     from quire.models.hub import resolve_model
     from quire.models.importance_matrix import ImportanceMatrix, write_importance_matrix
+    from quire.quantizing.calibration import Calibration, calibration_samples
     from quire.quantizing.importance import collect_importance
 
     folder = resolve_model(model)
     if folder.is_file():
         raise ConfigError(f"[imatrix] MODEL must be a folder of safetensors; got file {folder}.")
-    chosen, dataset = calibration_samples(folder, "imatrix", calibration, samples, sample_length)
+    wanted = Calibration(
+        text=calibration, count=samples, length=sample_length, where="[imatrix] --calibration"
+    )
+    chosen, dataset = calibration_samples(folder, wanted, _tell)
     backend = create_backend("cpu", threads=threads or read_machine().num_cores)
-    entries = collect_importance(folder, chosen, backend, stage_bar)
+    entries = collect_importance(folder, chosen, backend, stage_bar, statistics)
     matrix = ImportanceMatrix(out, entries, dataset, len(chosen), max(map(len, chosen)))
     try:
         write_importance_matrix(out, matrix)
     except OSError as error:
         raise ConfigError(f"[imatrix] OUT must be writable; got {out}: {error.strerror}.") from None
     click.echo(f"{out}: {len(entries)} tensors, {dataset}")
+
+
+def _tell(notice: str) -> None:
+    click.echo(f"quire: {notice}", err=True)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-import quire
-from quire.cli.calibration import calibration_samples
 from quire.core.errors import ConfigError
 from quire.quantizing.methods import METHODS
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from quire.quantizing.run import Bar, Result
     from quire.quantizing.scheme import Recipe
 
 FORMATS = tuple(dict.fromkeys(form for method in METHODS.values() for form in method.formats))
@@ -38,6 +35,14 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     help="A zero for each group, too.  [default: with --format awq]")  # fmt: skip
 @click.option("--act-order", is_flag=True, default=None,
     help="gptq: inputs by their size, the largest first.")  # fmt: skip
+@click.option("--group-aware", is_flag=True, default=None,
+    help="gptq: so within each group, and groups by their largest.")  # fmt: skip
+@click.option("--true-sequential", is_flag=True, default=None,
+    help="gptq: calibrate a matrix after those before it in its layer.")  # fmt: skip
+@click.option("--duo-scaling", is_flag=True, default=None,
+    help="awq: look at the sizes of weights, too.")  # fmt: skip
+@click.option("--clip/--no-clip", default=None,
+    help="awq: look for smaller ranges of groups.  [default: clip]")  # fmt: skip
 @click.option("--damping", type=float, metavar="F",
     help="gptq: share of the inputs' mean square that is added.  [default: 0.01]")  # fmt: skip
 @click.option("--scales", type=click.Choice(["channel", "tensor", "block"]),
@@ -47,7 +52,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--smoothing", type=float, metavar="F",
     help="smoothquant: how much weights take over of inputs' range.  [default: 0.5]")  # fmt: skip
 @click.option("--double-quant/--plain-scales", default=None,
-    help="nf4: round scales to bytes, too.  [default: double-quant]")  # fmt: skip
+    help="nf4, fp4: round scales to bytes, too.  [default: double-quant]")  # fmt: skip
+@click.option("--sparse", type=float, metavar="F",
+    help="Share of weights that tables leave floats, such as 0.0045.  [default: 0]")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS),
     help="What it is stored as.  [default: what the method is known by]")  # fmt: skip
 @click.option("--calibration", type=FILE, metavar="FILE",
@@ -55,6 +62,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="[default: 128]")
 @click.option("--sample-length", type=click.IntRange(min=2), metavar="N",
     help="Tokens of a sample.  [default: 512]")  # fmt: skip
+@click.option("--statistics", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Keep sums of the unquantized model's inputs there, or take those that are.")  # fmt: skip
 @click.option("--skip", multiple=True, metavar="PATTERN", help="Leave such matrices floats.")
 @click.option("--recipe", type=FILE, metavar="FILE", help="TOML: settings by pattern of name.")
 @click.option("--measure", type=FILE, metavar="FILE",
@@ -66,15 +75,11 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
     One layer is in memory at a time. The same command goes on with a run that was stopped.
     GGUF files, K-types included, are written by quire convert.
     """
-    from quire.core.machine import read_machine
-    from quire.kernels.registry import create_backend
     from quire.llm.stage_bar import stage_bar
     from quire.models.hub import resolve_model
-    from quire.quantizing.card import CardFacts, model_card
-    from quire.quantizing.output import write_card
-    from quire.quantizing.run import Job, Run
+    from quire.quantizing.quantize_checkpoint import Order, quantize_checkpoint
+    from quire.quantizing.run import Job
     from quire.quantizing.stored_format import FORMATS as STORED
-    from quire.quantizing.unfinished import Unfinished
 
     recipe = _recipe(asked)
     name = asked["format_name"] or recipe.default.default_format
@@ -82,26 +87,20 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
     if folder.is_file():
         raise ConfigError(f"[quantize] SOURCE must be a folder of safetensors; got file {folder}.")
     samples, calibration = _samples(folder, recipe.uses_inputs, asked)
-    run = Run(folder, Job(recipe=recipe, format=STORED[name], samples=samples))
-    told = list(run.notices)
-    for notice in told:
-        click.echo(f"quire: {notice}", err=True)
-    unfinished = Unfinished(out, run.identity)
-    threads = asked["threads"] or read_machine().num_cores
-    with unfinished.held(), _told_to_go_on():
-        result = run.execute(create_backend("cpu", threads=threads), unfinished, stage_bar)
-        _write(folder, out, result, stage_bar)
-        measured = [] if asked["measure"] is None else _measure(folder, out, asked["measure"])
-        facts = CardFacts(
-            source=source,
-            command=shlex.join(["quire", *sys.argv[1:]]),
-            version=quire.__version__,
-            calibration=calibration,
-            measured=measured,
-        )
-        write_card(out, model_card(facts, result, name))
-        unfinished.finish()
-    _report(out, result, told)
+    order = Order(
+        job=Job(
+            recipe=recipe, format=STORED[name], samples=samples, statistics=asked["statistics"]
+        ),
+        source=source,
+        command=shlex.join(["quire", *sys.argv[1:]]),
+        calibration=calibration,
+        threads=asked["threads"],
+    )
+    with _told_to_go_on():
+        measure = _measure(folder, out, asked["measure"])
+        result = quantize_checkpoint(folder, out, order, stage_bar, _tell, measure)
+    size = sum(tensor.nbytes for tensor in result.tensors.values())
+    click.echo(f"{out}: {size / 1e6:,.1f} MB, {len(result.schemes)} matrices quantized")
 
 
 @contextlib.contextmanager
@@ -112,6 +111,10 @@ def _told_to_go_on() -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("quire: interrupted; the same command goes on after the last layer", err=True)
         raise click.exceptions.Exit(130) from None
+
+
+def _tell(notice: str) -> None:
+    click.echo(f"quire: {notice}", err=True)
 
 
 def _recipe(asked: dict[str, Any]) -> Recipe:
@@ -136,68 +139,26 @@ def _samples(
 ) -> tuple[list[np.ndarray], str]:
     """Return calibration samples, and where they are from; none where no method looks at them."""
     if not uses_inputs:
-        for name in ("calibration", "samples", "sample_length"):
+        for name in ("calibration", "samples", "sample_length", "statistics"):
             if asked[name] is not None:
                 raise ConfigError(
                     f"[quantize] --{name.replace('_', '-')} must come with a method that looks at "
                     f"calibration text; got --method {asked['method']}. Leave it out."
                 )
         return [], ""
-    return calibration_samples(
-        folder, "quantize", asked["calibration"], asked["samples"], asked["sample_length"]
+    from quire.quantizing.calibration import Calibration, calibration_samples
+
+    wanted = Calibration(
+        text=asked["calibration"], count=asked["samples"], length=asked["sample_length"]
     )
+    return calibration_samples(folder, wanted, _tell)
 
 
-def _write(folder: Path, out: Path, result: Result, bar: Bar) -> None:
-    from quire.quantizing.output import copy_files, write_config, write_weights
-
-    total = sum(tensor.nbytes for tensor in result.tensors.values())
-    with bar("write", total) as advance:
-        write_weights(out, result.tensors, lambda count: advance(count, ""))
-    copy_files(out, folder)
-    write_config(out, folder, result.config)
-
-
-def _measure(folder: Path, out: Path, text: Path) -> list[str]:
-    """Return what the result is worth next to its source, as lines of a card."""
-    from quire.core.config import EngineConfig
-    from quire.evaluation.local_model import LocalModel
-    from quire.evaluation.run import judge
-    from quire.evaluation.scorer import LocalEncoder
-    from quire.evaluation.task import Task, prepare
+def _measure(folder: Path, out: Path, text: Path | None) -> Callable[[], list[str]]:
+    """Return what compares the result with its source, on a text if there is one."""
+    if text is None:
+        return list
     from quire.llm.stage_bar import stage_bar
-    from quire.models.config_reader import read_model_config
-    from quire.text.tokenizer import load_tokenizer
+    from quire.quantizing.compare import compare_with_source
 
-    task = Task(text=text)
-    limit = read_model_config(folder).max_position_embeddings
-    work = prepare(task, LocalEncoder(load_tokenizer(folder), limit))
-    models = [
-        LocalModel(path, EngineConfig.from_keywords(model=str(path)), work.longest)
-        for path in (out, folder)
-    ]
-    report = judge(task, work, models[0], models[1], stage_bar)
-    figures = {
-        "perplexity": report["text"]["perplexity"],
-        "of the source": report["comparison"]["reference_perplexity"],
-        "ratio": report["comparison"]["ratio"],
-        "KL divergence, nats": report["comparison"]["divergence"],
-        "same best token": report["comparison"]["agreement"],
-    }
-    rows = [f"| {name} | {_figure(figure)} |" for name, figure in figures.items()]
-    title = f"On {text.name}, {report['text']['num_counted']:,} tokens, with 95% intervals:"
-    return [title, "\n".join(["| figure | value |", "|---|---|", *rows])]
-
-
-def _figure(figure: dict[str, Any]) -> str:
-    if figure["low"] is None:
-        return f"{figure['value']:.4f}"
-    return f"{figure['value']:.4f} ({figure['low']:.4f} to {figure['high']:.4f})"
-
-
-def _report(out: Path, result: Result, told: Sequence[str]) -> None:
-    for notice in result.notices:
-        if notice not in told:
-            click.echo(f"quire: {notice}", err=True)
-    size = sum(tensor.nbytes for tensor in result.tensors.values())
-    click.echo(f"{out}: {size / 1e6:,.1f} MB, {len(result.schemes)} matrices quantized")
+    return lambda: compare_with_source(folder, out, text, stage_bar)

@@ -25,6 +25,9 @@ from quire.core.speculative_settings import (
 )
 
 KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
+KVCacheDtype: TypeAlias = Literal[
+    "auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8", "int4"
+]
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:
@@ -164,8 +167,9 @@ class CacheOptions:
         None, "most tokens the KV cache holds", sized=True
     )
     num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
-    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8"] = (
-        option("auto", "of K and V; auto: as the weights; fp8, int8: twice the tokens of 16 bits")
+    kv_cache_dtype: KVCacheDtype = option(
+        "auto",
+        "of K and V; auto: as the weights; fp8, int8: twice the tokens of 16 bits, int4: thrice",
     )
     kv_layout: Literal["paged", "static", "contiguous"] = option(
         "paged",

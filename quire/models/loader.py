@@ -319,7 +319,7 @@ class ModelBuilder:
         if form is None:
             self._kept.append(name)
         else:
-            self._quantized[form] += 1
+            self._quantized[form.kind] += 1
 
     def report(self) -> None:
         """Say what is quantized, and how, and what is not.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from quire.core.errors import UnsupportedArchitectureError
 from quire.kernels.activation_scheme import ActivationScheme
+from quire.kernels.row_tables import TABLE_BITS
 from quire.models.config_fields import ConfigFields, read_json
 from quire.models.input_rounding import (
     with_e4m3_inputs,
@@ -29,6 +30,7 @@ from quire.quantization.formats.compressed_tensors import (
 from quire.quantization.formats.gptq import GPTQFormat
 from quire.quantization.formats.hqq import PACKINGS, HQQFormat
 from quire.quantization.formats.rounded_inputs import RoundedInputs
+from quire.quantization.formats.squeezellm import SqueezeLLMFormat
 from quire.quantization.formats.stored_matrix import WeightFormat
 from quire.quantization.formats.torchao import BITS as TORCHAO_BITS
 from quire.quantization.formats.torchao import TorchaoFormat
@@ -75,7 +77,9 @@ def read_quantization(path: Path) -> StoredQuantization | None:
         settings = own.get(name, {}) if found == MODELOPT else own
         if not isinstance(settings, dict):
             raise ConfigFields(own, str(file)).error(name, "must be an object")
-        values = {name: {"quant_method": SETTINGS_FILES[found], **settings}}
+        # SqueezeLLM's file has AWQ's name, and nothing but the bits.
+        method = "squeezellm" if set(settings) == {"wbits"} else SETTINGS_FILES[found]
+        values = {name: {"quant_method": method, **settings}}
     fields = ConfigFields(values, str(file)).object(name)
     if fields is None:
         return None
@@ -335,6 +339,14 @@ def _torchao(fields: ConfigFields) -> StoredQuantization:
     return StoredQuantization("torchao", (whole,), lambda _: whole)
 
 
+def _squeezellm(fields: ConfigFields) -> StoredQuantization:
+    bits = fields.integer("wbits" if fields.has("wbits") else "bits")
+    if bits not in TABLE_BITS:
+        raise fields.error("wbits", f"must be one of {', '.join(map(str, TABLE_BITS))}")
+    whole = SqueezeLLMFormat(bits)
+    return StoredQuantization("squeezellm", (whole,), lambda _: whole)
+
+
 def _wildcard(text: str) -> re.Pattern[str]:
     return re.compile(translate(text))
 
@@ -349,6 +361,7 @@ _METHODS: dict[str, Callable[[ConfigFields], StoredQuantization]] = {
     "modelopt": _modelopt,
     "hqq": _hqq,
     "torchao": _torchao,
+    "squeezellm": _squeezellm,
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.kernels.packed_weights import float_bytes
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.kernels.quantized_tensor import QuantizedForm, stacked_form
 from quire.layers.rope import rope_table_bytes
 from quire.models.gguf_checkpoint import FLOATS, GgufCheckpoint
 from quire.models.quantization_config import read_quantization
@@ -131,12 +131,14 @@ class _Sizes:
         total = 4 * sum(weights.rows) if weights.bias else 0
         held = [None if isinstance(form, str) else form for form in forms]
         pairs = zip(held, weights.rows, strict=True)
-        for form, run in groupby(pairs, key=lambda pair: pair[0]):
+        for _, group in groupby(pairs, key=lambda pair: pair[0] and pair[0].kind):
+            run = list(group)
             rows = sum(number for _, number in run)
-            if form is None:
+            alike = [form for form, _ in run if form is not None]
+            if not alike:
                 total += float_bytes(rows, weights.columns, DTYPE_BYTES[dtype])
             else:
-                total += form.matrix_bytes(rows, weights.columns)
+                total += stacked_form(alike).matrix_bytes(rows, weights.columns)
         return total
 
     def _form(self, module: str, columns: int, scheme: Scheme | None) -> QuantizedForm | str:

@@ -20,6 +20,7 @@ class CardFacts:
     Attributes:
         source: As it was named.
         command: The whole of it.
+        language: Of the command.
         version: Of Quire.
         calibration: Where text was from, and how much; empty without.
         measured: Lines of figures that were measured; empty where nothing was.
@@ -27,6 +28,7 @@ class CardFacts:
 
     source: str
     command: str
+    language: str = "bash"
     version: str
     calibration: str = ""
     measured: Sequence[str] = ()
@@ -42,7 +44,7 @@ def model_card(facts: CardFacts, result: Result, format_name: str) -> str:
         "---",
         f"# {Path(facts.source).name}, quantized",
         f"Made by Quire {facts.version} from `{facts.source}`:",
-        f"```bash\n{facts.command}\n```",
+        f"```{facts.language}\n{facts.command}\n```",
         f"Stored as {format_name}: {schemes}. All other tensors are those of the source.",
     ]
     if facts.calibration:

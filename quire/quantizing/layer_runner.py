@@ -122,6 +122,7 @@ class LayerRunner:
         observer: Observer | None = None,
         *,
         keep: bool = True,
+        feeds: bool = True,
         on_tokens: Callable[[int], None] = lambda count: None,
     ) -> None:
         """Compute a layer.
@@ -132,6 +133,7 @@ class LayerRunner:
             replaced: Values that tensors of the layer have instead of the checkpoint's.
             observer: Sees the inputs of all linears.
             keep: Write what comes out to ``states``.
+            feeds: Go on after attention has mixed the rows.
             on_tokens: Called with the tokens of each step.
         """
         backend: Backend = ObservedBackend(self._backend, observer, self._unread(layer, keep))
@@ -148,7 +150,8 @@ class LayerRunner:
             step.residual[:] = states[rows]
             first_norm(step.residual, step.normed)
             made.attend(step)
-            made.feed(step)
+            if feeds:
+                made.feed(step)
             if keep:
                 states[rows] = step.residual
             on_tokens(len(batch.input_ids))

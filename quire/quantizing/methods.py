@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: Of codes of any method.
+BITS = (2, 3, 4, 8)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
@@ -20,6 +23,7 @@ class Method:
         settings: Fields of :class:`~quire.quantizing.scheme.Scheme` that may be given, and their
             defaults.
         fixed: Fields that the method itself decides.
+        bits: Which it can have, where they are a setting.
         formats: Names of stored formats that can hold its matrices; the first is the default.
         asks_inputs: It looks at calibration text, whatever its settings.
         scales_columns: It scales a layer's matrices before they are rounded.
@@ -30,26 +34,34 @@ class Method:
     settings: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     formats: tuple[str, ...]
+    bits: tuple[int, ...] = BITS
     asks_inputs: bool = False
     scales_columns: bool = False
     without_inputs: str = ""
 
 
 INTEGERS = {"bits": 4, "group_size": 128, "symmetric": True}
+TABLES = {"bits": 4, "sparse": 0.0}
 INTEGER_FORMATS = ("gptq", "compressed-tensors", "awq")
 
 METHODS: dict[str, Method] = {
     "rtn": Method(about="rounds", settings=INTEGERS, formats=INTEGER_FORMATS),
     "gptq": Method(
         about="lets columns make up for the errors of others",
-        settings={**INTEGERS, "act_order": False, "damping": 0.01},
+        settings={
+            **INTEGERS,
+            "act_order": False,
+            "group_aware": False,
+            "true_sequential": False,
+            "damping": 0.01,
+        },
         formats=INTEGER_FORMATS,
         asks_inputs=True,
         without_inputs="rtn",
     ),
     "awq": Method(
         about="scales columns with large inputs",
-        settings=INTEGERS,
+        settings={**INTEGERS, "duo_scaling": False, "clip": True},
         formats=("awq", "gptq", "compressed-tensors"),
         asks_inputs=True,
         scales_columns=True,
@@ -96,10 +108,32 @@ METHODS: dict[str, Method] = {
         fixed={"bits": 4, "group_size": 64},
         formats=("bitsandbytes",),
     ),
+    "fp4": Method(
+        about="to floats of 4 bits as bitsandbytes has them",
+        settings={"double_quant": True},
+        fixed={"bits": 4, "group_size": 64},
+        formats=("bitsandbytes",),
+    ),
     "hqq": Method(
         about="fits zeros to what most weights leave over",
         settings={"bits": 4, "group_size": 64},
         formats=("hqq",),
+    ),
+    "squeezellm": Method(
+        about="clusters each row's weights by how much their inputs count",
+        settings=TABLES,
+        fixed={"group_size": -1},
+        formats=("squeezellm",),
+        bits=(3, 4),
+        asks_inputs=True,
+        without_inputs="kmeans",
+    ),
+    "kmeans": Method(
+        about="all alike",
+        settings=TABLES,
+        fixed={"group_size": -1},
+        formats=("squeezellm",),
+        bits=(3, 4),
     ),
 }
 

@@ -12,12 +12,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.row_tables import join_outliers
 from quire.quantization.producers.float4 import global_factor, quantize_mxfp4, quantize_nvfp4
 from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.half_quadratic import quantize_hqq
-from quire.quantization.producers.normal_float import quantize_nf4
+from quire.quantization.producers.normal_float import quantize_fp4, quantize_nf4
 from quire.quantization.producers.round_to_nearest import quantize_rtn
+from quire.quantization.producers.row_tables import (
+    Clustering,
+    column_importance,
+    outlier_threshold,
+    quantize_tables,
+)
 from quire.quantization.producers.whole_bytes import quantize_bytes
 from quire.quantizing.scheme import Scheme
 
@@ -61,7 +68,7 @@ def _gptq(linked: LinkedMatrices) -> list[QuantizedTensor]:
         np.concatenate(linked.weights),
         linked.products,
         scheme.grid,
-        GPTQSettings(scheme.act_order, scheme.damping),
+        GPTQSettings(scheme.act_order, scheme.damping, scheme.group_aware),
         linked.threads,
     )
     ends = np.cumsum([len(weight) for weight in linked.weights])
@@ -100,9 +107,32 @@ def _normal_floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
     return _each(linked, lambda name, weight: quantize_nf4(name, weight, double))
 
 
+def _small_floats(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    double = linked.scheme.double_quant
+    return _each(linked, lambda name, weight: quantize_fp4(name, weight, double))
+
+
 def _half_quadratic(linked: LinkedMatrices) -> list[QuantizedTensor]:
     bits, size = linked.scheme.bits, max(0, linked.scheme.group_size)
     return _by_rows(linked, lambda name, weight: quantize_hqq(name, weight, bits, size))
+
+
+def _weighted_tables(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    return _tables(linked, linked.products)
+
+
+def _plain_tables(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    return _tables(linked, None)
+
+
+def _tables(linked: LinkedMatrices, products: np.ndarray | None) -> list[QuantizedTensor]:
+    importance = column_importance(products, linked.weights[0].shape[1])
+    bits, share = linked.scheme.bits, linked.scheme.sparse
+    clusterings = {
+        module: Clustering(bits, importance, outlier_threshold(weight, importance, share))
+        for module, weight in zip(linked.modules, linked.weights, strict=True)
+    }
+    return _by_rows(linked, lambda name, weight: quantize_tables(name, weight, clusterings[name]))
 
 
 def _each(
@@ -142,12 +172,16 @@ def _rows_of(whole: QuantizedTensor, name: str, begin: int, end: int) -> Quantiz
 def _joined(parts: Sequence[QuantizedTensor]) -> QuantizedTensor:
     first = parts[0]
     zeros = [part.zeros for part in parts if part.zeros is not None]
+    tables = [part.tables for part in parts if part.tables is not None]
+    outliers = [part.outliers for part in parts if part.outliers is not None]
     return replace(
         first,
         name=f"{first.name}.weight",
         codes=np.concatenate([part.codes for part in parts]),
         scales=np.concatenate([part.scales for part in parts]),
         zeros=np.concatenate(zeros) if zeros else None,
+        tables=np.concatenate(tables) if tables else None,
+        outliers=join_outliers(outliers) if outliers else None,
     )
 
 
@@ -162,5 +196,8 @@ _PRODUCERS: dict[str, Callable[[LinkedMatrices], list[QuantizedTensor]]] = {
     "nvfp4": _nvfp4,
     "mxfp4": _mxfp4,
     "nf4": _normal_floats,
+    "fp4": _small_floats,
     "hqq": _half_quadratic,
+    "squeezellm": _weighted_tables,
+    "kmeans": _plain_tables,
 }

@@ -5,10 +5,8 @@ T tokens of all calibration samples, D model dim.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,26 +17,22 @@ from quire.core.errors import ConfigError, UnsupportedArchitectureError
 from quire.kernels.backend import Backend
 from quire.kernels.host_tensor import HostTensor
 from quire.models.checkpoint import Checkpoint
-from quire.models.file_state import file_state
 from quire.models.loader import open_checkpoint
 from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantizing.input_scales import input_scales
 from quire.quantizing.input_sums import InputSums
-from quire.quantizing.layer_runner import LayerRunner
+from quire.quantizing.layer_inputs import Bar, LayerInputs, NoInputs, QuantizedPrefix
 from quire.quantizing.methods import METHODS
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
 from quire.quantizing.scale_layer import LayerScaler
 from quire.quantizing.scheme import Recipe, Scheme
+from quire.quantizing.statistics import Statistics, samples_digest, source_state
 from quire.quantizing.stored_format import StoredFormat
 from quire.quantizing.unfinished import Unfinished, stored_data
 
-#: States of all samples that are held in memory; more lie in a file of the output folder.
-STATES_BYTES = 2 << 30
 #: Shares of a layer's time: each pass over the samples, and quantizing; for the bar only.
 PASS, SOLVE = 0.3, 0.4
-#: Opens a bar of (what is done, in all) and returns what moves it, with a remark.
-Bar = Callable[[str, float], AbstractContextManager[Callable[[float, str], None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +43,16 @@ class Job:
         recipe: How matrices are quantized.
         format: How they are stored.
         samples: Token ids of each calibration sample, (length,) int32.
+        statistics: A folder of sums of the unquantized model's inputs, computed where they are not
+            there; None to calibrate each layer on what the quantized ones before it make.
+        stated: Entries of ``quantization_config`` that only other programs read.
     """
 
     recipe: Recipe
     format: StoredFormat
     samples: Sequence[np.ndarray] = ()
+    statistics: Path | None = None
+    stated: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,26 +123,43 @@ class Run:
             raise ConfigError(
                 "[quantize] such methods need calibration text; got none. Give --calibration FILE."
             )
+        self._check_stages()
         floats = [module for module in shapes if module not in self.schemes]
         floats += self._routers()
-        self.config = job.format.config(self.schemes, floats)
+        self.config = {**job.format.config(self.schemes, floats), **job.stated}
         left_out = sorted(self._stored.names - set(opened.weights.shapes()))
         if left_out:
             self.notices.append(f"tensors that the model does without are left out: {left_out[0]}")
 
+    def _check_stages(self) -> None:
+        schemes = self.schemes.values()
+        if any(s.true_sequential for s in schemes) and self._job.statistics is not None:
+            raise ConfigError(
+                "[quantize] --statistics must come without --true-sequential, which calibrates on "
+                "quantized matrices; got both."
+            )
+        if self.calibrates and self._job.statistics is not None:
+            self.notices.append(
+                "calibrated on the inputs of the unquantized model, which --statistics keeps"
+            )
+        if any(s.true_sequential for s in schemes) and any(
+            METHODS[s.method].scales_columns for s in schemes
+        ):
+            raise ConfigError(
+                "[quantize] --true-sequential must come without methods that scale a whole layer; "
+                "got a recipe of both. Leave it out, or give such matrices another method."
+            )
+
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the bytes of the result."""
-        samples = hashlib.sha256()
-        for sample in self._job.samples:
-            samples.update(len(sample).to_bytes(8, "little") + sample.astype(np.int32).tobytes())
-        files = sorted({file.path for file in self._stored.files.values()})
-        states = [(path.name, file_state(path)) for path in files]
+        kept = self._job.statistics is not None
         return {
-            "source": [[name, *state[2:]] for name, state in states if state is not None],
+            "source": source_state(self._stored),
             "schemes": {module: asdict(scheme) for module, scheme in self.schemes.items()},
             "config": self.config,
-            "samples": samples.hexdigest(),
+            "samples": samples_digest(self._job.samples),
+            **({"inputs": "of the unquantized model"} if kept else {}),
         }
 
     def execute(self, backend: Backend, unfinished: Unfinished, bar: Bar) -> Result:
@@ -153,71 +169,65 @@ class Run:
             ModelLoadError: A weight is infinite or NaN.
             OSError: The disk is full.
         """
-        config, errors = self._opened.config, dict[str, float]()
-        runner = states = None
-        if self.calibrates:
-            runner = LayerRunner(self._opened, backend, self._job.samples)
-            states = self._states(runner.num_tokens, unfinished.folder)
-            runner.embed(states)
-        with bar("quantize", config.num_layers) as advance:
-            for layer in range(config.num_layers):
-                step = _Step(layer, config.num_layers, advance)
+        layers, errors = self._opened.config.num_layers, dict[str, float]()
+        inputs: LayerInputs = NoInputs()
+        if self.calibrates and self._job.statistics is not None:
+            source = source_state(self._stored)
+            inputs = Statistics(self._job.statistics, source, self._job.samples)
+            inputs.collect(self._opened, backend, self._linears, bar)
+        elif self.calibrates:
+            folder = unfinished.folder
+            inputs = QuantizedPrefix(self._opened, backend, self._job.samples, folder)
+        with bar("quantize", layers) as advance:
+            for layer in range(layers):
+                step = _Step(layer, layers, advance)
                 if not unfinished.has(layer):
-                    self._quantize(layer, backend, runner, states, unfinished, step)
-                if runner is not None and states is not None and layer + 1 < config.num_layers:
-                    share = PASS / runner.num_tokens
-                    values = unfinished.values(layer)
-                    runner.run(layer, states, values, on_tokens=partial(step.part, share))
+                    self._quantize(layer, backend.threads, inputs, unfinished, step)
+                if layer + 1 < layers:
+                    inputs.advance(layer, partial(unfinished.values, layer), step.part(PASS))
                 step.end()
-        for layer in range(config.num_layers):
+        for layer in range(layers):
             report = unfinished.report(layer)
             errors |= report["errors"]
             self.notices += report["notices"]
         return Result(self._tensors(unfinished), self.config, self.schemes, errors, self.notices)
 
     def _quantize(
-        self,
-        layer: int,
-        backend: Backend,
-        runner: LayerRunner | None,
-        states: np.ndarray | None,
-        unfinished: Unfinished,
-        step: _Step,
+        self, layer: int, threads: int, inputs: LayerInputs, unfinished: Unfinished, step: _Step
     ) -> None:
-        linears = self._linears[layer]
-        sums = InputSums(0 if runner is None else runner.num_tokens)
+        opened, linears = self._opened, self._linears[layer]
         modules = [module for linear in linears for module in linear.modules]
         schemes = {m: self.schemes[m] for m in modules if m in self.schemes}
-        if runner is not None and any(s.asks_inputs for s in schemes.values()):
-            assert states is not None
-            share = PASS / runner.num_tokens
-            runner.run(layer, states, {}, sums.add, keep=False, on_tokens=partial(step.part, share))
-            sums.complete()
+        stages = [linears]
+        if any(scheme.true_sequential for scheme in schemes.values()):
+            stages = in_stages(opened.weights, layer)
         total = sum(sum(linear.rows) * linear.columns for linear in linears)
-        solver = LayerQuantizer(schemes, backend.threads, lambda count: step(SOLVE * count / total))
+        solver = LayerQuantizer(schemes, threads, lambda count: step(SOLVE * count / total))
         weights: Mapping[str, np.ndarray] = _Weights(self._stored)
-        tensors: dict[str, TensorData] = {}
-        if any(METHODS[scheme.method].scales_columns for scheme in schemes.values()):
-            matrices = {module: weights[module] for module in schemes}
-            scaler = LayerScaler(self._opened.weights, self._stored, schemes, backend.threads)
-            scaled = scaler.scale(layer, matrices, sums)
-            weights, tensors = scaled.weights, scaler.stored(scaled)
-        result = solver.quantize(linears, weights, sums)
-        tensors |= {
-            f"{module}.{part}": tensor
-            for module, matrix in result.matrices.items()
-            for part, tensor in self._job.format.store(matrix, self.schemes[module]).items()
-        }
-        scales, unseen = input_scales(linears, schemes, sums)
-        tensors |= {name: tensor_data(scale) for name, scale in scales.items()}
-        report = {"errors": result.errors, "notices": _notices(result) + unseen}
+        tensors, values = dict[str, TensorData](), dict[str, np.ndarray]()
+        errors, notices = dict[str, float](), list[str]()
+        for stage in stages:
+            own = [module for linear in stage for module in linear.modules]
+            sums = InputSums()
+            if any(schemes[m].asks_inputs for m in own if m in schemes):
+                sums = inputs.sums(layer, stage, values, step.part(PASS / len(stages)))
+            if any(METHODS[scheme.method].scales_columns for scheme in schemes.values()):
+                matrices = {module: weights[module] for module in schemes}
+                scaler = LayerScaler(opened.weights, self._stored, schemes, threads)
+                scaled = scaler.scale(layer, matrices, sums)
+                weights, tensors = scaled.weights, scaler.stored(scaled)
+            result = solver.quantize(stage, weights, sums)
+            for module, matrix in result.matrices.items():
+                parts = self._job.format.store(matrix, self.schemes[module])
+                tensors |= {f"{module}.{part}": tensor for part, tensor in parts.items()}
+                if len(stages) > 1:
+                    values[f"{module}.weight"] = np.ascontiguousarray(matrix.float32())
+            scales, unseen = input_scales(stage, schemes, sums)
+            tensors |= {name: tensor_data(scale) for name, scale in scales.items()}
+            errors |= result.errors
+            notices += _notices(result) + unseen
+        report = {"errors": errors, "notices": notices}
         unfinished.write(layer, in_file_order(tensors), self.config, report)
-
-    def _states(self, num_tokens: int, folder: Path) -> np.ndarray:
-        shape = num_tokens, self._opened.config.hidden_size
-        if 4 * shape[0] * shape[1] <= STATES_BYTES:
-            return np.empty(shape, np.float32)
-        return np.memmap(folder / "states.bin", np.float32, "w+", shape=shape)
 
     def _routers(self) -> list[str]:
         weights, layers = self._opened.weights, range(self._opened.config.num_layers)
@@ -246,9 +256,9 @@ class _Step:
         self._done += amount
         self._advance(amount, self._remark)
 
-    def part(self, share: float, count: int) -> None:
-        """Move by a number of things that have a share each."""
-        self(share * count)
+    def part(self, whole: float) -> Callable[[float], None]:
+        """Return what moves the bar by shares of a whole."""
+        return lambda share: self(whole * share)
 
     def end(self) -> None:
         """Move to the layer's end."""
@@ -283,6 +293,33 @@ def layer_linears(weights: WeightMap, layer: int) -> list[LinearWeights]:
     for expert in range(moe.num_experts if moe else 1):
         found += [weights.gate_up(layer, expert), weights.down(layer, expert)]
     return found
+
+
+def linear_modules(folder: Path) -> list[str]:
+    """Return the names of all matrices of a checkpoint's layers that can be quantized.
+
+    Raises:
+        ModelLoadError: It cannot be read.
+    """
+    opened = open_checkpoint(folder, "float32", None)
+    layers = range(opened.config.num_layers)
+    linears = [linear for layer in layers for linear in layer_linears(opened.weights, layer)]
+    return [module for linear in linears for module in linear.modules]
+
+
+def in_stages(weights: WeightMap, layer: int) -> list[list[LinearWeights]]:
+    """Return the linears of a layer in the order in which their inputs are computed.
+
+    Source: AutoGPTQ (``inside_layer_modules`` with ``true_sequential``).
+    """
+    moe = weights.config.moe
+    experts = range(moe.num_experts if moe else 1)
+    return [
+        [weights.qkv(layer)],
+        [weights.attention_output(layer)],
+        [weights.gate_up(layer, expert) for expert in experts],
+        [weights.down(layer, expert) for expert in experts],
+    ]
 
 
 def in_file_order(tensors: Mapping[str, TensorData]) -> dict[str, TensorData]:

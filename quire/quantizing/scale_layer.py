@@ -121,7 +121,8 @@ class LayerScaler:
             for module in linear.modules
         ]
         magnitudes = sums.magnitudes[linear.modules] / sums.num_rows[linear.modules]
-        return search_scales(matrices, magnitudes, sums.sample(linear.modules), self._threads)
+        sample = sums.sample(linear.modules)
+        return search_scales(matrices, magnitudes, sample, self._threads, duo=scheme.duo_scaling)
 
     def _scalable(self, modules: tuple[str, ...]) -> bool:
         """Tell whether all have one method that scales columns."""

@@ -14,7 +14,8 @@ from quire.quantization.producers.float8 import SCALES
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantizing.methods import METHODS, Method, methods_with
 
-BITS = (2, 3, 4, 8)
+#: Beyond it the weights that stay take more memory than the others.
+MOST_SPARSE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +24,22 @@ class Scheme:
 
     Attributes:
         method: One of :data:`~quire.quantizing.methods.METHODS`.
-        bits: Of a code, one of :data:`BITS`.
+        bits: Of a code, one of the method's.
         group_size: Inputs that share a scale, 16 or a multiple of 32; -1 for all of a row.
         symmetric: Without zeros of groups.
         act_order: GPTQ takes inputs by their size.
+        group_aware: GPTQ takes groups by their largest input, and a group's inputs by their size.
+        true_sequential: GPTQ calibrates a matrix on what the quantized ones before it in its layer
+            make of the text.
+        duo_scaling: AWQ looks at the sizes of weights, too.
+        clip: AWQ looks for smaller ranges of groups than those of their largest weights.
         damping: Of GPTQ, as a share of the mean square of the inputs.
         scales: Of FP8: which weights share one, a row (``channel``), all (``tensor``) or a
             ``block`` of 128 x 128.
         static_inputs: Of FP8: one scale of all inputs of a matrix, seen in calibration text.
         smoothing: Of SmoothQuant: the share of the range of inputs that weights take over.
-        double_quant: Of NF4: scales are rounded to bytes.
+        double_quant: Of NF4 and FP4: scales are rounded to bytes.
+        sparse: Of tables of rows: the share of weights that stay what they are.
     """
 
     method: str = "gptq"
@@ -40,11 +47,16 @@ class Scheme:
     group_size: int = 128
     symmetric: bool = True
     act_order: bool = False
+    group_aware: bool = False
+    true_sequential: bool = False
+    duo_scaling: bool = False
+    clip: bool = True
     damping: float = 0.01
     scales: str = "channel"
     static_inputs: bool = False
     smoothing: float = 0.5
     double_quant: bool = True
+    sparse: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what no matrix can have.
@@ -59,8 +71,8 @@ class Scheme:
                 assert value == method.fixed[name], (self.method, name, value)
             elif name not in method.settings and value != DEFAULTS[name]:
                 raise _refuse_setting(name, self.method)
-        if self.bits not in BITS:
-            raise _refuse("bits", f"be one of {_listed(BITS)}", self.bits)
+        if self.bits not in method.bits:
+            raise _refuse("bits", f"be one of {_listed(method.bits)}", self.bits)
         size = self.group_size
         if size != -1 and size != 16 and (size < 32 or size % 32):
             raise _refuse("group_size", "be 16, a multiple of 32, or -1 for whole rows", size)
@@ -68,10 +80,14 @@ class Scheme:
             raise _refuse("scales", f"be one of {_listed(SCALES)}", self.scales)
         if self.static_inputs and self.scales == "block":
             raise _refuse("static-inputs", "come with --scales channel or tensor", self.scales)
+        if self.act_order and self.group_aware:
+            raise _refuse("group-aware", "come without --act-order", "both")
         if not 0 < self.damping <= 1:
             raise _refuse("damping", "be over 0 and at most 1", self.damping)
         if not 0 <= self.smoothing <= 1:
             raise _refuse("smoothing", "be from 0 to 1", self.smoothing)
+        if not 0 <= self.sparse <= MOST_SPARSE:
+            raise _refuse("sparse", f"be from 0 to {MOST_SPARSE}", self.sparse)
 
     @property
     def asks_inputs(self) -> bool:
@@ -86,7 +102,7 @@ class Scheme:
     @property
     def grid(self) -> IntegerGrid:
         """The codes; plain rounding does not look for better ones than the largest weight's."""
-        search = self.method != "rtn"
+        search = self.method != "rtn" and self.clip
         return IntegerGrid(self.bits, max(0, self.group_size), self.symmetric, search)
 
     def changed(self, settings: Mapping[str, Any]) -> Scheme:
@@ -111,9 +127,14 @@ class Scheme:
             parts.append("whole rows" if whole else f"groups of {self.group_size}")
         parts += ["asymmetric"] if "symmetric" in taken and not self.symmetric else []
         parts += ["act-order"] if self.act_order else []
+        parts += ["group-aware order"] if self.group_aware else []
+        parts += ["duo scaling"] if self.duo_scaling else []
+        parts += ["not clipped"] if not self.clip else []
+        parts += ["true-sequential"] if self.true_sequential else []
         parts += [f"a scale for each {self.scales}"] if "scales" in taken else []
         parts += ["a scale for all inputs"] if self.static_inputs else []
         parts += [f"strength {self.smoothing:g}"] if "smoothing" in taken else []
+        parts += [f"{self.sparse:.2%} sparse"] if self.sparse else []
         plain = "double_quant" in taken and not self.double_quant
         parts += ["scales not rounded"] if plain else []
         return ", ".join(parts)

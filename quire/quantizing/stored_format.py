@@ -9,6 +9,7 @@ from quire.quantizing.layouts.fp8 import FP8Layout
 from quire.quantizing.layouts.gptq import GPTQLayout
 from quire.quantizing.layouts.hqq import HQQLayout
 from quire.quantizing.layouts.layout import StoredFormat
+from quire.quantizing.layouts.squeezellm import SqueezeLLMLayout
 
 __all__ = ["FORMATS", "StoredFormat"]
 
@@ -19,5 +20,6 @@ _KNOWN: tuple[StoredFormat, ...] = (
     FP8Layout(),
     BitsAndBytesLayout(),
     HQQLayout(),
+    SqueezeLLMLayout(),
 )
 FORMATS: dict[str, StoredFormat] = {form.name: form for form in _KNOWN}

@@ -9,6 +9,7 @@ import numpy as np
 from quire.kernels.activation_scheme import round_rows
 from quire.kernels.nested_scales import NestedScales
 from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book, padded
+from quire.kernels.row_tables import Outliers
 from quire.kernels.small_floats import E2M1
 
 #: As IQ4_NL has it: whole numbers, so that nothing is lost in integers.
@@ -108,6 +109,40 @@ def other_quantized(kind: str, rows: int, columns: int, seed: int = 0) -> Quanti
         whole = np.ones((rows, 1), np.float16)
         made = replace(made, scales=whole, group_size=padded(columns), row_scales=factors)
     return replace(made, float_codes=True)
+
+
+def tables_quantized(
+    rows: int, columns: int, bits: int, dtype: type, outliers: str = "", seed: int = 0
+) -> QuantizedTensor:
+    """Make a matrix of tables of rows, of any codes; K a multiple of 32.
+
+    Args:
+        rows: N.
+        columns: K.
+        bits: 3 or 4.
+        dtype: Of tables.
+        outliers: Empty for none; ``few``; or ``rows`` that are whole, one of them twice.
+        seed: Of all numbers.
+    """
+    random = np.random.default_rng(seed)
+    made = QuantizedTensor(
+        name="w",
+        bits=bits,
+        group_size=padded(columns),
+        codes=random.integers(0, 1 << bits, (rows, columns), np.uint8),
+        scales=np.empty((rows, 0), np.float16),
+        tables=random.standard_normal((rows, 1 << bits)).astype(dtype),
+    )
+    if not outliers:
+        return made
+    counts = random.integers(0, 5, rows) if outliers == "few" else np.zeros(rows, np.int64)
+    if outliers == "rows":
+        counts[[0, rows // 2, -1]] = columns, 2 * columns, columns
+    count = int(counts.sum())
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    inputs = random.integers(0, columns, count).astype(np.int32)
+    values = random.standard_normal(count).astype(np.float32)
+    return replace(made, outliers=Outliers(starts, inputs, values))
 
 
 def activation_inputs(weight: QuantizedTensor) -> int:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 import transformers
 
-from quire.cli.quantize import _samples
+from quire.quantizing import calibration
 
 
 def calibration_samples(folder: Path, count: int, length: int) -> list[np.ndarray]:
     """Return the samples that the command takes without ``--calibration``."""
-    asked = {"calibration": None, "samples": count, "sample_length": length}
-    return _samples(folder, True, asked)[0]
+    asked = calibration.Calibration(count=count, length=length)
+    return calibration.calibration_samples(folder, asked, lambda notice: None)[0]
 
 
 class LinearInputs:

@@ -154,17 +154,20 @@ class BytesOfBitsAndBytes:
         )
 
 
-def store_four_bits(matrix: QuantizedTensor, block: int) -> dict[str, np.ndarray]:
-    """Return the parts of a matrix of NF4.
+def store_four_bits(
+    matrix: QuantizedTensor, block: int, kind: str = "nf4"
+) -> dict[str, np.ndarray]:
+    """Return the parts of a matrix of codes of 4 bits.
 
     Args:
         matrix: As :meth:`BitsAndBytesFormat.unpack` returns it.
         block: Weights that share a scale.
+        kind: One of :data:`KINDS`.
     """
     assert matrix.code_book is not None, matrix.name
     codes = matrix.codes.reshape(-1, 2)
     state = {
-        "quant_type": "nf4",
+        "quant_type": kind,
         "blocksize": block,
         "dtype": "bfloat16",
         "shape": matrix.shape,
@@ -183,7 +186,7 @@ def store_four_bits(matrix: QuantizedTensor, block: int) -> dict[str, np.ndarray
         }
         parts["weight.nested_absmax"] = nested.numbers
         parts["weight.nested_quant_map"] = nested.table
-    parts[f"{STATE}nf4"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    parts[f"{STATE}{kind}"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
     return parts
 
 

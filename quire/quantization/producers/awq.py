@@ -2,7 +2,9 @@
 
 ``y = (W s) (x / s)``: the scales ``s = mean|x| ** alpha`` (K,) cost nothing where what computes the
 inputs takes ``1 / s`` over. Alpha is the one of a grid whose rounded matrices give the smallest
-error of outputs. Source: Lin et al. 2024 (AWQ). N rows, K columns, R sampled inputs.
+error of outputs. With duo scaling ``s = mean|x| ** alpha / mean|w| ** (1 - alpha)``, where weights
+are shares of the largest of their group (AutoAWQ's ``duo_scaling``). Source: Lin et al. 2024 (AWQ).
+N rows, K columns, R sampled inputs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ class ScaledMatrix:
 
 
 def search_scales(
-    matrices: Sequence[ScaledMatrix], magnitudes: np.ndarray, inputs: np.ndarray, threads: int = 1
+    matrices: Sequence[ScaledMatrix],
+    magnitudes: np.ndarray,
+    inputs: np.ndarray,
+    threads: int = 1,
+    *,
+    duo: bool = False,
 ) -> np.ndarray:
     """Return the scales of columns, (K,) float32.
 
@@ -46,8 +53,11 @@ def search_scales(
         magnitudes: (K,) mean absolute values of the inputs.
         inputs: (R, K) float32, some of them.
         threads: To share rows out among.
+        duo: Look at the sizes of weights, too.
     """
-    tried = np.array([_scales(magnitudes, n / NUM_ALPHAS) for n in range(NUM_ALPHAS)])
+    shares = _weight_shares(matrices) if duo else None
+    alphas = [number / NUM_ALPHAS for number in range(NUM_ALPHAS)]
+    tried = np.array([_scales(magnitudes, alpha, shares) for alpha in alphas])
     pieces = [
         replace(matrix, weight=matrix.weight[begin : begin + ROWS])
         for matrix in matrices
@@ -59,8 +69,25 @@ def search_scales(
     return best
 
 
-def _scales(magnitudes: np.ndarray, alpha: float) -> np.ndarray:
+def _weight_shares(matrices: Sequence[ScaledMatrix]) -> np.ndarray:
+    """Return the mean share of each column's weights in the largest of their group, (K,)."""
+    total, count = np.zeros(matrices[0].weight.shape[1]), 0
+    for matrix in matrices:
+        columns = matrix.weight.shape[1]
+        size = matrix.grid.group_size or columns
+        for begin in range(0, len(matrix.weight), ROWS):
+            sizes = np.abs(matrix.weight[begin : begin + ROWS])
+            largest = np.maximum.reduceat(sizes, np.arange(0, columns, size), axis=1)
+            spread = np.repeat(largest + np.float32(1e-6), size, axis=1)[:, :columns]
+            total += (sizes / spread).sum(axis=0, dtype=np.float64)
+        count += len(matrix.weight)
+    return (total / count).astype(np.float32)
+
+
+def _scales(magnitudes: np.ndarray, alpha: float, shares: np.ndarray | None = None) -> np.ndarray:
     scales: np.ndarray = magnitudes.astype(np.float32) ** np.float32(alpha)
+    if shares is not None:
+        scales /= shares ** np.float32(1 - alpha) + SMALLEST
     np.maximum(scales, SMALLEST, out=scales)
     scales /= np.sqrt(scales.max() * scales.min())
     return scales

@@ -2,7 +2,8 @@
 
 Minimises ``|W X - Q X|`` over the calibration inputs X, whose ``H = X X^T`` (K, K) is all that is
 asked of them. Source: Frantar et al. 2023 (GPTQ), algorithm 1; ``act_order`` takes the columns with
-the largest inputs first. N rows, K columns, G groups of columns.
+the largest inputs first, ``group_aware`` (Gafni et al. 2025, GAR) without breaking groups up. N
+rows, K columns, G groups of columns.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ class GPTQSettings:
     Attributes:
         act_order: By the size of their inputs, the largest first.
         damping: Added to the diagonal of H, as a share of its mean.
+        group_aware: By the size of their inputs within each group, and groups by their largest; no
+            column leaves its group, so that what is stored has no order. Not with ``act_order``.
     """
 
     act_order: bool = False
     damping: float = 0.01
+    group_aware: bool = False
 
 
 def quantize_gptq(
@@ -75,12 +79,21 @@ def quantize_gptq(
     order = None
     if settings.act_order:
         order = np.argsort(-np.diagonal(hessian), kind="stable")
+    elif settings.group_aware:
+        order, groups = _order_in_groups(np.diagonal(hessian), grid.group_size or columns)
+    if order is not None:
         left, hessian = left[:, order], hessian[np.ix_(order, order)]
     errors_reach = _inverse_root(hessian, settings.damping)
     chunks = [left[begin : begin + ROWS] for begin in range(0, rows, ROWS)]
     with ThreadPoolExecutor(max(1, min(threads, len(chunks)))) as pool:
         parts = list(pool.map(lambda chunk: _round_rows(chunk, errors_reach, grid), chunks))
     codes, scales, zeros = (np.concatenate(part) for part in zip(*parts, strict=True))
+    if settings.group_aware:
+        assert order is not None and not settings.act_order
+        back, groups_back = np.argsort(order), np.argsort(groups)
+        codes = np.ascontiguousarray(codes[:, back])
+        scales, zeros = scales[:, groups_back], zeros[:, groups_back]
+        order = None
     shared = grid.symmetric
     return QuantizedTensor(
         name=name,
@@ -92,6 +105,22 @@ def quantize_gptq(
         zeros=None if shared else zeros.astype(np.uint8),
         input_order=None if order is None else order.astype(np.int32),
     )
+
+
+def _order_in_groups(sizes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the order of columns (K,) and that of their groups (G,).
+
+    Args:
+        sizes: (K,) of the inputs.
+        size: Columns of a group; a shorter one at the end stays there.
+    """
+    starts = range(0, len(sizes), size)
+    inside = [begin + np.argsort(-sizes[begin : begin + size], kind="stable") for begin in starts]
+    largest = np.maximum.reduceat(sizes, np.array(starts))
+    if len(inside[-1]) < size:
+        largest[-1] = -np.inf
+    groups = np.argsort(-largest, kind="stable")
+    return np.concatenate([inside[group] for group in groups]), groups
 
 
 def _round_rows(

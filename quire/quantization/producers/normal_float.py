@@ -1,5 +1,8 @@
 """NF4: the nearest of 16 quantiles of the normal distribution, times the largest of 64 weights.
 
+FP4, which bitsandbytes has as well, differs in the 16 values: those of a float of a sign, two bits
+of exponent and one of mantissa, over its largest.
+
 Blocks go on from row to row. Their scales are bytes themselves with double quantization: of a map
 of 8 bits, times the largest of 256, plus the mean of all. N rows, K columns of a matrix.
 
@@ -19,6 +22,11 @@ from quire.quantization.producers.finite_weights import check_finite
 from quire.quantization.round_to_nearest import NF4
 
 BLOCK, NESTED_BLOCK = 64, 256
+#: Values of the codes of FP4; there are two of 0.
+FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3, 0, -0.0625, -8, -12, -4, -6, -2, -3], np.float32)
+FP4 /= np.float32(12)
+#: Its codes by their values, the second 0 left out.
+FP4_ORDER = np.array([11, 10, 13, 12, 15, 14, 9, 0, 1, 6, 7, 4, 5, 2, 3], np.uint8)
 SMALLEST = np.float32(1e-38)
 #: Weights that are looked up at a time.
 CHUNK = 1 << 20
@@ -59,23 +67,37 @@ def quantize_nf4(name: str, weight: np.ndarray, double: bool) -> QuantizedTensor
         ModelLoadError: A weight is infinite or NaN.
     """
     check_finite(name, weight)
-    rows, columns = weight.shape
-    group_size = math.gcd(BLOCK, columns)
     codes, scales = _blocks(weight, NF4, BLOCK)
+    return _in_blocks(name, codes.reshape(weight.shape), scales, NF4, double)
+
+
+def quantize_fp4(name: str, weight: np.ndarray, double: bool) -> QuantizedTensor:
+    """Round a matrix to FP4; as :func:`quantize_nf4` otherwise."""
+    check_finite(name, weight)
+    numbers, scales = _blocks(weight, FP4[FP4_ORDER], BLOCK)
+    return _in_blocks(name, FP4_ORDER[numbers].reshape(weight.shape), scales, FP4, double)
+
+
+def _in_blocks(
+    name: str, codes: np.ndarray, scales: np.ndarray, book: np.ndarray, double: bool
+) -> QuantizedTensor:
+    """Return a matrix of codes (N, K) and scales of its blocks."""
+    rows, columns = codes.shape
+    group_size = math.gcd(BLOCK, columns)
     nested = None
     if double:
         offset = np.mean(scales, dtype=np.float32)
         scales, numbers = _blocks(scales - offset, dynamic_map(), NESTED_BLOCK)
         run = NESTED_BLOCK * (BLOCK // group_size)
         nested = NestedScales(dynamic_map(), numbers, float(offset), run)
-    spread = np.repeat(scales, BLOCK // group_size)[: weight.size // group_size]
+    spread = np.repeat(scales, BLOCK // group_size)[: codes.size // group_size]
     return QuantizedTensor(
         name=name,
         bits=4,
         group_size=group_size,
-        codes=codes.reshape(rows, columns),
+        codes=codes,
         scales=spread.reshape(rows, -1),
-        code_book=NF4,
+        code_book=book,
         nested=nested,
     )
 

@@ -40,8 +40,10 @@ class BitsAndBytesLayout:
 
     def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
-        four = scheme.bits == 4
-        parts = store_four_bits(matrix, scheme.group_size) if four else store_row_bytes(matrix)
+        if scheme.bits == 4:
+            parts = store_four_bits(matrix, scheme.group_size, scheme.method)
+        else:
+            parts = store_row_bytes(matrix)
         return {name: tensor_data(array) for name, array in parts.items()}
 
     def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
@@ -49,7 +51,7 @@ class BitsAndBytesLayout:
         scheme = next(iter(schemes.values()))
         four = scheme.bits == 4
         of_four_bits = {
-            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_quant_type": scheme.method,
             "bnb_4bit_use_double_quant": scheme.double_quant,
             "bnb_4bit_compute_dtype": "bfloat16",
             "bnb_4bit_quant_storage": "uint8",

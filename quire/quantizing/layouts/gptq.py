@@ -67,8 +67,9 @@ class GPTQLayout:
             "sym": whole.symmetric,
             "desc_act": whole.act_order,
             "damp_percent": whole.damping,
-            "true_sequential": False,
+            "true_sequential": whole.true_sequential,
             "lm_head": False,
+            **({"act_group_aware": True} if whole.group_aware else {}),
             **({"dynamic": dynamic} if dynamic else {}),
         }
 

@@ -113,3 +113,24 @@ def test_sums_that_are_no_hessian_are_refused() -> None:
     weight = np.ones((4, 32), np.float32)
     with pytest.raises(ModelLoadError, match="positive definite"):
         quantize_gptq("w", weight, -np.eye(32, dtype=np.float32), IntegerGrid(4, 32))
+
+
+@pytest.mark.parametrize("columns", [96, 128, 80])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_group_aware_order_is_that_of_columns_put_in_order(columns, symmetric):
+    """Groups by their largest input, columns by theirs; a short last group stays where it is."""
+    inputs = correlated(columns)
+    hessian = (inputs.T @ inputs).astype(np.float64)
+    weight = np.random.default_rng(3).standard_normal((24, columns)).astype(np.float32)
+    grid, sizes = IntegerGrid(3, 32, symmetric), np.diagonal(hessian)
+    groups = [np.arange(begin, min(begin + 32, columns)) for begin in range(0, columns, 32)]
+    groups = [group[np.argsort(-sizes[group])] for group in groups]
+    last = [groups.pop()] if columns % 32 else []
+    order = np.concatenate(sorted(groups, key=lambda group: -sizes[group].max()) + last)
+    assert (order != np.arange(columns)).any()
+    want = quantize_gptq("m", weight[:, order], hessian[np.ix_(order, order)], grid).float32()
+    made = quantize_gptq("m", weight, hessian, grid, GPTQSettings(group_aware=True))
+    assert made.input_order is None
+    np.testing.assert_array_equal(made.float32()[:, order], want)
+    kept = quantize_gptq("m", weight, hessian, grid)
+    assert error_of(made, weight, inputs) < error_of(kept, weight, inputs)

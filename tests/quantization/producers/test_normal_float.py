@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from quire.core.errors import ModelLoadError
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.models.config_reader import read_model_config
+from quire.models.tensor_source import open_tensors
 from quire.quantization.formats.bitsandbytes import store_four_bits
-from quire.quantization.producers.normal_float import BLOCK, dynamic_map, quantize_nf4
+from quire.quantization.producers.normal_float import (
+    BLOCK,
+    FP4,
+    FP4_ORDER,
+    dynamic_map,
+    quantize_fp4,
+    quantize_nf4,
+)
 from quire.quantization.round_to_nearest import NF4
 
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "quantized"
 #: Of ``create_dynamic_map()`` of bitsandbytes 0.50.2, as float32.
 MAP = "e732639a65f497b4ad684bb166a4467708255edd5207757de8b8f0c7e1fda89c"
 #: Where QLoRA's quantiles end.
@@ -93,3 +105,26 @@ def test_blocks_of_nothing_and_of_any_size(double: bool, factor: float) -> None:
 def test_a_weight_that_is_none_is_refused() -> None:
     with pytest.raises(ModelLoadError, match="w: weights must be finite"):
         quantize_nf4("w", np.full((2, 32), np.nan, np.float32), True)
+
+
+def test_codes_of_fp4_are_the_nearest_of_its_book() -> None:
+    assert (np.diff(FP4[FP4_ORDER]) > 0).all() and {*FP4_ORDER.tolist()} == {*range(16)} - {8}
+    weight = normal(64, 96)
+    made = quantize_fp4("w", weight, double=False)
+    blocks = weight.reshape(-1, BLOCK)
+    shares = blocks / np.abs(blocks).max(axis=1, keepdims=True)
+    nearest = np.abs(shares[:, :, None] - FP4).argmin(axis=2)
+    np.testing.assert_array_equal(made.codes.reshape(-1, BLOCK), nearest)
+
+
+def test_fp4_makes_the_codes_of_the_library_s_file_of_the_values_it_holds() -> None:
+    """The largest of a block is kept, so what was rounded once is rounded to the same again."""
+    folder = FIXTURES / "bnb-fp4"
+    tensors = open_tensors(folder, read_model_config(folder))
+    found = [tensors.tensor(name) for name in sorted(tensors.names)]
+    stored = [tensor for tensor in found if isinstance(tensor, QuantizedTensor)]
+    assert stored
+    for tensor in stored:
+        np.testing.assert_array_equal(tensor.code_book, FP4)
+        again = quantize_fp4(tensor.name, tensor.float32(), double=False)
+        np.testing.assert_array_equal(again.float32(), tensor.float32())
