@@ -24,6 +24,9 @@ class PlaneExpander {
       shifts_[i] = _mm512_set1_epi64(field_shifts + i * (64 / shares) * 0x0101010101010101);
     for (int i = 0; i < 2; ++i)
       order_[i] = is_short ? pairs_by_outputs(32 * i) : quarters_by_outputs();
+    for (int number = 0; number < registers; ++number)
+      for (int bit = 0; bit < layout.high_bits; ++bit)
+        high_places_[number][bit] = places_of(number, bit);
   }
 
   // Write the codes of a record, [8 words][32 outputs][4 inputs].
@@ -32,11 +35,11 @@ class PlaneExpander {
     if constexpr (is_short) {
 #pragma GCC unroll 2
       for (int pair = 0; pair < 2; ++pair) {
-        const Found found(table_, record, 2 * pair);
+        const Found found(*this, record, 2 * pair);
         write_octets(record, pair, words_of(found, 0), words_of(found, 1), codes);
       }
     } else {
-      const Found found(table_, record, 0);
+      const Found found(*this, record, 0);
 #pragma GCC unroll 2
       for (int pair = 0; pair < 2; ++pair) {
         const Words words = words_of(found, pair);
@@ -49,6 +52,7 @@ class PlaneExpander {
   static constexpr VectorLayout layout = vector_layout(form);
   static constexpr bool is_short = layout.inputs == 4;
   static constexpr int line = QuantizedWeights::panel_width, word = 4 * line;
+  static constexpr int registers = layout.vectors() / 2;  // of indices
   // How many words of 16 outputs have their fields in the same register, and how these lie there.
   static constexpr int shares = is_short ? 2 : 4;
   static constexpr int64_t field_shifts = is_short ? 0x1c1814100c080400 : 0x0e0c0a0806040200;
@@ -63,7 +67,8 @@ class PlaneExpander {
   struct Found {
     PlaneBytes<2> first, second;
 
-    [[gnu::always_inline]] Found(const VectorTable& table, const uint8_t* record, int number) {
+    [[gnu::always_inline]] Found(const PlaneExpander& from, const uint8_t* record, int number) {
+      const VectorTable& table = from.table_;
       PlaneIndices<layout.index_bits, 2> indices;
 #pragma GCC unroll 2
       for (int i = 0; i < 2; ++i) {
@@ -73,7 +78,7 @@ class PlaneExpander {
         for (int bit = 8; bit < layout.index_bits; ++bit)
           indices.high[bit - 7][i] = layout.top == TopBit::index
                                          ? _mm512_movepi8_mask(read_signs(record, number + i))
-                                         : high_bits(record, number + i, bit - 8);
+                                         : from.high_bits(record, number + i, bit - 8);
       }
       first = look_up_plane<layout.index_bits>(table.planes, indices);
       if constexpr (layout.index_bits < 11) {
@@ -104,20 +109,23 @@ class PlaneExpander {
                                      number == 0 ? _mm512_slli_epi16(high, 4) : high, 0xca);
   }
 
+  // Where bit `bit` of the indices of register `number` is in its high lines.
+  static __m512i places_of(int number, int bit) {
+    const auto place = [bit](int64_t vector) {
+      return _mm256_set1_epi8(
+          static_cast<char>(1 << (vector / layout.high_lines() * layout.high_bits + bit)));
+    };
+    return _mm512_inserti64x4(_mm512_castsi256_si512(place(2 * number)), place(2 * number + 1), 1);
+  }
+
   // Of register `number` of indices: which have bit `bit` in the high lines.
-  static __mmask64 high_bits(const uint8_t* record, int number, int bit) {
-    constexpr int lines = static_cast<int>(layout.high_lines());
+  __mmask64 high_bits(const uint8_t* record, int number, int bit) const {
     const uint8_t* from = record + layout.high_begin() * line;
     const __m512i high =
-        lines == 1
+        layout.high_lines() == 1
             ? _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))
             : _mm512_loadu_si512(from);
-    const auto place = [bit](int vector) {
-      return _mm256_set1_epi8(static_cast<char>(1 << (vector / lines * layout.high_bits + bit)));
-    };
-    const __m512i places =
-        _mm512_inserti64x4(_mm512_castsi256_si512(place(2 * number)), place(2 * number + 1), 1);
-    return _mm512_test_epi8_mask(high, places);
+    return _mm512_test_epi8_mask(high, high_places_[number][bit]);
   }
 
   // Two lines of signs, as they are.
@@ -173,6 +181,7 @@ class PlaneExpander {
   const VectorTable table_;
   const __m512i values_, twice_;
   __m512i spread_[4], shifts_[shares], order_[2];
+  __m512i high_places_[registers][layout.high_bits > 0 ? layout.high_bits : 1];
 };
 
 }  // namespace quire::QUIRE_ISA

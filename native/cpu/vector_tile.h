@@ -31,7 +31,7 @@ class CodeReader<VectorCodes<form>> {
 
   CodeReader(const QuantizedTile& tile, bool)
       : codes{unpacked_}, expander_(*tile.vectors, tile.zero), ahead_(tile.ahead) {}
-  void begin_group(const QuantizedTile& tile, const uint8_t* record) {
+  [[gnu::always_inline]] void begin_group(const QuantizedTile& tile, const uint8_t* record) {
     for (int64_t i = 0; i < tile.ahead_bytes; i += 64)
       __builtin_prefetch(ahead_ + i, 0, asked_cache);
     ahead_ += tile.ahead_bytes;
