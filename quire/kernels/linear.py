@@ -10,7 +10,9 @@ everywhere else the products are float32.
 
 Quantized matrices (``kernels/quantized_tensor.py``) stay as they are. Each row of x is rounded to 8
 bits in groups of 32 inputs (scale ``max|x| / 127``, to nearest even), unless ``exact_activations``:
-then they are multiplied as dequantized. CPU: native/cpu/linear_quantized.cpp.
+then they are multiplied as dequantized. E4M3 codes in groups of 32 or more are multiplied as
+bfloat16 weights are, x treated as for those, and scaled afterwards. CPU:
+native/cpu/linear_quantized.cpp.
 """
 
 from __future__ import annotations
