@@ -1,6 +1,6 @@
 // y = x W^T + bias for quantized weights, one row to thousands. One micro-kernel, quantized_tile.h,
 // takes codes as they are packed when rows are few, and as bytes unpacked to L1 when they are many.
-#include "cpu/float_codes_tile.h"
+#include "cpu/float_code_blocks.h"
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_chunks.h"
@@ -104,20 +104,32 @@ RunQuantizedTile tile_of_packed(const TileKind& kind, int64_t rows) {
 #endif
 }
 
-// Tiles that take scales as they lie, too, or half bytes as bytes: made for the types of GGUF, and
-// for what is like them.
-bool takes_scales_in_place(const QuantizedWeights& weights) {
+// So few tiles that each makes floats of E4M3 scales for itself.
+constexpr int64_t max_e4m3_tiles = 1;
+
+// Where tiles that unpack codes find scales. They take them as they lie, or half bytes as bytes,
+// of the types of GGUF and of what is like them, and of floats of 4 bits.
+ScalePlace scale_place(const QuantizedWeights& weights, int64_t tiles) {
   const int32_t bits = weights.bits;
-  if (!has_packed_tiles || weights.in_features % record_inputs != 0) return false;
-  if (weights.zeros != ZeroForm::common || weights.row_scales != RowForm::none) return false;
-  if (weights.group_size < record_inputs)
-    return weights.scale_form == ScaleForm::nibbles
-               ? bits == 2
-               : weights.scale_form == ScaleForm::bytes && (bits == 3 || bits == 6);
-  if (weights.group_size > record_inputs) return false;
-  if (weights.scale_form == ScaleForm::bytes) return bits == 4 || bits == 5;
-  return weights.scale_form == ScaleForm::direct && weights.scale_dtype == DType::float16 &&
-         !weights.has_book && (bits == 4 || bits == 5 || bits == 8);
+  const bool halves = weights.group_size < record_inputs;
+  if (!has_packed_tiles || weights.in_features % record_inputs != 0) return ScalePlace::unpacked;
+  if (weights.zeros != ZeroForm::common || weights.group_size > record_inputs)
+    return ScalePlace::unpacked;
+  const bool two_levels =
+      halves ? weights.scale_form == ScaleForm::nibbles
+                   ? bits == 2
+                   : weights.scale_form == ScaleForm::bytes && (bits == 3 || bits == 6)
+             : weights.scale_form == ScaleForm::bytes && (bits == 4 || bits == 5);
+  if (two_levels) return ScalePlace::two_levels;
+  if (is_small_book(weights) && halves && tiles <= max_e4m3_tiles)
+    if (weights.scale_form == ScaleForm::e4m3) return ScalePlace::e4m3;
+  if (is_small_book(weights) && !halves)
+    if (weights.scale_form == ScaleForm::e8m0) return ScalePlace::powers;
+  const bool half_floats =
+      weights.scale_form == ScaleForm::direct && weights.scale_dtype == DType::float16;
+  return half_floats && !halves && !weights.has_book && (bits == 4 || bits == 5 || bits == 8)
+             ? ScalePlace::halves
+             : ScalePlace::unpacked;
 }
 
 RunQuantizedTile tile_of_scales_in_place(const TileKind& kind, int64_t rows) {
@@ -125,6 +137,9 @@ RunQuantizedTile tile_of_scales_in_place(const TileKind& kind, int64_t rows) {
   constexpr Grouping halves = Grouping::halves, records = Grouping::records;
   using Halves = DirectScales<F16>;
   using Levels = ScalesOfTwoLevels;
+  using SmallBook = AskingCodes<BookCodes<Range::below_64>>;
+  if (kind.scales == ScalePlace::e4m3) return tile_of_rows<SmallBook, halves, E4m3Scales>(rows);
+  if (kind.scales == ScalePlace::powers) return tile_of_rows<SmallBook, records, PowerScales>(rows);
   if (kind.scales == ScalePlace::halves) {
     if (kind.bits == 4) return tile_of_rows<AskingCodes<PackedCodes<4>>, records, Halves>(rows);
     if (kind.bits == 5) return tile_of_rows<AskingCodes<PackedCodes<5>>, records, Halves>(rows);
@@ -178,15 +193,14 @@ static_assert(block_groups<QuantizedFormat> <= max_tile_groups, "a tile takes a 
 class IntegerBlocks {
  public:
   using Format = QuantizedFormat;
+  static constexpr bool takes_row_scales = false;
 
   IntegerBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : weights_(weights),
         activations_(activations),
         map_(weights),
         packed_(activations.tiles().count <= max_packed_tiles(weights)),
-        scales_(!packed_ || !takes_scales_in_place(weights) ? ScalePlace::unpacked
-                : weights.scale_form == ScaleForm::direct   ? ScalePlace::halves
-                                                            : ScalePlace::two_levels),
+        scales_(packed_ ? scale_place(weights, activations.tiles().count) : ScalePlace::unpacked),
         steps_(steps_of(weights)) {
     for (int i = 0; i < 16; ++i)
       book_[i] = static_cast<uint8_t>(weights.book_codes[i] + book_zero(weights));
@@ -214,11 +228,13 @@ class IntegerBlocks {
     tile.zero = weights_.zero;
     tile.groups = span.records;
     tile.joined = activations_.format().groups_together;
+    tile.scaled_halves = activations_.format().scales_halves();
     tile.first = place.index == 0;
     tile.steps = steps_;
     tile.records_left = steps_.unit_records - map_.number(span.first);
     take_scales(span, tile);
-    run_tiles(tile, activations_, place, map_, sums,
+    const int64_t distance = single_tile_distance(scales_ == ScalePlace::unpacked);
+    run_tiles(tile, activations_, place, map_, distance, sums,
               [&](int64_t rows) { return run_[rows - least_rows_]; });
   }
 
@@ -233,7 +249,8 @@ class IntegerBlocks {
     steps.lines = halves * panel_width * static_cast<int64_t>(sizeof(float));
     if (in_place) steps.unit_codes = map_.codes_begin;
     if (scales_ == ScalePlace::unpacked) return steps;
-    steps.lines = scales_ == ScalePlace::halves ? weights.group_line_bytes() : halves * panel_width;
+    // Of two levels a line for each group, else one unit is one group.
+    steps.lines = scales_ == ScalePlace::two_levels ? halves * panel_width : 0;
     if (weights.scale_form != ScaleForm::nibbles)
       steps.unit_lines = map_.unit_bytes - map_.unit_records * steps.lines;
     return steps;
@@ -251,6 +268,7 @@ class IntegerBlocks {
     }
     tile.lines = span.panel + map_.unit_begin(span.first);
     tile.offsets_begin = map_.offsets_begin;
+    tile.scale_step = weights_.book_step;
   }
 
   const uint8_t* packed_codes(const RecordSpan& span) const {
@@ -294,9 +312,10 @@ bool are_many(const QuantizedWeights&, int64_t) { return false; }
 class FloatBlocks {
  public:
   using Format = FloatFormat<float>;
+  static constexpr bool takes_row_scales = true;
 
   FloatBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
-      : weights_(weights), activations_(activations), map_(weights) {
+      : weights_(weights), activations_(activations) {
     constexpr int64_t lines = 4 * block_records * panel_width;
     values_ = static_cast<float*>(scratch(
         Slot::weights, block_records * record_codes * (1 + sizeof(float)) + lines * sizeof(float)));
@@ -311,7 +330,6 @@ class FloatBlocks {
     const Tiles& tiles = activations_.tiles();
     const int64_t groups = activations_.groups_of(index);
     const RecordSpan span{panel, index * block_records, groups * group_words / record_inputs};
-    if (weights_.float_codes && tiles.count == 1) return multiply_codes(place, span, sums);
     dequantize(weights_, span, codes_, scales_, values_);
     for (int64_t i = 0; i < tiles.count; ++i) {
       Tile<Format> tile{};
@@ -328,20 +346,16 @@ class FloatBlocks {
  private:
   static constexpr int64_t block_records = block_groups<Format> * group_words / record_inputs;
 
-  // So few rows that codes are not worth storing as floats.
-  void multiply_codes(const BlockPlace& place, const RecordSpan& span, float* sums) {
-    read_scales(weights_, map_, span, ScaleKind::scale, 1.0f, scales_);
-    const int halves = weights_.group_size < record_inputs ? 2 : 1;
-    float_codes_tile_of(activations_.tiles().num_rows)(
-        {activations_.at(place.index, 0), map_, span, halves, scales_, place.index == 0, sums});
-  }
-
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
-  const PanelMap map_;
   float *values_, *scales_;
   uint8_t* codes_;
 };
+
+// Whether codes become bfloat16, as many as have a scale at least a record.
+bool multiplies_pairs(const QuantizedWeights& weights) {
+  return weights.float_codes && !weights.exact_activations && weights.group_size >= record_inputs;
+}
 
 // Goes through the blocks of some panels. Few rows read weights in the order of memory; many find
 // each block of theirs in the cache for several panels.
@@ -395,6 +409,10 @@ void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out
                        data + (more ? next.panel : last) * panel_bytes, more ? next.block : 0},
                       sums + here.panel * panel_sums);
     }
+    if (!Blocks::takes_row_scales && weights.row_scales != RowForm::none)
+      for (int64_t i = 0; i < end - begin; ++i)
+        apply_row_scales(weights.row_scales, data + i * panel_bytes, num_rows,
+                         sums + i * panel_sums);
     if (rows.rounded) rows.rounded->finish(data, end - begin, sums);
     write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);
   };
@@ -405,6 +423,10 @@ void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out
 void multiply_rows(const QuantizedWeights& weights, const InputRows& rows, float* out,
                    int64_t out_stride) {
   const bool whole = weights.sums_whole_rows(), many = are_many(weights, rows.count);
+  if (multiplies_pairs(weights))
+    return rows.count < matrix_rows().bfloat16
+               ? multiply<FloatCodeBlocks<FewRowsFormat>>(weights, rows, out, out_stride)
+               : multiply<FloatCodeBlocks<ManyRowsFormat>>(weights, rows, out, out_stride);
   if (weights.multiplies_floats()) return multiply<FloatBlocks>(weights, rows, out, out_stride);
   if (whole && many) return multiply<ManyWholeRowBlocks>(weights, rows, out, out_stride);
   if (whole) return multiply<WholeRowBlocks>(weights, rows, out, out_stride);

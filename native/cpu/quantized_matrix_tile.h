@@ -64,10 +64,11 @@ struct PartialDots {
   }
 };
 
-// Add a part's dot products to the sums of 16 outputs from `first` on.
+// Add a part's dot products to the sums of 16 outputs from `first` on; those of a first half to
+// `products`, until the other's are added.
 template <int halves, int rows>
 inline void add_part(const QuantizedTile& tile, const int32_t (&dots)[tile_rows][F32::lanes],
-                     int64_t part, int first, F32 (&sums)[rows]) {
+                     int64_t part, int first, F32 (&products)[rows], F32 (&sums)[rows]) {
   constexpr int panel = QuantizedWeights::panel_width;
   const int64_t half = part % halves, line = part * tile.joined * panel + first;
   const ActivationGroup* a = tile.activations + part / halves * tile.joined * rows;
@@ -75,8 +76,14 @@ inline void add_part(const QuantizedTile& tile, const int32_t (&dots)[tile_rows]
   const F32 scale = load(scales);
 #pragma GCC unroll 16
   for (int m = 0; m < rows; ++m) {
-    const I32 dot{load_bytes(reinterpret_cast<const uint8_t*>(dots[m]))};
-    sums[m] = fma(to_float(dot), scale * set1(a[m].scale[half]), sums[m]);
+    const F32 dot = to_float(I32{load_bytes(reinterpret_cast<const uint8_t*>(dots[m]))});
+    const F32 own = set1(a[m].scale[half]);
+    if (halves == 1 || tile.scaled_halves)
+      sums[m] = fma(dot, scale * own, sums[m]);
+    else if (half == 0)
+      products[m] = dot * scale;
+    else
+      sums[m] = fma(fma(dot, scale, products[m]), own, sums[m]);
   }
   if (!tile.offsets_begin) return;
   const F32 offset = load(scales + tile.offsets_begin / static_cast<int64_t>(sizeof(float)));
@@ -90,7 +97,7 @@ void run_quantized_matrix_tile(const QuantizedTile& tile) {
   const int64_t parts = ceil_div(tile.groups, tile.joined) * halves;
   PartialDots<halves> partial;
   for (int first = 0; first < panel; first += F32::lanes) {
-    F32 sums[rows];
+    F32 products[rows], sums[rows];
 #pragma GCC unroll 16
     for (int m = 0; m < rows; ++m)
       sums[m] = tile.first ? zero() : load(tile.out + m * panel + first);
@@ -105,7 +112,8 @@ void run_quantized_matrix_tile(const QuantizedTile& tile) {
       }
       if (part + ahead_of_vectors < parts)
         partial.start(tile, rows, part + ahead_of_vectors, first);
-      add_part<halves, rows>(tile, partial.dots[part % tiles_in_flight], part, first, sums);
+      add_part<halves, rows>(tile, partial.dots[part % tiles_in_flight], part, first, products,
+                             sums);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < rows; ++m) store(tile.out + m * panel + first, sums[m]);
@@ -123,6 +131,7 @@ RunQuantizedTile matrix_tile_of(int64_t wanted) {
 class MatrixBlocks {
  public:
   using Format = QuantizedMatrixFormat;
+  static constexpr bool takes_row_scales = false;
 
   MatrixBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : weights_(weights),
@@ -141,9 +150,10 @@ class MatrixBlocks {
     tile.codes = unpacked_.codes;
     tile.groups = span.records;
     tile.joined = activations_.format().groups_together;
+    tile.scaled_halves = activations_.format().scales_halves();
     tile.first = place.index == 0;
     unpacked_.read_all_scales(weights_, map_, span, tile);
-    run_tiles(tile, activations_, place, map_, sums, [&](int64_t rows) {
+    run_tiles(tile, activations_, place, map_, single_tile_distance(true), sums, [&](int64_t rows) {
       return halves_ ? matrix_tile_of<2>(rows) : matrix_tile_of<1>(rows);
     });
   }

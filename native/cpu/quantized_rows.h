@@ -25,10 +25,11 @@ struct UnpackedBlock {
   void read_all_scales(const QuantizedWeights& weights, const PanelMap& map, const RecordSpan& span,
                        QuantizedTile& tile) const {
     const float step = weights.has_book ? weights.book_step : 1.0f;
-    read_scales(weights, map, span, ScaleKind::scale, step, scales);
+    const LineSpan lines(span, tile.joined);
+    read_scales(weights, map, lines, ScaleKind::scale, step, scales);
     tile.lines = reinterpret_cast<const char*>(scales);
     if (!weights.has_corrections()) return;
-    read_corrections(weights, span, scales, offsets);
+    read_corrections(weights, map, lines, scales, offsets);
     tile.offsets_begin = reinterpret_cast<const char*>(offsets) - tile.lines;
   }
 
@@ -71,23 +72,26 @@ RecordSpan span_of(const BlockPlace& place, const Activations<Format>& activatio
   return {place.panel, place.index * block_groups<Format>, activations.groups_of(place.index)};
 }
 
-// How far a single tile asks ahead of itself, which takes a panel's blocks in the order of memory.
-constexpr int64_t single_tile_distance = 8 << 10;
+// How far a single tile asks ahead of itself, which takes a panel's blocks in the order of memory:
+// further where scales of a block are read before its codes.
+inline int64_t single_tile_distance(bool reads_scales_first) {
+  return reads_scales_first ? 16 << 10 : 8 << 10;
+}
 
 // Run a block's tiles: all rows times one panel, added to sums [row][32 outputs]. Each of several
 // asks for a share of the block that comes next: memory is then busy all the time. `tile` has what
-// they have in common; run_of(rows) is the one for that many rows.
+// they have in common; run_of(rows) is the one for that many rows. A single one asks `distance`
+// bytes ahead.
 template <class Format, class RunOf>
 void run_tiles(QuantizedTile& tile, const Activations<Format>& activations, const BlockPlace& place,
-               const PanelMap& map, float* sums, const RunOf& run_of) {
+               const PanelMap& map, int64_t distance, float* sums, const RunOf& run_of) {
   constexpr int64_t records = block_groups<Format>;
   const Tiles& tiles = activations.tiles();
   // A record's bytes with its share of scales.
   const int64_t bytes = map.record_bytes + map.codes_begin / map.unit_records;
   const bool single = tiles.count == 1;
-  const char* ahead = single
-                          ? place.panel + map.begin_of(place.index * records) + single_tile_distance
-                          : place.next + map.begin_of(place.next_index * records);
+  const char* ahead = single ? place.panel + map.begin_of(place.index * records) + distance
+                             : place.next + map.begin_of(place.next_index * records);
   const char* const end = ahead + tile.groups * bytes;
   tile.ahead_bytes = single ? bytes : ceil_div(bytes, 64 * tiles.count) * 64;
   for (int64_t i = 0; i < tiles.count; ++i) {

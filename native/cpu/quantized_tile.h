@@ -6,8 +6,15 @@
 //   sum += offset * (scale of activations * sum of their codes)            - where there are
 //   offsets
 //
-// A group is what has one scale of weights and one of activations: half a record of 32 inputs, a
-// record, or several that are joined (activation_inputs() in include/quantized.h).
+// A group is what has one scale of weights and one of activations: a record of 32 inputs, or
+// several that are joined (activation_inputs() in include/quantized.h). Where each half of a record
+// has its scale of weights, their products are added first:
+//
+//   sum += offset of the first half * ...
+//   sum += scale of activations * (scale * dot product of one half + scale * that of the other)
+//   sum += offset of the second half * ...
+//
+// What sums are times or over for each output, they are in the end (QuantizedWeights::row_scales).
 //
 // So an output's bits depend on its own row alone, whatever the rows next to it, the instance that
 // computed it, or the thread.
@@ -15,6 +22,7 @@
 
 #include "cpu/quantized_codes.h"
 #include "cpu/small_float_inputs.h"
+#include "simd/words.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -56,6 +64,9 @@ struct QuantizedFormat {
         rounded(weights.activations.rounds_rows()),
         scheme(weights.activations),
         groups_together(weights.activation_inputs() / QuantizedWeights::record_inputs) {}
+
+  // Whether the halves of a record are rounded each by itself.
+  bool scales_halves() const { return halves && scheme.codes == ActivationCodes::e2m1; }
 
   void fill(const float* x, int64_t n, const Lines<Word>& lines) const {
     if (scheme.codes == ActivationCodes::e2m1) return fill_e2m1(x, n, *lines.first);
@@ -168,10 +179,12 @@ struct QuantizedTile {
   // Where they are bytes, what these are multiplied by: [256 inputs][32 outputs].
   const float* super_scales;
   const float* super_offsets;
+  float scale_step;  // what scales of a byte are times
   RecordSteps steps;
   int64_t records_left;  // of the first record's unit
   int64_t groups;        // records
   int64_t joined;        // that are one group; 1 where none are
+  bool scaled_halves;    // of records' activations, each with its own
   bool first;            // whether this is the first block: `out` is written, else added to
   float* out;            // [row][32 outputs]
   // What a later tile will want, to ask memory for some bytes with each group; or null.
@@ -183,7 +196,7 @@ using RunQuantizedTile = void (*)(const QuantizedTile&);
 
 // Where a tile finds scales: as floats, unpacked for it, or as they lie in the panel; of two levels
 // half bytes are unpacked to bytes.
-enum class ScalePlace { unpacked, halves, two_levels };
+enum class ScalePlace { unpacked, halves, two_levels, e4m3, powers };
 
 // Scales and offsets of a record, of type T.
 template <class T>
@@ -196,6 +209,25 @@ struct DirectScales {
   F32 offset(int64_t at, int64_t) const {
     return load(reinterpret_cast<const T*>(lines + offsets_begin) + at);
   }
+};
+
+// E4M3 of a record times a number of all.
+struct E4m3Scales : DirectScales<E4M3> {
+  const F32 step;
+  explicit E4m3Scales(const QuantizedTile& tile)
+      : DirectScales(tile), step(set1(tile.scale_step * e4m3_unit)) {}
+  F32 scale(int64_t at, int64_t super) const { return DirectScales::scale(at, super) * step; }
+};
+
+// Powers of two of a record times a number of all.
+struct PowerScales : DirectScales<uint8_t> {
+  const F32 step;
+  explicit PowerScales(const QuantizedTile& tile)
+      : DirectScales(tile), step(set1(tile.scale_step)) {}
+  F32 scale(int64_t at, int64_t) const {
+    return load_powers(reinterpret_cast<const uint8_t*>(lines) + at) * step;
+  }
+  F32 offset(int64_t, int64_t) const { return zero(); }
 };
 
 // Bytes of a record times the numbers of 256 inputs.
@@ -318,6 +350,8 @@ void run_quantized_tile(const QuantizedTile& tile) {
     for (int64_t group = 0; group < tile.groups; group += records) {
       reader.begin_group(tile, record.codes);
       if constexpr (joins) records = smaller(tile.joined, tile.groups - group);
+      const Scales scales = record.scales;  // of the first of those that are joined
+      F32 products[rows][vectors];          // of half a record, until those of the other are added
 #pragma GCC unroll 2
       for (int half = 0; half < halves; ++half) {
         I32 dots[rows][vectors];
@@ -328,23 +362,30 @@ void run_quantized_tile(const QuantizedTile& tile) {
         dot_words<Codes, rows, vectors, words>(reader.codes, record.codes, half * words,
                                                part / F32::lanes, inputs + half * 16, sizeof(*a),
                                                dots);
-        for (int64_t i = 1; joins && i < records; ++i) {  // their lines are all the same
+        for (int64_t i = 1; joins && i < records; ++i) {
           end_record();
           reader.begin_group(tile, record.codes);
           dot_words<Codes, rows, vectors, words>(reader.codes, record.codes, 0, part / F32::lanes,
                                                  inputs, sizeof(*a), dots);
         }
-        const int64_t line = half * panel + part;
         const int64_t super = group / QuantizedWeights::super_records * panel + part;
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v) {
-          const int64_t at = line + v * F32::lanes, super_at = super + v * F32::lanes;
-          const F32 scale = record.scales.scale(at, super_at);
+          const int64_t at = half * panel + part + v * F32::lanes,
+                        super_at = super + v * F32::lanes;
+          const F32 scale = scales.scale(at, super_at);
 #pragma GCC unroll 16
-          for (int m = 0; m < rows; ++m)
-            sums[m][v] = fma(to_float(dots[m][v]), scale * set1(a[m].scale[half]), sums[m][v]);
+          for (int m = 0; m < rows; ++m) {
+            const F32 dot = to_float(dots[m][v]), own = set1(a[m].scale[half]);
+            if (halves == 1 || tile.scaled_halves)
+              sums[m][v] = fma(dot, scale * own, sums[m][v]);
+            else if (half == 0)
+              products[m][v] = dot * scale;
+            else
+              sums[m][v] = fma(fma(dot, scale, products[m][v]), own, sums[m][v]);
+          }
           if (!tile.offsets_begin) continue;
-          const F32 offset = record.scales.offset(at, super_at);
+          const F32 offset = scales.offset(at, super_at);
 #pragma GCC unroll 16
           for (int m = 0; m < rows; ++m) sums[m][v] = fma(offset, set1(a[m].sum[half]), sums[m][v]);
         }

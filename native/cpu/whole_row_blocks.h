@@ -75,6 +75,7 @@ RunQuantizedTile whole_row_tile_of(int64_t wanted) {
 class WholeRowBlocks {
  public:
   using Format = QuantizedFormat;
+  static constexpr bool takes_row_scales = true;  // there are none
 
   WholeRowBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : activations_(activations), map_(weights) {
@@ -93,7 +94,7 @@ class WholeRowBlocks {
     tile.codes = reinterpret_cast<const uint8_t*>(span.panel + map_.codes_of(span.first));
     tile.groups = span.records;
     tile.first = place.index == 0;
-    run_tiles(tile, activations_, place, map_, sums,
+    run_tiles(tile, activations_, place, map_, single_tile_distance(false), sums,
               [&](int64_t rows) { return run_[rows - least_rows_]; });
   }
 
@@ -132,6 +133,7 @@ inline void run_whole_row_matrix_tile(const QuantizedTile& tile, int64_t rows) {
 
 class WholeRowMatrixBlocks {
  public:
+  static constexpr bool takes_row_scales = true;  // there are none
   using Format = QuantizedMatrixFormat;
 
   WholeRowMatrixBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
@@ -151,7 +153,7 @@ class WholeRowMatrixBlocks {
     tile.codes = unpacked_.codes;
     tile.groups = span.records;
     tile.first = place.index == 0;
-    run_tiles(tile, activations_, place, map_, sums, [](int64_t rows) {
+    run_tiles(tile, activations_, place, map_, single_tile_distance(false), sums, [](int64_t rows) {
       return [rows](const QuantizedTile& each) { run_whole_row_matrix_tile(each, rows); };
     });
   }

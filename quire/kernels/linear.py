@@ -11,7 +11,8 @@ everywhere else the products are float32.
 Quantized matrices (``kernels/quantized_tensor.py``) stay as they are. Each row of x is rounded as
 their ``activations`` say (``kernels/activation_scheme.py``), else to 8 bits in groups of 32 to 128
 inputs (scale ``max|x| / 127``, to nearest even), unless ``exact_activations``: then it is
-multiplied as it is. CPU: native/cpu/linear_quantized.cpp.
+multiplied as it is. E4M3 codes in groups of 32 or more are multiplied as bfloat16 weights are, x
+treated as for those, and scaled afterwards. CPU: native/cpu/linear_quantized.cpp.
 """
 
 from __future__ import annotations

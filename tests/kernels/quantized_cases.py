@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from quire.kernels.activation_scheme import round_rows
+from quire.kernels.cpu.linear import CpuLinear
+from quire.kernels.host_tensor import HostTensor
 from quire.kernels.nested_scales import NestedScales
 from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book, padded
 from quire.kernels.row_tables import Outliers
-from quire.kernels.small_floats import E2M1
+from quire.kernels.small_floats import E2M1, E4M3
 
 #: As IQ4_NL has it: whole numbers, so that nothing is lost in integers.
 BOOK = np.array(
@@ -164,6 +167,42 @@ def quantize_activations(x: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
     return codes, np.where(most < 1e-30, np.float32(0), most / np.float32(127))
 
 
+def add(a: np.ndarray, b: np.ndarray, c: np.ndarray, fused: bool) -> np.ndarray:
+    """Return ``a * b + c`` of float32, rounded once if ``fused``."""
+    # Exact in float64, so one rounding to float32 is left (but for ties of chance 2 ** -29).
+    return (a.astype(np.float64) * b + c).astype(np.float32) if fused else a * b + c
+
+
+def over_rows(weight: QuantizedTensor, sums: np.ndarray) -> np.ndarray:
+    """Return the sums of outputs, times or over the numbers of their rows."""
+    if weight.row_scales is None:
+        return sums
+    return sums / weight.row_scales if weight.over_rows else sums * weight.row_scales
+
+
+def simulate_float_codes(
+    weight: QuantizedTensor, x: np.ndarray, block: int, fused: bool
+) -> np.ndarray:
+    """Return x times a matrix of E4M3 codes, by the rule of native/cpu/float_code_blocks.h.
+
+    Args:
+        weight: (N, K); its numbers are multiplied as a bfloat16 matrix is.
+        x: (T, K) float32.
+        block: Inputs that bfloat16 products add up before they are added to others.
+        fused: Whether ``a * b + c`` is rounded once.
+    """
+    columns = weight.shape[1]
+    numbers = (E4M3[weight.codes].view(np.uint32) >> 16).astype(np.uint16)
+    scales = replace(weight, row_scales=None).scale_numbers().astype(np.float32)
+    borders = {*range(0, columns, block), *range(0, columns, weight.group_size), columns}
+    sums = np.zeros((len(x), len(numbers)), np.float32)
+    for first, end in pairwise(sorted(borders)):
+        part = HostTensor("w", "bfloat16", np.ascontiguousarray(numbers[:, first:end]))
+        products = CpuLinear([part], [], "bfloat16")(np.ascontiguousarray(x[:, first:end]))
+        sums = add(products, scales[:, first // weight.group_size], sums, fused)
+    return over_rows(weight, sums)
+
+
 def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
     """Return x times the matrix, by the rule of native/cpu/quantized_tile.h.
 
@@ -196,15 +235,10 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
             missing = weights.shape[1] // together - rounded.factors.shape[1]
             scales = np.pad(rounded.factors / 2, ((0, 0), (0, missing)))
             factors = np.ones((len(x), 1), np.float32)
-    group_scales = weight.scale_numbers()
-
-    def add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        # Exact in float64, so one rounding to float32 is left (but for ties of chance 2 ** -29).
-        if fused:
-            return (a.astype(np.float64) * b + c).astype(np.float32)
-        return a * b + c
+    group_scales = replace(weight, row_scales=None).scale_numbers()
 
     sums = np.zeros((len(x), rows), np.float32)
+    first_half = sums
     for first in range(0, weights.shape[1], size):
         part = slice(first, first + size)
         group = min(first // weight.group_size, weight.scales.shape[1] - 1)
@@ -214,7 +248,13 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
         weight_scale = group_scales[:, group].astype(np.float32) * factor
         if weight.super_scales is not None:
             weight_scale *= weight.super_scales[:, super_group].astype(np.float32)
-        sums = add(dots, weight_scale * activation_scale, sums)
+        if size > 16 or together == 16:  # halves of inputs have factors of their own
+            sums = add(dots, weight_scale * activation_scale, sums, fused)
+        elif first % 32 == 0:
+            first_half = dots * weight_scale
+        else:
+            products = add(dots, weight_scale, first_half, fused)
+            sums = add(products, activation_scale, sums, fused)
         if weight.offsets is not None or weight.zeros is not None:
             total = codes[:, part].sum(axis=1, keepdims=True).astype(np.float32)
             if weight.zeros is not None:
@@ -223,8 +263,8 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
                 offset = weight.offsets[:, group].astype(np.float32)
             if weight.super_offsets is not None:
                 offset *= weight.super_offsets[:, super_group].astype(np.float32)
-            sums = add(np.broadcast_to(offset, sums.shape), activation_scale * total, sums)
-    return sums * factors
+            sums = add(np.broadcast_to(offset, sums.shape), activation_scale * total, sums, fused)
+    return over_rows(weight, sums) * factors
 
 
 def simulate_whole_rows(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:

@@ -24,6 +24,7 @@ from tests.kernels.quantized_cases import (
     other_quantized,
     random_quantized,
     simulate,
+    simulate_float_codes,
 )
 
 ISAS = ALL_ISAS
@@ -80,6 +81,39 @@ def test_other_kinds_equal_their_simulation(isa: str, kind: str, inputs: int, ou
     x = normal(14, inputs)
     np.testing.assert_array_equal(layer(x), simulate(weight, x, fused=isa != "scalar"))
     assert layer.nbytes == weight.form.matrix_bytes(outputs, inputs)
+
+
+def float_codes(rows: int, columns: int, group_size: int, over_rows: bool) -> QuantizedTensor:
+    """Make a matrix of all E4M3 codes that are numbers, each row in another order."""
+    random = np.random.default_rng(5)
+    every = np.delete(np.arange(256, dtype=np.uint8), [127, 255])
+    codes = np.stack([random.permutation(every) for _ in range(rows)])
+    return QuantizedTensor(
+        name="w",
+        bits=8,
+        group_size=group_size,
+        codes=np.ascontiguousarray(np.resize(codes.T, (columns, rows)).T),
+        scales=random.uniform(0.001, 2, (rows, -(-columns // group_size))).astype(np.float32),
+        row_scales=random.uniform(0.5, 9, rows).astype(np.float32) if over_rows else None,
+        over_rows=over_rows,
+        float_codes=True,
+    )
+
+
+@pytest.mark.parametrize("group", [32, 128, 192, 1312])
+@pytest.mark.parametrize(("inputs", "outputs"), [(7, 1), (40, 33), (1300, 70)])
+def test_e4m3_codes_are_multiplied_as_bfloat16_and_scaled(
+    isa: str, group: int, inputs: int, outputs: int
+) -> None:
+    weight = float_codes(outputs, inputs, group, over_rows=group == 192)
+    layer, x = CpuLinear([weight], [], "float32"), normal(40, inputs)
+    block = 512 if isa.startswith(("amx", "avx512bf16")) else 128
+    want = simulate_float_codes(weight, x, block, fused=isa != "scalar")
+    for rows in (1, 2, 3, 5, 11, 12, 13, 24, 37, 40):
+        np.testing.assert_array_equal(layer(x[:rows]), want[:rows])
+    exact = x.astype(np.float64) @ weight.float32().astype(np.float64).T
+    rounding = np.abs(x) @ np.abs(weight.float32()).T * np.float32(2.0**-8)  # of x to bfloat16
+    assert (np.abs(want - exact) <= rounding).all()
 
 
 @pytest.mark.parametrize("kind", OTHER_KINDS)
