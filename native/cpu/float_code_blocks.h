@@ -1,17 +1,21 @@
 // Linears of E4M3 codes, which bfloat16 has all of: they are multiplied as bfloat16 weights are,
 // activations rounded as there (linear_tile.h), and scaled once they are added up.
 //
-// A stretch is what has one scale in a block. The order of an output's sums, in ascending order:
+// A stretch is what has one scale in a block, and one factor of each row where inputs were rounded
+// in groups. The order of an output's sums, in ascending order:
 //
-//   sum += scale * (sum of codes times activations, of one stretch, as a tile adds it up)
+//   sum += scale * factor * (sum of codes times activations, of one stretch, as a tile adds it up)
 //
 // Few tiles of rows make numbers of codes in registers, each for itself; more share a block that
 // was made bfloat16. Both multiply the same numbers in the same order.
 #pragma once
 
+#include <numeric>
+
 #include "cpu/linear_matrix_tile.h"
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
+#include "cpu/rounded_rows.h"
 #include "simd/e4m3.h"
 
 namespace quire::QUIRE_ISA {
@@ -76,6 +80,7 @@ class FloatCodeBlocks {
  public:
   using Format = Format_;
   static constexpr bool takes_row_scales = false;
+  static constexpr bool takes_group_factors = true;
 
   FloatCodeBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : weights_(weights),
@@ -87,6 +92,13 @@ class FloatCodeBlocks {
             scratch(Slot::weights, block_records * record_codes * sizeof(BF16)))) {}
 
   static Format format(const QuantizedWeights&) { return {}; }
+
+  // Sums become those of values, where rows were rounded in groups.
+  void take_factors(const RoundedRows& rows) {
+    if (!rows.factors_of(0)) return;
+    factors_ = &rows;
+    group_records_ = std::gcd(group_records_, rows.group_size() / QuantizedWeights::record_inputs);
+  }
 
   // Add block `index` of a panel to sums [row][32 outputs].
   void multiply(const BlockPlace& place, float* sums) const {
@@ -181,18 +193,25 @@ class FloatCodeBlocks {
     tile.out = products;
     prefetch_ahead(tile, place, stretch, number);
     tile_of<Weights>(rows)(tile);
+    const int64_t group = factors_ ? (place.index * block_records + stretch.begin) *
+                                         QuantizedWeights::record_inputs / factors_->group_size()
+                                   : 0;
     float* out = sums + first_row * panel;
-    for (int64_t n = 0; n < panel; n += F32::lanes) {
-      const F32 scale = load(scales + n);
-      for (int64_t at = n; at < rows * panel; at += panel)
-        store(out + at, fma(load(products + at), scale, stretch.adds ? load(out + at) : zero()));
+    for (int64_t row = 0; row < rows; ++row) {
+      const F32 factor = set1(factors_ ? factors_->factors_of(first_row + row)[group] : 1.0f);
+      for (int64_t n = 0; n < panel; n += F32::lanes) {
+        const int64_t at = row * panel + n;
+        store(out + at, fma(load(products + at), load(scales + n) * factor,
+                            stretch.adds ? load(out + at) : zero()));
+      }
     }
   }
 
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
   const PanelMap map_;
-  const int64_t group_records_;
+  int64_t group_records_;
+  const RoundedRows* factors_ = nullptr;  // where rows were rounded in groups
   const bool from_codes_;
   const TileState<Format> state_{};
   BF16* const brains_;

@@ -194,6 +194,7 @@ class IntegerBlocks {
  public:
   using Format = QuantizedFormat;
   static constexpr bool takes_row_scales = false;
+  static constexpr bool takes_group_factors = false;
 
   IntegerBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : weights_(weights),
@@ -313,6 +314,7 @@ class FloatBlocks {
  public:
   using Format = FloatFormat<float>;
   static constexpr bool takes_row_scales = true;
+  static constexpr bool takes_group_factors = false;
 
   FloatBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : weights_(weights), activations_(activations) {
@@ -351,11 +353,6 @@ class FloatBlocks {
   float *values_, *scales_;
   uint8_t* codes_;
 };
-
-// Whether codes become bfloat16, as many as have a scale at least a record.
-bool multiplies_pairs(const QuantizedWeights& weights) {
-  return weights.float_codes && !weights.exact_activations && weights.group_size >= record_inputs;
-}
 
 // Goes through the blocks of some panels. Few rows read weights in the order of memory; many find
 // each block of theirs in the cache for several panels.
@@ -402,6 +399,8 @@ void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out
     const int64_t coming = few ? panels : panels * num_threads();
     const int64_t last = begin + coming < weights.num_panels() ? coming : end - begin - 1;
     Blocks blocks(weights, activations);
+    if constexpr (Blocks::takes_group_factors)
+      if (rows.rounded) blocks.take_factors(*rows.rounded);
     BlockWalk here(end - begin, activations.num_blocks(), few), next = here;
     for (next.step(); !here.done(); here = next, next.step()) {
       const bool more = !next.done();
@@ -423,7 +422,7 @@ void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out
 void multiply_rows(const QuantizedWeights& weights, const InputRows& rows, float* out,
                    int64_t out_stride) {
   const bool whole = weights.sums_whole_rows(), many = are_many(weights, rows.count);
-  if (multiplies_pairs(weights))
+  if (weights.multiplies_pairs())
     return rows.count < matrix_rows().bfloat16
                ? multiply<FloatCodeBlocks<FewRowsFormat>>(weights, rows, out, out_stride)
                : multiply<FloatCodeBlocks<ManyRowsFormat>>(weights, rows, out, out_stride);

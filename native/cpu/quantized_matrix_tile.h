@@ -132,6 +132,7 @@ class MatrixBlocks {
  public:
   using Format = QuantizedMatrixFormat;
   static constexpr bool takes_row_scales = false;
+  static constexpr bool takes_group_factors = false;
 
   MatrixBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : weights_(weights),

@@ -3,6 +3,7 @@
 // Products are made of the rows' codes; a row's factor comes after:
 //
 //   y = sum of codes * weights * factor        float32, or
+//   y = sum of the same in groups, whose factors come within it (float_code_blocks.h), or
 //   y = (integer sum - zero * code sum of the output) * scale of weights * factor
 //   y = y + x * weight for each outlier of the row, in the order of inputs
 //
@@ -23,10 +24,14 @@ class RoundedRows {
     const bool lists = scheme().codes == ActivationCodes::outliers;
     const auto values = static_cast<size_t>(num_rows * width_);
     const size_t bytes = sizeof(float) + (lists ? sizeof(int32_t) : 0);
-    rows_ = static_cast<Row*>(
-        scratch(Slot::rounded, static_cast<size_t>(num_rows) * sizeof(Row) + values * bytes));
+    if (weights.multiplies_pairs() && scheme().group_size)
+      num_groups_ = ceil_div(width_, scheme().group_size);
+    const auto factors = static_cast<size_t>(num_rows * num_groups_);
+    rows_ = static_cast<Row*>(scratch(Slot::rounded, static_cast<size_t>(num_rows) * sizeof(Row) +
+                                                         values * bytes + factors * sizeof(float)));
     codes_ = reinterpret_cast<float*>(rows_ + num_rows);
-    places_ = reinterpret_cast<int32_t*>(codes_ + values);
+    factors_ = codes_ + values;
+    places_ = reinterpret_cast<int32_t*>(factors_ + factors);
     const int64_t rows = ceil_div(values_worth_a_thread, width_);
     parallel_for(ceil_div(num_rows, rows), [&](int64_t chunk) {
       for (int64_t i = chunk * rows; i < smaller((chunk + 1) * rows, num_rows); ++i)
@@ -36,6 +41,12 @@ class RoundedRows {
 
   // (num_rows, in_features), as products take them.
   const float* codes() const { return codes_; }
+
+  // The factor of each group of a row, where sums take them; else null.
+  const float* factors_of(int64_t row) const {
+    return num_groups_ ? factors_ + row * num_groups_ : nullptr;
+  }
+  int64_t group_size() const { return scheme().group_size; }
 
   // Turn the sums of some panels [panel][row][32 outputs], of codes, into those of values.
   void finish(const char* panels, int64_t num_panels, float* sums) const {
@@ -137,7 +148,7 @@ class RoundedRows {
     }
   }
 
-  // E4M3 numbers; of groups times their factors, which are not the row's.
+  // E4M3 numbers; of groups times their factors, unless sums take those.
   void round_floats(int64_t row) const {
     const int64_t size = scheme().group_size ? scheme().group_size : width_;
     float bad = 0.0f, factor = 0.0f;
@@ -150,6 +161,7 @@ class RoundedRows {
       if (factor == 0.0f && found.most() >= smallest_input)
         factor = scheme().has_power_factors ? power_factor(found.most(), 8)
                                             : found.most() / e4m3_highest;
+      if (num_groups_) factors_[row * num_groups_ + begin / size] = factor;
       round_group(x, n, factor, codes_ + row * width_ + begin);
     }
     rows_[row] = {(scheme().group_size ? 1.0f : factor) + bad, 0, 0, 0};
@@ -157,7 +169,7 @@ class RoundedRows {
 
   void round_group(const float* x, int64_t n, float factor, float* out) const {
     E4M3 line[F32::lanes];
-    const F32 times = set1(scheme().group_size ? factor : 1.0f);
+    const F32 times = set1(scheme().group_size && !num_groups_ ? factor : 1.0f);
     for (int64_t i = 0; i < n; i += F32::lanes) {
       const F32 part = rounded_part(x + i, n - i);
       store(line, factor > 0.0f ? part / set1(factor) : zero());
@@ -201,9 +213,10 @@ class RoundedRows {
   const QuantizedWeights& weights_;
   const PanelMap map_;
   const float* x_;
-  int64_t num_rows_, width_;
+  int64_t num_rows_, width_, num_groups_ = 0;  // groups whose factors sums take
   Row* rows_;
   float* codes_;
+  float* factors_;   // (num_rows, num_groups)
   int32_t* places_;  // (num_rows, in_features), a row's outliers first
 };
 

@@ -76,6 +76,7 @@ class WholeRowBlocks {
  public:
   using Format = QuantizedFormat;
   static constexpr bool takes_row_scales = true;  // there are none
+  static constexpr bool takes_group_factors = false;
 
   WholeRowBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : activations_(activations), map_(weights) {
@@ -134,6 +135,7 @@ inline void run_whole_row_matrix_tile(const QuantizedTile& tile, int64_t rows) {
 class WholeRowMatrixBlocks {
  public:
   static constexpr bool takes_row_scales = true;  // there are none
+  static constexpr bool takes_group_factors = false;
   using Format = QuantizedMatrixFormat;
 
   WholeRowMatrixBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)

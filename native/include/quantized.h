@@ -162,6 +162,12 @@ struct QuantizedWeights {
     return activations.is_bytes() && !sums_whole_rows() && (activations.has_zeros || bits == 8);
   }
 
+  // Whether E4M3 codes are multiplied as bfloat16: those that have a scale at least a record.
+  bool multiplies_pairs() const {
+    return float_codes && !exact_activations && group_size >= record_inputs &&
+           activations.group_size % record_inputs == 0;
+  }
+
   bool is_rotated() const { return rotation.in_features != 0; }
   // Of the rows that are given, and looked at after their rotation.
   int64_t given_inputs() const { return is_rotated() ? rotation.in_features : in_features; }

@@ -186,9 +186,10 @@ def test_the_engines_own_groups_may_be_asked_for() -> None:
         return Driver(folder, backend, dtype="float32", plan=plan).step(prompt)
 
     exact = logits("fp32")
-    # Products of E4M3 weights are floats': inputs that nobody asks to round stay what they are.
-    np.testing.assert_array_equal(logits("int8"), exact)
-    assert np.abs(logits("checkpoint") - exact).max() > 1e-3
+    # Inputs of E4M3 weights that nobody asks to round are those of bfloat16 weights, at the worst.
+    own, asked = (np.sqrt(np.mean((logits(a) - exact) ** 2)) for a in ("int8", "checkpoint"))
+    assert own <= 2**-8 * np.sqrt(np.mean(exact**2))
+    assert asked > 3 * own
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, torch.Tensor], str]] = {
