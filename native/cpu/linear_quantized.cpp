@@ -3,8 +3,8 @@
 #include "cpu/float_codes_tile.h"
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
-#include "cpu/quantized_chunks.h"
 #include "cpu/quantized_matrix_tile.h"
+#include "cpu/quantized_row_tables.h"
 #include "cpu/quantized_rows.h"
 #include "include/kernels.h"
 #include "runtime/matrix_rows.h"
@@ -29,7 +29,7 @@ RunQuantizedTile tile_of_rows(int64_t wanted) {
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
 constexpr bool has_packed_tiles = F32::lanes >= 8;
 int64_t max_packed_tiles(const QuantizedWeights& weights) {
-  if (weights.has_vectors()) return 0;
+  if (weights.has_vectors() || weights.has_tables()) return 0;
   const bool one_plane = 8 % weights.bits == 0;
   return has_packed_tiles ? packed_tiles_of_planes[one_plane ? 0 : 1] : 0;
 }
@@ -47,6 +47,7 @@ constexpr int32_t wide_book_zero = 128;
 // What is added to the codes of a book, so that none is negative: 128, or less where they are so
 // close together that products of theirs are those of 6 bits.
 int32_t book_zero(const QuantizedWeights& weights) {
+  if (weights.has_tables()) return table_zero;
   int32_t low = 0, high = 0;
   for (const int8_t code : weights.book_codes) {
     low = smaller<int32_t>(low, code);
@@ -59,8 +60,11 @@ bool is_small_book(const QuantizedWeights& weights) {
   return weights.has_book && book_zero(weights) != wide_book_zero;
 }
 
+// Whether codes number values of a book, or of their row's table.
+bool looks_up(const QuantizedWeights& weights) { return weights.has_book || weights.has_tables(); }
+
 bool uses_bytes(const QuantizedWeights& weights) {
-  return weights.bits == 8 || (weights.has_book && !is_small_book(weights));
+  return weights.bits == 8 || (looks_up(weights) && !is_small_book(weights));
 }
 
 // Tiles of codes that were unpacked to bytes. Codes of more than four bits are never joined.
@@ -176,12 +180,12 @@ class IntegerBlocks {
     for (int more = 0; more < 2; ++more)
       run_[more] = quantized_tile_of(
           grouping_of(weights),
-          {weights.bits, weights.has_book, is_small_book(weights), scales_, packed_},
+          {weights.bits, looks_up(weights), is_small_book(weights), scales_, packed_},
           least_rows_ + more);
   }
 
   static Format format(const QuantizedWeights& weights) {
-    const int32_t zero = weights.has_book ? book_zero(weights) : weights.zero;
+    const int32_t zero = looks_up(weights) ? book_zero(weights) : weights.zero;
     return {weights, zero - (uses_bytes(weights) ? byte_zero : 0)};
   }
 
@@ -189,6 +193,7 @@ class IntegerBlocks {
   void multiply(const BlockPlace& place, float* sums) {
     const RecordSpan span = span_of(place, activations_);
     QuantizedTile tile{};
+    if (weights_.has_tables()) tables_.read(weights_, span.panel);
     tile.codes = packed_ ? packed_codes(span) : unpacked_codes(span);
     tile.book = book_;
     tile.groups = span.records;
@@ -219,6 +224,11 @@ class IntegerBlocks {
   }
 
   void take_scales(const RecordSpan& span, QuantizedTile& tile) {
+    if (weights_.has_tables()) {
+      tables_.write_scales(span.records, unpacked_.scales);
+      tile.lines = reinterpret_cast<const char*>(unpacked_.scales);
+      return;
+    }
     if (scales_ == ScalePlace::unpacked) {
       unpacked_.read_all_scales(weights_, span, tile);
       return;
@@ -239,6 +249,10 @@ class IntegerBlocks {
   const uint8_t* unpacked_codes(const RecordSpan& span) {
     if (weights_.holds_bytes()) return packed_codes(span);
     uint8_t* const codes = unpacked_.codes;
+    if (weights_.has_tables()) {
+      look_up_rows(weights_, tables_, span, codes);
+      return codes;
+    }
     read_codes(weights_, span, codes);
     if (weights_.has_book)
       for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes + i * record_codes);
@@ -248,6 +262,7 @@ class IntegerBlocks {
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
   const UnpackedBlock unpacked_;
+  RowTables tables_;
   const PanelMap map_;
   const bool packed_;
   const ScalePlace scales_;
@@ -289,7 +304,10 @@ class FloatBlocks {
     const int64_t groups = activations_.groups_of(index);
     const RecordSpan span{panel, index * block_records, groups * group_words / record_inputs};
     if (weights_.float_codes && tiles.count == 1) return multiply_codes(place, span, sums);
-    dequantize(weights_, span, codes_, scales_, values_);
+    if (weights_.has_tables())
+      dequantize_tables(weights_, span, codes_, values_);
+    else
+      dequantize(weights_, span, codes_, scales_, values_);
     for (int64_t i = 0; i < tiles.count; ++i) {
       Tile<Format> tile{};
       tile.activations = activations_.at(index, i);
@@ -319,6 +337,16 @@ class FloatBlocks {
   float *values_, *scales_;
   uint8_t* codes_;
 };
+
+// How many panels make a chunk: a 64th of the weights, so that threads end together, but not so few
+// bytes that the wait for the first of them counts. All panels when the work is small, because
+// waking another thread costs some microseconds.
+int64_t panels_of_chunk(const QuantizedWeights& weights, int64_t rows) {
+  if (weights.bytes() * (1 + rows / 4) < (1 << 19)) return weights.num_panels();
+  const int64_t bytes =
+      larger<int64_t>(64 << 10, smaller<int64_t>(256 << 10, weights.bytes() / 64));
+  return larger<int64_t>(rows > 32 ? 4 : 1, bytes / weights.panel_bytes());
+}
 
 // Goes through the blocks of some panels. Few rows read weights in the order of memory; many find
 // each block of theirs in the cache for several panels.
@@ -365,6 +393,9 @@ void multiply(const QuantizedWeights& weights, const float* x, int64_t num_rows,
                       sums + here.panel * panel_sums);
     }
     write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);
+    if (weights.outliers.starts)
+      add_outliers(weights, x, num_rows, begin * panel_width,
+                   smaller(end * panel_width, weights.out_features), out, out_stride);
   };
   parallel_for(ceil_div(weights.num_panels(), panels), multiply_chunk,
                few ? Claim::run : Claim::one);
@@ -379,9 +410,7 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
     const int64_t row = pass * num_rows / passes;
     const int64_t rows = (pass + 1) * num_rows / passes - row;
     const float* inputs = x + row * weights.in_features;
-    if (weights.has_tables())
-      QUIRE_BASE_ISA::linear_row_tables(weights, inputs, rows, out + row * out_stride, out_stride);
-    else if (weights.multiplies_floats())
+    if (weights.multiplies_floats())
       multiply<FloatBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);
     else if (are_many(weights, rows))
       multiply<ManyRowsBlocks>(weights, inputs, rows, out + row * out_stride, out_stride);

@@ -55,3 +55,11 @@ def test_scales_rounded_to_bytes_change_next_to_nothing(perplexity: Measure) -> 
     plain = perplexity("--method", "nf4", "--plain-scales")
     assert double != plain and abs(double / plain - 1) < 0.001
     assert double < 1.02
+
+
+def test_tables_cost_less_than_rounding_and_outliers_less_still(perplexity: Measure) -> None:
+    """At 3 bits."""
+    rounded = perplexity("--method", "rtn", "--group-size", "64", "--bits", "3")
+    weighted = ("--method", "squeezellm", "--bits", "3", *FEW)
+    dense, sparse = perplexity(*weighted), perplexity(*weighted, "--sparse", "0.0045")
+    assert 1 < sparse < dense < rounded
