@@ -4,8 +4,8 @@
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_matrix_tile.h"
-#include "cpu/quantized_row_tables.h"
 #include "cpu/quantized_rows.h"
+#include "cpu/row_tables_tile.h"
 #include "include/kernels.h"
 #include "runtime/matrix_rows.h"
 
@@ -28,10 +28,11 @@ RunQuantizedTile tile_of_rows(int64_t wanted) {
 
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
 constexpr bool has_packed_tiles = F32::lanes >= 8;
-int64_t max_packed_tiles(const QuantizedWeights& weights) {
-  if (weights.has_vectors() || weights.has_tables()) return 0;
+bool takes_packed_codes(const QuantizedWeights& weights, const Tiles& tiles) {
+  if (!has_packed_tiles || weights.has_vectors()) return false;
+  if (weights.has_tables()) return tiles.num_rows <= table_tile_rows;
   const bool one_plane = 8 % weights.bits == 0;
-  return has_packed_tiles ? packed_tiles_of_planes[one_plane ? 0 : 1] : 0;
+  return tiles.count <= packed_tiles_of_planes[one_plane ? 0 : 1];
 }
 
 // What an instance is made for.
@@ -40,6 +41,7 @@ struct TileKind {
   bool has_book, is_small_book;
   ScalePlace scales;
   bool packed;  // codes, as they lie in a panel
+  bool has_tables = false;
 };
 
 constexpr int32_t wide_book_zero = 128;
@@ -146,6 +148,9 @@ RunQuantizedTile tile_of_kind(const TileKind& kind, int64_t rows) {
 }
 
 RunQuantizedTile quantized_tile_of(Grouping grouping, const TileKind& kind, int64_t rows) {
+#if defined(QUIRE_VECTORS)
+  if (kind.has_tables && kind.packed) return row_tables_tile_of(kind.bits, rows);
+#endif
   if (kind.scales != ScalePlace::unpacked) return tile_of_scales_in_place(kind, rows);
   switch (grouping) {
     case Grouping::halves:
@@ -168,7 +173,7 @@ class IntegerBlocks {
       : weights_(weights),
         activations_(activations),
         map_(weights),
-        packed_(activations.tiles().count <= max_packed_tiles(weights)),
+        packed_(takes_packed_codes(weights, activations.tiles())),
         scales_(!packed_ || !takes_scales_in_place(weights) ? ScalePlace::unpacked
                 : weights.scale_form == ScaleForm::direct   ? ScalePlace::halves
                                                             : ScalePlace::two_levels),
@@ -178,10 +183,10 @@ class IntegerBlocks {
     const Tiles& tiles = activations.tiles();
     least_rows_ = tiles.num_rows / tiles.count;
     for (int more = 0; more < 2; ++more)
-      run_[more] = quantized_tile_of(
-          grouping_of(weights),
-          {weights.bits, looks_up(weights), is_small_book(weights), scales_, packed_},
-          least_rows_ + more);
+      run_[more] = quantized_tile_of(grouping_of(weights),
+                                     {weights.bits, looks_up(weights), is_small_book(weights),
+                                      scales_, packed_, weights.has_tables()},
+                                     least_rows_ + more);
   }
 
   static Format format(const QuantizedWeights& weights) {
@@ -195,7 +200,7 @@ class IntegerBlocks {
     QuantizedTile tile{};
     if (weights_.has_tables()) tables_.read(weights_, span.panel);
     tile.codes = packed_ ? packed_codes(span) : unpacked_codes(span);
-    tile.book = book_;
+    tile.book = weights_.has_tables() ? tables_.bytes : book_;
     tile.groups = span.records;
     tile.joined = activations_.format().groups_together;
     tile.first = place.index == 0;
