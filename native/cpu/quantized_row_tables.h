@@ -18,14 +18,9 @@ struct RowTables {
   void read(const QuantizedWeights& weights, const char* from) {
     if (panel == from) return;
     panel = from;
-    const bool wide = weights.scale_dtype == DType::float32;
     const char* tables = from + weights.tables_begin();
-    for (int64_t n = 0; n < QuantizedWeights::panel_width; ++n) {
-      const int64_t first = n << weights.bits;
-      uint8_t* to = bytes + place_of_output(n) * table_bytes;
-      scales[n] = wide ? write(weights.bits, reinterpret_cast<const float*>(tables) + first, to)
-                       : write(weights.bits, reinterpret_cast<const F16*>(tables) + first, to);
-    }
+    weights.bits == 3 ? read_all<3>(weights.scale_dtype, tables)
+                      : read_all<4>(weights.scale_dtype, tables);
   }
 
   // A line of scales for each of some records.
@@ -36,22 +31,41 @@ struct RowTables {
  private:
   static constexpr int64_t panel_width = QuantizedWeights::panel_width;
 
-  template <class T>
-  static float write(int bits, const T* table, uint8_t* to) {
-    alignas(64) float values[table_bytes] = {};
-    const int count = 1 << bits;
-    F32 highest = zero();
-    for (int i = 0; i < count; i += F32::lanes) {
-      const F32 part = load_tail(table + i, count - i);
-      highest = max(highest, abs(part));
-      store_tail(values + i, part, count - i);
+  template <int bits>
+  void read_all(DType dtype, const char* tables) {
+    dtype == DType::float32 ? write_all<bits>(reinterpret_cast<const float*>(tables))
+                            : write_all<bits>(reinterpret_cast<const F16*>(tables));
+  }
+
+  template <int bits, class T>
+  void write_all(const T* tables) {
+    for (int64_t n = 0; n < panel_width; ++n)
+      scales[n] = write<bits>(tables + (n << bits), bytes + place_of_output(n) * table_bytes);
+  }
+
+  // Write a table of 2 ** bits values; returns what its bytes are times.
+  template <int bits, class T>
+  static float write(const T* table, uint8_t* to) {
+    constexpr int count = 1 << bits, lanes = F32::lanes;
+    constexpr int registers = count > lanes ? count / lanes : 1;
+    F32 values[registers], highest = zero();
+#pragma GCC unroll 4
+    for (int i = 0; i < registers; ++i) {
+      values[i] = count < lanes ? load_partial(table, count) : load(table + i * lanes);
+      highest = max(highest, abs(values[i]));
     }
     const float most = max(highest);
     const bool silent = most < 1e-30f;  // 127 / most would be infinite
     const F32 inverse = set1(silent ? 0.0f : 127.0f / most);
-    int8_t steps[table_bytes];
-    for (int i = 0; i < table_bytes; i += F32::lanes) store(steps + i, load(values + i) * inverse);
-    for (int i = 0; i < table_bytes; ++i) to[i] = static_cast<uint8_t>(steps[i] + table_zero);
+    int8_t steps[table_bytes] = {};
+#pragma GCC unroll 4
+    for (int i = 0; i < registers; ++i) store(steps + i * lanes, values[i] * inverse);
+    for (int i = 0; i < table_bytes; i += 8) {
+      uint64_t eight;
+      std::memcpy(&eight, steps + i, 8);
+      eight ^= 0x8080808080808080;  // the sign's bit: 128 more
+      std::memcpy(to + i, &eight, 8);
+    }
     return silent ? 0.0f : most / 127.0f;
   }
 };
