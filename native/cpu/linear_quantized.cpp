@@ -1,13 +1,14 @@
 // y = x W^T + bias for quantized weights, one row to thousands. One micro-kernel, quantized_tile.h,
 // takes codes as they are packed when rows are few, and as bytes unpacked to L1 when they are many.
+#include "cpu/float_blocks.h"
 #include "cpu/float_code_blocks.h"
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
-#include "cpu/quantized_chunks.h"
 #include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_rows.h"
 #include "cpu/rotation.h"
 #include "cpu/rounded_rows.h"
+#include "cpu/row_tables_tile.h"
 #include "cpu/vector_tile.h"
 #include "cpu/whole_row_blocks.h"
 #include "include/kernels.h"
@@ -32,11 +33,13 @@ RunQuantizedTile tile_of_rows(int64_t wanted) {
 
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
 constexpr bool has_packed_tiles = F32::lanes >= 8;
-int64_t max_packed_tiles(const QuantizedWeights& weights) {
-  if (weights.is_rotated()) return 0;
-  if (weights.has_vectors()) return has_vector_tiles ? 1 : 0;
+bool takes_packed_codes(const QuantizedWeights& weights, const Tiles& tiles) {
+  if (weights.is_rotated()) return false;
+  if (weights.has_vectors()) return has_vector_tiles && tiles.count == 1;
+  if (!has_packed_tiles) return false;
+  if (weights.has_tables()) return tiles.num_rows <= table_tile_rows;
   const bool one_plane = 8 % weights.bits == 0;
-  return has_packed_tiles ? packed_tiles_of_planes[one_plane ? 0 : 1] : 0;
+  return tiles.count <= packed_tiles_of_planes[one_plane ? 0 : 1];
 }
 
 // What an instance is made for.
@@ -46,6 +49,7 @@ struct TileKind {
   ScalePlace scales;
   bool packed;  // codes, as they lie in a panel
   VectorForm vectors;
+  bool has_tables = false;
 };
 
 constexpr int32_t wide_book_zero = 128;
@@ -53,6 +57,7 @@ constexpr int32_t wide_book_zero = 128;
 // What is added to the codes of a book, so that none is negative: 128, or less where they are so
 // close together that products of theirs are those of 6 bits.
 int32_t book_zero(const QuantizedWeights& weights) {
+  if (weights.has_tables()) return table_zero;
   int32_t low = 0, high = 0;
   for (const int8_t code : weights.book_codes) {
     low = smaller<int32_t>(low, code);
@@ -65,8 +70,11 @@ bool is_small_book(const QuantizedWeights& weights) {
   return weights.has_book && book_zero(weights) != wide_book_zero;
 }
 
+// Whether codes number values of a book, or of their row's table.
+bool looks_up(const QuantizedWeights& weights) { return weights.has_book || weights.has_tables(); }
+
 bool uses_bytes(const QuantizedWeights& weights) {
-  return weights.bits == 8 || (weights.has_book && !is_small_book(weights));
+  return weights.bits == 8 || (looks_up(weights) && !is_small_book(weights));
 }
 
 // Tiles of codes that were unpacked to bytes. Codes of more than four bits are never joined.
@@ -176,6 +184,9 @@ RunQuantizedTile tile_of_kind(const TileKind& kind, int64_t rows) {
 
 RunQuantizedTile quantized_tile_of(Grouping grouping, const TileKind& kind, int64_t rows) {
   if (kind.packed && kind.vectors != VectorForm::none) return tile_of_vectors(kind, rows);
+#if defined(QUIRE_VECTORS)
+  if (kind.has_tables && kind.packed) return row_tables_tile_of(kind.bits, rows);
+#endif
   if (kind.scales != ScalePlace::unpacked) return tile_of_scales_in_place(kind, rows);
   switch (grouping) {
     case Grouping::halves:
@@ -200,7 +211,7 @@ class IntegerBlocks {
       : weights_(weights),
         activations_(activations),
         map_(weights),
-        packed_(activations.tiles().count <= max_packed_tiles(weights)),
+        packed_(takes_packed_codes(weights, activations.tiles())),
         scales_(packed_ ? scale_place(weights, activations.tiles().count) : ScalePlace::unpacked),
         steps_(steps_of(weights)) {
     for (int i = 0; i < 16; ++i)
@@ -209,13 +220,13 @@ class IntegerBlocks {
     least_rows_ = tiles.num_rows / tiles.count;
     for (int more = 0; more < 2; ++more)
       run_[more] = quantized_tile_of(grouping_of(weights),
-                                     {weights.bits, weights.has_book, is_small_book(weights),
-                                      scales_, packed_, weights.vectors},
+                                     {weights.bits, looks_up(weights), is_small_book(weights),
+                                      scales_, packed_, weights.vectors, weights.has_tables()},
                                      least_rows_ + more);
   }
 
   static Format format(const QuantizedWeights& weights) {
-    const int32_t zero = weights.has_book ? book_zero(weights) : weights.zero;
+    const int32_t zero = looks_up(weights) ? book_zero(weights) : weights.zero;
     return {weights, zero - (uses_bytes(weights) ? byte_zero : 0)};
   }
 
@@ -223,8 +234,9 @@ class IntegerBlocks {
   void multiply(const BlockPlace& place, float* sums) {
     const RecordSpan span = span_of(place, activations_);
     QuantizedTile tile{};
+    if (weights_.has_tables()) tables_.read(weights_, span.panel);
     tile.codes = packed_ ? packed_codes(span) : unpacked_codes(span);
-    tile.book = book_;
+    tile.book = weights_.has_tables() ? tables_.bytes : book_;
     tile.vectors = weights_.vector_table;
     tile.zero = weights_.zero;
     tile.groups = span.records;
@@ -258,6 +270,11 @@ class IntegerBlocks {
   }
 
   void take_scales(const RecordSpan& span, QuantizedTile& tile) {
+    if (weights_.has_tables()) {
+      tables_.write_scales(span.records, unpacked_.scales);
+      tile.lines = reinterpret_cast<const char*>(unpacked_.scales);
+      return;
+    }
     if (scales_ == ScalePlace::unpacked) {
       unpacked_.read_all_scales(weights_, map_, span, tile);
       return;
@@ -279,6 +296,10 @@ class IntegerBlocks {
   const uint8_t* unpacked_codes(const RecordSpan& span) {
     if (weights_.holds_bytes()) return packed_codes(span);
     uint8_t* const codes = unpacked_.codes;
+    if (weights_.has_tables()) {
+      look_up_rows(weights_, tables_, span, codes);
+      return codes;
+    }
     read_codes(weights_, map_, span, codes);
     if (weights_.has_book)
       for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes + i * record_codes);
@@ -288,6 +309,7 @@ class IntegerBlocks {
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
   const UnpackedBlock unpacked_;
+  RowTables tables_;
   const PanelMap map_;
   const bool packed_;
   const ScalePlace scales_;
@@ -309,50 +331,15 @@ using ManyWholeRowBlocks = WholeRowBlocks;
 bool are_many(const QuantizedWeights&, int64_t) { return false; }
 #endif
 
-// The same with exact activations: dequantizes the block and multiplies in float.
-class FloatBlocks {
- public:
-  using Format = FloatFormat<float>;
-  static constexpr bool takes_row_scales = true;
-  static constexpr bool takes_group_factors = false;
-
-  FloatBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
-      : weights_(weights), activations_(activations) {
-    constexpr int64_t lines = 4 * block_records * panel_width;
-    values_ = static_cast<float*>(scratch(
-        Slot::weights, block_records * record_codes * (1 + sizeof(float)) + lines * sizeof(float)));
-    scales_ = values_ + block_records * record_codes;
-    codes_ = reinterpret_cast<uint8_t*>(scales_ + lines);
-  }
-
-  static Format format(const QuantizedWeights&) { return {}; }
-
-  void multiply(const BlockPlace& place, float* sums) {
-    const auto [panel, index, next, next_index] = place;
-    const Tiles& tiles = activations_.tiles();
-    const int64_t groups = activations_.groups_of(index);
-    const RecordSpan span{panel, index * block_records, groups * group_words / record_inputs};
-    dequantize(weights_, span, codes_, scales_, values_);
-    for (int64_t i = 0; i < tiles.count; ++i) {
-      Tile<Format> tile{};
-      tile.activations = activations_.at(index, i);
-      tile.weights = values_;
-      tile.groups = groups;
-      tile.first = index == 0;
-      tile.out = sums + tiles.start(i) * panel_width;
-      tile.prefetch = next;
-      tile_of<Format>(tiles.start(i + 1) - tiles.start(i))(tile);
-    }
-  }
-
- private:
-  static constexpr int64_t block_records = block_groups<Format> * group_words / record_inputs;
-
-  const QuantizedWeights& weights_;
-  const Activations<Format>& activations_;
-  float *values_, *scales_;
-  uint8_t* codes_;
-};
+// How many panels make a chunk: a 64th of the weights, so that threads end together, but not so few
+// bytes that the wait for the first of them counts. All panels when the work is small, because
+// waking another thread costs some microseconds.
+int64_t panels_of_chunk(const QuantizedWeights& weights, int64_t rows) {
+  if (weights.bytes() * (1 + rows / 4) < (1 << 19)) return weights.num_panels();
+  const int64_t bytes =
+      larger<int64_t>(64 << 10, smaller<int64_t>(256 << 10, weights.bytes() / 64));
+  return larger<int64_t>(rows > 32 ? 4 : 1, bytes / weights.panel_bytes());
+}
 
 // Goes through the blocks of some panels. Few rows read weights in the order of memory; many find
 // each block of theirs in the cache for several panels.
@@ -414,6 +401,9 @@ void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out
                          sums + i * panel_sums);
     if (rows.rounded) rows.rounded->finish(data, end - begin, sums);
     write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);
+    if (weights.outliers.starts)
+      add_outliers(weights, rows.x, num_rows, begin * panel_width,
+                   smaller(end * panel_width, weights.out_features), out, out_stride);
   };
   parallel_for(ceil_div(weights.num_panels(), panels), multiply_chunk,
                few ? Claim::run : Claim::one);
@@ -460,8 +450,6 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
     float* const results = out + row * out_stride;
     if (weights.is_rotated()) {
       multiply_rotated(weights, inputs, rows, results, out_stride);
-    } else if (weights.has_tables()) {
-      QUIRE_BASE_ISA::linear_row_tables(weights, inputs, rows, results, out_stride);
     } else if (weights.activations.rounds_rows()) {
       const RoundedRows rounded(weights, inputs, rows);
       multiply_rows(weights, {inputs, rows, &rounded}, results, out_stride);

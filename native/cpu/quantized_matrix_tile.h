@@ -10,6 +10,7 @@
 // its own.
 #pragma once
 
+#include "cpu/quantized_row_tables.h"
 #include "cpu/quantized_rows.h"
 #include "simd/matrix_tiles.h"
 
@@ -153,15 +154,27 @@ class MatrixBlocks {
     tile.joined = activations_.format().groups_together;
     tile.scaled_halves = activations_.format().scales_halves();
     tile.first = place.index == 0;
-    unpacked_.read_all_scales(weights_, map_, span, tile);
+    read_scales(span, tile);
     run_tiles(tile, activations_, place, map_, single_tile_distance(true), sums, [&](int64_t rows) {
       return halves_ ? matrix_tile_of<2>(rows) : matrix_tile_of<1>(rows);
     });
   }
 
  private:
+  void read_scales(const RecordSpan& span, QuantizedTile& tile) {
+    if (!weights_.has_tables()) return unpacked_.read_all_scales(weights_, map_, span, tile);
+    tables_.write_scales(span.records, unpacked_.scales);
+    tile.lines = reinterpret_cast<const char*>(unpacked_.scales);
+  }
+
   void read_signed_codes(const RecordSpan& span) {
     uint8_t* const codes = unpacked_.codes;
+    if (weights_.has_tables()) {
+      tables_.read(weights_, span.panel);
+      look_up_rows(weights_, tables_, span, codes);
+      for (int64_t i = 0; i < span.records * record_codes; ++i) codes[i] ^= table_zero;
+      return;
+    }
     read_codes(weights_, map_, span, codes);
     if (weights_.has_book) {
       for (int64_t i = 0; i < span.records; ++i)
@@ -180,6 +193,7 @@ class MatrixBlocks {
   const bool halves_;
   const TileConfiguration state_;
   const UnpackedBlock unpacked_;
+  RowTables tables_;
 };
 
 #endif

@@ -1,5 +1,5 @@
 // Packing quantized weights, and reading rows of them back.
-#include "cpu/quantized_block.h"
+#include "cpu/quantized_row_tables.h"
 #include "include/kernels.h"
 #include "runtime/memory.h"
 #include "runtime/thread_pool.h"
@@ -9,6 +9,14 @@ namespace {
 
 constexpr int64_t panel_width = QuantizedWeights::panel_width;
 constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
+
+// 32 codes of an output among a record's, as include/row_tables.h has them.
+void put_row(uint8_t* codes, int64_t output, const uint8_t* from) {
+  constexpr int64_t half = record_inputs / 2;
+  uint8_t* to = codes + place_of_output(output) * half;
+  std::memcpy(to, from, half);
+  std::memcpy(to + panel_width * half, from + half, half);
+}
 
 // Rows begin .. end - 1 of a panel; other outputs keep what they had.
 void pack_codes(const QuantizedWeights& weights, const QuantizedRows& rows, char* panel,
@@ -22,6 +30,10 @@ void pack_codes(const QuantizedWeights& weights, const QuantizedRows& rows, char
     unpack_record(weights.bits, packed, codes);
     for (int64_t row = begin; row < end; ++row) {
       const uint8_t* from = rows.codes + (row - rows.first_row) * weights.in_features + first;
+      if (weights.has_tables()) {
+        put_row(codes, row % panel_width, from);
+        continue;
+      }
       uint8_t* to = codes + row % panel_width * 4;
       for (int64_t i = 0; i < n; ++i) to[i / 4 * 4 * panel_width + i % 4] = from[i];
     }
@@ -70,6 +82,12 @@ void pack_scales(const QuantizedWeights& weights, const QuantizedRows& rows, cha
   const auto at = [&](const void* from, int64_t row_bytes) {
     return static_cast<const char*>(from) + (begin - rows.first_row) * row_bytes;
   };
+  if (weights.has_tables()) {
+    const int64_t bytes = weights.tables_bytes() / panel_width;
+    std::memcpy(panel + weights.tables_begin() + begin % panel_width * bytes,
+                at(rows.scales, bytes), static_cast<size_t>((end - begin) * bytes));
+    return;
+  }
   if (weights.has_header())
     std::memcpy(panel + begin % panel_width * 4, at(rows.headers, 4),
                 static_cast<size_t>(end - begin) * 4);
@@ -100,35 +118,6 @@ void pack_scales(const QuantizedWeights& weights, const QuantizedRows& rows, cha
     lines(super, weights.super_offsets_begin()).copy<F16>(at(rows.super_offsets, supers * 2));
 }
 
-// Codes and tables of rows begin .. end - 1 of a panel.
-void pack_row_tables(const QuantizedWeights& weights, const QuantizedRows& rows, char* panel,
-                     int64_t begin, int64_t end) {
-  const RowCodeLayout layout{weights.bits};
-  constexpr int64_t part_outputs = RowCodeLayout::part_outputs;
-  const int64_t records = weights.num_records();
-  const int64_t table_bytes = weights.tables_bytes() / panel_width;
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t place = row % panel_width, from = row - rows.first_row;
-    const uint8_t* codes = rows.codes + from * weights.in_features;
-    auto* to = reinterpret_cast<uint8_t*>(panel) +
-               place / part_outputs * records * layout.step_bytes() +
-               place % part_outputs * layout.output_bytes();
-    for (int64_t record = 0; record < records; ++record) {
-      for (int64_t word = 0; word < 4; ++word) {
-        uint32_t bits = 0;
-        for (int64_t i = record_inputs / 4 - 1; i >= 0; --i)
-          bits = bits << layout.bits | codes[4 * i + word];
-        std::memcpy(to + word * layout.bits, &bits, static_cast<size_t>(layout.bits));
-      }
-      codes += record_inputs;
-      to += layout.step_bytes();
-    }
-    std::memcpy(panel + weights.tables_begin() + place * table_bytes,
-                static_cast<const char*>(rows.scales) + from * table_bytes,
-                static_cast<size_t>(table_bytes));
-  }
-}
-
 }  // namespace
 
 void pack_quantized(const QuantizedWeights& weights, const QuantizedRows& rows) {
@@ -139,20 +128,47 @@ void pack_quantized(const QuantizedWeights& weights, const QuantizedRows& rows) 
     char* panel = weights.data + number * weights.panel_bytes();
     const int64_t begin = larger(number * panel_width, rows.first_row);
     const int64_t end = smaller((number + 1) * panel_width, rows.first_row + rows.num_rows);
-    if (weights.has_tables()) return pack_row_tables(weights, rows, panel, begin, end);
     pack_codes(weights, rows, panel, begin, end);
     pack_scales(weights, rows, panel, begin, end);
   });
 }
 
+namespace {
+
+// The values of one output whose codes are looked up in its table, (in_features,).
+void read_table_row(const QuantizedWeights& weights, int64_t output, uint8_t* codes, float* out) {
+  constexpr int64_t half = record_inputs / 2;
+  const int64_t place = output % panel_width;
+  const char* panel = weights.data + output / panel_width * weights.panel_bytes();
+  for (int64_t k = 0; k < weights.in_features; ++k) {
+    const int64_t i = k % record_inputs;
+    if (i == 0)
+      unpack_record(
+          weights.bits,
+          reinterpret_cast<const uint8_t*>(panel) + k / record_inputs * weights.record_bytes(),
+          codes);
+    const int code = codes[(i / half * panel_width + place_of_output(place)) * half + i % half];
+    out[k] = table_value(weights, panel, place, code);
+  }
+  const Outliers& outliers = weights.outliers;
+  if (!outliers.starts) return;
+  for (int32_t i = outliers.starts[output]; i < outliers.starts[output + 1]; ++i)
+    out[outliers.columns[i]] += outliers.values[i];
+}
+
+}  // namespace
+
 void lookup_quantized(const QuantizedWeights& weights, const int32_t* ids, int64_t num_ids,
                       float* out) {
-  if (weights.has_tables()) return lookup_row_tables(weights, ids, num_ids, out);
   constexpr int64_t rows_per_chunk = 4;
   parallel_for(ceil_div(num_ids, rows_per_chunk), [&](int64_t chunk) {
     alignas(64) uint8_t codes[record_codes];
     const int64_t end = smaller((chunk + 1) * rows_per_chunk, num_ids);
     for (int64_t i = chunk * rows_per_chunk; i < end; ++i) {
+      if (weights.has_tables()) {
+        read_table_row(weights, ids[i], codes, out + i * weights.in_features);
+        continue;
+      }
       const char* panel = weights.data + ids[i] / panel_width * weights.panel_bytes();
       for (int64_t record = 0; record < weights.num_records(); ++record) {
         float values[record_inputs];

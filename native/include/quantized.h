@@ -71,7 +71,7 @@ struct Rotation {
 // Codes of vectors (include/vectors.h) are looked up in a table first.
 // With tables of rows weight[n][k] = table[n][code[n][k]], and what outliers add. A panel is then
 //
-//   codes   [8 outputs of 32][input / 32][8 outputs] of include/row_tables.h
+//   codes   [input / 32] records as below, in the order of include/row_tables.h
 //   tables  [32 outputs][2 ** bits] of scale_dtype
 //
 // With an input order, column k of all that is stored stands for input input_order[k].
@@ -177,9 +177,7 @@ struct QuantizedWeights {
 
   bool has_tables() const { return scale_form == ScaleForm::table; }
   int64_t tables_begin() const { return num_records() * record_bytes(); }
-  int64_t tables_bytes() const {
-    return has_tables() ? scale_line_bytes() * RowCodeLayout{bits}.values() : 0;
-  }
+  int64_t tables_bytes() const { return has_tables() ? scale_line_bytes() << bits : 0; }
 
   int64_t num_records() const { return (in_features + record_inputs - 1) / record_inputs; }
   int64_t padded_inputs() const { return num_records() * record_inputs; }
@@ -204,6 +202,7 @@ struct QuantizedWeights {
     return scale_form == ScaleForm::direct ? scale_line_bytes() : panel_width;
   }
   int64_t group_lines_bytes() const {
+    if (has_tables()) return 0;
     if (scale_form == ScaleForm::odd) return vector_layout(vectors).scale_lines() * panel_width;
     return unit_groups() * group_line_bytes();
   }

@@ -4,6 +4,9 @@
 values are more than that. Rows of outliers lie one after the other, as in a compressed sparse row
 matrix; a column may come more than once.
 
+Where activations are rounded to 8 bits, so are tables: to 1 / 127 of a row's largest value.
+Outliers are multiplied as they are, with activations as they are, and added last.
+
 Source: SqueezeLLM (Kim et al. 2023), its dense-and-sparse decomposition.
 """
 

@@ -216,7 +216,11 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
     size = min(weight.group_size, together)
     weights = np.zeros((rows, -(-columns // together) * together), np.int32)
     factor = np.float32(1)
-    if weight.code_book is None:
+    group_scales = replace(weight, row_scales=None).scale_numbers()
+    if weight.tables is not None:
+        steps, group_scales = table_steps(weight.tables)
+        weights[:, :columns] = np.take_along_axis(steps, weight.codes, axis=1)
+    elif weight.code_book is None:
         weights[:, :columns] = weight.codes.astype(np.int32) - weight.zero
     else:
         book, step = integer_code_book(weight.code_book)
@@ -235,7 +239,6 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
             missing = weights.shape[1] // together - rounded.factors.shape[1]
             scales = np.pad(rounded.factors / 2, ((0, 0), (0, missing)))
             factors = np.ones((len(x), 1), np.float32)
-    group_scales = replace(weight, row_scales=None).scale_numbers()
 
     sums = np.zeros((len(x), rows), np.float32)
     first_half = sums
@@ -264,7 +267,8 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
             if weight.super_offsets is not None:
                 offset *= weight.super_offsets[:, super_group].astype(np.float32)
             sums = add(np.broadcast_to(offset, sums.shape), activation_scale * total, sums, fused)
-    return over_rows(weight, sums) * factors
+    sums = over_rows(weight, sums) * factors
+    return sums if weight.outliers is None else sums + outlier_products(weight.outliers, x)
 
 
 def simulate_whole_rows(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
@@ -284,3 +288,22 @@ def simulate_whole_rows(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> 
         product = product * x[row, column]
         result[row] = (product + result[row]).astype(np.float32)
     return result
+
+
+def table_steps(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return tables (N, values) as whole steps, int32, and the steps (N, 1) float32."""
+    values = tables.astype(np.float32)
+    most = np.abs(values).max(axis=1, keepdims=True)
+    steps = np.rint(values * (np.float32(127) / most)).astype(np.int32)
+    return steps, most / np.float32(127)
+
+
+def outlier_products(outliers: Outliers, x: np.ndarray) -> np.ndarray:
+    """Return what outliers add to products with x (T, K): (T, N) float32, of four sums each."""
+    made = np.zeros((len(x), len(outliers.starts) - 1), np.float32)
+    for n, (begin, end) in enumerate(zip(outliers.starts, outliers.starts[1:], strict=False)):
+        sums = np.zeros((4, len(x)), np.float32)
+        for i in range(begin, end):
+            sums[(i - begin) % 4] += outliers.values[i] * x[:, outliers.columns[i]]
+        made[:, n] = (sums[0] + sums[1]) + (sums[2] + sums[3])
+    return made

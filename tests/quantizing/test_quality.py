@@ -74,3 +74,8 @@ def test_lattice_codes_of_two_bits_cost_less_than_gptq_s_and_rounding(perplexity
 
 def test_lattice_codes_of_four_bits_cost_next_to_nothing(perplexity: Measure) -> None:
     assert 0.99 < perplexity("--method", "quip", "--bits", "4", *FEW) < 1.01
+
+
+def test_tables_of_rows_cost_less_than_rounding(perplexity: Measure) -> None:
+    rounded = perplexity("--method", "rtn", "--group-size", "64", "--bits", "3")
+    assert 1 < perplexity("--method", "squeezellm", "--bits", "3", *FEW) < rounded

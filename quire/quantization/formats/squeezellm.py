@@ -46,16 +46,15 @@ class SqueezeLLMFormat:
 
     def shape(self, matrix: StoredMatrix) -> tuple[int, int]:
         """Return (N, K)."""
-        packed_shape = matrix.part("qweight", "I32").shape
-        values = 1 << self.bits
-        if len(packed_shape) != 2 or 0 in packed_shape or packed_shape[0] % self.bits:
+        stored = matrix.part("qweight", "I32").shape
+        if len(stored) != 2 or 0 in stored or stored[0] % self.bits:
             rule = f"qweight must be (words, N) of {self.bits}-bit codes, not empty"
-            raise matrix.error(rule, packed_shape)
+            raise matrix.error(rule, stored)
+        want = stored[1], 1 << self.bits
         table = matrix.part("lookup_table", *FLOATS).shape
-        if table != (packed_shape[1], values):
-            rule = f"lookup_table must have shape {(packed_shape[1], values)}"
-            raise matrix.error(rule, table)
-        return packed_shape[1], packed_shape[0] * WORD_BITS // self.bits
+        if table != want:
+            raise matrix.error(f"lookup_table must have shape {want}", table)
+        return stored[1], stored[0] * WORD_BITS // self.bits
 
     def form(self, matrix: StoredMatrix) -> QuantizedForm:
         """Return how it will be held."""
