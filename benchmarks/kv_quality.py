@@ -14,7 +14,7 @@ from rich.table import Table
 
 from benchmarks import results
 from quire import LLM, SamplingParams
-from quire.core.kv_cache_spec import KV_DTYPE_BYTES
+from quire.core.kv_cache_spec import KV_DTYPE_BITS
 from quire.models.hub import resolve_model
 
 WINDOW = 512
@@ -44,7 +44,7 @@ def main() -> None:
     """Print the table and write ``results/kv_quality.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--dtype", nargs="+", choices=list(KV_DTYPE_BYTES), default=list(KV_DTYPE_BYTES)
+        "--dtype", nargs="+", choices=list(KV_DTYPE_BITS), default=list(KV_DTYPE_BITS)
     )
     options = parser.parse_args()
     table = Table("KV cache", "bytes per token", "perplexity", "against float32")
@@ -56,9 +56,8 @@ def main() -> None:
         found = perplexity(llm, held_out_ids(llm))
         llm.shutdown()
         exact = exact or found
-        nbytes = spec.token_bytes + spec.token_scale_bytes
-        rows.append({"dtype": dtype, "bytes_per_token": nbytes, "perplexity": found})
-        table.add_row(dtype, f"{nbytes:,}", f"{found:.5f}", f"{found / exact - 1:+.4%}")
+        rows.append({"dtype": dtype, "bytes_per_token": spec.token_bytes, "perplexity": found})
+        table.add_row(dtype, f"{spec.token_bytes:,}", f"{found:.5f}", f"{found / exact - 1:+.4%}")
     Console().print(table)
     print(results.write("kv_quality", rows, model="quire-tiny", window=WINDOW))
 

@@ -26,14 +26,37 @@ from quire.core.quantization_names import QUANTIZATIONS
 ROOT = Path(__file__).parents[1]
 #: Groups of 32: no larger one divides quire-tiny's 704 inputs.
 QUANTIZED = {
-    f"{method}-{bits}": ("--method", method, "--bits", str(bits), "--group-size", "32")
-    for method, bits in (("rtn", 4), ("gptq", 4), ("awq", 4), ("rtn", 3), ("gptq", 3))
-} | {
-    method: ("--method", method)
-    for method in ("fp8", "nvfp4", "mxfp4", "nf4", "hqq", "smoothquant", "llm-int8", "quip")
+    **{
+        f"{method}-{bits}": ("--method", method, "--bits", str(bits), "--group-size", "32")
+        for method, bits in (("rtn", 4), ("gptq", 4), ("awq", 4), ("rtn", 3), ("gptq", 3))
+    },
+    **{
+        method: ("--method", method)
+        for method in ("fp8", "nvfp4", "mxfp4", "nf4", "hqq", "smoothquant", "llm-int8", "quip")
+    },
+    **{
+        f"{method}-{bits}{kind}": ("--method", method, "--bits", str(bits), *flags)
+        for bits in (4, 3)
+        for method, kind, flags in (
+            ("kmeans", "", ()),
+            ("squeezellm", "", ()),
+            ("squeezellm", "-sparse", ("--sparse", "0.0045")),
+        )
+    },
 }
 #: Random weights need no calibration: speed alone is asked for.
-UNCALIBRATED = ("rtn-4", "rtn-3", "fp8", "nvfp4", "mxfp4", "nf4", "hqq", "llm-int8")
+UNCALIBRATED = (
+    "rtn-4",
+    "rtn-3",
+    "fp8",
+    "nvfp4",
+    "mxfp4",
+    "nf4",
+    "hqq",
+    "llm-int8",
+    "kmeans-4",
+    "kmeans-3",
+)
 LAYERS = "llama-1b-4-layers"
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

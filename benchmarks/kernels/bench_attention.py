@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.kernels import roofline
+from quire.core.kv_cache_spec import KV_DTYPE_BITS
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.native import native
 from quire.kernels.cpu.probe import MachineSpeed
@@ -26,7 +27,7 @@ SHAPES = {
     "0.6b": Case(num_heads=16, num_kv_heads=8, head_dim=128, rotary_dim=128),
     "7b mha": Case(num_heads=32, num_kv_heads=32, head_dim=128, rotary_dim=128),
 }
-DTYPES = ("bfloat16", "float16", "fp8_e4m3", "int8")
+DTYPES = ("bfloat16", "float16", "fp8_e4m3", "int8", "int4")
 #: name: (queries per request, context, requests)
 STEPS = {
     "decode 1 x 2048": (1, 2048, 1),
@@ -49,8 +50,7 @@ def work_of(name: str, case: Case, queries: int, context: int, requests: int) ->
     tables = Tables(case, [context] * requests)
     batch = tables.step([(row, context - queries, context) for row in range(requests)])
     spec = case.cache_spec
-    token_bytes = (spec.token_bytes + spec.token_scale_bytes) // spec.num_layers
-    read_bytes = requests * context * token_bytes
+    read_bytes = requests * context * spec.token_bytes // spec.num_layers
     rng = np.random.default_rng(0)
     caches = []
     for _ in range(min(MAX_CACHES, max(1, COLD_BYTES // read_bytes)) if queries == 1 else 1):
@@ -58,7 +58,7 @@ def work_of(name: str, case: Case, queries: int, context: int, requests: int) ->
         # Numbers around 1 in each of the formats, so that no score overflows.
         memory = cache.native.memory.view(np.uint16)
         memory[:] = np.resize(rng.integers(0x3C00, 0x3F00, 1 << 16, np.uint16), memory.shape)
-        if spec.token_bytes == 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim:
+        if KV_DTYPE_BITS[case.dtype] == 8:
             memory.view(np.uint8)[:] &= 0x37
         cache.native.scales.view(np.uint16)[:] = 0x3C00
         caches.append(cache)

@@ -251,8 +251,10 @@ void bind_attention(nb::module_& m) {
       .def("__init__",
            [](KVCache* self, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
               int64_t block_size, int type) {
-             new (self)
-                 KVCache(layers, blocks, kv_heads, head_dim, block_size, static_cast<KVType>(type));
+             const auto kv_type = static_cast<KVType>(type);
+             if (kv_type == KVType::int4 && head_dim % int4_group != 0)
+               throw std::invalid_argument("[kv_cache] int4 needs a head dim of whole groups.");
+             new (self) KVCache(layers, blocks, kv_heads, head_dim, block_size, kv_type);
            })
       .def("copy_blocks", copy_blocks)
       .def("copy_slots", copy_slots)

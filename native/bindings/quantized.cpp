@@ -2,83 +2,20 @@
 #include <nanobind/stl/vector.h>
 
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "bindings/packed_weights.h"
+#include "bindings/quantized_form.h"
+#include "runtime/vector_tables.h"
 
 namespace quire {
 namespace {
 
-// How weights are held, all but their size: a tuple that kernels/cpu/linear.py makes.
-struct Form {
-  int64_t group_size;
-  int bits, zero, scale_dtype, scale_form, zero_form, row_form, run_shift, vectors;
-  int64_t num_runs, stages, input_base, output_base;
-  bool has_offsets, float_codes, has_input_order, has_code_sums;
-
-  explicit Form(nb::tuple from) {
-    if (from.size() != 17) throw std::invalid_argument("[linear] a layout has 17 parts.");
-    group_size = nb::cast<int64_t>(from[0]);
-    int* const numbers[] = {&bits, &zero, &scale_dtype, &scale_form, &zero_form, &row_form};
-    bool* const flags[] = {&has_offsets, &float_codes, &has_input_order};
-    for (size_t i = 0; i < 6; ++i) *numbers[i] = nb::cast<int>(from[1 + i]);
-    for (size_t i = 0; i < 3; ++i) *flags[i] = nb::cast<bool>(from[7 + i]);
-    run_shift = nb::cast<int>(from[10]);
-    num_runs = nb::cast<int64_t>(from[11]);
-    vectors = nb::cast<int>(from[12]);
-    has_code_sums = nb::cast<bool>(from[13]);
-    int64_t* const rotation[] = {&stages, &input_base, &output_base};
-    for (size_t i = 0; i < 3; ++i) *rotation[i] = nb::cast<int64_t>(from[14 + i]);
-  }
-
-  bool is_known() const {
-    const auto scales = static_cast<ScaleForm>(scale_form);
-    const auto zeros = static_cast<ZeroForm>(zero_form);
-    const bool two_levels = scales == ScaleForm::bytes || scales == ScaleForm::nibbles;
-    const bool half = static_cast<DType>(scale_dtype) == DType::float16;
-    if (bits < 2 || bits > 8 || bits == 7 || group_size < 16) return false;
-    if (group_size != 16 && group_size % 32 != 0) return false;
-    if (is_lattice()) return is_known_lattice();
-    if (stages != 0) return false;
-    if (has_code_sums && (row_form != 0 || scales != ScaleForm::direct)) return false;
-    if (vectors != 0 || scales == ScaleForm::odd) return is_known_vectors();
-    if (scale_form < 0 || scale_form > 5 || zero_form < 0 || zero_form > 2) return false;
-    if (row_form < 0 || row_form > 2) return false;
-    const bool nested = scales == ScaleForm::nested;
-    if (nested != (num_runs > 0) || (nested && row_form != 0)) return false;
-    if (run_shift < 0 || run_shift > 30) return false;
-    if (two_levels && (!half || QuantizedWeights::super_inputs % group_size != 0)) return false;
-    if (scales == ScaleForm::nibbles && !has_offsets) return false;
-    if (has_offsets && scale_form > static_cast<int>(ScaleForm::nibbles)) return false;
-    if (zeros != ZeroForm::common && (has_offsets || two_levels || float_codes)) return false;
-    return !(row_form != 0 && (two_levels || has_offsets)) && (!float_codes || bits == 8);
-  }
-
-  bool is_lattice() const { return vectors == static_cast<int>(VectorForm::e8p); }
-
- private:
-  bool is_known_vectors() const {
-    if (vectors < 1 || vectors >= num_vector_forms) return false;
-    return static_cast<ScaleForm>(scale_form) == ScaleForm::odd && have_only_scales() &&
-           static_cast<DType>(scale_dtype) == DType::float16 && (bits == 5 || bits == 8) &&
-           zero == 1 << (bits - 1) && group_size == vector_layouts[vectors].group_size;
-  }
-  bool is_known_lattice() const {
-    return static_cast<ScaleForm>(scale_form) == ScaleForm::direct && have_only_scales() &&
-           static_cast<DType>(scale_dtype) == DType::float32 && bits == 5 && zero == 16 &&
-           group_size % 32 == 0 && stages >= 1 && stages <= 2 && input_base >= 1 &&
-           input_base <= 255 && output_base >= 1 && output_base <= 255;
-  }
-  bool have_only_scales() const {
-    return num_runs == 0 && !has_input_order && !has_code_sums && zero_form == 0 && row_form == 0 &&
-           !has_offsets && !float_codes;
-  }
-};
-
 class PackedQuantizedWeights : public PackedWeights {
  public:
   // Values are checked by kernels/quantized_tensor.py. `mapped` holds packed weights, or is None.
-  PackedQuantizedWeights(int64_t in_features, int64_t out_features, nb::tuple layout,
+  PackedQuantizedWeights(int64_t in_features, int64_t out_features, nb::dict layout,
                          bool exact_activations, nb::handle mapped) {
     const Form form(layout);
     if (in_features < 1 || out_features < 1 || !form.is_known())
@@ -98,21 +35,36 @@ class PackedQuantizedWeights : public PackedWeights {
     weights_.vectors = static_cast<VectorForm>(form.vectors);
     if (weights_.scale_form == ScaleForm::odd && in_features % QuantizedWeights::super_inputs)
       throw std::invalid_argument("[linear] vectors need a multiple of 256 inputs.");
+    if (weights_.has_tables() && in_features % QuantizedWeights::record_inputs)
+      throw std::invalid_argument("[linear] tables of rows need a multiple of 32 inputs.");
     static const uint8_t zeros[2048 * 8] = {};  // until set_vectors: as large as any table
-    weights_.vector_table = zeros;
+    if (form.is_lattice())
+      weights_.lattice_table = zeros;
+    else if (weights_.has_vectors())
+      weights_.vector_table = vector_table_of(vector_layout(weights_.vectors), zeros);
     weights_.exact_activations = exact_activations;
     weights_.has_code_sums = form.has_code_sums;
     const int64_t order_bytes = form.has_input_order ? in_features * 4 : 0;
     NestedScales& nested = weights_.nested;
     nested.run_shift = form.run_shift;
     nested.num_runs = form.num_runs;
+    const bool has_outliers = form.num_outliers >= 0;
+    weights_.num_outliers = has_outliers ? form.num_outliers : 0;
+    const int64_t outlier_bytes = has_outliers * (out_features + 1) * 4 + weights_.num_outliers * 8;
     const int64_t rotation_bytes = weights_.rotation.floats(out_features) * 4;
-    weights_.data = place(weights_.bytes() + nested.bytes() + order_bytes + rotation_bytes, mapped);
+    weights_.data = place(
+        weights_.bytes() + nested.bytes() + order_bytes + outlier_bytes + rotation_bytes, mapped);
     char* tail = weights_.data + weights_.bytes();
     nested.runs = reinterpret_cast<const NestedScales::Run*>(tail);
     nested.table = reinterpret_cast<const float*>(nested.runs + nested.num_runs);
     if (form.has_input_order)
       weights_.input_order = reinterpret_cast<int32_t*>(tail + nested.bytes());
+    if (has_outliers) {
+      weights_.outliers.starts = reinterpret_cast<int32_t*>(tail);
+      weights_.outliers.columns = weights_.outliers.starts + out_features + 1;
+      weights_.outliers.values =
+          reinterpret_cast<const float*>(weights_.outliers.columns + weights_.num_outliers);
+    }
     if (weights_.is_rotated()) place_rotation(reinterpret_cast<const float*>(tail));
   }
 
@@ -158,12 +110,12 @@ class PackedQuantizedWeights : public PackedWeights {
 
   // How inputs are rounded: a rule that kernels/quantized_tensor.py has checked.
   void set_activations(int codes, int64_t group_size, float scale, int zero, bool has_zeros,
-                       float threshold) {
+                       float threshold, bool has_power_factors) {
     const auto kind = static_cast<ActivationCodes>(codes);
-    if (codes < 1 || codes > 3 || group_size < 0 || group_size % 32 || !(scale >= 0) ||
+    if (codes < 1 || codes > 4 || group_size < 0 || group_size % 16 || !(scale >= 0) ||
         zero < -128 || zero > 127)
       throw std::invalid_argument("[linear] no such rule for inputs.");
-    weights_.activations = {kind, group_size, scale, zero, has_zeros, threshold};
+    weights_.activations = {kind, group_size, scale, zero, has_zeros, threshold, has_power_factors};
     if (kind == ActivationCodes::outliers && (!weights_.sums_whole_rows() || weights_.input_order))
       throw std::invalid_argument("[linear] outliers need bytes of whole rows.");
   }
@@ -177,6 +129,30 @@ class PackedQuantizedWeights : public PackedWeights {
     std::memcpy(const_cast<float*>(nested.table), values, NestedScales::table_size * 4);
     std::memcpy(const_cast<NestedScales::Run*>(nested.runs + first), pairs,
                 static_cast<size_t>(num_runs) * sizeof(NestedScales::Run));
+  }
+
+  // Outliers of the rows from first_row on, after `first` of rows before them: where each row's
+  // begin and the last one's end (num_rows + 1,), their columns and their values (count,).
+  void set_outliers(nb::tuple parts, int64_t first_row, int64_t num_rows, int64_t first,
+                    int64_t count) {
+    check_rows(first_row, num_rows);
+    if (!weights_.outliers.starts || first < 0 || count < 0 ||
+        count > weights_.num_outliers - first)
+      throw std::invalid_argument("[linear] outliers must be those of the layout.");
+    const Input<int32_t> starts(parts[0], num_rows + 1), columns(parts[1], count);
+    const Input<float> values(parts[2], count);
+    if (!ids_inside(columns, count, weights_.in_features) || starts[0] != 0 ||
+        starts[num_rows] != count)
+      throw std::invalid_argument("[linear] outliers must be in the columns, and all in rows.");
+    auto* to = const_cast<int32_t*>(weights_.outliers.starts) + first_row;
+    for (int64_t i = 0; i <= num_rows; ++i) {
+      if (i > 0 && starts[i] < starts[i - 1])
+        throw std::invalid_argument("[linear] outliers must be in the order of rows.");
+      to[i] = static_cast<int32_t>(first + starts[i]);
+    }
+    const auto bytes = static_cast<size_t>(count) * 4;
+    std::memcpy(const_cast<int32_t*>(weights_.outliers.columns + first), columns, bytes);
+    std::memcpy(const_cast<float*>(weights_.outliers.values + first), values, bytes);
   }
 
   void set_book(const std::vector<float>& values, const std::vector<int>& codes, float step) {
@@ -195,8 +171,16 @@ class PackedQuantizedWeights : public PackedWeights {
     const VectorLayout& layout = vector_layout(weights_.vectors);
     const int64_t size = layout.indices() * layout.inputs;
     const Input<uint8_t> codes(table, size);
-    const uint8_t* first = codes;
-    weights_.vector_table = vector_table({first, first + size});
+    if (weights_.is_rotated()) {
+      const uint8_t* const first = codes;
+      weights_.lattice_table = lattice_table({first, first + size});
+      return;
+    }
+    const VectorTable* table_of_codes = vector_table_of(layout, codes);
+    if (!table_of_codes)
+      throw std::invalid_argument(
+          "[linear] vectors have at most 4 codes, or 16 where they are short; 2048 are in runs.");
+    weights_.vector_table = table_of_codes;
     weights_.vector_step = step;
   }
 
@@ -209,8 +193,10 @@ class PackedQuantizedWeights : public PackedWeights {
       throw std::invalid_argument("[linear] vectors are packed from blocks.");
     const Input<uint8_t> code_rows(codes, num_rows * weights_.in_features);
     const bool two_levels = weights_.has_two_levels();
+    const bool tables = weights_.has_tables();
     const int64_t groups = num_rows * weights_.num_groups();
-    const int64_t scale_bytes = weights_.group_line_bytes() / QuantizedWeights::panel_width;
+    const int64_t scale_bytes = (tables ? weights_.tables_bytes() : weights_.group_line_bytes()) /
+                                QuantizedWeights::panel_width;
     const int64_t zero_bytes = weights_.zero_line_bytes() / QuantizedWeights::panel_width;
     const int64_t super_bytes = num_rows * weights_.num_supers() * 2;
     const auto buffer = [](nb::handle object, int64_t size, bool wanted) {
@@ -219,7 +205,7 @@ class PackedQuantizedWeights : public PackedWeights {
     const auto pointer = [](const auto& held) -> const void* {
       return held ? held->data() : nullptr;
     };
-    const auto scale_rows = buffer(scales, groups * scale_bytes, true);
+    const auto scale_rows = buffer(scales, (tables ? num_rows : groups) * scale_bytes, true);
     const auto offset_rows = buffer(offsets, groups * scale_bytes, weights_.has_offsets);
     const auto supers = buffer(super_scales, super_bytes, two_levels);
     const auto super_offset_rows =
@@ -243,7 +229,8 @@ class PackedQuantizedWeights : public PackedWeights {
         layout->scale_form != weights_.scale_form || weights_.scale_dtype != DType::float16 ||
         layout->has_offsets != weights_.has_offsets ||
         weights_.in_features % layout->block_inputs || weights_.zeros != ZeroForm::common ||
-        weights_.has_header() || weights_.float_codes || weights_.input_order)
+        weights_.has_header() || weights_.float_codes || weights_.input_order ||
+        weights_.has_tables())
       throw std::invalid_argument("[linear] the weights' layout must be that of the GGUF type.");
     const int64_t row_bytes = weights_.in_features / layout->block_inputs * layout->block_bytes;
     const Input<uint8_t> rows(blocks, num_rows * row_bytes);
@@ -294,7 +281,7 @@ class PackedQuantizedWeights : public PackedWeights {
   }
 
   // The same bytes for all matrices that have them, so that they stay in the caches. Needs the GIL.
-  static const uint8_t* vector_table(std::vector<uint8_t> codes) {
+  static const uint8_t* lattice_table(std::vector<uint8_t> codes) {
     static std::set<std::vector<uint8_t>> tables;
     return tables.insert(std::move(codes)).first->data();
   }
@@ -316,7 +303,7 @@ class PackedQuantizedWeights : public PackedWeights {
 
 void bind_quantized(nb::module_& m) {
   nb::class_<PackedQuantizedWeights, PackedWeights>(m, "PackedQuantizedWeights")
-      .def(nb::init<int64_t, int64_t, nb::tuple, bool, nb::handle>(), nb::arg(), nb::arg(),
+      .def(nb::init<int64_t, int64_t, nb::dict, bool, nb::handle>(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg().none())
       .def("set_book", &PackedQuantizedWeights::set_book)
       .def("set_vectors", &PackedQuantizedWeights::set_vectors)
@@ -325,6 +312,7 @@ void bind_quantized(nb::module_& m) {
       .def("pack_lattice", &PackedQuantizedWeights::pack_lattice)
       .def("set_activations", &PackedQuantizedWeights::set_activations)
       .def("set_nested", &PackedQuantizedWeights::set_nested)
+      .def("set_outliers", &PackedQuantizedWeights::set_outliers)
       .def("pack", &PackedQuantizedWeights::pack, nb::arg(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::arg())

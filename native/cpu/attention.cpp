@@ -100,7 +100,7 @@ struct Workspace {
   explicit Workspace(const Step& step) {
     const int64_t dim = step.layer.head_dim;
     const int64_t part_floats = aligned(step.part_floats(step.max_rows));
-    const int64_t scale_floats = step.blocks.scales ? step.max_heads * piece_positions : 0;
+    const int64_t scale_floats = step.max_heads * step.blocks.scales_per_head * scale_stride;
     const int64_t panel_floats = step.unpacks ? Panel::floats(dim) : 0;
     const int64_t rows = stored_rows(step.max_rows);
     const int64_t sizes[] = {aligned(rows * larger<int64_t>(dim, lanes)),
@@ -166,10 +166,16 @@ int64_t head_of_block(const Step& step, int64_t block, int64_t head, bool value)
   return block * step.blocks.stride + (value ? step.layer.num_kv_heads : 0) + head;
 }
 
+// How many T one token has of it.
+template <class T>
+int64_t head_units(const Step& step) {
+  return step.layer.head_dim / elements_per<T>;
+}
+
 template <class T>
 const T* elements_of(const Step& step, int64_t block, int64_t head, bool value) {
   return static_cast<const T*>(step.blocks.data) +
-         head_of_block(step, block, head, value) * step.layer.head_dim * step.blocks.block_size;
+         head_of_block(step, block, head, value) * head_units<T>(step) * step.blocks.block_size;
 }
 
 // f(position in the piece, block, offset in the block, positions) over the runs of positions of a
@@ -189,38 +195,54 @@ void each_run(const Step& step, const Unit& unit, int64_t start, Span span, cons
 // The piece's scales of each of the unit's heads, as floats; nothing where there are none.
 Scales load_scales(const Step& step, const Unit& unit, int64_t start, Span span,
                    const Workspace& work) {
-  if (!step.blocks.scales) return {nullptr, nullptr};
-  const int64_t size = step.blocks.block_size;
+  if (!step.blocks.scales) return {};
+  const int64_t size = step.blocks.block_size, per_head = step.blocks.scales_per_head;
   each_run(step, unit, start, span, [&](int64_t j, int64_t block, int64_t offset, int64_t count) {
-    for (int64_t head = 0; head < unit.num_kv_heads; ++head)
-      for (int value = 0; value < 2; ++value) {
-        const int64_t row = head_of_block(step, block, unit.kv_head + head, value == 1);
-        const BF16* from = step.blocks.scales + row * size + offset;
-        float* to = (value ? work.v_scales : work.k_scales) + head * piece_positions + j;
+    for (int value = 0; value < 2; ++value) {
+      const int64_t first = head_of_block(step, block, unit.kv_head, value == 1) * per_head;
+      const BF16* from = step.blocks.scales + first * size + offset;
+      float* to = (value ? work.v_scales : work.k_scales) + j;
+      for (int64_t row = 0; row < unit.num_kv_heads * per_head; ++row)
         for (int64_t i = 0; i < count; i += lanes)
-          store_tail(to + i, load_tail(from + i, count - i), count - i);
-      }
+          store_tail(to + row * scale_stride + i, load_tail(from + row * size + i, count - i),
+                     count - i);
+    }
   });
-  return {work.k_scales, work.v_scales};
+  return {work.k_scales, work.v_scales, per_head};
+}
+
+// The same of one position, wherever its slot is.
+void load_scales_of(const Step& step, const Unit& unit, int64_t j, int64_t block, int64_t offset,
+                    const Workspace& work) {
+  const int64_t size = step.blocks.block_size, per_head = step.blocks.scales_per_head;
+  for (int value = 0; value < 2; ++value)
+    for (int64_t row = 0; row < per_head; ++row) {
+      const int64_t at = head_of_block(step, block, unit.kv_head, value == 1) * per_head + row;
+      float widened[lanes];
+      store(widened, load_tail(step.blocks.scales + at * size + offset, 1));
+      (value ? work.v_scales : work.k_scales)[row * scale_stride + j] = widened[0];
+    }
 }
 
 // Point at positions [begin, end) of the piece that starts at `start`.
 template <class T>
-Piece<T> locate(const Step& step, const Unit& unit, int64_t start, Span span) {
-  const int64_t size = step.blocks.block_size, dim = step.layer.head_dim;
+Piece<T> locate(const Step& step, const Unit& unit, int64_t start, Span span, Scales scales) {
+  const int64_t size = step.blocks.block_size, units = head_units<T>(step);
   const int32_t* table = step.batch.block_tables + unit.request * step.batch.max_blocks;
   Piece<T> piece;
-  piece.head_dim = dim;
+  piece.head_dim = step.layer.head_dim;
   piece.k_stride = size;
+  piece.v_stride = units;
   piece.heads = unit.num_kv_heads;
-  piece.head_size = dim * size;
+  piece.head_size = units * size;
+  piece.scales = scales;
   for (int64_t i = 0; i < piece_positions / lanes; ++i) {
     // Vectors outside the span are fetched at most; they need an address.
     const int64_t seen = smaller(larger(i, span.begin / lanes), (span.end - 1) / lanes);
     const int64_t position = start + seen * lanes, offset = position % size;
     const int64_t block = table[position / size];
     piece.k[i] = elements_of<T>(step, block, unit.kv_head, false) + offset;
-    piece.v[i] = elements_of<T>(step, block, unit.kv_head, true) + offset * dim;
+    piece.v[i] = elements_of<T>(step, block, unit.kv_head, true) + offset * units;
   }
   return piece;
 }
@@ -228,17 +250,17 @@ Piece<T> locate(const Step& step, const Unit& unit, int64_t start, Span span) {
 // Unpack positions [begin, end) of the piece that starts at `start`.
 template <class T, class Panel>
 void unpack(const Step& step, const Unit& unit, int64_t start, Span span, Panel panel) {
-  const int64_t size = step.blocks.block_size, dim = step.layer.head_dim;
+  const int64_t size = step.blocks.block_size, units = head_units<T>(step);
   const bool whole_vectors = size % lanes == 0;
   if (whole_vectors) span = {span.begin / lanes * lanes, ceil_div(span.end, lanes) * lanes};
   each_run(step, unit, start, span, [&](int64_t j, int64_t block, int64_t offset, int64_t count) {
     const T* k = elements_of<T>(step, block, unit.kv_head, false) + offset;
-    const T* v = elements_of<T>(step, block, unit.kv_head, true) + offset * dim;
+    const T* v = elements_of<T>(step, block, unit.kv_head, true) + offset * units;
     for (int64_t i = 0; whole_vectors && i < count; i += lanes)
       unpack_vector(k + i, size, j + i, panel);
     for (int64_t i = 0; i < count; ++i) {
       if (!whole_vectors) unpack_position(k + i, size, j + i, panel);
-      unpack_values(v + i * dim, j + i, panel);
+      unpack_values(v + i * units, j + i, panel);
     }
   });
 }
@@ -258,7 +280,7 @@ void each_on_path(const Step& step, const Path& path, int64_t start, Span span, 
 template <class T, class Panel>
 void attend_paths(const Step& step, const Unit& unit, int64_t start, const Span* spans,
                   const Workspace& work, Panel panel, Part part) {
-  const int64_t size = step.blocks.block_size, dim = step.layer.head_dim;
+  const int64_t size = step.blocks.block_size, units = head_units<T>(step);
   const bool windowed = unit.last_position - step.layer.window + 1 > start;
   const int64_t kept = windowed ? 0 : larger<int64_t>(0, unit.position - start);
   int64_t fresh = 0;
@@ -277,15 +299,9 @@ void attend_paths(const Step& step, const Unit& unit, int64_t start, const Span*
     if (!shared.empty()) unpack<T>(step, unit, start, shared, panel);
     if (path.length)
       each_on_path(step, path, start, span, [&](int64_t j, int64_t block, int64_t offset) {
+        load_scales_of(step, unit, j, block, offset, work);
         unpack_position(elements_of<T>(step, block, unit.kv_head, false) + offset, size, j, panel);
-        unpack_values(elements_of<T>(step, block, unit.kv_head, true) + offset * dim, j, panel);
-        if (!scales.k) return;
-        for (int value = 0; value < 2; ++value) {
-          const int64_t head = head_of_block(step, block, unit.kv_head, value == 1);
-          float widened[lanes];
-          store(widened, load_tail(step.blocks.scales + head * size + offset, 1));
-          (value ? work.v_scales : work.k_scales)[j] = widened[0];
-        }
+        unpack_values(elements_of<T>(step, block, unit.kv_head, true) + offset * units, j, panel);
       });
     attend_panel(rows, step.group, span, panel, scales);
     fresh = kept / (4 * lanes) * (4 * lanes);
@@ -304,8 +320,8 @@ void attend_piece(const Step& step, const Unit& unit, int64_t index, const Works
   const Scales scales = load_scales(step, unit, start, whole, work);
   if (unit.in_place)
     return attend_query<typename Products<T>::DecodeTiles>(
-        step.group, work.q, whole, locate<T>(step, unit, start, whole), scales, work.scores, part);
-  const typename Products<T>::UnpackedPanel panel(work.panel);
+        step.group, work.q, whole, locate<T>(step, unit, start, whole, scales), work.scores, part);
+  const auto panel = Products<T>::unpacked(work.panel, scales);
   const int64_t rows = step.rows(unit);
   auto* spans =
       static_cast<Span*>(scratch(Slot::weights, static_cast<size_t>(rows) * sizeof(Span)));
@@ -469,6 +485,8 @@ void paged_attention(const AttentionLayer& layer, const KVBlocks& blocks,
       return attend<E4M3>(step);
     case KVType::int8:
       return attend<int8_t>(step);
+    case KVType::int4:
+      return attend<Int4Pair>(step);
 #endif
   }
 }

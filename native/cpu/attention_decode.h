@@ -21,14 +21,15 @@ Span strip_at(int64_t begin, Span span) {
 }
 
 // Where a piece lies for the first of `heads` KV heads: of each `lanes` positions, the first's
-// element 0 of K (the next element `k_stride` further) and row of V (the next position `head_dim`
-// further). The next head's are `head_size` further.
+// element 0 of K (the next element `k_stride` further) and row of V (the next position `v_stride`
+// further). The next head's are `head_size` further. T may be a pair of elements.
 template <class T>
 struct Piece {
   const T* k[piece_positions / lanes];
   const T* v[piece_positions / lanes];
-  int64_t k_stride, head_dim;
+  int64_t k_stride, v_stride, head_dim;
   int64_t heads, head_size;
+  Scales scales;
 };
 
 void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
@@ -38,8 +39,10 @@ void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 template <class T, int C>
 struct Strip {
   const T *k[C], *next[C];
+  const float* scales;  // of its first position, `scale_stride` apart; or null
 
-  Strip(const Piece<T>& piece, int64_t head, int64_t first, int64_t end) {
+  Strip(const Piece<T>& piece, int64_t head, int64_t first, int64_t end)
+      : scales(piece.scales.k ? piece.scales.of(head).k + first * lanes : nullptr) {
     const bool last = head + 1 == piece.heads, none = first + C >= end;
     for (int c = 0; c < C; ++c) {
       k[c] = piece.k[first + c] + head * piece.head_size;
@@ -56,7 +59,7 @@ struct Values {
   const T *v, *ahead;
 
   Values(const Piece<T>& piece, int64_t head, int64_t position, int64_t column) {
-    const int64_t vector = position / lanes, at = position % lanes * piece.head_dim + column;
+    const int64_t vector = position / lanes, at = position % lanes * piece.v_stride + column;
     const int64_t next = vector + strip_vectors;
     v = piece.v[vector] + head * piece.head_size + at;
     ahead = head + 1 < piece.heads           ? v + piece.head_size
@@ -157,7 +160,7 @@ void fetch_values(const Piece<T>& piece, Span strip, int64_t row) {
   constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(T));
   for (int64_t j = strip.begin / lanes + row % R; j * lanes < strip.end; j += R) {
     const T* v = piece.v[j] + row / R * piece.head_size;
-    for (int64_t i = 0; i < lanes * piece.head_dim; i += line) __builtin_prefetch(v + i, 0, 2);
+    for (int64_t i = 0; i < lanes * piece.v_stride; i += line) __builtin_prefetch(v + i, 0, 2);
   }
 }
 
@@ -185,11 +188,10 @@ void add_columns(const typename Tiles::Word* e, Span strip, const Piece<T>& piec
                                   sums + r * stride, stride);
 }
 
-// R rows for each head. `s` is (heads * R, 256) of scratch; `scales` has 256 positions for each
-// head, or nothing.
+// R rows for each head. `s` is (heads * R, 256) of scratch.
 template <class Tiles, int R, class T>
-void attend_heads(const typename Tiles::Word* q, Span span, const Piece<T>& piece, Scales scales,
-                  float* s, Part part) {
+void attend_heads(const typename Tiles::Word* q, Span span, const Piece<T>& piece, float* s,
+                  Part part) {
   constexpr int columns = Tiles::columns(R);
   {
     [[maybe_unused]] const typename Tiles::Mode mode;
@@ -197,8 +199,8 @@ void attend_heads(const typename Tiles::Word* q, Span span, const Piece<T>& piec
   }
   for (int64_t row = 0; row < piece.heads * R; ++row) {
     fetch_values<R>(piece, strip_at(span.begin, span), row);
-    part.total[row] =
-        Tiles::weights(s + row * piece_positions, span, scales.of(row / R), part.highest + row);
+    part.total[row] = Tiles::weights(s + row * piece_positions, span, piece.scales.of(row / R),
+                                     part.highest + row);
     part.clear(row);
   }
   [[maybe_unused]] const typename Tiles::Mode mode;
@@ -242,11 +244,11 @@ void with_rows(int64_t rows, const Function& f) {
 
 // As many rows for each head as there are query heads for a KV head, at most max_rows.
 template <class Tiles, class T>
-void attend_query(int64_t rows_per_head, const float* q, Span span, const Piece<T>& piece,
-                  Scales scales, float* s, Part part) {
+void attend_query(int64_t rows_per_head, const float* q, Span span, const Piece<T>& piece, float* s,
+                  Part part) {
   const auto* words = reinterpret_cast<const typename Tiles::Word*>(q);
   with_rows(rows_per_head, [&](auto rows) {
-    attend_heads<Tiles, decltype(rows)::value>(words, span, piece, scales, s, part);
+    attend_heads<Tiles, decltype(rows)::value>(words, span, piece, s, part);
   });
 }
 

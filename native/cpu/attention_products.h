@@ -1,8 +1,9 @@
 // What attention multiplies a cache of each element type with.
 //
 //   Products<T>::prepare_queries(...)  queries, times the scale, made ready where they lie
-//   Products<T>::UnpackedPanel         what `attend_panel` takes
+//   Products<T>::unpacked(...)         what `attend_panel` takes
 //   Products<T>::DecodeTiles           what `attend_query` multiplies
+//   elements_per<T>                    elements that a T of the cache holds
 #pragma once
 
 #include "cpu/attention_decode.h"
@@ -11,6 +12,9 @@
 #include "cpu/attention_dots.h"
 #include "cpu/attention_in_tiles.h"
 #include "cpu/attention_panel.h"
+#if !defined(QUIRE_BASE_ISA)
+#include "cpu/attention_int4.h"
+#endif
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -22,19 +26,33 @@ constexpr int64_t row_step = tile_rows;
 constexpr int64_t row_step = 1;
 #endif
 
+template <class T>
+constexpr int64_t elements_per = 1;
+template <>
+constexpr int64_t elements_per<Int4Pair> = 2;
+
 // Every element is widened to a float.
 template <class T>
 struct Products {
   using DecodeTiles = FloatTiles<T>;
-  using UnpackedPanel = Panel;
+  static Panel unpacked(Panel floats, Scales) { return floats; }
   static void prepare_queries(float*, int64_t, int64_t, bool) {}
 };
+
+#if !defined(QUIRE_BASE_ISA)
+template <>
+struct Products<Int4Pair> {
+  using DecodeTiles = Int4Tiles;
+  static Int4Panel unpacked(Panel floats, Scales scales) { return {floats, scales}; }
+  static void prepare_queries(float*, int64_t, int64_t, bool) {}
+};
+#endif
 
 #if defined(QUIRE_DOTS)
 template <>
 struct Products<BF16> {
   using DecodeTiles = DotTiles;
-  using UnpackedPanel = DotPanel;
+  static DotPanel unpacked(Panel floats, Scales) { return DotPanel(floats); }
   static void prepare_queries(float* q, int64_t rows, int64_t head_dim, bool) {
     round_queries(q, rows, head_dim);
   }
@@ -43,7 +61,7 @@ struct Products<BF16> {
 template <>
 struct Products<BF16> {
   using DecodeTiles = EvenOddTiles;
-  using UnpackedPanel = PairPanel;
+  static PairPanel unpacked(Panel floats, Scales) { return PairPanel(floats); }
   static void prepare_queries(float* q, int64_t rows, int64_t head_dim, bool in_place) {
     if (!in_place) return round_queries(q, rows, head_dim);
     const int64_t floats = rows * head_dim;

@@ -37,12 +37,16 @@ struct Part {
   }
 };
 
-// Each position's factors of K and V, or null.
+// From one row of factors to the next. Not a power of two: rows would share a few cache sets.
+constexpr int64_t scale_stride = piece_positions + 16;
+
+// Each position's factors of K and V, or null: (heads, per_head, scale_stride).
 struct Scales {
   const float *k, *v;
+  int64_t per_head;
   Scales of(int64_t head) const {
-    const int64_t at = head * piece_positions;
-    return {k ? k + at : nullptr, v ? v + at : nullptr};
+    const int64_t at = head * per_head * scale_stride;
+    return {k ? k + at : nullptr, v ? v + at : nullptr, per_head};
   }
 };
 

@@ -3,10 +3,12 @@
 #include "cpu/float_codes_tile.h"
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
+#include "cpu/quantized_chunks.h"
 #include "cpu/quantized_matrix_tile.h"
 #include "cpu/quantized_rows.h"
 #include "cpu/rotation.h"
 #include "cpu/rounded_rows.h"
+#include "cpu/vector_tile.h"
 #include "cpu/whole_row_blocks.h"
 #include "include/kernels.h"
 #include "runtime/matrix_rows.h"
@@ -31,7 +33,8 @@ RunQuantizedTile tile_of_rows(int64_t wanted) {
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
 constexpr bool has_packed_tiles = F32::lanes >= 8;
 int64_t max_packed_tiles(const QuantizedWeights& weights) {
-  if (weights.has_vectors()) return 0;
+  if (weights.is_rotated()) return 0;
+  if (weights.has_vectors()) return has_vector_tiles ? 1 : 0;
   const bool one_plane = 8 % weights.bits == 0;
   return has_packed_tiles ? packed_tiles_of_planes[one_plane ? 0 : 1] : 0;
 }
@@ -42,6 +45,7 @@ struct TileKind {
   bool has_book, is_small_book;
   ScalePlace scales;
   bool packed;  // codes, as they lie in a panel
+  VectorForm vectors;
 };
 
 constexpr int32_t wide_book_zero = 128;
@@ -138,12 +142,25 @@ RunQuantizedTile tile_of_scales_in_place(const TileKind& kind, int64_t rows) {
 #endif
 }
 
+RunQuantizedTile tile_of_vectors(const TileKind& kind, int64_t rows) {
+  RunQuantizedTile run = nullptr;
+  if constexpr (has_vector_tiles)
+    with_form(kind.vectors, [&](auto constant) {
+      constexpr VectorForm form = decltype(constant)::form;
+      constexpr bool halves = vector_layout(form).group_size < record_inputs;
+      constexpr Grouping grouping = halves ? Grouping::halves : Grouping::records;
+      run = tile_of_rows<VectorCodes<form>, grouping, DirectScales<float>>(rows);
+    });
+  return run;
+}
+
 template <Grouping grouping>
 RunQuantizedTile tile_of_kind(const TileKind& kind, int64_t rows) {
   return kind.packed ? tile_of_packed<grouping>(kind, rows) : tile_of_bytes<grouping>(kind, rows);
 }
 
 RunQuantizedTile quantized_tile_of(Grouping grouping, const TileKind& kind, int64_t rows) {
+  if (kind.packed && kind.vectors != VectorForm::none) return tile_of_vectors(kind, rows);
   if (kind.scales != ScalePlace::unpacked) return tile_of_scales_in_place(kind, rows);
   switch (grouping) {
     case Grouping::halves:
@@ -176,10 +193,10 @@ class IntegerBlocks {
     const Tiles& tiles = activations.tiles();
     least_rows_ = tiles.num_rows / tiles.count;
     for (int more = 0; more < 2; ++more)
-      run_[more] = quantized_tile_of(
-          grouping_of(weights),
-          {weights.bits, weights.has_book, is_small_book(weights), scales_, packed_},
-          least_rows_ + more);
+      run_[more] = quantized_tile_of(grouping_of(weights),
+                                     {weights.bits, weights.has_book, is_small_book(weights),
+                                      scales_, packed_, weights.vectors},
+                                     least_rows_ + more);
   }
 
   static Format format(const QuantizedWeights& weights) {
@@ -193,6 +210,8 @@ class IntegerBlocks {
     QuantizedTile tile{};
     tile.codes = packed_ ? packed_codes(span) : unpacked_codes(span);
     tile.book = book_;
+    tile.vectors = weights_.vector_table;
+    tile.zero = weights_.zero;
     tile.groups = span.records;
     tile.joined = activations_.format().groups_together;
     tile.first = place.index == 0;
@@ -222,7 +241,7 @@ class IntegerBlocks {
 
   void take_scales(const RecordSpan& span, QuantizedTile& tile) {
     if (scales_ == ScalePlace::unpacked) {
-      unpacked_.read_all_scales(weights_, span, tile);
+      unpacked_.read_all_scales(weights_, map_, span, tile);
       return;
     }
     if (scales_ == ScalePlace::two_levels) unpacked_.read_super_scales(weights_, map_, span, tile);
@@ -241,7 +260,7 @@ class IntegerBlocks {
   const uint8_t* unpacked_codes(const RecordSpan& span) {
     if (weights_.holds_bytes()) return packed_codes(span);
     uint8_t* const codes = unpacked_.codes;
-    read_codes(weights_, span, codes);
+    read_codes(weights_, map_, span, codes);
     if (weights_.has_book)
       for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes + i * record_codes);
     return codes;
@@ -323,16 +342,6 @@ class FloatBlocks {
   float *values_, *scales_;
   uint8_t* codes_;
 };
-
-// How many panels make a chunk: a 64th of the weights, so that threads end together, but not so few
-// bytes that the wait for the first of them counts. All panels when the work is small, because
-// waking another thread costs some microseconds.
-int64_t panels_of_chunk(const QuantizedWeights& weights, int64_t rows) {
-  if (weights.bytes() * (1 + rows / 4) < (1 << 19)) return weights.num_panels();
-  const int64_t bytes =
-      larger<int64_t>(64 << 10, smaller<int64_t>(256 << 10, weights.bytes() / 64));
-  return larger<int64_t>(rows > 32 ? 4 : 1, bytes / weights.panel_bytes());
-}
 
 // Goes through the blocks of some panels. Few rows read weights in the order of memory; many find
 // each block of theirs in the cache for several panels.
@@ -428,9 +437,11 @@ void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t n
     const int64_t rows = (pass + 1) * num_rows / passes - row;
     const float* inputs = x + row * weights.given_inputs();
     float* const results = out + row * out_stride;
-    if (weights.is_rotated()) {
+    if (weights.has_tables()) {
+      QUIRE_BASE_ISA::linear_row_tables(weights, inputs, rows, results, out_stride);
+    } else if (weights.is_rotated()) {
       multiply_rotated(weights, inputs, rows, results, out_stride);
-    } else if (weights.activations.rounds()) {
+    } else if (weights.activations.rounds_rows()) {
       const RoundedRows rounded(weights, inputs, rows);
       multiply_rows(weights, {inputs, rows, &rounded}, results, out_stride);
     } else {

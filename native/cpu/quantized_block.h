@@ -177,25 +177,25 @@ class GroupWalk {
 };
 
 // The scales of vectors, as read_scales has them.
-inline void read_odd_scales(const QuantizedWeights& weights, const RecordSpan& span, float factor,
-                            float* out) {
+template <VectorForm form>
+inline void read_odd_scales(const QuantizedWeights& weights, const PanelMap& map,
+                            const RecordSpan& span, float factor, float* out) {
   constexpr int64_t panel = QuantizedWeights::panel_width;
-  const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
-  const PanelMap map(weights);
+  constexpr int halves = vector_layout(form).group_size < QuantizedWeights::record_inputs ? 2 : 1;
   const F32 factors = set1(factor * weights.vector_step);
   const auto bytes_at = [&](int64_t at) {
     return reinterpret_cast<const uint8_t*>(span.panel + at);
   };
   alignas(64) float supers[panel];
-  int8_t line[panel];
+  alignas(64) int8_t line[panel];
   for (int64_t i = span.first; i < span.first + span.records; ++i) {
     const int64_t unit = map.unit_begin(i), number = map.number(i);
     if (i == span.first || number == 0)
       read_line(reinterpret_cast<const F16*>(span.panel + unit + map.supers_begin), factors,
                 supers);
     for (int half = 0; half < halves; ++half, out += panel) {
-      read_odd_line(weights, bytes_at(unit), bytes_at(map.codes_of(i)), static_cast<int>(number),
-                    half, line);
+      read_odd_line<form>(bytes_at(unit), bytes_at(map.codes_of(i)), static_cast<int>(number), half,
+                          line);
       for (int64_t n = 0; n < panel; n += F32::lanes)
         store(out + n, load(line + n) * load(supers + n));
     }
@@ -208,7 +208,10 @@ enum class ScaleKind { scale, offset };
 // whole records.
 inline void read_scales(const QuantizedWeights& weights, const PanelMap& map,
                         const RecordSpan& span, ScaleKind kind, float factor, float* out) {
-  if (weights.scale_form == ScaleForm::odd) return read_odd_scales(weights, span, factor, out);
+  if (weights.scale_form == ScaleForm::odd)
+    return with_form(weights.vectors, [&](auto constant) {
+      read_odd_scales<decltype(constant)::form>(weights, map, span, factor, out);
+    });
   constexpr int64_t panel = QuantizedWeights::panel_width;
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   const bool scales = kind == ScaleKind::scale;
@@ -271,18 +274,19 @@ inline void read_corrections(const QuantizedWeights& weights, const RecordSpan& 
 }
 
 // Codes of a span, a byte each, as stored (before `zero` and the book).
-inline void read_codes(const QuantizedWeights& weights, const RecordSpan& span, uint8_t* out) {
-  const PanelMap map(weights);
-  for (int64_t i = 0; i < span.records; ++i, out += record_codes) {
-    const auto* record =
-        reinterpret_cast<const uint8_t*>(span.panel + map.codes_of(span.first + i));
-    if (weights.vectors == VectorForm::e8p)
-      unpack_lattice(weights, record, out);
-    else if (weights.has_vectors())
-      unpack_vectors(weights, record, out);
-    else
-      unpack_record(weights.bits, record, out);
+inline void read_codes(const QuantizedWeights& weights, const PanelMap& map, const RecordSpan& span,
+                       uint8_t* out) {
+  const auto record_at = [&](int64_t i) {
+    return reinterpret_cast<const uint8_t*>(span.panel + map.codes_of(span.first + i));
+  };
+  if (weights.vectors == VectorForm::e8p) {
+    for (int64_t i = 0; i < span.records; ++i)
+      unpack_lattice(weights, record_at(i), out + i * record_codes);
+    return;
   }
+  if (weights.has_vectors()) return unpack_vectors(weights, span.records, record_at, out);
+  for (int64_t i = 0; i < span.records; ++i)
+    unpack_record(weights.bits, record_at(i), out + i * record_codes);
 }
 
 // Scales of a span, and the lines that go with them: offsets or zeros.
@@ -320,7 +324,7 @@ inline void dequantize(const QuantizedWeights& weights, const RecordSpan& span, 
                        float* scales, float* out) {
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
   float* offsets = scales + span.records * halves * QuantizedWeights::panel_width;
-  read_codes(weights, span, codes);
+  read_codes(weights, PanelMap(weights), span, codes);
   const SpanLines lines(weights, span, scales, offsets);
   const auto write = [&](const auto& values_of) {
     write_values(span, halves, codes, values_of, out);
@@ -363,7 +367,7 @@ inline void dequantize_row(const QuantizedWeights& weights, const RecordSpan& sp
   constexpr int64_t panel = QuantizedWeights::panel_width;
   alignas(64) float scales[2 * panel], offsets[2 * panel];
   const int halves = weights.group_size < QuantizedWeights::record_inputs ? 2 : 1;
-  read_codes(weights, span, codes);
+  read_codes(weights, PanelMap(weights), span, codes);
   const SpanLines lines(weights, span, scales, offsets);
   for (int64_t k = 0; k < QuantizedWeights::record_inputs; ++k) {
     const int code = codes[k / 4 * 4 * panel + 4 * output + k % 4];

@@ -5,13 +5,15 @@
 
 namespace quire::QUIRE_ISA {
 
+constexpr int lattice_octets = 4 * vector_line;  // eights of inputs that share a signs byte
+
 // Signs of the octets of a record, and all ones where 1 is subtracted from their codes.
 struct LatticeSigns {
-  uint8_t negative[record_octets];
-  uint8_t subtracted[record_octets];
+  uint8_t negative[lattice_octets];
+  uint8_t subtracted[lattice_octets];
 
   explicit LatticeSigns(const uint8_t* __restrict signs) {
-    for (int i = 0; i < record_octets; ++i) {
+    for (int i = 0; i < lattice_octets; ++i) {
       auto odd = static_cast<uint8_t>(signs[i] ^ signs[i] >> 4);
       odd = static_cast<uint8_t>(odd ^ odd >> 2);
       odd = static_cast<uint8_t>((odd ^ odd >> 1) & 1);
@@ -26,9 +28,9 @@ inline void unpack_lattice(const QuantizedWeights& weights, const uint8_t* recor
                            uint8_t* __restrict codes) {
   constexpr VectorLayout layout = vector_layout(VectorForm::e8p);
   const LatticeSigns signs(record + layout.signs_begin() * vector_line);
-  alignas(64) uint8_t found[8 * record_octets];
-  for (int i = 0; i < record_octets; ++i)
-    std::memcpy(found + 8 * i, weights.vector_table + 8 * record[i], 8);
+  alignas(64) uint8_t found[8 * lattice_octets];
+  for (int i = 0; i < lattice_octets; ++i)
+    std::memcpy(found + 8 * i, weights.lattice_table + 8 * record[i], 8);
 #if defined(QUIRE_VECTORS)
   constexpr int outputs = register_bytes / 8;  // of a register
   const Bytes twice = set1_byte(2 * weights.zero), one = set1_byte(1), minus_one = set1_byte(255);
@@ -45,7 +47,7 @@ inline void unpack_lattice(const QuantizedWeights& weights, const uint8_t* recor
       store_words(made(at), made(at + outputs), even, even + word_bytes);
     }
 #else
-  for (int at = 0; at < record_octets; ++at)
+  for (int at = 0; at < lattice_octets; ++at)
     for (int i = 0; i < 8; ++i) {
       const int code = found[8 * at + i];
       const int other = signs.negative[at] >> i & 1 ? 2 * weights.zero - code : code;

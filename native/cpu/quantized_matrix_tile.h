@@ -76,7 +76,7 @@ inline void add_part(const QuantizedTile& tile, const int32_t (&dots)[tile_rows]
 #pragma GCC unroll 16
   for (int m = 0; m < rows; ++m) {
     const I32 dot{load_bytes(reinterpret_cast<const uint8_t*>(dots[m]))};
-    sums[m] = fma(to_float(dot), scale * set1(a[m].scale), sums[m]);
+    sums[m] = fma(to_float(dot), scale * set1(a[m].scale[half]), sums[m]);
   }
   if (!tile.offsets_begin) return;
   const F32 offset = load(scales + tile.offsets_begin / static_cast<int64_t>(sizeof(float)));
@@ -142,7 +142,7 @@ class MatrixBlocks {
     tile.groups = span.records;
     tile.joined = activations_.format().groups_together;
     tile.first = place.index == 0;
-    unpacked_.read_all_scales(weights_, span, tile);
+    unpacked_.read_all_scales(weights_, map_, span, tile);
     run_tiles(tile, activations_, place, map_, sums, [&](int64_t rows) {
       return halves_ ? matrix_tile_of<2>(rows) : matrix_tile_of<1>(rows);
     });
@@ -151,7 +151,7 @@ class MatrixBlocks {
  private:
   void read_signed_codes(const RecordSpan& span) {
     uint8_t* const codes = unpacked_.codes;
-    read_codes(weights_, span, codes);
+    read_codes(weights_, map_, span, codes);
     if (weights_.has_book) {
       for (int64_t i = 0; i < span.records; ++i)
         look_up_codes(reinterpret_cast<const uint8_t*>(weights_.book_codes),

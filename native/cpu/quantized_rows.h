@@ -22,10 +22,10 @@ struct UnpackedBlock {
   }
 
   // Give the tile the span's scales, and its offsets where there are any.
-  void read_all_scales(const QuantizedWeights& weights, const RecordSpan& span,
+  void read_all_scales(const QuantizedWeights& weights, const PanelMap& map, const RecordSpan& span,
                        QuantizedTile& tile) const {
     const float step = weights.has_book ? weights.book_step : 1.0f;
-    read_scales(weights, span, ScaleKind::scale, step, scales);
+    read_scales(weights, map, span, ScaleKind::scale, step, scales);
     tile.lines = reinterpret_cast<const char*>(scales);
     if (!weights.has_corrections()) return;
     read_corrections(weights, span, scales, offsets);

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "cpu/quantized_codes.h"
+#include "cpu/small_float_inputs.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -21,10 +22,10 @@ namespace quire::QUIRE_ISA {
 // half's fields stand for all; of records that are joined, those of the first.
 struct ActivationGroup {
   int8_t codes[32];
-  float scale;
+  float scale[2];
   int32_t start[2];  // minus the zero of the weights' codes times the sum of these
   float sum[2];      // scale times the sum of codes
-  int32_t unused[3];
+  int32_t unused[2];
 };
 static_assert(sizeof(ActivationGroup) == 64, "a line of Activations");
 
@@ -45,16 +46,19 @@ struct QuantizedFormat {
 
   int32_t zero;
   bool halves;
-  bool rounded;             // inputs are codes already
+  bool rounded;  // inputs are codes already
+  ActivationScheme scheme;
   int64_t groups_together;  // records that are joined
 
   QuantizedFormat(const QuantizedWeights& weights, int32_t zero)
       : zero(zero),
         halves(grouping_of(weights) == Grouping::halves),
-        rounded(weights.activations.rounds()),
+        rounded(weights.activations.rounds_rows()),
+        scheme(weights.activations),
         groups_together(weights.activation_inputs() / QuantizedWeights::record_inputs) {}
 
   void fill(const float* x, int64_t n, const Lines<Word>& lines) const {
+    if (scheme.codes == ActivationCodes::e2m1) return fill_e2m1(x, n, *lines.first);
     alignas(64) float values[QuantizedWeights::max_activation_inputs];
     const F32 nothing = quire::QUIRE_ISA::zero(), infinity = set1(__builtin_inff());
     const F32 one = set1(1.0f);
@@ -70,17 +74,52 @@ struct QuantizedFormat {
     const bool silent = most < 1e-30f;  // 127 / most would be infinite
     const F32 inverse = set1(rounded ? 1.0f : silent ? 0.0f : 127.0f / most);
     ActivationGroup group{};
-    group.scale = rounded ? 1.0f : silent ? 0.0f : most / 127.0f;
-    if (bits(less(bad, one)) != all_lanes) group.scale += sum(bad);
+    float scale = rounded ? 1.0f : silent ? 0.0f : most / 127.0f;
+    if (bits(less(bad, one)) != all_lanes) scale += sum(bad);
+    group.scale[0] = group.scale[1] = scale;
     float sums[2] = {};
     for (int64_t i = lines.count - 1; i >= 0; --i) {  // the first has the sums of all in the end
       add_codes(values + 32 * i, inverse, group.codes, sums);
       for (int half = 0; half < 2; ++half) {
         group.start[half] = -zero * static_cast<int32_t>(sums[half]);
-        group.sum[half] = group.scale * sums[half];
+        group.sum[half] = scale * sums[half];
       }
       std::memcpy(lines.first + i * lines.stride, &group, sizeof(group));
     }
+  }
+
+  // A record of E2M1: halves have factors of their own where the weights' have.
+  void fill_e2m1(const float* x, int64_t n, Word& line) const {
+    alignas(64) float values[32];
+    const F32 nothing = quire::QUIRE_ISA::zero(), infinity = set1(__builtin_inff());
+    F32 highest[2] = {nothing, nothing}, bad = nothing;
+    for (int64_t i = 0; i < 32; i += F32::lanes) {
+      const F32 part = n > i ? load_tail(x + i, n - i) : nothing;
+      bad = bad + part * nothing;
+      const F32 finite = select(less(abs(part), infinity), part, nothing);
+      highest[i / 16] = max(abs(finite), highest[i / 16]);
+      store(values + i, finite);
+    }
+    float most[2] = {max(highest[0]), max(highest[1])};
+    if (!halves) most[0] = most[1] = larger(most[0], most[1]);
+    ActivationGroup group{};
+    float sums[2] = {};
+    for (int half = 0; half < 2; ++half) {
+      const float factor = e2m1_factor(scheme, most[half]);
+      group.scale[half] = factor * 0.5f + sum(bad);
+      for (int64_t i = 16 * half; i < 16 * half + 16; i += F32::lanes) {
+        const F32 part = load(values + i) / set1(factor == 0.0f ? 1.0f : factor);
+        const F32 codes = factor == 0.0f ? nothing : doubled_e2m1(part);
+        sums[half] += sum(codes);
+        store(group.codes + i, codes);
+      }
+    }
+    if (!halves) sums[0] += sums[1];
+    for (int half = 0; half < 2; ++half) {
+      group.start[half] = -zero * static_cast<int32_t>(sums[half]);
+      group.sum[half] = group.scale[half] * sums[half];
+    }
+    std::memcpy(&line, &group, sizeof(group));
   }
 
  private:
@@ -120,6 +159,8 @@ struct QuantizedTile {
   const ActivationGroup* activations;  // [group][row]
   const uint8_t* codes;                // of the first record, as the tile's Codes take them
   const uint8_t* book;                 // what BookCodes look up, or null
+  const VectorTable* vectors;          // what VectorCodes look up, or null
+  int32_t zero;                        // of their codes
   // Scales of the first record as Scales take them, [half][32 outputs], and how many bytes further
   // its offsets are; 0 where there are none.
   const char* lines;
@@ -220,13 +261,14 @@ struct AskingCodes {
 };
 
 // How a tile takes its codes and asks for those ahead: all of a group's at once, or word by word.
+// begin_group(tile, record) comes before each record.
 template <class Codes>
 struct CodeReader {
   Codes codes;
   const char* ahead;
   CodeReader(const QuantizedTile& tile, bool asks)
       : codes(CodesOf<Codes>::of(tile)), ahead(asks ? tile.ahead : nullptr) {}
-  void begin_group(const QuantizedTile& tile) {
+  void begin_group(const QuantizedTile& tile, const uint8_t*) {
     if (!ahead) return;
     for (int64_t i = 0; i < tile.ahead_bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
     ahead += tile.ahead_bytes;
@@ -238,7 +280,7 @@ struct CodeReader<AskingCodes<Codes>> {
   AskingCodes<Codes> codes;
   CodeReader(const QuantizedTile& tile, bool)
       : codes{CodesOf<Codes>::of(tile), tile.ahead, tile.ahead_bytes / 8} {}
-  void begin_group(const QuantizedTile&) {}
+  void begin_group(const QuantizedTile&, const uint8_t*) {}
   void end_group(const QuantizedTile& tile) {
     codes.ahead += tile.ahead_bytes;
     __builtin_prefetch(codes.ahead - 1, 0, asked_cache);  // bytes that words leave over
@@ -274,7 +316,7 @@ void run_quantized_tile(const QuantizedTile& tile) {
     };
     int64_t records = 1;
     for (int64_t group = 0; group < tile.groups; group += records) {
-      reader.begin_group(tile);
+      reader.begin_group(tile, record.codes);
       if constexpr (joins) records = smaller(tile.joined, tile.groups - group);
 #pragma GCC unroll 2
       for (int half = 0; half < halves; ++half) {
@@ -288,7 +330,7 @@ void run_quantized_tile(const QuantizedTile& tile) {
                                                dots);
         for (int64_t i = 1; joins && i < records; ++i) {  // their lines are all the same
           end_record();
-          reader.begin_group(tile);
+          reader.begin_group(tile, record.codes);
           dot_words<Codes, rows, vectors, words>(reader.codes, record.codes, 0, part / F32::lanes,
                                                  inputs, sizeof(*a), dots);
         }
@@ -300,7 +342,7 @@ void run_quantized_tile(const QuantizedTile& tile) {
           const F32 scale = record.scales.scale(at, super_at);
 #pragma GCC unroll 16
           for (int m = 0; m < rows; ++m)
-            sums[m][v] = fma(to_float(dots[m][v]), scale * set1(a[m].scale), sums[m][v]);
+            sums[m][v] = fma(to_float(dots[m][v]), scale * set1(a[m].scale[half]), sums[m][v]);
           if (!tile.offsets_begin) continue;
           const F32 offset = record.scales.offset(at, super_at);
 #pragma GCC unroll 16

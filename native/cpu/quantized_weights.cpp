@@ -100,6 +100,35 @@ void pack_scales(const QuantizedWeights& weights, const QuantizedRows& rows, cha
     lines(super, weights.super_offsets_begin()).copy<F16>(at(rows.super_offsets, supers * 2));
 }
 
+// Codes and tables of rows begin .. end - 1 of a panel.
+void pack_row_tables(const QuantizedWeights& weights, const QuantizedRows& rows, char* panel,
+                     int64_t begin, int64_t end) {
+  const RowCodeLayout layout{weights.bits};
+  constexpr int64_t part_outputs = RowCodeLayout::part_outputs;
+  const int64_t records = weights.num_records();
+  const int64_t table_bytes = weights.tables_bytes() / panel_width;
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t place = row % panel_width, from = row - rows.first_row;
+    const uint8_t* codes = rows.codes + from * weights.in_features;
+    auto* to = reinterpret_cast<uint8_t*>(panel) +
+               place / part_outputs * records * layout.step_bytes() +
+               place % part_outputs * layout.output_bytes();
+    for (int64_t record = 0; record < records; ++record) {
+      for (int64_t word = 0; word < 4; ++word) {
+        uint32_t bits = 0;
+        for (int64_t i = record_inputs / 4 - 1; i >= 0; --i)
+          bits = bits << layout.bits | codes[4 * i + word];
+        std::memcpy(to + word * layout.bits, &bits, static_cast<size_t>(layout.bits));
+      }
+      codes += record_inputs;
+      to += layout.step_bytes();
+    }
+    std::memcpy(panel + weights.tables_begin() + place * table_bytes,
+                static_cast<const char*>(rows.scales) + from * table_bytes,
+                static_cast<size_t>(table_bytes));
+  }
+}
+
 }  // namespace
 
 void pack_quantized(const QuantizedWeights& weights, const QuantizedRows& rows) {
@@ -110,6 +139,7 @@ void pack_quantized(const QuantizedWeights& weights, const QuantizedRows& rows) 
     char* panel = weights.data + number * weights.panel_bytes();
     const int64_t begin = larger(number * panel_width, rows.first_row);
     const int64_t end = smaller((number + 1) * panel_width, rows.first_row + rows.num_rows);
+    if (weights.has_tables()) return pack_row_tables(weights, rows, panel, begin, end);
     pack_codes(weights, rows, panel, begin, end);
     pack_scales(weights, rows, panel, begin, end);
   });
@@ -117,6 +147,7 @@ void pack_quantized(const QuantizedWeights& weights, const QuantizedRows& rows) 
 
 void lookup_quantized(const QuantizedWeights& weights, const int32_t* ids, int64_t num_ids,
                       float* out) {
+  if (weights.has_tables()) return lookup_row_tables(weights, ids, num_ids, out);
   constexpr int64_t rows_per_chunk = 4;
   parallel_for(ceil_div(num_ids, rows_per_chunk), [&](int64_t chunk) {
     alignas(64) uint8_t codes[record_codes];

@@ -1,6 +1,7 @@
 // Before attention: normalise and rotate queries and keys, store keys and values in the cache.
 #include <math.h>
 
+#include "cpu/cache_int4.h"
 #include "include/kernels.h"
 #include "runtime/thread_pool.h"
 #include "simd/vec.h"
@@ -73,16 +74,7 @@ BF16 scale_of(const float* x, int64_t n) {
     poison = fma(v, zero(), poison);
   }
   const float scale = max(highest) / 127.0f + sum(poison);
-  uint32_t bits;
-  memcpy(&bits, &scale, sizeof(bits));
-  return {static_cast<uint16_t>(scale == scale ? (bits + 0xffff) >> 16 : 0x7fc0)};
-}
-
-float divisor_of(BF16 scale) {
-  const uint32_t bits = static_cast<uint32_t>(scale.bits) << 16;
-  float x;
-  memcpy(&x, &bits, sizeof(x));
-  return x == 0.0f ? 1.0f : x;
+  return scale == scale ? away_from_zero(scale) : BF16{0x7fc0};
 }
 
 template <class T>
@@ -103,6 +95,34 @@ void store_slot(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slo
   store_head(entry, divisor_of(k_scale), divisor_of(v_scale), k, v);
 }
 
+// The same in 4 bits: two codes a byte, a scale and a minimum for each group.
+void store_slot_int4(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slot,
+                     int64_t head, const float* key, const float* value) {
+  constexpr int64_t half = int4_group / 2;
+  const int64_t size = blocks.block_size, pairs = layer.head_dim / 2;
+  const int64_t block = slot / size, offset = slot % size;
+  const int64_t k_head = block * blocks.stride + head, v_head = k_head + layer.num_kv_heads;
+  Int4Pair* k = static_cast<Int4Pair*>(blocks.data) + k_head * pairs * size + offset;
+  Int4Pair* v = static_cast<Int4Pair*>(blocks.data) + v_head * pairs * size + offset * pairs;
+  BF16* k_scales = blocks.scales + k_head * blocks.scales_per_head * size + offset;
+  BF16* v_scales = blocks.scales + v_head * blocks.scales_per_head * size + offset;
+  const auto pair = [](int8_t first, int8_t second) {
+    return Int4Pair{static_cast<uint8_t>(first | second << 4)};
+  };
+  for (int64_t group = 0; group < layer.head_dim / int4_group; ++group) {
+    int8_t codes[int4_group];
+    const Int4Scales of_key = encode_group(key + group * int4_group, codes);
+    k_scales[2 * group * size] = of_key.scale;
+    k_scales[(2 * group + 1) * size] = of_key.minimum;
+    for (int64_t i = 0; i < half; ++i)
+      k[(group * half + i) * size] = pair(codes[2 * i], codes[2 * i + 1]);
+    const Int4Scales of_value = encode_group(value + group * int4_group, codes);
+    v_scales[2 * group * size] = of_value.scale;
+    v_scales[(2 * group + 1) * size] = of_value.minimum;
+    for (int64_t i = 0; i < half; ++i) v[group * half + i] = pair(codes[i], codes[i + half]);
+  }
+}
+
 void store_any(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slot, int64_t head,
                const float* key, const float* value) {
   switch (blocks.type) {
@@ -116,6 +136,8 @@ void store_any(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slot
       return store_slot<E4M3>(layer, blocks, slot, head, key, value);
     case KVType::int8:
       return store_slot<int8_t>(layer, blocks, slot, head, key, value);
+    case KVType::int4:
+      return store_slot_int4(layer, blocks, slot, head, key, value);
   }
 }
 
@@ -126,6 +148,7 @@ void rope_and_cache(const AttentionLayer& layer, const KVBlocks& blocks,
   const int64_t heads = layer.num_heads + layer.num_kv_heads;
   const int64_t row_elements = (heads + layer.num_kv_heads) * layer.head_dim;
   const int64_t step = larger<int64_t>(1, chunk_elements / row_elements);
+  const bool spreads = blocks.type == KVType::int4;
   parallel_for(ceil_div(batch.num_tokens, step), [&](int64_t chunk) {
     const int64_t end = smaller(batch.num_tokens, (chunk + 1) * step);
     for (int64_t token = chunk * step; token < end; ++token) {
@@ -135,6 +158,7 @@ void rope_and_cache(const AttentionLayer& layer, const KVBlocks& blocks,
         const float* weight = head < layer.num_heads ? layer.q_norm : layer.k_norm;
         if (weight) normalize(x, weight, layer.head_dim, layer.norm_eps);
         if (layer.cosines) rotate_head(layer, batch, token, x);
+        if (spreads) rotate_by_hadamard(x, layer.head_dim);
       }
       const int64_t slot = batch.slot_mapping[token];
       if (slot < 0) continue;

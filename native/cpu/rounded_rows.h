@@ -10,6 +10,7 @@
 #pragma once
 
 #include "cpu/quantized_block.h"
+#include "cpu/small_float_inputs.h"
 #include "runtime/memory.h"
 #include "runtime/thread_pool.h"
 
@@ -52,7 +53,6 @@ class RoundedRows {
  private:
   static constexpr int64_t panel_width = QuantizedWeights::panel_width;
   static constexpr int64_t values_worth_a_thread = 16 << 10;
-  static constexpr float smallest = 1e-30f;
 
   struct Row {
     float factor;  // NaN where an input is infinite or NaN
@@ -116,7 +116,7 @@ class RoundedRows {
 
   void find_factor(const Extremes& found, Row& row) const {
     const float most = found.most();
-    if (most < smallest) {
+    if (most < smallest_input) {
       row.factor = 0.0f;
       row.zero = 0;
     } else if (scheme().has_zeros) {
@@ -147,7 +147,9 @@ class RoundedRows {
       const Extremes found = extremes(x, n);
       bad += found.bad;
       factor = scheme().scale;
-      if (factor == 0.0f && found.most() >= smallest) factor = found.most() / e4m3_highest;
+      if (factor == 0.0f && found.most() >= smallest_input)
+        factor = scheme().has_power_factors ? power_factor(found.most(), 8)
+                                            : found.most() / e4m3_highest;
       round_group(x, n, factor, codes_ + row * width_ + begin);
     }
     rows_[row] = {(scheme().group_size ? 1.0f : factor) + bad, 0, 0, 0};

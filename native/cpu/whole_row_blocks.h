@@ -45,7 +45,7 @@ void run_whole_row_tile(const QuantizedTile& tile) {
     const uint8_t* codes = tile.codes;
     CodeReader<Codes> reader(tile, part == 0);
     for (int64_t i = 0; i < tile.groups; ++i) {
-      reader.begin_group(tile);
+      reader.begin_group(tile, codes);
       dot_words<Codes, rows, vectors, 8>(reader.codes, codes, 0, part / F32::lanes, inputs,
                                          sizeof(ActivationGroup), dots);
       reader.end_group(tile);

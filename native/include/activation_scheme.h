@@ -11,18 +11,22 @@ enum class ActivationCodes : int32_t {
   int8 = 1,      // bytes
   outliers = 2,  // bytes, and floats from a threshold on
   e4m3 = 3,
+  e2m1 = 4,  // with weights of E2M1: as bytes, twice the number
 };
 
 // Inputs are rounded row by row: factor * (code - zero).
 struct ActivationScheme {
   ActivationCodes codes;
-  int64_t group_size;  // inputs that share a factor, a multiple of 32; 0 for a row
-  float scale;         // the factor of all rows, or 0 for each row's own
-  int32_t zero;        // with it
+  int64_t group_size;  // inputs that share a factor: 16, or a multiple of 32; 0 for a row
+  // The factor of all rows, or 0 for each row's own. Of E2M1: what groups' factors are over.
+  float scale;
+  int32_t zero;  // with it
   bool has_zeros;
   float threshold;
+  bool has_power_factors;  // of groups
 
-  bool rounds() const { return codes != ActivationCodes::own; }
+  // Whether rows are rounded before a product, which then takes codes.
+  bool rounds_rows() const { return is_bytes() || codes == ActivationCodes::e4m3; }
   bool is_bytes() const {
     return codes == ActivationCodes::int8 || codes == ActivationCodes::outliers;
   }

@@ -4,6 +4,10 @@
 //
 // A block of one layer holds K as (K, H, block_size), then V as (K, block_size, H): scores read a
 // row of positions for each element of the head, sums read a row of elements for each position.
+//
+// In 4 bits it is K as (K, H / 2, block_size) and V as (K, block_size, H / 2) of Int4Pair: a pair
+// are elements 2 i and 2 i + 1 of K, and of V i and i + 16 of a group of 32. Both are of one token,
+// so that a slot's bytes are its own.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +30,14 @@ struct AttentionLayer {
 
 struct KVBlocks {
   void* data;  // K of block 0, head 0
-  // Of int8 only, else null: what the codes of a token's head are multiplied by, per block (2, K,
-  // block_size), first those of keys, then those of values.
+  // Per block (2, K, scales_per_head, block_size), first those of keys, then those of values; null
+  // for floats. int8: what the codes of a token's head are multiplied by. int4: of each group of
+  // elements that, and what is added then.
   BF16* scales;
   KVType type;
   int64_t block_size;
-  int64_t stride;  // heads of K and of V from one block to the next: 2 K of each layer
+  int64_t stride;           // heads of K and of V from one block to the next: 2 K of each layer
+  int64_t scales_per_head;  // 0, 1, or two for each group
 };
 
 // The step. Queries of a request may belong to a tree of tokens: from one position on each of them

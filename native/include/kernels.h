@@ -11,6 +11,7 @@
 #include "include/quantized.h"
 #include "include/sampling.h"
 #include "include/types.h"
+#include "include/vector_search.h"
 
 namespace quire {
 

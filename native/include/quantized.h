@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "include/activation_scheme.h"
+#include "include/row_tables.h"
 #include "include/types.h"
 #include "include/vectors.h"
 
@@ -18,6 +19,7 @@ enum class ScaleForm : int32_t {
   e8m0 = 4,     // a power of two for each group, 2 ** (byte - 127)
   nested = 5,   // a byte for each group, as NestedScales has it
   odd = 6,      // of vectors: 2 s + 1 of a few bits s, times a float16 for each 256 inputs
+  table = 7,    // none: codes are looked up in a table of their row (include/row_tables.h)
 };
 
 // Where the code of the value 0 comes from: one for all groups, or a number for each.
@@ -67,6 +69,11 @@ struct Rotation {
 // weight[n][k] = scale[n][k / group_size] * (code[n][k] - zero) + offset[n][k / group_size], or
 // scale * book[code] with a code book of 16 values, or scale * code where codes are E4M3.
 // Codes of vectors (include/vectors.h) are looked up in a table first.
+// With tables of rows weight[n][k] = table[n][code[n][k]], and what outliers add. A panel is then
+//
+//   codes   [8 outputs of 32][input / 32][8 outputs] of include/row_tables.h
+//   tables  [32 outputs][2 ** bits] of scale_dtype
+//
 // With an input order, column k of all that is stored stands for input input_order[k].
 //
 // Panels of 32 outputs, each contiguous, padded to whole panels and to a multiple of 32 inputs. A
@@ -113,14 +120,17 @@ struct QuantizedWeights {
   int8_t book_codes[16];  // the book in steps of book_step, for quantized activations
   float book_step;
   VectorForm vectors;
-  const uint8_t* vector_table;  // [index][inputs] codes; of iq1 those to which 1 was added
-  float vector_step;            // what odd scales are times, too
+  const uint8_t* lattice_table;     // [256][8] codes of E8P, before their signs
+  const VectorTable* vector_table;  // of iq1 with codes to which 1 was added
+  float vector_step;                // what odd scales are times, too
   char* data;
   const float* bias;  // (out_features,) or null
-  // After the panels: the runs and the table of nested scales, if they are; and (in_features,) or
-  // null; and what rotates, if anything does.
+  // After the panels: the runs and the table of nested scales, if they are; (in_features,) or null;
+  // and outliers, or what rotates, if there are any.
   NestedScales nested;
   const int32_t* input_order;
+  Outliers outliers;  // (num_outliers,)
+  int64_t num_outliers;
   Rotation rotation;
 
   // Inputs whose activations share a scale when they are rounded to 8 bits: 32, or as many as
@@ -158,6 +168,12 @@ struct QuantizedWeights {
   bool has_vectors() const { return vectors != VectorForm::none; }
   // Whether codes lie there as the bytes that they are.
   bool holds_bytes() const { return bits == 8 && !has_vectors(); }
+
+  bool has_tables() const { return scale_form == ScaleForm::table; }
+  int64_t tables_begin() const { return num_records() * record_bytes(); }
+  int64_t tables_bytes() const {
+    return has_tables() ? scale_line_bytes() * RowCodeLayout{bits}.values() : 0;
+  }
 
   int64_t num_records() const { return (in_features + record_inputs - 1) / record_inputs; }
   int64_t padded_inputs() const { return num_records() * record_inputs; }
@@ -203,6 +219,7 @@ struct QuantizedWeights {
   }
   int64_t header_bytes() const { return has_header() ? panel_width * 4 : 0; }
   int64_t panel_bytes() const {
+    if (has_tables()) return tables_begin() + tables_bytes();
     return header_bytes() + num_units() * codes_begin() + num_records() * record_bytes();
   }
   int64_t bytes() const { return num_panels() * panel_bytes(); }
@@ -211,7 +228,7 @@ struct QuantizedWeights {
 // Rows of a matrix as they are stored, unpacked: codes (num_rows, in_features), scales and offsets
 // (num_rows, num_groups) of scale_dtype, or bytes, of two levels with float16 super scales
 // (num_rows, num_supers); zeros (num_rows, num_groups); headers (num_rows,) of 4 bytes. What the
-// weights do not have is null.
+// weights do not have is null. With tables scales are those, (num_rows, 2 ** bits).
 struct QuantizedRows {
   const uint8_t* codes;
   const void* scales;

@@ -18,13 +18,28 @@ struct E4M3 {
   uint8_t bits;
 };
 
+// Two codes of 4 bits, the first in the lower half: an element is scale * code + minimum, of each
+// group of elements of a token's head.
+struct Int4Pair {
+  uint8_t bits;
+};
+
+constexpr int64_t int4_group = 32;  // elements that share a scale and a minimum
+
 constexpr float e4m3_unit = 256.0f;  // what a loaded E4M3 is multiplied by; see simd/vec.h
 constexpr float e4m3_highest = 448.0f;
 
 enum class DType : int32_t { float32 = 0, float16 = 1, bfloat16 = 2 };
 
 // What K and V are stored as; the order of KV_DTYPE_CODES in quire/kernels/cpu/native.py.
-enum class KVType : int32_t { float32 = 0, float16 = 1, bfloat16 = 2, e4m3 = 3, int8 = 4 };
+enum class KVType : int32_t {
+  float32 = 0,
+  float16 = 1,
+  bfloat16 = 2,
+  e4m3 = 3,
+  int8 = 4,
+  int4 = 5
+};
 
 // The order of quire/kernels/activation.py.
 enum class Activation : int32_t { silu = 0, gelu = 1, gelu_tanh = 2 };

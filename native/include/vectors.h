@@ -51,6 +51,7 @@ struct VectorLayout {
 
   constexpr int64_t vectors() const { return 32 / inputs; }  // of a record and output
   constexpr int64_t indices() const { return int64_t{1} << index_bits; }
+  constexpr int32_t field_bits() const { return 16 / inputs; }
   constexpr int64_t signs_begin() const { return vectors(); }
   constexpr int64_t high_begin() const { return signs_begin() + (has_signs ? 4 : 0); }
   constexpr int64_t high_lines() const { return vectors() * high_bits / 8; }
@@ -75,5 +76,16 @@ constexpr int32_t num_vector_forms = sizeof(vector_layouts) / sizeof(vector_layo
 constexpr const VectorLayout& vector_layout(VectorForm form) {
   return vector_layouts[static_cast<int32_t>(form)];
 }
+
+// The codes of a form's vectors, and the same for kernels that permute bytes: a vector is 16 bits,
+// fields that number the few different codes.
+struct VectorTable {
+  const uint8_t* codes;   // [index][inputs]
+  const uint8_t* values;  // [64] the codes that fields number, over and over
+  const uint8_t* planes;  // [2][index] fields of half a vector each, the first input's lowest
+  // Of 2048 vectors, whose second plane changes once at most in each 16 bytes: [3][128] the first
+  // of 16, the last, and from which of 16 on it is the last.
+  const uint8_t* runs;
+};
 
 }  // namespace quire

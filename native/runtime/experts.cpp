@@ -42,6 +42,11 @@ struct Piece {
   int64_t begin, end;  // panels
 };
 
+void skip_outputs(LinearWeights&, int64_t) {}
+void skip_outputs(QuantizedWeights& weights, int64_t outputs) {
+  if (weights.outliers.starts) weights.outliers.starts += outputs;
+}
+
 // The same matrix with panels begin .. end - 1 only: panels are contiguous, whatever is in them.
 template <class Weights>
 Weights panels_of(const Weights& weights, int64_t begin, int64_t end) {
@@ -49,6 +54,7 @@ Weights panels_of(const Weights& weights, int64_t begin, int64_t end) {
   part.data += begin * weights.panel_bytes();
   part.out_features = std::min(weights.out_features, end * panel_width) - begin * panel_width;
   if (weights.bias) part.bias += begin * panel_width;
+  skip_outputs(part, begin * panel_width);
   return part;
 }
 

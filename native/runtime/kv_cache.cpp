@@ -10,9 +10,22 @@
 namespace quire {
 namespace {
 
-size_t element_bytes(KVType type) {
-  if (type == KVType::float32) return 4;
-  return type == KVType::e4m3 || type == KVType::int8 ? 1 : 2;
+// Of what is stored as one: an element, or a pair in 4 bits.
+size_t unit_bytes(KVType type) {
+  switch (type) {
+    case KVType::float32:
+      return 4;
+    case KVType::float16:
+    case KVType::bfloat16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+int64_t scales_of_head(KVType type, int64_t head_dim) {
+  if (type == KVType::int4) return 2 * (head_dim / int4_group);
+  return type == KVType::int8 ? 1 : 0;
 }
 
 }  // namespace
@@ -24,12 +37,13 @@ KVCache::KVCache(int64_t num_layers, int64_t num_blocks, int64_t num_kv_heads, i
       num_kv_heads_(num_kv_heads),
       head_dim_(head_dim),
       block_size_(block_size),
+      head_units_(type == KVType::int4 ? head_dim / 2 : head_dim),
+      scales_per_head_(scales_of_head(type, head_dim)),
       type_(type),
-      block_bytes_(static_cast<size_t>(2 * num_kv_heads * head_dim * block_size) *
-                   element_bytes(type)),
-      block_scale_bytes_(type == KVType::int8
-                             ? static_cast<size_t>(2 * num_kv_heads * block_size) * sizeof(BF16)
-                             : 0),
+      block_bytes_(static_cast<size_t>(2 * num_kv_heads * head_units_ * block_size) *
+                   unit_bytes(type)),
+      block_scale_bytes_(static_cast<size_t>(2 * num_kv_heads * scales_per_head_ * block_size) *
+                         sizeof(BF16)),
       memory_(static_cast<size_t>(num_layers * num_blocks) * block_bytes_),
       scales_(static_cast<size_t>(num_layers * num_blocks) * block_scale_bytes_) {
   interleave(memory_.data(), memory_.bytes());
@@ -39,8 +53,11 @@ KVBlocks KVCache::layer(int64_t index) const {
   const auto layer = static_cast<size_t>(index);
   char* scales = static_cast<char*>(scales_.data()) + layer * block_scale_bytes_;
   return {static_cast<char*>(memory_.data()) + layer * block_bytes_,
-          type_ == KVType::int8 ? reinterpret_cast<BF16*>(scales) : nullptr, type_, block_size_,
-          2 * num_kv_heads_ * num_layers_};
+          scales_per_head_ ? reinterpret_cast<BF16*>(scales) : nullptr,
+          type_,
+          block_size_,
+          2 * num_kv_heads_ * num_layers_,
+          scales_per_head_};
 }
 
 char* KVCache::elements_at(int64_t layer, int64_t block) const {
@@ -64,7 +81,7 @@ void KVCache::copy_blocks(const int64_t* pairs, int64_t num_pairs) {
 }
 
 void KVCache::copy_slots(const int64_t* pairs, int64_t num_pairs) {
-  const size_t element = element_bytes(type_), row = static_cast<size_t>(head_dim_) * element;
+  const size_t unit = unit_bytes(type_), row = static_cast<size_t>(head_units_) * unit;
   const auto size = static_cast<size_t>(block_size_);
   parallel_for(num_layers_, [=, this](int64_t layer) {
     for (int64_t i = 0; i < num_pairs; ++i) {
@@ -76,16 +93,15 @@ void KVCache::copy_slots(const int64_t* pairs, int64_t num_pairs) {
       const auto at = static_cast<size_t>(from % block_size_);
       const auto put = static_cast<size_t>(to % block_size_);
       const auto heads = static_cast<size_t>(num_kv_heads_);
-      for (size_t k = 0; k < heads * static_cast<size_t>(head_dim_); ++k)
-        std::memmove(target + (k * size + put) * element, source + (k * size + at) * element,
-                     element);
+      for (size_t k = 0; k < heads * static_cast<size_t>(head_units_); ++k)
+        std::memmove(target + (k * size + put) * unit, source + (k * size + at) * unit, unit);
       const size_t values = heads * size * row;
       for (size_t head = 0; head < heads; ++head)
         std::memmove(target + values + (head * size + put) * row,
                      source + values + (head * size + at) * row, row);
-      for (size_t head = 0; block_scale_bytes_ && head < 2 * heads; ++head)
-        std::memmove(target_scales + (head * size + put) * sizeof(BF16),
-                     source_scales + (head * size + at) * sizeof(BF16), sizeof(BF16));
+      for (size_t scale = 0; scale < 2 * heads * static_cast<size_t>(scales_per_head_); ++scale)
+        std::memmove(target_scales + (scale * size + put) * sizeof(BF16),
+                     source_scales + (scale * size + at) * sizeof(BF16), sizeof(BF16));
     }
   });
 }

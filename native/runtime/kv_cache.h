@@ -13,7 +13,7 @@ namespace quire {
 
 class KVCache {
  public:
-  // Throws std::bad_alloc.
+  // Throws std::bad_alloc. `head_dim` is a multiple of int4_group in 4 bits.
   KVCache(int64_t num_layers, int64_t num_blocks, int64_t num_kv_heads, int64_t head_dim,
           int64_t block_size, KVType type);
 
@@ -51,6 +51,7 @@ class KVCache {
   char* scales_at(int64_t layer, int64_t block) const;
 
   int64_t num_layers_, num_blocks_, num_kv_heads_, head_dim_, block_size_;
+  int64_t head_units_, scales_per_head_;  // units: elements, or pairs in 4 bits
   KVType type_;
   size_t block_bytes_, block_scale_bytes_;  // of one layer
   AlignedMemory memory_, scales_;

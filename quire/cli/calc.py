@@ -15,7 +15,7 @@ from quire.cli.calc_flags import COUNT, DTYPE, JSON, finite
 from quire.cli.calc_models import kv_spec, weight_bytes
 from quire.cli.engine_flags import CountType
 from quire.cli.table import print_table
-from quire.core.kv_cache_spec import DTYPE_BYTES, SCALE_BYTES, KVCacheSpec
+from quire.core.kv_cache_spec import DTYPE_BYTES, INT4_GROUP, SCALE_BYTES, KVCacheSpec
 from quire.core.memory_budget import (
     budget_from_total,
     kv_bytes_from_free,
@@ -25,6 +25,11 @@ from quire.core.memory_budget import (
 from quire.core.named_shapes import NAMED_SHAPES
 
 DEFAULT_FRACTION = 0.9
+#: What a token's head takes in formats with scales.
+HEAD_BYTES = {
+    "int8": f"(head dim + {SCALE_BYTES} of scale)",
+    "int4": f"head dim x (1/2 + {2 * SCALE_BYTES}/{INT4_GROUP} of scale and minimum)",
+}
 TOKENS = click.option("--tokens", type=COUNT, default=4096, show_default=True, help="Per sequence.")
 
 
@@ -51,13 +56,12 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
     rows: list[dict[str, Any]] = []
     for model in models or tuple(NAMED_SHAPES):
         spec = kv_spec(model, dtype)
-        token_bytes = spec.token_bytes + spec.token_scale_bytes
-        total = token_bytes * tokens * sequences
-        rows.append({"model": model, "bytes_per_token": token_bytes, "bytes": total})
+        total = spec.token_bytes * tokens * sequences
+        rows.append({"model": model, "bytes_per_token": spec.token_bytes, "bytes": total})
     if as_json:
         click.echo(json.dumps(rows))
         return
-    head = f"(head dim + {SCALE_BYTES} of scale)" if dtype == "int8" else "head dim x bytes"
+    head = HEAD_BYTES.get(dtype, "head dim x bytes")
     click.echo(f"{sequences} x {tokens} tokens in {dtype}: 2 x layers x KV heads x {head}")
     print_table([
         ("model", "bytes/token", "bytes", "GB", "GiB"),
@@ -194,7 +198,7 @@ def memory(model: str, device: Device, dtype: str, as_json: bool) -> None:
             f"weights ({uses['weights'] / 1e9:.1f} GB) and scratch must fit in --memory; got "
             f"{device.memory / 1e9:.1f} GB. Raise it, or --tensor-parallel-size."
         )
-    blocks = uses["KV"] // spec.allocated_block_bytes
+    blocks = uses["KV"] // spec.block_bytes
     if as_json:
         parts = {
             name: {"bytes": size, "percent": share} for name, (size, share) in shares(uses).items()

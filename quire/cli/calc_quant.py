@@ -93,7 +93,7 @@ def _load(model: str, batch: int, context: int, dtype: str) -> Load:
     if stated is not None:
         return Load(num_parameters=stated, kv_bytes=0, batch=batch, context=context)
     spec = kv_spec(model, dtype)
-    kv_bytes = spec.num_blocks(context) * spec.allocated_block_bytes
+    kv_bytes = spec.num_blocks(context) * spec.block_bytes
     return Load(
         num_parameters=num_parameters(model), kv_bytes=kv_bytes, batch=batch, context=context
     )

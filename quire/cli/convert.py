@@ -16,7 +16,9 @@ from quire.core.model_config import ModelConfig
 ENDINGS = ("eos", "eot", "eom")
 TYPES = (
     "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_1", "q5_0", "q4_k_m", "q4_k_s",
-    "iq4_nl", "iq4_xs", "q4_1", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s", "q2_k",
+    "iq4_nl", "iq4_xs", "q4_1", "q4_0", "mxfp4_moe", "q3_k_l", "q3_k_m", "q3_k_s", "iq3_m",
+    "iq3_s", "iq3_xs", "iq3_xxs", "q2_k", "iq2_m", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s",
+    "tq2_0", "tq1_0",
 )  # fmt: skip
 
 

@@ -19,6 +19,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="[default: 128]")
 @click.option("--sample-length", type=click.IntRange(min=2), metavar="N",
     help="Tokens of a sample.  [default: 512]")  # fmt: skip
+@click.option("--statistics", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Keep sums of inputs there, or take those that are.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")
 def imatrix(
@@ -27,6 +29,7 @@ def imatrix(
     calibration: Path | None,
     samples: int | None,
     sample_length: int | None,
+    statistics: Path | None,
     threads: int | None,
     force: bool,
 ) -> None:
@@ -52,7 +55,7 @@ def imatrix(
     )
     chosen, dataset = calibration_samples(folder, wanted, _tell)
     backend = create_backend("cpu", threads=threads or read_machine().num_cores)
-    entries = collect_importance(folder, chosen, backend, stage_bar)
+    entries = collect_importance(folder, chosen, backend, stage_bar, statistics)
     matrix = ImportanceMatrix(out, entries, dataset, len(chosen), max(map(len, chosen)))
     try:
         write_importance_matrix(out, matrix)

@@ -53,6 +53,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     help="smoothquant: how much weights take over of inputs' range.  [default: 0.5]")  # fmt: skip
 @click.option("--double-quant/--plain-scales", default=None,
     help="nf4, fp4: round scales to bytes, too.  [default: double-quant]")  # fmt: skip
+@click.option("--sparse", type=float, metavar="F",
+    help="Share of weights that tables leave floats, such as 0.0045.  [default: 0]")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS),
     help="What it is stored as.  [default: what the method is known by]")  # fmt: skip
 @click.option("--calibration", type=FILE, metavar="FILE",
@@ -60,6 +62,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="[default: 128]")
 @click.option("--sample-length", type=click.IntRange(min=2), metavar="N",
     help="Tokens of a sample.  [default: 512]")  # fmt: skip
+@click.option("--statistics", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Keep sums of the unquantized model's inputs there, or take those that are.")  # fmt: skip
 @click.option("--skip", multiple=True, metavar="PATTERN", help="Leave such matrices floats.")
 @click.option("--recipe", type=FILE, metavar="FILE", help="TOML: settings by pattern of name.")
 @click.option("--measure", type=FILE, metavar="FILE",
@@ -84,7 +88,9 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
         raise ConfigError(f"[quantize] SOURCE must be a folder of safetensors; got file {folder}.")
     samples, calibration = _samples(folder, recipe.uses_inputs, asked)
     order = Order(
-        job=Job(recipe=recipe, format=STORED[name], samples=samples),
+        job=Job(
+            recipe=recipe, format=STORED[name], samples=samples, statistics=asked["statistics"]
+        ),
         source=source,
         command=shlex.join(["quire", *sys.argv[1:]]),
         calibration=calibration,
@@ -133,7 +139,7 @@ def _samples(
 ) -> tuple[list[np.ndarray], str]:
     """Return calibration samples, and where they are from; none where no method looks at them."""
     if not uses_inputs:
-        for name in ("calibration", "samples", "sample_length"):
+        for name in ("calibration", "samples", "sample_length", "statistics"):
             if asked[name] is not None:
                 raise ConfigError(
                     f"[quantize] --{name.replace('_', '-')} must come with a method that looks at "

@@ -25,6 +25,9 @@ from quire.core.speculative_settings import (
 )
 
 KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
+KVCacheDtype: TypeAlias = Literal[
+    "auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8", "int4"
+]
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:
@@ -77,8 +80,8 @@ class ModelOptions:
     quantization_overrides: str | None = option(
         None, "modules held otherwise: 'lm_head=none,*.down_proj=int8'"
     )
-    activations: Literal["int8", "fp32"] = option(
-        "int8", "of quantized linears: rounded to 8 bits, or kept"
+    activations: Literal["checkpoint", "int8", "fp32"] = option(
+        "checkpoint", "of quantized linears: rounded as it says, else to 8 bits; or kept"
     )
     packed_weights_cache: str | None = option(
         None, "folder that keeps packed weights; later starts map them"
@@ -164,8 +167,9 @@ class CacheOptions:
         None, "most tokens the KV cache holds", sized=True
     )
     num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
-    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8"] = (
-        option("auto", "of K and V; auto: as the weights; fp8, int8: twice the tokens of 16 bits")
+    kv_cache_dtype: KVCacheDtype = option(
+        "auto",
+        "of K and V; auto: as the weights; fp8, int8: twice the tokens of 16 bits, int4: thrice",
     )
     kv_layout: Literal["paged", "static", "contiguous"] = option(
         "paged",

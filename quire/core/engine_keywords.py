@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from quire.core.config import EngineConfig, KVCanaryMode
+from quire.core.config import EngineConfig, KVCacheDtype, KVCanaryMode
 from quire.core.errors import ConfigError
 from quire.core.known_settings import ENGINE, QUANTIZATIONS, flag_name
 
@@ -70,7 +70,7 @@ class EngineKeywords(TypedDict, total=False):
     )
     quantization_group_size: int | None
     quantization_overrides: str | None
-    activations: Literal["int8", "fp32"]
+    activations: Literal["checkpoint", "int8", "fp32"]
     packed_weights_cache: str | PathLike[str] | None
     max_model_len: Count | None
     generation_config: str
@@ -86,7 +86,7 @@ class EngineKeywords(TypedDict, total=False):
     kv_cache_memory_bytes: Count | None
     max_tokens_in_paged_kv_cache: Count | None
     num_gpu_blocks_override: int | None
-    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8"]
+    kv_cache_dtype: KVCacheDtype
     kv_layout: Literal["paged", "static", "contiguous"]
     enable_prefix_caching: bool
     kv_canary: KVCanaryMode

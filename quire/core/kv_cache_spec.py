@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.core.errors import ConfigError
+
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-#: Element types of K and V. ``int8`` has a scale for each token's head, in bfloat16.
-KV_DTYPE_BYTES = {**DTYPE_BYTES, "fp8_e4m3": 1, "int8": 1}
+#: Element types of K and V and their bits. ``int8`` has a scale for each token's head besides,
+#: ``int4`` a scale and a minimum for each group of its elements, all in bfloat16.
+KV_DTYPE_BITS = {name: 8 * size for name, size in DTYPE_BYTES.items()}
+KV_DTYPE_BITS |= {"fp8_e4m3": 8, "int8": 8, "int4": 4}
 SCALE_BYTES = 2
+INT4_GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class KVCacheSpec:
         num_kv_heads: KV heads per layer.
         head_dim: Elements per head.
         block_size: Tokens per block.
-        dtype: ``float32``, ``float16``, ``bfloat16``, ``fp8_e4m3`` or ``int8``.
+        dtype: A key of :data:`KV_DTYPE_BITS`.
         window: Tokens that a position sees at most in every layer, itself included; None when
             some layer sees all, or all are kept. Blocks that no position will see are given back.
         step_tokens: Most tokens of one request in a step; matters only with a window.
@@ -33,31 +38,43 @@ class KVCacheSpec:
     window: int | None = None
     step_tokens: int = 1
 
+    def __post_init__(self) -> None:
+        """Refuse heads that do not divide into groups.
+
+        Raises:
+            ConfigError: As said.
+        """
+        if self.dtype == "int4" and self.head_dim % INT4_GROUP:
+            raise ConfigError(
+                f"[config] --kv-cache-dtype int4 needs heads of a multiple of {INT4_GROUP} "
+                f"elements; got {self.head_dim}. Take int8."
+            )
+
     @property
-    def token_bytes(self) -> int:
-        """Bytes one token takes: 2 (K and V) x layers x KV heads x head dim x element size."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * KV_DTYPE_BYTES[self.dtype]
+    def head_scales(self) -> int:
+        """Scales and minima of one token's head of K, and of V."""
+        return {"int8": 1, "int4": 2 * self.head_dim // INT4_GROUP}.get(self.dtype, 0)
+
+    @property
+    def token_element_bytes(self) -> int:
+        """Bytes of its elements: 2 (K and V) x layers x KV heads x head dim x their size."""
+        heads = 2 * self.num_layers * self.num_kv_heads
+        return heads * self.head_dim * KV_DTYPE_BITS[self.dtype] // 8
 
     @property
     def token_scale_bytes(self) -> int:
-        """Bytes of a token's scales, which are kept apart from the blocks: 0 unless ``int8``."""
-        scales = 2 * self.num_layers * self.num_kv_heads if self.dtype == "int8" else 0
-        return SCALE_BYTES * scales
+        """Bytes of a token's scales, which lie apart from the elements."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_scales * SCALE_BYTES
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes one token takes, scales included."""
+        return self.token_element_bytes + self.token_scale_bytes
 
     @property
     def block_bytes(self) -> int:
-        """Bytes one block takes over all layers, without scales."""
+        """Bytes one block takes over all layers, scales included."""
         return self.token_bytes * self.block_size
-
-    @property
-    def block_scale_bytes(self) -> int:
-        """Bytes of one block's scales over all layers."""
-        return self.token_scale_bytes * self.block_size
-
-    @property
-    def allocated_block_bytes(self) -> int:
-        """Bytes of memory one block takes over all layers, scales and all."""
-        return self.block_bytes + self.block_scale_bytes
 
     def num_blocks(self, num_tokens: int) -> int:
         """Most blocks that a request of ``num_tokens`` tokens holds at once."""

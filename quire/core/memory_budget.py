@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from quire.core.errors import ConfigError
-from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BYTES, KVCacheSpec
+from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BITS, KVCacheSpec
 
 NOTHING_FITS = (
     "This machine does not have the memory for any context: lower --max-num-seqs, "
@@ -77,18 +77,13 @@ class MemoryDemand:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of what one block id names, without scales."""
-        return sum(spec.block_bytes for spec in self.specs)
-
-    @property
-    def allocated_block_bytes(self) -> int:
         """Bytes of what one block id names, scales included."""
-        return sum(spec.allocated_block_bytes for spec in self.specs)
+        return sum(spec.block_bytes for spec in self.specs)
 
     def pool_bytes(self, place: str) -> int:
         """Return the bytes of the pools with a number of blocks of their own in one place."""
         own = (pool for pool in self.pools if pool.num_blocks is not None and pool.place == place)
-        return sum((pool.num_blocks or 0) * pool.spec.allocated_block_bytes for pool in own)
+        return sum((pool.num_blocks or 0) * pool.spec.block_bytes for pool in own)
 
     @property
     def fixed_bytes(self) -> int:
@@ -99,12 +94,12 @@ class MemoryDemand:
     def least_bytes(self) -> int:
         """Bytes with which one request of full length runs; the null block is one block more."""
         num_blocks = self.spec.num_blocks(self.max_model_len) + 1
-        return self.fixed_bytes + num_blocks * self.allocated_block_bytes
+        return self.fixed_bytes + num_blocks * self.block_bytes
 
     def longest_fitting(self, budget_bytes: int) -> int:
         """Return the most tokens of a request that runs in ``budget_bytes``; 0 or less if none."""
         available = budget_bytes - self.fixed_bytes
-        num_blocks = available // self.allocated_block_bytes - 1
+        num_blocks = available // self.block_bytes - 1
         return self.spec.tokens_held(num_blocks, self.max_model_len)
 
 
@@ -125,7 +120,7 @@ class MemoryBudget:
     @property
     def kv_bytes(self) -> int:
         """All KV caches on the device, with their scales."""
-        shared = self.num_blocks * self.demand.allocated_block_bytes
+        shared = self.num_blocks * self.demand.block_bytes
         return shared + self.demand.pool_bytes("device")
 
     @property
@@ -180,8 +175,8 @@ def shares(parts: dict[str, int]) -> dict[str, tuple[int, float]]:
 
 
 def num_sequences(kv_bytes: int, spec: KVCacheSpec, num_tokens: int) -> int:
-    """Return how many requests of ``num_tokens`` tokens each fit in ``kv_bytes``, with scales."""
-    return kv_bytes // (spec.num_blocks(num_tokens) * spec.allocated_block_bytes)
+    """Return how many requests of ``num_tokens`` tokens each fit in ``kv_bytes``."""
+    return kv_bytes // (spec.num_blocks(num_tokens) * spec.block_bytes)
 
 
 def divide_memory(
@@ -200,8 +195,7 @@ def divide_memory(
         demand: What is needed.
         device_bytes: All memory of the device.
         budget_bytes: What the engine may use of it.
-        kv_bytes: Bytes for KV blocks alone, when given; with the blocks' scales, which come on top
-            (int8), they must lie within the budget.
+        kv_bytes: Bytes for KV blocks alone, when given; they must lie within the budget.
         host_bytes: What the engine may use of another memory, that of the host.
         free_fraction: Of what weights and scratch leave of the budget, for KV.
 
@@ -217,20 +211,16 @@ def divide_memory(
     available = budget_bytes - demand.fixed_bytes
     if available > 0:
         available = kv_bytes_from_free(available, free_fraction)
-    block_bytes = demand.allocated_block_bytes
     if kv_bytes is not None:
-        block_bytes = demand.block_bytes
-        scale_bytes = kv_bytes // block_bytes * (demand.allocated_block_bytes - block_bytes)
-        if kv_bytes + scale_bytes > available:
-            most = max(available, 0) * block_bytes // demand.allocated_block_bytes
+        if kv_bytes > available:
             raise ConfigError(
                 "[config] --kv-cache-memory-bytes must be at most "
-                f"{format_bytes(most)}, what weights and scratch leave of "
+                f"{format_bytes(max(available, 0))}, what weights and scratch leave of "
                 f"{format_bytes(budget_bytes)}; got {format_bytes(kv_bytes)}. Lower it, or raise "
                 "--memory."
             )
         available = kv_bytes
-    num_blocks = max(available, 0) // block_bytes
+    num_blocks = max(available, 0) // demand.block_bytes
     needed = demand.spec.num_blocks(demand.max_model_len) + 1
     if num_blocks < needed:
         allowed = demand.fixed_bytes + available
@@ -243,7 +233,7 @@ def divide_memory(
             f"{format_bytes(max(available, 0))} for it ({format_bytes(budget_bytes)} less weights "
             f"{format_bytes(demand.weight_bytes)} and scratch "
             f"{format_bytes(demand.scratch_bytes)}), needed "
-            f"{format_bytes(needed * block_bytes)}. {advice}"
+            f"{format_bytes(needed * demand.block_bytes)}. {advice}"
         )
     return MemoryBudget(demand, device_bytes, num_blocks)
 
@@ -257,7 +247,7 @@ def _fitting_settings(
     """
     spec = demand.spec
     variants = [("", demand)]
-    if KV_DTYPE_BYTES[spec.dtype] > 2:
+    if KV_DTYPE_BITS[spec.dtype] > 16:
         variants += [
             ("--kv-cache-dtype bfloat16 ", replace(demand, spec=replace(spec, dtype="bfloat16")))
         ]

@@ -23,7 +23,7 @@ class ResolvedConfig:
         config: The settings as they were given.
         device: ``cpu`` or ``reference``.
         threads: Compute threads.
-        dtype, kv_cache_dtype: Element types of weights and of K and V (a key of KV_DTYPE_BYTES).
+        dtype, kv_cache_dtype: Element types of weights and of K and V (a key of KV_DTYPE_BITS).
         max_model_len: Most tokens of a request; the memory plan may lower it if it was not given.
         memory_bytes: Most bytes for weights, scratch and KV together.
         choices: One line for each value that was chosen rather than given.

@@ -72,7 +72,7 @@ class LocalModel:
         spec = replace(demand.spec, window=None)
         own_blocks = 1 + num_sequences * -(-longest // spec.block_size)
         num_blocks = max(most_blocks(longest, step_tokens, spec.block_size), own_blocks)
-        kv_bytes = num_blocks * spec.allocated_block_bytes
+        kv_bytes = num_blocks * spec.block_bytes
         if demand.fixed_bytes + kv_bytes > machine.free_bytes:
             raise ConfigError(
                 f"[eval] {folder.name} must fit in {format_bytes(machine.free_bytes)} of free "

@@ -1,14 +1,17 @@
 """How a checkpoint wants the inputs of a matrix rounded: the rule and its plain definition.
 
 A rule holds for each row (token) of x (T, K) alone, so a row's products do not depend on the rows
-that share its batch. Rounded, a row is ``factor * (codes - zero)``: codes are integers of 8 bits or
-E4M3 numbers, the factor one number for the row, or one for each group of inputs.
+that share its batch. Rounded, a row is ``factor * (codes - zero)``: codes are integers of 8 bits,
+E4M3 or E2M1 numbers, the factor one number for the row, or one for each group of inputs.
 
 ``int8``     codes -128 .. 127, of the row's own factor ``max|x| / 127.5`` or a stored one; with
              zeros ``(max - min) / 255`` and the code that stands for 0
 ``outliers`` codes -127 .. 127 of the factor ``max|x| / 127`` over the inputs below a threshold;
              the others are not rounded and their codes are 0
-``e4m3``     E4M3 numbers of the factor ``max|x| / 448`` of a row or a group, or a stored one
+``e4m3``     E4M3 numbers of the factor ``max|x| / 448`` of a row or a group, or a stored one; or of
+             a power of two for each group (MXFP8)
+``e2m1``     E2M1 numbers of the factor ``E4M3(max|x| / 6 * scale) / scale`` of a group, by a stored
+             scale (NVFP4); or of a power of two (MXFP4)
 
 Codes are rounded to nearest even and kept within their range. Everything is float32.
 
@@ -22,11 +25,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.kernels.small_floats import E4M3
-
 #: What codes are; the numbers are ActivationCodes of native/include/activation_scheme.h.
-CODES = {"int8": 1, "outliers": 2, "e4m3": 3}
-#: Rows whose largest input is smaller are 0.
+CODES = {"int8": 1, "outliers": 2, "e4m3": 3, "e2m1": 4}
+#: Largest numbers of small floats, and the power of two below.
+HIGHEST, LAST_BINADE = {"e4m3": 448.0, "e2m1": 6.0}, {"e4m3": 8, "e2m1": 2}
+#: Rows or groups whose largest input is smaller are 0.
 SMALLEST = np.float32(1e-30)
 #: Inputs of a row, at most, whose integer products fit in 32 bits.
 MAX_INTEGER_INPUTS = 1 << 16
@@ -38,11 +41,12 @@ class ActivationScheme:
 
     Attributes:
         codes: A name of :data:`CODES`.
-        group_size: Inputs that share a factor: a multiple of 32; 0 for all of a row.
-        scale: The stored factor; 0 for the row's own.
+        group_size: Inputs that share a factor: 16 or a multiple of 32; 0 for all of a row.
+        scale: The stored factor, of ``e2m1`` what groups' factors are over; 0 for the row's own.
         zero: The code of 0 where the factor is stored.
         has_zeros: Codes of 0 are other than 0: the stored one, or the row's own.
         threshold: Inputs from that magnitude on are outliers; of ``outliers`` only.
+        has_power_factors: Factors of groups are powers of two.
     """
 
     codes: str
@@ -51,13 +55,16 @@ class ActivationScheme:
     zero: int = 0
     has_zeros: bool = False
     threshold: float = 0.0
+    has_power_factors: bool = False
 
     def __str__(self) -> str:
         if self.codes == "outliers":
             kind = f", outliers from {self.threshold:g} on as they are"
             return f"inputs in int8 by row{kind if np.isfinite(self.threshold) else ''}"
         whose = f"groups of {self.group_size}" if self.group_size else "row"
-        kind = f"inputs in {self.codes} by {'a stored scale' if self.scale else whose}"
+        if self.scale and not self.group_size:
+            whose = "a stored scale"
+        kind = f"inputs in {self.codes} by {whose}"
         return f"{kind} with zeros" if self.has_zeros else kind
 
 
@@ -106,13 +113,13 @@ def round_rows(scheme: ActivationScheme, x: np.ndarray) -> RoundedRows:
 def _factors(scheme: ActivationScheme, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return factors and codes of 0 of groups (T, G, size), each (T, G) float32."""
     zeros = np.full(groups.shape[:2], np.float32(scheme.zero))
-    if scheme.scale:
+    if scheme.scale and not scheme.group_size:
         return np.full(groups.shape[:2], np.float32(scheme.scale)), zeros
     most = np.abs(groups).max(axis=-1)
     silent = most < SMALLEST
     if not scheme.has_zeros:
-        highest = {"int8": 127.5, "outliers": 127.0, "e4m3": 448.0}[scheme.codes]
-        return np.where(silent, np.float32(0), most / np.float32(highest)), zeros
+        factors = np.where(silent, np.float32(0), _own_factors(scheme, most))
+        return factors.astype(np.float32), zeros
     low = np.minimum(groups.min(axis=-1), np.float32(0))
     high = np.maximum(groups.max(axis=-1), np.float32(0))
     factors = np.where(silent, np.float32(0), (high - low) / np.float32(255))
@@ -120,18 +127,45 @@ def _factors(scheme: ActivationScheme, groups: np.ndarray) -> tuple[np.ndarray, 
     return factors, np.rint(np.clip(zeros, -128, 127)).astype(np.float32)
 
 
+def _own_factors(scheme: ActivationScheme, most: np.ndarray) -> np.ndarray:
+    """Return factors of groups by their largest magnitudes, those without zeros."""
+    if scheme.has_power_factors:
+        bits = most.astype(np.float32).view(np.uint32) + np.uint32(1 << 21)
+        powers = (bits >> 23).astype(np.int32) - 127 - LAST_BINADE[scheme.codes]
+        return np.ldexp(np.float32(1), powers)
+    if scheme.codes == "e2m1":
+        scale = np.float32(scheme.scale)
+        numbers = round_to_e4m3(most / np.float32(6) * scale)
+        return np.where(numbers == 0, np.float32(0.125), numbers) / scale
+    highest = {"int8": 127.5, "outliers": 127.0, **HIGHEST}[scheme.codes]
+    factors: np.ndarray = most / np.float32(highest)
+    return factors
+
+
 def _to_codes(scheme: ActivationScheme, scaled: np.ndarray) -> np.ndarray:
-    if scheme.codes != "e4m3":
-        codes: np.ndarray = np.rint(np.clip(scaled, np.float32(-128), np.float32(127)))
-        return codes
-    return round_to_e4m3(scaled)
+    if scheme.codes == "e4m3":
+        return round_to_e4m3(scaled)
+    if scheme.codes == "e2m1":
+        return round_to_e2m1(scaled)
+    codes: np.ndarray = np.rint(np.clip(scaled, np.float32(-128), np.float32(127)))
+    return codes
 
 
 def round_to_e4m3(x: np.ndarray) -> np.ndarray:
     """Round float32 to E4M3 numbers, to nearest even, at most 448."""
-    size = np.minimum(np.abs(x), np.float32(448))
-    # The step of a binade; below 2 ** -6 numbers are 2 ** -9 apart.
-    step = np.exp2(np.maximum(np.frexp(size)[1] - 1, -6) - 3).astype(np.float32)
+    return _round_to_floats(x, 448, mantissa_bits=3, smallest_exponent=-6)
+
+
+def round_to_e2m1(x: np.ndarray) -> np.ndarray:
+    """Round float32 to E2M1 numbers, to nearest even, at most 6."""
+    return _round_to_floats(x, 6, mantissa_bits=1, smallest_exponent=0)
+
+
+def _round_to_floats(
+    x: np.ndarray, highest: float, *, mantissa_bits: int, smallest_exponent: int
+) -> np.ndarray:
+    size = np.minimum(np.abs(x), np.float32(highest))
+    exponents = np.maximum(np.frexp(size)[1] - 1, smallest_exponent)
+    step = np.ldexp(np.float32(1), exponents - mantissa_bits)
     rounded: np.ndarray = np.copysign(np.rint(size / step) * step, x).astype(np.float32)
-    assert np.isin(rounded.reshape(-1)[:64], E4M3).all()
     return rounded

@@ -12,9 +12,14 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
 3. k and v are rounded to the cache's dtype and stored in slot ``slot_mapping[t]`` (-1: nowhere):
    ``fp8_e4m3`` to nearest even, saturating at 448, NaN kept; ``int8`` as
    ``round(x / scale)`` with ``scale = max|x| / 127`` of the head's H elements, rounded up to
-   bfloat16 (NaN where one is not finite; codes are 0 where it is 0);
+   bfloat16 (NaN where one is not finite; codes are 0 where it is 0); ``int4`` in groups of 32
+   elements of ``k R`` and of v, as ``round((x - minimum) / scale)``: the minimum is the lowest,
+   rounded down to bfloat16, and ``scale = (highest - minimum) / 15``, rounded up (NaN and 0 as
+   before); R has blocks of ``n x n``, a Hadamard matrix over ``sqrt(n)``, n the largest power of
+   two that divides H;
 4. ``out = sum_j softmax_j(scale * q . k_j) v_j`` over cached positions ``j`` in
-   ``max(0, p - window + 1) .. p``, K and V read back from the cache, in float32.
+   ``max(0, p - window + 1) .. p``, K and V read back from the cache, in float32; of ``int4`` K is
+   turned back, or q is turned, which is the same product: R is symmetric and its own inverse.
 
 Of a request with a tree of tokens, those rows that have a path (``tree_slots``) see the tokens of
 the path from position ``tree_start`` on, and ``p`` is the position of its last one, their own.
@@ -23,7 +28,7 @@ the path from position ``tree_start`` on, and ``p`` is the position of its last 
 same, or its sections, and is what step 2 uses. Slots that were never written are never read.
 
 Source: Vaswani et al. 2017; Su et al. 2021 (RoPE); Kwon et al. 2023 (paged attention); Milakov and
-Gimelshein 2018 (online softmax).
+Gimelshein 2018 (online softmax); Ashkboos et al. 2024 (QuaRot: keys rotated after RoPE).
 """
 
 from __future__ import annotations

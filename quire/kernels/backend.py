@@ -87,7 +87,7 @@ class KVCache(Protocol):
         ...
 
     def read_blocks(self, block_ids: Sequence[int]) -> Array:
-        """Return (B, spec.allocated_block_bytes) uint8 on the host: all layers, scales included.
+        """Return (B, spec.block_bytes) uint8 on the host: all layers, scales included.
 
         The order of a block's bytes is the backend's own.
         """

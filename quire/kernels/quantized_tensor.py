@@ -1,7 +1,8 @@
 """A quantized matrix in host memory: the one form that every checkpoint format unpacks to.
 
 ``value[n, k] = scale[n, g] * (codes[n, k] - zero) + offset[n, g]`` with ``g = k // group_size``,
-or ``scale[n, g] * code_book[codes[n, k]]``, or ``scale[n, g] * E4M3[codes[n, k]]``. Scales and
+or ``scale[n, g] * code_book[codes[n, k]]``, or ``scale[n, g] * E4M3[codes[n, k]]``, or
+``tables[n, codes[n, k]]`` and what outliers add (:mod:`quire.kernels.row_tables`). Scales and
 offsets are numbers of their own, or bytes times a number for each 256 columns or each row, or bytes
 of runs of scales (:mod:`quire.kernels.nested_scales`); the zero is one number, or one for each
 group. Columns may be stored in another order than the inputs'. Kernels pack it; what files look
@@ -10,13 +11,15 @@ like is not known here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from quire.core.errors import UnsupportedInputError
-from quire.kernels.activation_scheme import MAX_INTEGER_INPUTS, ActivationScheme
+from quire.kernels.activation_scheme import HIGHEST, MAX_INTEGER_INPUTS, ActivationScheme
 from quire.kernels.nested_scales import HEADER_BYTES, NestedForm, NestedScales
+from quire.kernels.row_tables import Outliers, check_tables
 from quire.kernels.small_floats import E4M3, E8M0
 from quire.kernels.vector_codes import VECTOR_CODES
 
@@ -25,7 +28,7 @@ CODE_BITS = (2, 3, 4, 5, 6, 8)
 #: Columns that share a super scale.
 SUPER_COLUMNS = 256
 #: How scales and offsets are held: as numbers, or a byte or half a byte times another number.
-SCALE_TYPES = ("float32", "float16", "int8", "int4", "e4m3", "e8m0", "nested")
+SCALE_TYPES = ("float32", "float16", "int8", "int4", "e4m3", "e8m0", "nested", "none")
 #: Values of scales that are bytes, by their type.
 SCALE_VALUES = {"e4m3": E4M3, "e8m0": E8M0}
 #: Bytes of zeros of groups, by their type.
@@ -77,6 +80,9 @@ class QuantizedForm:
             ``odd``, or ``E8P``; bits are those of a code that is looked up. Empty without vectors.
         rotation: Of a matrix of E8P; None for others.
         activations: How inputs are rounded; None where a kernel may choose.
+        table_type: Of tables of rows, ``float16`` or ``float32``, without scales (``none``); else
+            empty.
+        num_outliers: Added to weights of tables; None where there are none of a kind.
     """
 
     bits: int
@@ -93,10 +99,15 @@ class QuantizedForm:
     vectors: str = ""
     rotation: RotationForm | None = None
     activations: ActivationScheme | None = None
+    table_type: str = ""
+    num_outliers: int | None = None
 
     def __str__(self) -> str:
         if self.rotation is not None:
             return f"{' + '.join([self.vectors] * self.rotation.stages)} lattice codes, rotated"
+        if self.table_type:
+            sparse = "" if self.num_outliers is None else ", outliers"
+            return f"{self.bits} bits, {self.table_type} tables of rows{sparse}"
         if self.vectors:
             return f"{self.vectors} vectors, groups of {self.group_size}"
         kind = "code book" if self.code_book else f"{self.bits} bits"
@@ -123,6 +134,11 @@ class QuantizedForm:
             and not (self.zero_type or self.has_offsets or self.row_form or self.float_codes)
         )
 
+    @property
+    def kind(self) -> QuantizedForm:
+        """What is the same of matrices that are packed as one: all but the count of outliers."""
+        return self if self.num_outliers is None else replace(self, num_outliers=0)
+
     def matrix_bytes(self, rows: int, columns: int) -> int:
         """Return the memory that a matrix takes when it is packed."""
         if self.rotation is not None:
@@ -130,6 +146,10 @@ class QuantizedForm:
             return stages + self.rotation.tail_bytes(rows, columns)
         if self.vectors:
             return padded(rows) * (columns // SUPER_COLUMNS) * VECTOR_CODES[self.vectors].row_bytes
+        if self.table_type:
+            values = (1 << self.bits) * np.dtype(self.table_type).itemsize
+            tail = 0 if self.num_outliers is None else 4 * (rows + 1) + 8 * self.num_outliers
+            return padded(rows) * (columns * self.bits // 8 + values) + tail
         groups, supers = -(-padded(columns) // self.group_size), -(-columns // SUPER_COLUMNS)
         parts = 2 if self.has_offsets else 1
         if self.scale_type == "int4":
@@ -147,6 +167,14 @@ class QuantizedForm:
             num_scales = rows * -(-columns // self.group_size)
             tail += self.nested.tail_bytes(self.nested.num_runs(num_scales))
         return padded(rows) * (padded(columns) * self.bits // 8 + scales) + tail
+
+
+def stacked_form(forms: Sequence[QuantizedForm]) -> QuantizedForm:
+    """Return the form of matrices of one kind, packed as one."""
+    first = forms[0]
+    if first.num_outliers is None:
+        return first
+    return replace(first, num_outliers=sum(form.num_outliers or 0 for form in forms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +202,9 @@ class QuantizedTensor:
         input_order: (K,) int32: which input each column stands for, or None.
         nested: What uint8 scales are in runs of theirs, or None.
         activations: How inputs are rounded; None where a kernel may choose.
+        tables: (N, 2 ** bits) float16 or float32, the values of each row's codes, or None; scales
+            are (N, 0) then and groups whole rows.
+        outliers: What is added to the values of tables, or None.
 
     Raises:
         UnsupportedInputError: The parts do not fit together.
@@ -198,6 +229,8 @@ class QuantizedTensor:
     input_order: np.ndarray | None = None
     nested: NestedScales | None = None
     activations: ActivationScheme | None = None
+    tables: np.ndarray | None = None
+    outliers: Outliers | None = None
 
     def __post_init__(self) -> None:
         if self.bits not in CODE_BITS:
@@ -208,6 +241,11 @@ class QuantizedTensor:
             raise self._refuse("codes must be (N, K) uint8, not empty", self.codes.shape)
         if not 0 <= self.zero < 1 << self.bits:
             raise self._refuse("zero must be a code", self.zero)
+        if self.tables is not None:
+            self._check_tables(self.tables)
+            return
+        if self.outliers is not None:
+            raise self._refuse("outliers must come with tables of rows", "none")
         self._check_scales()
         book = self.code_book
         if book is not None and (book.shape != (16,) or self.bits != 4 or self.zero):
@@ -226,9 +264,12 @@ class QuantizedTensor:
         scheme = self.activations
         if scheme is None:
             return
-        if (scheme.codes == "e4m3") != self.float_codes or self.code_book is not None:
+        small = "e4m3" if self.float_codes else None if self.code_book is None else "e2m1"
+        if (scheme.codes if scheme.codes in HIGHEST else None) != small:
             raise self._refuse("inputs must be rounded as the matrix is", scheme)
-        if scheme.codes != "e4m3" and self.shape[1] > MAX_INTEGER_INPUTS:
+        if small == "e2m1" and scheme.group_size != self.group_size:
+            raise self._refuse("groups of inputs must be those of the matrix", scheme)
+        if small is None and self.shape[1] > MAX_INTEGER_INPUTS:
             raise self._refuse(
                 f"rounded inputs must be at most {MAX_INTEGER_INPUTS}", self.shape[1]
             )
@@ -236,6 +277,17 @@ class QuantizedTensor:
         plain = self.offsets is None and self.zeros is None and self.input_order is None
         if scheme.codes == "outliers" and not (whole and plain and self.row_scales is None):
             raise self._refuse("outliers of inputs need 8 bits and a scale for each row", self.form)
+
+    def _check_tables(self, tables: np.ndarray) -> None:
+        check_tables(self.name, self.bits, self.shape, tables, self.outliers)
+        others: tuple[object, ...] = (self.offsets, self.code_book, self.super_scales, self.zeros)
+        others = (*others, self.row_scales, self.input_order, self.nested)
+        if self.scales.size or self.zero or self.float_codes or self.scale_type:
+            raise self._refuse("tables of rows must come without scales", self.scales.shape)
+        if any(part is not None for part in others):
+            raise self._refuse("tables of rows must be alone", "others")
+        if self.codes.max() >= 1 << self.bits:
+            raise self._refuse(f"codes must be below {1 << self.bits}", self.codes.max())
 
     def _check_zeros(self) -> None:
         zeros, two_levels = self.zeros, self.super_scales is not None
@@ -313,10 +365,14 @@ class QuantizedTensor:
             has_input_order=self.input_order is not None,
             nested=None if self.nested is None else self.nested.form,
             activations=self.activations,
+            table_type="" if self.tables is None else str(self.tables.dtype),
+            num_outliers=None if self.outliers is None else self.outliers.count,
         )
 
     @property
     def _scale_type(self) -> str:
+        if self.tables is not None:
+            return "none"
         if self.nested is not None:
             return "nested"
         return self.scale_type or ("int4" if self.nibbles else str(self.scales.dtype))
@@ -329,8 +385,14 @@ class QuantizedTensor:
 
     def float32(self) -> np.ndarray:
         """Return the values as a new (N, K) float32 array."""
+        if self.tables is not None:
+            found = np.take_along_axis(self.tables, self.codes, axis=1)
+            values: np.ndarray = found.astype(np.float32)
+            if self.outliers is not None:
+                self.outliers.add_to(values)
+            return values
         if self.code_book is not None:
-            values: np.ndarray = self.code_book.astype(np.float32)[self.codes]
+            values = self.code_book.astype(np.float32)[self.codes]
         elif self.float_codes:
             values = E4M3[self.codes]
         elif self.zeros is not None:

@@ -73,7 +73,7 @@ def memory_needs(config: EngineConfig, machine: Machine) -> MemoryNeeds:
         exact = demand.fixed_bytes + config.cache.kv_cache_memory_bytes
         return MemoryNeeds(exact, exact)
     num_blocks = config.scheduler.max_num_seqs * demand.spec.num_blocks(demand.max_model_len) + 1
-    most = demand.fixed_bytes + num_blocks * demand.allocated_block_bytes
+    most = demand.fixed_bytes + num_blocks * demand.block_bytes
     return MemoryNeeds(least.least_bytes, most)
 
 

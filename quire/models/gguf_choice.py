@@ -18,12 +18,15 @@ from quire.models.likely_fit import likely_bytes
 #: Kinds of files, the one that is taken first in front.
 PREFERENCE = (
     "Q4_K_M", "Q4_K_L", "Q4_K_XL", "Q4_K", "Q4_K_S", "IQ4_NL", "IQ4_XS", "Q4_1", "Q4_0",
+    "MXFP4", "MXFP4_MOE",
     "Q5_K_M", "Q5_K_S", "Q5_K_L", "Q5_K_XL", "Q5_K", "Q5_0", "Q5_1", "Q6_K", "Q6_K_L", "Q6_K_XL",
     "Q8_0", "Q8_K_XL", "BF16", "F16", "FP16", "F32", "FP32",
-    "Q3_K_XL", "Q3_K_L", "Q3_K_M", "Q3_K", "Q3_K_S", "Q2_K_XL", "Q2_K_L", "Q2_K", "Q2_K_S",
+    "Q3_K_XL", "Q3_K_L", "Q3_K_M", "Q3_K", "IQ3_M", "Q3_K_S", "IQ3_S", "IQ3_XS", "Q2_K_XL",
+    "Q2_K_L", "IQ3_XXS", "Q2_K", "Q2_K_S", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0",
+    "IQ1_M", "IQ1_S",
 )  # fmt: skip
-#: Recipes that mix kinds by layer; below four bits some of those cannot be loaded.
-_MIXED, _MIXED_KINDS = "UD-", ("Q4", "IQ4", "Q5", "Q6", "Q8")
+#: Recipes that mix kinds by layer; after those that do not.
+_MIXED = "UD-"
 #: Files named in one error message.
 MAX_NAMED = 20
 
@@ -33,7 +36,7 @@ _KIND = re.compile(
     re.IGNORECASE,
 )
 #: Kinds that no part of Quire can unpack.
-_UNREADABLE = re.compile(rf"(?:{_MIXED})?(?:I?Q1|IQ[123]|TQ|MXFP|NVFP|Q\d_\d_\d)")
+_UNREADABLE = re.compile(rf"(?:{_MIXED})?(?:Q[12]_0|NVFP|Q\d_\d_\d)")
 
 
 def gguf_files(names: Iterable[str]) -> list[str]:
@@ -155,8 +158,9 @@ def check_readable(name: str, where: str) -> None:
 
 def _unreadable_error(found: str, where: str) -> ModelLoadError:
     return ModelLoadError(
-        f"[load] {where} must have a GGUF file of a kind that can be loaded: Q2_K to Q8_0, IQ4_NL, "
-        f"IQ4_XS, or of 16 or 32 bits; got {found}. Name another file, or another repository."
+        f"[load] {where} must have a GGUF file of a kind that can be loaded: Q2_K to Q8_0, IQ1_S "
+        f"to IQ4_XS, TQ1_0, TQ2_0, MXFP4, or of 16 or 32 bits; got {found}. Name another file, or "
+        "another repository."
     )
 
 
@@ -165,9 +169,9 @@ def _rank(name: str) -> tuple[int, bool] | None:
     kind = kind_of(name)
     plain = kind.removeprefix(_MIXED)
     mixed = plain != kind
-    if plain not in PREFERENCE or (mixed and not plain.startswith(_MIXED_KINDS)):
+    if plain not in PREFERENCE or _PART.search(_stem(name)):
         return None
-    return None if _PART.search(_stem(name)) else (PREFERENCE.index(plain), mixed)
+    return PREFERENCE.index(plain), mixed
 
 
 def _listed(files: Iterable[str], sizes: Mapping[str, int | None]) -> str:

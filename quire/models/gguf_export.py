@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
+from quire.core.errors import ConfigError, ModelLoadError, UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
 from quire.kernels.block_matrix import CHUNK
 from quire.layers.rope import inverse_frequencies
@@ -70,6 +70,7 @@ class GgufExport:
 
     Raises:
         ModelLoadError: The checkpoint is damaged, or has what a GGUF file cannot say.
+        ConfigError: The type needs an importance, and there is none for a matrix.
     """
 
     def __init__(
@@ -139,6 +140,11 @@ class GgufExport:
         counts: list[np.ndarray | None] = [None] * len(sources)
         if self._importance is not None and LAYOUTS[type_name].is_quantized:
             counts = self._importance.of_tensor(name, len(sources), shape[-1])
+        if counts[0] is None and len(shape) > 1 and self._mix.needs_importance(name, shape[-1]):
+            raise ConfigError(
+                f"[convert] --imatrix must say how much errors of {name} count for {type_name}; "
+                "got nothing. Make one with quire imatrix, or take iq3_s, q2_k or more bits."
+            )
         return TensorPlan(
             name, LAYOUTS[type_name], shape, partial(self._chunks, type_name, sources, counts)
         )

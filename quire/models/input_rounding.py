@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from quire.kernels.activation_scheme import ActivationScheme
 from quire.models.config_fields import ConfigFields
-from quire.quantization.formats.compressed_tensors import PackedIntegers, WholeBytes
+from quire.quantization.formats.compressed_tensors import (
+    MX_GROUP,
+    NV_GROUP,
+    FourBitFloats,
+    WholeBytes,
+)
 from quire.quantization.formats.rounded_inputs import RoundedInputs
 from quire.quantization.formats.stored_matrix import WeightFormat
 
@@ -30,32 +35,54 @@ def with_rounded_inputs(
     Raises:
         ModelLoadError: A field is missing or of another type.
     """
-    bits, kind = inputs.integer("num_bits"), inputs.text("type", "int")
+    asked = f"{inputs.integer('num_bits')}-bit {inputs.text('type', 'int')}"
+    symmetric = inputs.boolean("symmetric", True)
+    is_dynamic = inputs.values.get("dynamic", False)
     strategy = inputs.text("strategy", "tensor")
-    asked = f"{bits}-bit {kind}"
-    if bits != 8 or inputs.values.get("scale_dtype") not in (None, "torch.float32"):
-        return weights, f"activations are not rounded to {asked} as {group} asks: {OWN}"
-    codes = {"int": "int8", "float": "e4m3"}.get(kind, "")
+    group_size = inputs.values.get("group_size")
+    own = f"activations are not rounded to {asked} as {group} asks: {OWN}"
+    small = _of_small_groups(weights)
+    if small is not None:
+        found = (asked, strategy, is_dynamic, group_size)
+        return (small[1], "") if found == small[0] and symmetric else (weights, own)
+    codes = _CODES.get(asked, "")
     takes_floats = isinstance(weights, WholeBytes) and weights.dtype != "I8"
-    if not codes or not isinstance(weights, WholeBytes | PackedIntegers):
-        return weights, f"activations are not rounded to {asked} as {group} asks: {OWN}"
-    if (codes == "e4m3") != takes_floats:
-        rule = "weights of another type multiply activations"
-        return weights, f"activations are not rounded to {asked} as {group} asks: {rule} finer"
-    has_zeros = not inputs.boolean("symmetric", True)
-    is_dynamic = inputs.values.get("dynamic", False) is True
-    size = inputs.integer("group_size", 0, minimum=0) if strategy == "group" else 0
-    by_group = strategy == "group" and codes == "e4m3" and is_dynamic
-    if by_group and size and size % GROUP_MULTIPLE == 0 and not has_zeros:
+    if not codes or (codes == "e4m3") != takes_floats or not (symmetric or codes == "int8"):
+        return weights, own
+    if strategy == "group" and codes == "e4m3" and is_dynamic is True:
+        size = inputs.integer("group_size")
+        if size % GROUP_MULTIPLE:
+            return weights, own
         return RoundedInputs(weights, ActivationScheme(codes, size)), ""
-    whole = strategy in ("token", "tensor") if is_dynamic else strategy == "tensor"
-    if not whole or (has_zeros and codes == "e4m3"):
-        return weights, f"activations are not rounded in {strategy}s as {group} asks: {OWN}"
-    made = RoundedInputs(weights, ActivationScheme(codes, has_zeros=has_zeros), not is_dynamic)
-    if is_dynamic and strategy == "tensor":
-        # One scale for all rows of a batch would make a request depend on the others.
-        return made, f"activations have a scale for each token where {group} asks for one"
-    return made, ""
+    if strategy != "tensor" and (strategy != "token" or is_dynamic is not True):
+        return weights, f"activations are not rounded by {strategy} as {group} asks: {OWN}"
+    scheme = ActivationScheme(codes, has_zeros=not symmetric)
+    if is_dynamic is not True:
+        return RoundedInputs(weights, scheme, "input_scale"), ""
+    # One scale for all rows of a batch would make a request depend on the others.
+    told = f"activations have a scale for each token where {group} asks for one of a batch"
+    return RoundedInputs(weights, scheme), told if strategy == "tensor" else ""
+
+
+#: By what compressed-tensors calls them.
+_CODES = {"8-bit int": "int8", "8-bit float": "e4m3"}
+#: How inputs of NVFP4 and of microscaling formats are asked for.
+_Asked = tuple[str, str, object, object]
+
+
+def _of_small_groups(weights: WeightFormat) -> tuple[_Asked, WeightFormat] | None:
+    """Return what may be asked of inputs of a format of small groups, and the format with it."""
+    if isinstance(weights, FourBitFloats):
+        if weights.group_size == NV_GROUP:
+            scheme = ActivationScheme("e2m1", NV_GROUP)
+            made = RoundedInputs(weights, scheme, "input_global_scale")
+            return ("4-bit float", "tensor_group", "local", NV_GROUP), made
+        scheme = ActivationScheme("e2m1", MX_GROUP, has_power_factors=True)
+        return ("4-bit float", "group", True, MX_GROUP), RoundedInputs(weights, scheme)
+    if isinstance(weights, WholeBytes) and weights.scale_type == "e8m0":
+        scheme = ActivationScheme("e4m3", MX_GROUP, has_power_factors=True)
+        return ("8-bit float", "group", True, MX_GROUP), RoundedInputs(weights, scheme)
+    return None
 
 
 def with_e4m3_inputs(fields: ConfigFields, weights: WholeBytes) -> WeightFormat:
@@ -70,8 +97,8 @@ def with_e4m3_inputs(fields: ConfigFields, weights: WholeBytes) -> WeightFormat:
     size = weights.block[1] if weights.block else 0
     if size % GROUP_MULTIPLE:
         return weights
-    is_stored = scheme == "static" and not size
-    return RoundedInputs(weights, ActivationScheme("e4m3", size), is_stored)
+    stored = "input_scale" if scheme == "static" and not size else ""
+    return RoundedInputs(weights, ActivationScheme("e4m3", size), stored)
 
 
 def with_outliers(fields: ConfigFields, weights: WeightFormat) -> WeightFormat:

@@ -21,7 +21,7 @@ from quire.kernels.backend import Array, AttentionSpec, Backend, Linear, Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
 from quire.layers.decoder_layer import DecoderLayer
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts
@@ -320,7 +320,7 @@ class ModelBuilder:
         if form is None:
             self._kept.append(name)
         else:
-            self._quantized[form] += 1
+            self._quantized[form.kind] += 1
 
     def report(self) -> None:
         """Say what is quantized, and how, and what is not.
@@ -365,6 +365,8 @@ class ModelBuilder:
         made: Weight = matrix
         if isinstance(matrix, HostTensor) and scheme is not None:
             made = quantize(matrix, scheme, self.backend.threads)
+        if isinstance(matrix, QuantizedTensor) and self._plan.own_activations:
+            made = replace(matrix, activations=None)
         self._count(made.name, None if isinstance(made, HostTensor) else made.form)
         return made
 

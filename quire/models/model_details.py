@@ -14,15 +14,12 @@ from typing import Any
 from quire.core.errors import ModelLoadError
 from quire.models.config_fields import read_json
 from quire.models.file_state import FileState, file_states
+from quire.models.gguf_mix import MIXES
 
 log = logging.getLogger(__name__)
 
-#: ``general.file_type`` of GGUF files by what people call it. Source: llama.cpp, ``llama_ftype``.
-FILE_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
-    11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
-    17: "Q5_K_M", 18: "Q6_K", 24: "IQ1_S", 25: "IQ4_NL", 30: "IQ4_XS", 32: "BF16",
-}  # fmt: skip
+#: ``general.file_type`` of GGUF files by what people call it.
+FILE_TYPES = {code: name for name, (_, code) in MIXES.items()}
 _CONTEXT = ("max_position_embeddings", "n_positions")
 _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 

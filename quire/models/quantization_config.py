@@ -10,6 +10,7 @@ from pathlib import Path
 
 from quire.core.errors import UnsupportedArchitectureError
 from quire.kernels.activation_scheme import ActivationScheme
+from quire.kernels.row_tables import TABLE_BITS
 from quire.models.config_fields import ConfigFields, read_json
 from quire.models.input_rounding import (
     with_e4m3_inputs,
@@ -30,6 +31,7 @@ from quire.quantization.formats.gptq import GPTQFormat
 from quire.quantization.formats.hqq import PACKINGS, HQQFormat
 from quire.quantization.formats.quip import CODE_BOOKS, RESIDUAL_SCALE, QuipFormat
 from quire.quantization.formats.rounded_inputs import RoundedInputs
+from quire.quantization.formats.squeezellm import SqueezeLLMFormat
 from quire.quantization.formats.stored_matrix import WeightFormat
 from quire.quantization.formats.torchao import BITS as TORCHAO_BITS
 from quire.quantization.formats.torchao import TorchaoFormat
@@ -81,7 +83,9 @@ def read_quantization(path: Path) -> StoredQuantization | None:
         settings = own.get(name, {}) if found == MODELOPT else own
         if not isinstance(settings, dict):
             raise ConfigFields(own, str(file)).error(name, "must be an object")
-        values = {name: {"quant_method": SETTINGS_FILES[found], **settings}}
+        # SqueezeLLM's file has AWQ's name, and nothing but the bits.
+        method = "squeezellm" if set(settings) == {"wbits"} else SETTINGS_FILES[found]
+        values = {name: {"quant_method": method, **settings}}
     fields = ConfigFields(values, str(file)).object(name)
     if fields is None:
         return None
@@ -291,7 +295,7 @@ def _modelopt(fields: ConfigFields) -> StoredQuantization:
     bytes_of = WholeBytes(
         "F8_E4M3", parts=frozenset(("weight", "weight_scale", "input_scale", *of_kv))
     )
-    whole: WeightFormat = RoundedInputs(bytes_of, ActivationScheme("e4m3"), is_stored=True)
+    whole: WeightFormat = RoundedInputs(bytes_of, ActivationScheme("e4m3"), "input_scale")
     if algorithm == "NVFP4":
         names = ("weight", "weight_scale", "weight_scale_2", "input_scale", *of_kv)
         whole = FourBitFloats(
@@ -362,6 +366,14 @@ def _torchao(fields: ConfigFields) -> StoredQuantization:
     return StoredQuantization("torchao", (whole,), lambda _: whole)
 
 
+def _squeezellm(fields: ConfigFields) -> StoredQuantization:
+    bits = fields.integer("wbits" if fields.has("wbits") else "bits")
+    if bits not in TABLE_BITS:
+        raise fields.error("wbits", f"must be one of {', '.join(map(str, TABLE_BITS))}")
+    whole = SqueezeLLMFormat(bits)
+    return StoredQuantization("squeezellm", (whole,), lambda _: whole)
+
+
 def _wildcard(text: str) -> re.Pattern[str]:
     return re.compile(translate(text))
 
@@ -378,6 +390,7 @@ _METHODS: dict[str, Callable[[ConfigFields], StoredQuantization]] = {
     "torchao": _torchao,
     "quip": _quip,
     "QUiP": _quip,
+    "squeezellm": _squeezellm,
 }
 
 

@@ -28,6 +28,7 @@ INTEGERS: dict[str, npt.DTypeLike] = {"I64": np.int64, "I32": np.int32, "BOOL": 
 
 #: Types that are read as they are.
 ARRAYS: dict[str, npt.DTypeLike] = {
+    "F64": np.float64,
     "F32": np.float32,
     "F16": np.float16,
     "I64": np.int64,

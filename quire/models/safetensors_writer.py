@@ -23,6 +23,7 @@ NAMES = {
     "int16": "I16",
     "int8": "I8",
     "uint8": "U8",
+    "float64": "F64",
     "float16": "F16",
     "float32": "F32",
 }

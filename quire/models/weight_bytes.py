@@ -10,7 +10,7 @@ from pathlib import Path
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.kernels.packed_weights import float_bytes
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.kernels.quantized_tensor import QuantizedForm, stacked_form
 from quire.layers.rope import rope_table_bytes
 from quire.models.gguf_checkpoint import FLOATS, GgufCheckpoint
 from quire.models.quantization_config import read_quantization
@@ -135,18 +135,20 @@ class _Sizes:
         held = [None if isinstance(form, str) else form for form in forms]
         matrices = zip(range(len(held)), held, weights.rows, strict=True)
 
-        def alike(
-            matrix: tuple[int, QuantizedForm | None, int],
-        ) -> tuple[QuantizedForm | None, int | None]:
+        def packed_with(matrix: tuple[int, QuantizedForm | None, int]) -> object:
             number, form, _ = matrix
-            return form, number if form is not None and form.rotation is not None else None
-
-        for (form, _), run in groupby(matrices, key=alike):
-            rows = sum(number for _, _, number in run)
             if form is None:
+                return None
+            return form.kind, number if form.rotation is not None else None
+
+        for _, group in groupby(matrices, key=packed_with):
+            run = list(group)
+            rows = sum(number for _, _, number in run)
+            alike = [form for _, form, _ in run if form is not None]
+            if not alike:
                 total += float_bytes(rows, weights.columns, DTYPE_BYTES[dtype])
             else:
-                total += form.matrix_bytes(rows, weights.columns)
+                total += stacked_form(alike).matrix_bytes(rows, weights.columns)
         return total
 
     def _form(self, module: str, columns: int, scheme: Scheme | None) -> QuantizedForm | str:

@@ -19,6 +19,7 @@ from quire.quantizing.scheme import create_scheme
 _KERNELS = "kernels are chosen by the machine"
 _GPUS = "is not done: one process computes a model"
 _LOAD: dict[str, Option] = {
+    "dtype": done("auto"),
     "trust_remote_code": idle("code of a checkpoint is never run", True),
     "safetensors": refused("must be True: pickles are not read", True),
     "device_map": done(),

@@ -20,6 +20,7 @@ from quire.quantizing.scheme import create_scheme
 _KERNELS = "kernels are chosen by the machine"
 _GPUS = "is not done: one process computes a model"
 _LOAD: dict[str, Option] = {
+    "dtype": done("auto"),
     "max_memory": refused(_GPUS),
     "trust_remote_code": idle("code of a checkpoint is never run", False),
     "torch_dtype": done(),

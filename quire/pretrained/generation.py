@@ -97,6 +97,8 @@ OPTIONS: dict[str, Option] = {
     "prompt_lookup_num_tokens": refused(_ASSISTANT),
     "max_matching_ngram_size": refused(_ASSISTANT),
 }
+#: Without ``do_sample`` they have nothing to do.
+OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 #: Of ``generate`` itself.
 ARGUMENTS: dict[str, Option] = {
     "inputs": done(),
@@ -140,6 +142,9 @@ class GenerationConfig:
         """Read ``generation_config.json`` of a folder; without one nothing is set."""
         path = Path(folder) / "generation_config.json"
         stored = read_json(path) if path.is_file() else {}
+        if not stored.get("do_sample") and not stored.get("temperature"):
+            # There 0 says that nothing is drawn, not how to draw where a caller wants it.
+            stored.pop("temperature", None)
         return cls(**{name: value for name, value in stored.items() if name in OPTIONS})
 
     def with_options(self, options: Mapping[str, Any]) -> GenerationConfig:

@@ -8,13 +8,22 @@ from types import TracebackType
 from typing import Any
 
 from quire.core.errors import ConfigError
+from quire.core.log import get_logger
 from quire.llm.llm import LLM
 from quire.models.config_fields import read_json
-from quire.pretrained.generation import ARGUMENTS, OPTIONS, GenerationConfig, GenerationPlan
+from quire.pretrained.generation import (
+    ARGUMENTS,
+    OF_SAMPLING,
+    OPTIONS,
+    GenerationConfig,
+    GenerationPlan,
+)
 from quire.pretrained.options import read_options
 from quire.pretrained.quantized_folder import TemporaryFolder
 from quire.pretrained.saved_folder import save_folder
 from quire.pretrained.token_rows import like, read_prompts, read_rows
+
+log = get_logger(__name__)
 
 
 class StoredConfig(dict[str, Any]):
@@ -78,6 +87,9 @@ class PretrainedModel:
         if generation_config is not None:
             settings = settings.with_options(generation_config.to_dict())
         settings = settings.with_options({n: v for n, v in options.items() if n in OPTIONS})
+        unused = [name for name in OF_SAMPLING if options.get(name) is not None]
+        if unused and not settings.do_sample:
+            log.warning("[generate] %s changes nothing without do_sample", ", ".join(unused))
         asked = inputs if given["input_ids"] is None else given["input_ids"]
         if asked is None and settings.bos_token_id is None:
             raise ConfigError("[generate] input_ids must be given; got none, and no bos_token_id.")

@@ -347,10 +347,10 @@ def _ordered(stages: Sequence[Sequence[str]] | None) -> list[str] | None:
     if stages is None:
         return None
     places = {name: place for place, names in enumerate(STAGES) for name in names}
-    found = [[places.get(name) for name in names] for names in stages]
-    # Each list is one stage, and a later one comes later.
-    kinds = [place for row in found for place in dict.fromkeys(row)]
-    if None in kinds or kinds != sorted(set(filter(None.__ne__, kinds)), key=int):  # type: ignore[arg-type]
+    found = [{places.get(name, -1) for name in names} for names in stages]
+    # Each list has the matrices of one input, and a later one comes later.
+    order = [place for row in found for place in row]
+    if -1 in order or [len(row) for row in found] != [1] * len(found) or order != sorted({*order}):
         raise ConfigError(
             "[GPTQConfig] modules_in_block_to_quantize must have names of "
             f"{', '.join(name for names in STAGES for name in names)}, those of one input in one "

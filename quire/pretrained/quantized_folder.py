@@ -14,6 +14,7 @@ import numpy as np
 from quire.core.errors import ConfigError
 from quire.core.log import get_logger
 from quire.llm.stage_bar import stage_bar
+from quire.models.config_reader import read_model_config
 from quire.pretrained.quantization_configs import HEADS, Asked
 from quire.quantizing.calibration import calibration_samples
 from quire.quantizing.quantize_checkpoint import Order, quantize_checkpoint
@@ -61,7 +62,7 @@ def quantized_folder(
     if folder.is_file():
         raise ConfigError(f"[{where}] only a folder of floats can be quantized; got file {folder}.")
     recipe = Recipe(asked.scheme, skip_rules(_floats(where, folder, asked)))
-    samples, text = _samples(folder, asked) if recipe.uses_inputs else ([], "")
+    samples, text = _samples(where, folder, asked) if recipe.uses_inputs else ([], "")
     order = Order(
         job=Job(recipe=recipe, format=FORMATS[asked.format], samples=samples, stated=asked.stated),
         source=str(folder),
@@ -115,11 +116,20 @@ def _check_ends(where: str, modules: Sequence[str], only: Iterable[str]) -> None
             )
 
 
-def _samples(folder: Path, asked: Asked) -> tuple[list[np.ndarray], str]:
+def _samples(where: str, folder: Path, asked: Asked) -> tuple[list[np.ndarray], str]:
     if asked.examples is None:
-        return calibration_samples(folder, asked.calibration, _tell)
-    samples = [np.array(ids, np.int32) for ids in asked.examples]
-    return samples, f"{len(samples)} samples given as tokens"
+        samples, text = calibration_samples(folder, asked.calibration, _tell)
+    else:
+        samples = [np.array(ids, np.int64) for ids in asked.examples]
+        text = f"{len(samples)} samples given as tokens"
+    size = read_model_config(folder).vocab_size
+    for sample in samples:
+        if sample.min() < 0 or sample.max() >= size:
+            raise ConfigError(
+                f"[{where}] token ids must be of the vocabulary (0 to {size - 1}); got "
+                f"{sample.min()} to {sample.max()}. Use the model's tokenizer."
+            )
+    return [sample.astype(np.int32) for sample in samples], text
 
 
 def tokens_of(where: str, example: Any) -> list[int]:
@@ -134,9 +144,10 @@ def tokens_of(where: str, example: Any) -> list[int]:
     ids = _flat(ids)
     if mask is not None:
         ids = [token for token, is_read in zip(ids, _flat(mask), strict=True) if is_read]
-    if len(ids) < 2 or not all(isinstance(token, int) for token in ids):
+    if len(ids) < 2 or not all(isinstance(token, int) and abs(token) < 1 << 31 for token in ids):
         raise ConfigError(
-            f"[{where}] an example must have 2 token ids or more; got {example!r:.80}."
+            f"[{where}] an example must have 2 token ids or more, each of 32 bits; got "
+            f"{example!r:.80}."
         )
     return ids
 

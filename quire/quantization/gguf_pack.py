@@ -134,6 +134,28 @@ def _iq4_xs(groups: Groups) -> list[np.ndarray]:
     return [_half(groups.super_scales), high, low, _nibbles(groups.codes, 16)]
 
 
+def _tq1_0(groups: Groups) -> list[np.ndarray]:
+    codes = groups.codes
+    parts = [_trits(codes[:, :160], 5), _trits(codes[:, 160:240], 5), _trits(codes[:, 240:], 4)]
+    return [*parts, _half(groups.scales)]
+
+
+def _trits(codes: np.ndarray, digits: int) -> np.ndarray:
+    """Return digits in base 3 as fractions of 256, rounded up; see ``gguf_types``."""
+    powers = 3 ** np.arange(4, 4 - digits, -1, dtype=np.uint16)
+    parts = codes.reshape(len(codes), digits, -1).astype(np.uint16) * powers[:, None]
+    packed: np.ndarray = (parts.sum(axis=1) * 256 + 242) // 243
+    return packed.astype(np.uint8)
+
+
+def _tq2_0(groups: Groups) -> list[np.ndarray]:
+    return [_pairs(groups.codes, 32), _half(groups.scales)]
+
+
+def _mxfp4(groups: Groups) -> list[np.ndarray]:
+    return [groups.scales, _nibbles(groups.codes, 16)]
+
+
 _PACK: dict[str, Callable[[Groups], list[np.ndarray]]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -147,5 +169,8 @@ _PACK: dict[str, Callable[[Groups], list[np.ndarray]]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _q4_0,
     "IQ4_XS": _iq4_xs,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": _tq2_0,
+    "MXFP4": _mxfp4,
 }
 PACKABLE = tuple(_PACK)

@@ -23,12 +23,14 @@ class QuantizationPlan:
         exact_activations: Multiply quantized weights with float32 activations.
         overrides: Patterns of modules' names with their own scheme, or None to keep the weights;
             the first that fits counts.
+        own_activations: Round activations in the engine's groups, whatever a checkpoint says.
     """
 
     layers: Scheme | None = None
     tables: Scheme | None = None
     exact_activations: bool = False
     overrides: tuple[tuple[str, Scheme | None], ...] = ()
+    own_activations: bool = False
 
     def scheme_of(self, module: str, default: Scheme | None) -> Scheme | None:
         """Return how the matrix of a module is rounded; ``default`` where no override fits."""
@@ -65,7 +67,7 @@ class QuantizationPlan:
     @property
     def held(self) -> str:
         """What decides how weights are held."""
-        return f"{self.layers} {self.tables} {self.overrides}"
+        return f"{self.layers} {self.tables} {self.overrides} {self.own_activations}"
 
 
 def create_plan(options: ModelOptions) -> QuantizationPlan:
@@ -76,6 +78,7 @@ def create_plan(options: ModelOptions) -> QuantizationPlan:
         for pattern, name in options.overrides()
     )
     if options.quantization is None:
-        return QuantizationPlan(exact_activations=exact, overrides=overrides)
+        own = options.activations == "int8"
+        return QuantizationPlan(None, None, exact, overrides, own)
     layers = create_scheme(options.quantization, size)
     return QuantizationPlan(layers, create_scheme("int8", size), exact, overrides)

@@ -11,7 +11,7 @@ from quire.evaluation.run import judge
 from quire.evaluation.scorer import LocalEncoder
 from quire.evaluation.task import Task, prepare
 from quire.models.config_reader import read_model_config
-from quire.quantizing.run import Bar
+from quire.quantizing.layer_inputs import Bar
 from quire.text.tokenizer import load_tokenizer
 
 

@@ -16,9 +16,12 @@ from quire.kernels.backend import Backend
 from quire.models.checkpoint import Checkpoint
 from quire.models.gguf_export import tensor_names
 from quire.models.importance_matrix import ImportanceEntry
-from quire.models.loader import open_checkpoint
+from quire.models.loader import OpenedCheckpoint, open_checkpoint
+from quire.quantizing.input_sums import sum_of_squares
+from quire.quantizing.layer_inputs import Bar
 from quire.quantizing.layer_runner import LayerRunner
-from quire.quantizing.run import Bar
+from quire.quantizing.run import layer_linears
+from quire.quantizing.statistics import Statistics, source_state
 
 
 class _Squares:
@@ -30,14 +33,21 @@ class _Squares:
 
     def add(self, modules: tuple[str, ...], inputs: np.ndarray) -> None:
         """Count inputs (T, K) of a linear."""
-        total = np.einsum("tk,tk->k", inputs, inputs, dtype=np.float64)
+        self.put(modules, sum_of_squares(inputs), len(inputs))
+
+    def put(self, modules: tuple[str, ...], squares: np.ndarray, count: int) -> None:
+        """Count sums of squares (K,) of a number of inputs."""
         for module in modules:
-            self.sums[module] = self.sums.get(module, 0) + total
-            self.counts[module] = self.counts.get(module, 0) + len(inputs)
+            self.sums[module] = self.sums.get(module, 0) + squares
+            self.counts[module] = self.counts.get(module, 0) + count
 
 
 def collect_importance(
-    folder: Path, samples: Sequence[np.ndarray], backend: Backend, bar: Bar
+    folder: Path,
+    samples: Sequence[np.ndarray],
+    backend: Backend,
+    bar: Bar,
+    statistics: Path | None = None,
 ) -> dict[str, ImportanceEntry]:
     """Compute a model layer by layer, as float32, and sum the squares of all linears' inputs.
 
@@ -46,6 +56,8 @@ def collect_importance(
         samples: Token ids, (length,) int32 each.
         backend: Computes.
         bar: Shows how far it is.
+        statistics: A folder of sums, as of :class:`~quire.quantizing.statistics.Statistics`; None
+            to keep none.
 
     Returns:
         By the names of tensors in a GGUF file; the head and the embedding have none.
@@ -57,6 +69,9 @@ def collect_importance(
     opened = open_checkpoint(folder, "float32", max(map(len, samples)))
     if not isinstance(opened.tensors, Checkpoint):
         raise ConfigError(f"[imatrix] MODEL must be safetensors of floats; got {folder}.")
+    if statistics is not None:
+        kept = Statistics(statistics, source_state(opened.tensors), samples)
+        return _entries(folder, _kept_squares(opened, kept, backend, bar))
     runner = LayerRunner(opened, backend, samples)
     states = np.empty((runner.num_tokens, opened.config.hidden_size), np.float32)
     runner.embed(states)
@@ -73,6 +88,20 @@ def collect_importance(
                 on_tokens=partial(_show, advance, remark),
             )
     return _entries(folder, squares)
+
+
+def _kept_squares(
+    opened: OpenedCheckpoint, kept: Statistics, backend: Backend, bar: Bar
+) -> _Squares:
+    layers = range(opened.config.num_layers)
+    linears = [layer_linears(opened.weights, layer) for layer in layers]
+    kept.collect(opened, backend, linears, bar)
+    squares = _Squares()
+    for layer in layers:
+        sums = kept.sums(layer, linears[layer], {}, lambda share: None)
+        for modules, found in sums.squares.items():
+            squares.put(modules, found, sums.num_rows[modules])
+    return squares
 
 
 def _show(advance: Callable[[float, str], None], remark: str, count: int) -> None:

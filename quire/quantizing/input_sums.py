@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 #: Rows of inputs that products are summed over in float32; sums of those are float64.
@@ -10,6 +12,27 @@ CHUNK = 2048
 PANEL = 512
 #: Inputs of a linear that are kept as they are, about.
 SAMPLE_ROWS = 512
+
+
+@dataclass(slots=True)
+class LinearSums:
+    """Of the inputs of one linear, before triangles are completed.
+
+    Attributes:
+        products: (K, K) float64, panels from the diagonal on.
+        magnitudes: (K,) float64.
+        squares: (K,) float64.
+        largest: (K,) float32.
+        num_rows: How many were seen.
+        kept: (R, K) float32 each, some of them.
+    """
+
+    products: np.ndarray
+    magnitudes: np.ndarray
+    squares: np.ndarray
+    largest: np.ndarray
+    num_rows: int
+    kept: list[np.ndarray]
 
 
 class InputSums:
@@ -25,6 +48,7 @@ class InputSums:
         sums: (K, K) float64.
         num_rows: How many inputs were seen.
         magnitudes: (K,) float64, sums of the inputs' absolute values.
+        squares: (K,) float64, sums of their squares.
         largest: (K,) float32, the largest of them.
     """
 
@@ -34,6 +58,7 @@ class InputSums:
         self._products = np.empty(0, np.float32)
         self.sums: dict[tuple[str, ...], np.ndarray] = {}
         self.magnitudes: dict[tuple[str, ...], np.ndarray] = {}
+        self.squares: dict[tuple[str, ...], np.ndarray] = {}
         self.largest: dict[tuple[str, ...], np.ndarray] = {}
         self.num_rows: dict[tuple[str, ...], int] = {}
 
@@ -43,9 +68,11 @@ class InputSums:
         if modules not in self.sums:
             self.sums[modules] = np.zeros((width, width))
             self.magnitudes[modules] = np.zeros(width)
+            self.squares[modules] = np.zeros(width)
             self.largest[modules] = np.zeros(width, np.float32)
             self.num_rows[modules] = 0
             self._kept[modules] = []
+        self.squares[modules] += sum_of_squares(inputs)
         for begin in range(0, len(inputs), CHUNK):
             rows = np.ascontiguousarray(inputs[begin : begin + CHUNK])
             first = -self.num_rows[modules] % self._stride
@@ -68,6 +95,23 @@ class InputSums:
             np.matmul(rows[:, begin:end].T, rows[:, begin:], out=products)
             sums[begin:end, begin:] += products
 
+    def get(self, modules: tuple[str, ...]) -> LinearSums:
+        """Return what was summed of a linear's inputs, before :meth:`complete`."""
+        return LinearSums(
+            self.sums[modules],
+            self.magnitudes[modules],
+            self.squares[modules],
+            self.largest[modules],
+            self.num_rows[modules],
+            self._kept[modules],
+        )
+
+    def put(self, modules: tuple[str, ...], sums: LinearSums) -> None:
+        """Take what was summed of a linear's inputs elsewhere, before :meth:`complete`."""
+        self.sums[modules], self.magnitudes[modules] = sums.products, sums.magnitudes
+        self.squares[modules], self.largest[modules] = sums.squares, sums.largest
+        self.num_rows[modules], self._kept[modules] = sums.num_rows, sums.kept
+
     def complete(self) -> None:
         """Fill the lower triangles; no inputs are added afterwards."""
         for sums in self.sums.values():
@@ -81,3 +125,9 @@ class InputSums:
     def sample(self, modules: tuple[str, ...]) -> np.ndarray:
         """Return some inputs of a linear (R, K), of all samples alike."""
         return np.concatenate(self._kept[modules])
+
+
+def sum_of_squares(inputs: np.ndarray) -> np.ndarray:
+    """Return the sums of squares (K,) float64 of inputs (T, K)."""
+    sums: np.ndarray = np.einsum("tk,tk->k", inputs, inputs, dtype=np.float64)
+    return sums

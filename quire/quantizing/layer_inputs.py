@@ -6,6 +6,7 @@ T tokens of all samples, D model dim.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,8 @@ from quire.quantizing.layer_runner import LayerRunner
 STATES_BYTES = 2 << 30
 #: Takes the share of a pass over the text that is done.
 OnShare = Callable[[float], None]
+#: Opens a bar of (what is done, in all) and returns what moves it, with a remark.
+Bar = Callable[[str, float], AbstractContextManager[Callable[[float, str], None]]]
 
 
 class LayerInputs(Protocol):

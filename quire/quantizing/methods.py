@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: Of codes of any method.
 BITS = (2, 3, 4, 8)
 
 
@@ -22,24 +23,25 @@ class Method:
         settings: Fields of :class:`~quire.quantizing.scheme.Scheme` that may be given, and their
             defaults.
         fixed: Fields that the method itself decides.
+        bits: Which it can have, where they are a setting.
         formats: Names of stored formats that can hold its matrices; the first is the default.
         asks_inputs: It looks at calibration text, whatever its settings.
         scales_columns: It scales a layer's matrices before they are rounded.
         without_inputs: The method of a matrix that saw too few inputs.
-        bits: Of a code, those that may be asked for.
     """
 
     about: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     formats: tuple[str, ...]
+    bits: tuple[int, ...] = BITS
     asks_inputs: bool = False
     scales_columns: bool = False
     without_inputs: str = ""
-    bits: tuple[int, ...] = BITS
 
 
 INTEGERS = {"bits": 4, "group_size": 128, "symmetric": True}
+TABLES = {"bits": 4, "sparse": 0.0}
 INTEGER_FORMATS = ("gptq", "compressed-tensors", "awq")
 
 METHODS: dict[str, Method] = {
@@ -124,6 +126,22 @@ METHODS: dict[str, Method] = {
         formats=("quip",),
         asks_inputs=True,
         bits=(2, 4),
+    ),
+    "squeezellm": Method(
+        about="clusters each row's weights by how much their inputs count",
+        settings=TABLES,
+        fixed={"group_size": -1},
+        formats=("squeezellm",),
+        bits=(3, 4),
+        asks_inputs=True,
+        without_inputs="kmeans",
+    ),
+    "kmeans": Method(
+        about="all alike",
+        settings=TABLES,
+        fixed={"group_size": -1},
+        formats=("squeezellm",),
+        bits=(3, 4),
     ),
 }
 

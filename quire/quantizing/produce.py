@@ -13,6 +13,7 @@ import numpy as np
 
 from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.row_tables import join_outliers
 from quire.quantization.formats.stored_matrix import UnpackedMatrix
 from quire.quantization.producers.float4 import global_factor, quantize_mxfp4, quantize_nvfp4
 from quire.quantization.producers.float8 import quantize_float8
@@ -21,6 +22,12 @@ from quire.quantization.producers.half_quadratic import quantize_hqq
 from quire.quantization.producers.normal_float import quantize_fp4, quantize_nf4
 from quire.quantization.producers.quip import quantize_quip, rotate_inputs
 from quire.quantization.producers.round_to_nearest import quantize_rtn
+from quire.quantization.producers.row_tables import (
+    Clustering,
+    column_importance,
+    outlier_threshold,
+    quantize_tables,
+)
 from quire.quantization.producers.whole_bytes import quantize_bytes
 from quire.quantizing.scheme import Scheme
 
@@ -123,6 +130,24 @@ def _lattice(linked: LinkedMatrices) -> list[LatticeMatrix]:
     ]
 
 
+def _weighted_tables(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    return _tables(linked, linked.products)
+
+
+def _plain_tables(linked: LinkedMatrices) -> list[QuantizedTensor]:
+    return _tables(linked, None)
+
+
+def _tables(linked: LinkedMatrices, products: np.ndarray | None) -> list[QuantizedTensor]:
+    importance = column_importance(products, linked.weights[0].shape[1])
+    bits, share = linked.scheme.bits, linked.scheme.sparse
+    clusterings = {
+        module: Clustering(bits, importance, outlier_threshold(weight, importance, share))
+        for module, weight in zip(linked.modules, linked.weights, strict=True)
+    }
+    return _by_rows(linked, lambda name, weight: quantize_tables(name, weight, clusterings[name]))
+
+
 def _each(
     linked: LinkedMatrices, quantize: Callable[[str, np.ndarray], QuantizedTensor]
 ) -> list[QuantizedTensor]:
@@ -160,12 +185,16 @@ def _rows_of(whole: QuantizedTensor, name: str, begin: int, end: int) -> Quantiz
 def _joined(parts: Sequence[QuantizedTensor]) -> QuantizedTensor:
     first = parts[0]
     zeros = [part.zeros for part in parts if part.zeros is not None]
+    tables = [part.tables for part in parts if part.tables is not None]
+    outliers = [part.outliers for part in parts if part.outliers is not None]
     return replace(
         first,
         name=f"{first.name}.weight",
         codes=np.concatenate([part.codes for part in parts]),
         scales=np.concatenate([part.scales for part in parts]),
         zeros=np.concatenate(zeros) if zeros else None,
+        tables=np.concatenate(tables) if tables else None,
+        outliers=join_outliers(outliers) if outliers else None,
     )
 
 
@@ -183,4 +212,6 @@ _PRODUCERS: dict[str, Callable[[LinkedMatrices], Sequence[UnpackedMatrix]]] = {
     "fp4": _small_floats,
     "hqq": _half_quadratic,
     "quip": _lattice,
+    "squeezellm": _weighted_tables,
+    "kmeans": _plain_tables,
 }

@@ -11,7 +11,8 @@ from quire.core.machine import read_machine
 from quire.kernels.registry import create_backend
 from quire.quantizing import output
 from quire.quantizing.card import CardFacts, model_card
-from quire.quantizing.run import Bar, Job, Result, Run
+from quire.quantizing.layer_inputs import Bar
+from quire.quantizing.run import Job, Result, Run
 from quire.quantizing.unfinished import Unfinished
 
 

@@ -5,9 +5,7 @@ T tokens of all calibration samples, D model dim.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,24 +17,22 @@ from quire.core.errors import ConfigError, UnsupportedArchitectureError
 from quire.kernels.backend import Backend
 from quire.kernels.host_tensor import HostTensor
 from quire.models.checkpoint import Checkpoint
-from quire.models.file_state import file_state
 from quire.models.loader import open_checkpoint
 from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantizing.input_scales import input_scales
 from quire.quantizing.input_sums import InputSums
-from quire.quantizing.layer_inputs import LayerInputs, NoInputs, QuantizedPrefix
+from quire.quantizing.layer_inputs import Bar, LayerInputs, NoInputs, QuantizedPrefix
 from quire.quantizing.methods import METHODS
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
 from quire.quantizing.scale_layer import LayerScaler
 from quire.quantizing.scheme import Recipe, Scheme
+from quire.quantizing.statistics import Statistics, samples_digest, source_state
 from quire.quantizing.stored_format import StoredFormat
 from quire.quantizing.unfinished import Unfinished, stored_data
 
 #: Shares of a layer's time: each pass over the samples, and quantizing; for the bar only.
 PASS, SOLVE = 0.3, 0.4
-#: Opens a bar of (what is done, in all) and returns what moves it, with a remark.
-Bar = Callable[[str, float], AbstractContextManager[Callable[[float, str], None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +43,15 @@ class Job:
         recipe: How matrices are quantized.
         format: How they are stored.
         samples: Token ids of each calibration sample, (length,) int32.
+        statistics: A folder of sums of the unquantized model's inputs, computed where they are not
+            there; None to calibrate each layer on what the quantized ones before it make.
         stated: Entries of ``quantization_config`` that only other programs read.
     """
 
     recipe: Recipe
     format: StoredFormat
     samples: Sequence[np.ndarray] = ()
+    statistics: Path | None = None
     stated: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -134,6 +133,15 @@ class Run:
 
     def _check_stages(self) -> None:
         schemes = self.schemes.values()
+        if any(s.true_sequential for s in schemes) and self._job.statistics is not None:
+            raise ConfigError(
+                "[quantize] --statistics must come without --true-sequential, which calibrates on "
+                "quantized matrices; got both."
+            )
+        if self.calibrates and self._job.statistics is not None:
+            self.notices.append(
+                "calibrated on the inputs of the unquantized model, which --statistics keeps"
+            )
         if any(s.true_sequential for s in schemes) and any(
             METHODS[s.method].scales_columns for s in schemes
         ):
@@ -145,16 +153,13 @@ class Run:
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the bytes of the result."""
-        samples = hashlib.sha256()
-        for sample in self._job.samples:
-            samples.update(len(sample).to_bytes(8, "little") + sample.astype(np.int32).tobytes())
-        files = sorted({file.path for file in self._stored.files.values()})
-        states = [(path.name, file_state(path)) for path in files]
+        kept = self._job.statistics is not None
         return {
-            "source": [[name, *state[2:]] for name, state in states if state is not None],
+            "source": source_state(self._stored),
             "schemes": {module: asdict(scheme) for module, scheme in self.schemes.items()},
             "config": self.config,
-            "samples": samples.hexdigest(),
+            "samples": samples_digest(self._job.samples),
+            **({"inputs": "of the unquantized model"} if kept else {}),
         }
 
     def execute(self, backend: Backend, unfinished: Unfinished, bar: Bar) -> Result:
@@ -166,7 +171,11 @@ class Run:
         """
         layers, errors = self._opened.config.num_layers, dict[str, float]()
         inputs: LayerInputs = NoInputs()
-        if self.calibrates:
+        if self.calibrates and self._job.statistics is not None:
+            source = source_state(self._stored)
+            inputs = Statistics(self._job.statistics, source, self._job.samples)
+            inputs.collect(self._opened, backend, self._linears, bar)
+        elif self.calibrates:
             folder = unfinished.folder
             inputs = QuantizedPrefix(self._opened, backend, self._job.samples, folder)
         with bar("quantize", layers) as advance:
@@ -212,7 +221,7 @@ class Run:
                 parts = self._job.format.store(matrix, self.schemes[module])
                 tensors |= {f"{module}.{part}": tensor for part, tensor in parts.items()}
                 if len(stages) > 1:
-                    values[f"{module}.weight"] = matrix.float32()
+                    values[f"{module}.weight"] = np.ascontiguousarray(matrix.float32())
             scales, unseen = input_scales(stage, schemes, sums)
             tensors |= {name: tensor_data(scale) for name, scale in scales.items()}
             errors |= result.errors

@@ -12,7 +12,10 @@ from typing import Any
 from quire.core.errors import ConfigError
 from quire.quantization.producers.float8 import SCALES
 from quire.quantization.producers.integer_grid import IntegerGrid
-from quire.quantizing.methods import BITS, METHODS, Method, methods_with
+from quire.quantizing.methods import METHODS, Method, methods_with
+
+#: Beyond it the weights that stay take more memory than the others.
+MOST_SPARSE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,7 @@ class Scheme:
 
     Attributes:
         method: One of :data:`~quire.quantizing.methods.METHODS`.
-        bits: Of a code, one of :data:`BITS`.
+        bits: Of a code, one of the method's.
         group_size: Inputs that share a scale, 16 or a multiple of 32; -1 for all of a row.
         symmetric: Without zeros of groups.
         act_order: GPTQ takes inputs by their size.
@@ -36,6 +39,7 @@ class Scheme:
         static_inputs: Of FP8: one scale of all inputs of a matrix, seen in calibration text.
         smoothing: Of SmoothQuant: the share of the range of inputs that weights take over.
         double_quant: Of NF4 and FP4: scales are rounded to bytes.
+        sparse: Of tables of rows: the share of weights that stay what they are.
     """
 
     method: str = "gptq"
@@ -52,6 +56,7 @@ class Scheme:
     static_inputs: bool = False
     smoothing: float = 0.5
     double_quant: bool = True
+    sparse: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what no matrix can have.
@@ -67,8 +72,7 @@ class Scheme:
             elif name not in method.settings and value != DEFAULTS[name]:
                 raise _refuse_setting(name, self.method)
         if self.bits not in method.bits:
-            whose = "" if method.bits == BITS else f" with --method {self.method}"
-            raise _refuse("bits", f"be one of {_listed(method.bits)}{whose}", self.bits)
+            raise _refuse("bits", f"be one of {_listed(method.bits)}", self.bits)
         size = self.group_size
         if size != -1 and size != 16 and (size < 32 or size % 32):
             raise _refuse("group_size", "be 16, a multiple of 32, or -1 for whole rows", size)
@@ -82,6 +86,8 @@ class Scheme:
             raise _refuse("damping", "be over 0 and at most 1", self.damping)
         if not 0 <= self.smoothing <= 1:
             raise _refuse("smoothing", "be from 0 to 1", self.smoothing)
+        if not 0 <= self.sparse <= MOST_SPARSE:
+            raise _refuse("sparse", f"be from 0 to {MOST_SPARSE}", self.sparse)
 
     @property
     def asks_inputs(self) -> bool:
@@ -128,6 +134,7 @@ class Scheme:
         parts += [f"a scale for each {self.scales}"] if "scales" in taken else []
         parts += ["a scale for all inputs"] if self.static_inputs else []
         parts += [f"strength {self.smoothing:g}"] if "smoothing" in taken else []
+        parts += [f"{self.sparse:.2%} sparse"] if self.sparse else []
         plain = "double_quant" in taken and not self.double_quant
         parts += ["scales not rounded"] if plain else []
         return ", ".join(parts)

@@ -10,6 +10,7 @@ from quire.quantizing.layouts.gptq import GPTQLayout
 from quire.quantizing.layouts.hqq import HQQLayout
 from quire.quantizing.layouts.layout import StoredFormat
 from quire.quantizing.layouts.quip import QuipLayout
+from quire.quantizing.layouts.squeezellm import SqueezeLLMLayout
 
 __all__ = ["FORMATS", "StoredFormat"]
 
@@ -21,5 +22,6 @@ _KNOWN: tuple[StoredFormat, ...] = (
     BitsAndBytesLayout(),
     HQQLayout(),
     QuipLayout(),
+    SqueezeLLMLayout(),
 )
 FORMATS: dict[str, StoredFormat] = {form.name: form for form in _KNOWN}

@@ -44,7 +44,7 @@ def move_blocks(plan: SchedulerOutput, kv_cache: KVCache, store: BlockStore) -> 
     found: dict[int, npt.NDArray[np.uint8]] = {}
     for block_id, block_hash in plan.block_loads:
         try:
-            found[block_id] = _checked(store.get(block_hash), kv_cache.spec.allocated_block_bytes)
+            found[block_id] = _checked(store.get(block_hash), kv_cache.spec.block_bytes)
         except Exception as error:
             log.warning("[block_store] block %d is computed, not loaded: %r", block_id, error)
     if found:

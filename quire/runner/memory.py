@@ -51,8 +51,8 @@ class MemoryPlan:
         ]
         device = format_bytes(budget.device_bytes)
         token_bytes = sum(spec.token_bytes for spec in demand.specs)
-        scale_bytes = budget.num_blocks * (demand.allocated_block_bytes - demand.block_bytes)
-        scales = f", scales {format_bytes(scale_bytes)} in all" if scale_bytes else ""
+        scale_bytes = sum(spec.token_scale_bytes for spec in demand.specs)
+        scales = f" ({format_bytes(scale_bytes)} of it scales)" if scale_bytes else ""
         host_bytes = demand.pool_bytes("host")
         host = f"; KV {format_bytes(host_bytes)} on the host" if host_bytes else ""
         return [
@@ -169,13 +169,13 @@ def _fixed_blocks(
             "[config] --num-gpu-blocks-override must be at least 2, the null block included; got "
             f"{num_blocks}."
         )
-    kv_bytes = num_blocks * demand.allocated_block_bytes
+    kv_bytes = num_blocks * demand.block_bytes
     room = device_bytes - demand.fixed_bytes
     if kv_bytes > room:
         raise ConfigError(
             f"[config] --num-gpu-blocks-override must fit in {format_bytes(max(room, 0))}, what "
             f"weights and scratch leave of the machine; got {num_blocks} blocks of "
-            f"{format_bytes(demand.allocated_block_bytes)}. Lower it."
+            f"{format_bytes(demand.block_bytes)}. Lower it."
         )
     budget = MemoryBudget(demand, device_bytes, num_blocks)
     fits = (num_blocks - 1) * demand.spec.block_size

@@ -174,7 +174,7 @@ def test_names_that_nothing_has_are_refused(command, quire):
 
 
 def test_the_files_of_a_repository_are_told_apart(quire_with):
-    names = ("Small-Q8_0.gguf", "Small-Q4_K_M.gguf", "Small-IQ2_M.gguf")
+    names = ("Small-Q8_0.gguf", "Small-Q4_K_M.gguf", "Small-Q1_0.gguf")
     hub = HubStandIn({"org/small": dict.fromkeys(names, b"GGUF"), "org/none": {"README.md": b""}})
     hub.sizes = {names[0]: 10**15}
     with serving(hub):

@@ -92,7 +92,7 @@ def test_a_server_is_started_used_again_and_emptied(url):
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A hub with a small model in several files."""
-    files = {"Tiny-IQ2_M.gguf": b"GGUF"}
+    files = {"Tiny-Q1_0.gguf": b"GGUF"}
     for kind in ("q8_0", "q4_0"):
         path = tmp_path / f"Tiny-{kind}.gguf"
         done = quire("convert", "quire-tiny", str(path), "--type", kind)
@@ -113,7 +113,7 @@ def test_a_repository_is_pulled_as_it_fits_and_removed_while_it_answers(url, hub
     assert huge.returncode == 1 and "must fit in this machine's memory" in huge.stderr
     first = quire("run", "org/tiny", QUESTION, *base)
     assert first.stdout == "The capital of France is Paris.\n", first.stderr
-    assert "org/tiny: Q4_0, 2.7 MiB, of 3 files; IQ2_M cannot be loaded" in first.stderr
+    assert "org/tiny: Q4_0, 2.7 MiB, of 3 files; Q1_0 cannot be loaded" in first.stderr
     assert hub.fetched() == {"Tiny-q4_0.gguf"}
     assert quire("run", "org/tiny", QUESTION, *base).stderr == ""
     assert [line.split()[0] for line in quire("list").stdout.splitlines()] == [

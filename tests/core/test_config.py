@@ -19,7 +19,7 @@ from quire.core.errors import ConfigError
         (
             "kv_cache_dtype",
             "fp8_e5m2",
-            "auto or float32 or float16 or bfloat16 or fp8 or fp8_e4m3 or int8",
+            "auto or float32 or float16 or bfloat16 or fp8 or fp8_e4m3 or int8 or int4",
         ),
         ("scheduling_policy", "lifo", "fcfs or priority"),
         ("device", None, "auto or cpu or reference"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import KVCacheSpec
 
 # layers, KV heads, head_dim, bytes per token, GB at 4,096 tokens, GB x 32 sequences
@@ -39,12 +40,22 @@ def test_blocks_of_a_sequence(num_tokens, num_blocks):
 
 @pytest.mark.parametrize(("dtype", "scale_bytes"), [("fp8_e4m3", 0), ("int8", 2)])
 def test_8_bits_take_half_the_bytes_of_16(dtype, scale_bytes):
-    """1.34 GB become 0.67; int8's scales, one a head of K and of V, are counted apart."""
+    """1.34 GB become 0.67; int8 has a scale besides for each head of K and of V."""
     wide, narrow = (KVCacheSpec(80, 8, 128, 16, d) for d in ("bfloat16", dtype))
-    assert 2 * narrow.block_bytes == wide.block_bytes
+    assert 2 * narrow.token_element_bytes == wide.token_bytes
     assert narrow.token_scale_bytes == 2 * 80 * 8 * scale_bytes
-    assert narrow.allocated_block_bytes == narrow.block_bytes + 16 * narrow.token_scale_bytes
-    assert wide.allocated_block_bytes == wide.block_bytes
+    assert 2 * narrow.block_bytes == wide.block_bytes + 2 * 16 * narrow.token_scale_bytes
+
+
+def test_4_bits_take_5_of_16_with_scales_and_minima():
+    """Of 32 elements 16 bytes of codes, 2 of scale, 2 of minimum."""
+    wide, narrow = (KVCacheSpec(80, 8, 128, 16, d) for d in ("bfloat16", "int4"))
+    assert narrow.head_scales == 8
+    assert (narrow.token_element_bytes, narrow.token_scale_bytes) == (81_920, 20_480)
+    assert 16 * narrow.block_bytes == 5 * wide.block_bytes
+    for head_dim in (16, 80, 100):
+        with pytest.raises(ConfigError, match=f"multiple of 32 elements; got {head_dim}. Take"):
+            KVCacheSpec(1, 1, head_dim, 16, "int4")
 
 
 def test_float32_takes_twice_the_bytes():

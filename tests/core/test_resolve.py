@@ -81,7 +81,8 @@ def test_fp8_is_e4m3() -> None:
     found = resolved(kv_cache_dtype="fp8")
     assert found.kv_cache_dtype == "fp8_e4m3"
     assert any(line.startswith("kv_cache_dtype = fp8_e4m3") for line in found.choices)
-    assert resolved(kv_cache_dtype="int8").kv_cache_dtype == "int8"
+    for name in ("int8", "int4"):
+        assert resolved(kv_cache_dtype=name).kv_cache_dtype == name
 
 
 def test_more_proposed_tokens_than_a_request_may_have() -> None:

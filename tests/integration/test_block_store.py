@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire import SamplingParams
+from quire.models.hub import resolve_model
 
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
 
@@ -20,7 +21,15 @@ def ask(llm, prompt):
     return llm.generate({"prompt_token_ids": prompt}, ASKED)[0]
 
 
-@pytest.mark.parametrize("settings", [{}, {"kv_cache_dtype": "int8"}, {"kv_canary": "raise"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"kv_cache_dtype": "int8"},
+        {"model": resolve_model("quire-tiny"), "kv_cache_dtype": "int4"},
+        {"kv_canary": "raise"},
+    ],
+)
 def test_an_engine_goes_on_with_the_blocks_of_another(create_llm, prompts, settings):
     prompt, other = prompts(40, 5)
     store = DictStore()

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.equality import all_conditions, check_lattice, few_conditions
 from quire.models.hub import resolve_model
 from tests.integration.conftest import FAMILIES
+from tools.random_checkpoint import PRESETS, random_checkpoint
 
 
 @pytest.fixture
@@ -43,6 +44,16 @@ def test_a_cache_of_8_bits(
 ) -> None:
     settings = {"kv_cache_dtype": kv_cache_dtype, "block_size": block_size}
     outcomes = check_lattice(checkpoint(), few_conditions(), device=native, **settings)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+@pytest.mark.parametrize("family", ["tiny-llama", "tiny-mistral"])
+@pytest.mark.parametrize("block_size", [8, 16])
+def test_a_cache_of_4_bits(tmp_path: Path, native: str, family: str, block_size: int) -> None:
+    """Heads of a whole group; with a window blocks are given back, too."""
+    random_checkpoint(tmp_path, {**PRESETS[family], "head_dim": 32})
+    settings = {"kv_cache_dtype": "int4", "block_size": block_size}
+    outcomes = check_lattice(tmp_path, few_conditions(), device=native, **settings)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 

@@ -33,6 +33,8 @@ FOLDERS = [
     "ct-nvfp4",
     "ct-mxfp4",
     "ct-mxfp8",
+    "squeezellm-w3",
+    "squeezellm-w4-sparse",
 ]
 
 

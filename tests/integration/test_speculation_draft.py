@@ -268,6 +268,7 @@ def test_layouts_and_caches(create: Create) -> None:
         {"kv_layout": "contiguous", "max_model_len": 256, "max_num_seqs": 4},
         {"enable_prefix_caching": False},
         {"kv_cache_dtype": "int8"},
+        {"kv_cache_dtype": "int4"},
         {"use_cache": False},
         {"quantization": "int8"},
         {"dtype": "float32", "kv_canary": "raise"},

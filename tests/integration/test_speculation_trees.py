@@ -45,6 +45,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"enable_prefix_caching": False, "use_cache": False},
     {"kv_cache_dtype": "int8", "threads": 2},
     {"kv_cache_dtype": "fp8_e4m3", "quantization": "int8"},
+    {"kv_cache_dtype": "int4", "block_size": 8},
     {"kv_canary": "raise"},
 ]
 

@@ -9,6 +9,7 @@ import numpy as np
 from quire.kernels.activation_scheme import round_rows
 from quire.kernels.nested_scales import NestedScales
 from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book, padded
+from quire.kernels.row_tables import Outliers
 from quire.kernels.small_floats import E2M1
 
 #: As IQ4_NL has it: whole numbers, so that nothing is lost in integers.
@@ -110,6 +111,40 @@ def other_quantized(kind: str, rows: int, columns: int, seed: int = 0) -> Quanti
     return replace(made, float_codes=True)
 
 
+def tables_quantized(
+    rows: int, columns: int, bits: int, dtype: type, outliers: str = "", seed: int = 0
+) -> QuantizedTensor:
+    """Make a matrix of tables of rows, of any codes; K a multiple of 32.
+
+    Args:
+        rows: N.
+        columns: K.
+        bits: 3 or 4.
+        dtype: Of tables.
+        outliers: Empty for none; ``few``; or ``rows`` that are whole, one of them twice.
+        seed: Of all numbers.
+    """
+    random = np.random.default_rng(seed)
+    made = QuantizedTensor(
+        name="w",
+        bits=bits,
+        group_size=padded(columns),
+        codes=random.integers(0, 1 << bits, (rows, columns), np.uint8),
+        scales=np.empty((rows, 0), np.float16),
+        tables=random.standard_normal((rows, 1 << bits)).astype(dtype),
+    )
+    if not outliers:
+        return made
+    counts = random.integers(0, 5, rows) if outliers == "few" else np.zeros(rows, np.int64)
+    if outliers == "rows":
+        counts[[0, rows // 2, -1]] = columns, 2 * columns, columns
+    count = int(counts.sum())
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    inputs = random.integers(0, columns, count).astype(np.int32)
+    values = random.standard_normal(count).astype(np.float32)
+    return replace(made, outliers=Outliers(starts, inputs, values))
+
+
 def activation_inputs(weight: QuantizedTensor) -> int:
     """Return how many inputs of a row share a scale once they are rounded."""
     if weight.bits > 4 or weight.super_scales is not None:
@@ -156,6 +191,11 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
         rounded = round_rows(weight.activations, x)
         codes[:, :columns], factors = rounded.codes, rounded.factors
         scales = np.ones_like(scales)
+        if weight.activations.codes == "e2m1":  # integers, and factors within the sum
+            codes[:, :columns], together = 2 * rounded.codes, rounded.group_size
+            missing = weights.shape[1] // together - rounded.factors.shape[1]
+            scales = np.pad(rounded.factors / 2, ((0, 0), (0, missing)))
+            factors = np.ones((len(x), 1), np.float32)
     group_scales = weight.scale_numbers()
 
     def add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:

@@ -102,8 +102,9 @@ def split_everywhere(length: int, points: range) -> list[list[Parts]]:
     ("shape", "dtype"),
     [
         *((shape, "bfloat16") for shape in ("gqa", "mha", "window", "long window", "odd head")),
-        *(("gqa", dtype) for dtype in ("float32", "float16", "fp8_e4m3", "int8")),
+        *(("gqa", dtype) for dtype in ("float32", "float16", "fp8_e4m3", "int8", "int4")),
         ("odd head", "int8"),
+        *((shape, "int4") for shape in ("mha", "head 128", "long window")),
     ],
 )
 def test_bits_do_not_depend_on_chunks_batch_blocks_or_threads(

@@ -74,9 +74,11 @@ LENS = [known + len(tree) for known, _, tree in TREES] + [CHAIN]
     ("shape", "dtype", "block_size"),
     [
         *((shape, "bfloat16", 16) for shape in SHAPES),
-        *(("gqa", dtype, 16) for dtype in ("float32", "float16", "fp8_e4m3", "int8")),
+        *(("gqa", dtype, 16) for dtype in ("float32", "float16", "fp8_e4m3", "int8", "int4")),
         *((shape, "bfloat16", size) for shape in ("gqa", "window") for size in (5, 32)),
         ("rope", "int8", 32),
+        ("window", "int4", 5),
+        ("head 128", "int4", 32),
     ],
 )
 def test_a_path_gets_the_bits_of_a_sequence(
@@ -116,7 +118,7 @@ def test_the_reference_gives_a_path_what_a_sequence_gets(shape: str) -> None:
     np.testing.assert_allclose(out.numpy(), np.concatenate(alone(case, qkv)), atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
 def test_slots_are_copied_in_every_layer(dtype: str) -> None:
     """A tree's rows whose slots were copied to where a sequence has them are that sequence."""
     case = replace(SHAPES["gqa"], dtype=dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.core.kv_cache_spec import KV_DTYPE_BYTES, KVCacheSpec
+from quire.core.kv_cache_spec import KV_DTYPE_BITS, KVCacheSpec
 from quire.kernels.backend import KVCache
 from quire.kernels.registry import create_backend
 
@@ -14,16 +14,16 @@ def filled(device: str, dtype: str, seed: int) -> KVCache:
     """A cache of seven blocks of random bytes, scales included."""
     if device == "reference":
         pytest.importorskip("torch")
-    spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=4, block_size=5, dtype=dtype)
+    spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=32, block_size=5, dtype=dtype)
     cache = create_backend(device, threads=2).kv_cache(spec, 7)
-    shape = 7, spec.allocated_block_bytes
+    shape = 7, spec.block_bytes
     data = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
     cache.write_blocks(list(range(7)), data)
     assert np.array_equal(cache.read_blocks(list(range(7))), data)
     return cache
 
 
-@pytest.mark.parametrize("dtype", KV_DTYPE_BYTES)
+@pytest.mark.parametrize("dtype", KV_DTYPE_BITS)
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_content_moves_between_blocks_and_caches(device: str, dtype: str) -> None:
     one, two = filled(device, dtype, 1), filled(device, dtype, 2)
@@ -38,8 +38,9 @@ def test_content_moves_between_blocks_and_caches(device: str, dtype: str) -> Non
     assert len(one.read_blocks([])) == 0
 
 
-def test_a_copied_block_is_read_as_its_source() -> None:
-    cache = filled("cpu", "int8", 3)
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_a_copied_block_is_read_as_its_source(dtype: str) -> None:
+    cache = filled("cpu", dtype, 3)
     cache.copy_blocks([(1, 2)])
     one, two = cache.read_blocks([1, 2])
     assert np.array_equal(one, two)

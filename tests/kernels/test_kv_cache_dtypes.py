@@ -151,16 +151,17 @@ def test_equals_the_reference(isa: str, case: Case, block_size: int, dtype: str)
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_capacity_is_twice_that_of_16_bits(dtype: str) -> None:
-    """The scales of int8 lie apart from the blocks and are counted."""
+    """But for the scales of int8, which lie apart and are counted."""
     case = Case(num_heads=8, num_kv_heads=2, head_dim=64, dtype=dtype)
     spec, wide = case.cache_spec, replace(case, dtype="bfloat16").cache_spec
-    assert 2 * spec.block_bytes == wide.block_bytes
+    assert 2 * spec.token_element_bytes == wide.token_bytes
     cache = CpuKVCache(spec, 7)
-    assert cache.native.memory.nbytes == 7 * spec.block_bytes
-    assert cache.native.scales.nbytes == 7 * spec.block_scale_bytes
-    assert cache.nbytes == 7 * spec.allocated_block_bytes
-    heads = 2 * spec.num_layers * spec.num_kv_heads * spec.block_size
-    assert spec.block_scale_bytes == (2 * heads if dtype == "int8" else 0)
+    num_tokens = 7 * spec.block_size
+    assert cache.native.memory.nbytes == num_tokens * spec.token_element_bytes
+    assert cache.native.scales.nbytes == num_tokens * spec.token_scale_bytes
+    assert cache.nbytes == 7 * spec.block_bytes
+    heads = 2 * spec.num_layers * spec.num_kv_heads
+    assert spec.token_scale_bytes == (2 * heads if dtype == "int8" else 0)
 
 
 @pytest.mark.parametrize("dtype", NARROW)

@@ -13,6 +13,7 @@ from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.kernels.reference.linear import ReferenceLinear
+from quire.kernels.vector_codes import VECTOR_CODES
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import QUANTIZED, dequantize, unpack_rows
 from tests.kernels.conftest import ALL_ISAS
@@ -54,6 +55,15 @@ def test_the_integer_path_equals_its_simulation(isa: str, name: str) -> None:
     np.testing.assert_array_equal(CpuLinear([matrix], [], "float32")(x), want)
 
 
+@pytest.mark.parametrize("name", VECTOR_CODES)
+def test_every_vector_is_looked_up_with_every_sign(isa: str, name: str) -> None:
+    """Blocks with each index of the table and each byte of signs among them."""
+    matrix = random_matrix(name, 1024, 512, seed=5)
+    x = np.random.default_rng(5).standard_normal((2, 512), np.float32)
+    want = simulate(unpack_rows(name, "w", matrix.rows), x, fused=isa != "scalar")
+    np.testing.assert_array_equal(CpuLinear([matrix], [], "float32")(x), want)
+
+
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_exact_activations_equal_dequantize_then_multiply(isa: str, name: str) -> None:
     matrix = random_matrix(name, 45, 512)
@@ -77,8 +87,8 @@ def test_matrices_stacked_inside_a_panel_keep_their_rows(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "IQ1_M", "IQ2_XS"),
-        *("IQ3_S", "TQ1_0", "MXFP4"),
+        *("Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "IQ1_M", "IQ2_XXS"),
+        *("IQ2_XS", "IQ3_S", "TQ1_0", "MXFP4"),
     ],
 )
 def test_a_rows_bits_depend_on_that_row_alone(isa: str, name: str, exact: bool) -> None:
@@ -114,7 +124,7 @@ def test_every_scale_of_mxfp4_is_packed_as_it_is(isa: str) -> None:
 
 
 #: Of Q4_0: groups of 32, 4 bits, zero 8, float16, direct scales, and nothing else.
-LAYOUT = (32, 4, 8, 1, 0, 0, 0, False, False, False, 0, 0, 0, False, 0, 0, 0)
+LAYOUT = {"group_size": 32, "bits": 4, "zero": 8, "scale_dtype": 1}
 
 
 def test_blocks_of_another_type_are_not_packed() -> None:
@@ -132,7 +142,14 @@ def test_blocks_of_another_type_are_not_packed() -> None:
 
 
 def test_vectors_need_their_blocks_and_table() -> None:
-    layout = (16, 8, 128, 1, 6, 0, 0, False, False, False, 0, 0, 4, False, 0, 0, 0)
+    layout = {
+        "group_size": 16,
+        "bits": 8,
+        "zero": 128,
+        "scale_dtype": 1,
+        "scale_form": 6,
+        "vectors": 4,
+    }
     packed = native.PackedQuantizedWeights(256, 32, layout, False, None)
     packed.pack_gguf(random_matrix("IQ2_XS", 32, 256).rows, 17, 0, 32)
     values = np.empty((1, 256), np.float32)
@@ -144,10 +161,28 @@ def test_vectors_need_their_blocks_and_table() -> None:
         packed.set_vectors(np.zeros((511, 8), np.uint8), 0.125)
     with pytest.raises(ValueError, match="multiple of 256"):
         native.PackedQuantizedWeights(224, 32, layout, False, None)
-    for place, other in ((0, 32), (2, 0), (4, 1), (11, 1), (12, 8)):
-        bad = (*layout[:place], other, *layout[place + 1 :])
+    with pytest.raises(ValueError, match="at most 4 codes"):
+        packed.set_vectors(np.arange(512 * 8).reshape(512, 8).astype(np.uint8) % 5, 0.125)
+    wrong = {"group_size": 32, "zero": 0, "scale_form": 1, "num_runs": 1, "vectors": 8}
+    for part, other in wrong.items():
+        bad = layout | {part: other}
         with pytest.raises(ValueError, match="no such quantized layout"):
             native.PackedQuantizedWeights(256, 32, bad, False, None)
+
+
+def test_long_tables_need_runs() -> None:
+    """Kernels look the second half of 2048 vectors up as runs that end once in 16."""
+    packed = native.PackedQuantizedWeights(
+        256,
+        32,
+        {"group_size": 32, "bits": 5, "zero": 16, "scale_dtype": 1, "scale_form": 6, "vectors": 1},
+        False,
+        None,
+    )
+    table = VECTOR_CODES["IQ1_S"].table()
+    packed.set_vectors(table, 0.125)
+    with pytest.raises(ValueError, match="runs"):
+        packed.set_vectors(table[::-1].reshape(2, 1024, 8).swapaxes(0, 1).reshape(2048, 8), 0.125)
 
 
 def test_two_levels_that_do_not_fit_are_refused() -> None:

@@ -173,8 +173,17 @@ def test_other_layouts_are_refused_before_memory_is_touched(changes: dict[str, o
     good = {"columns": 32, "group_size": 32, "bits": 5, "rotation": (1, 1, 1), "code_sums": False}
 
     def allocate(settings: dict[str, Any]) -> None:
-        layout = (settings["group_size"], settings["bits"], 16, *[0] * 4, *[False] * 3, 0, 0, 8)
-        layout = (*layout, settings["code_sums"], *settings["rotation"])
+        stages, *bases = settings["rotation"]
+        layout = {
+            "group_size": settings["group_size"],
+            "bits": settings["bits"],
+            "zero": 16,
+            "vectors": 8,
+            "has_code_sums": settings["code_sums"],
+            "stages": stages,
+            "input_base": bases[0],
+            "output_base": bases[1],
+        }
         native.PackedQuantizedWeights(settings["columns"], 64, layout, False, None)
 
     allocate(good)

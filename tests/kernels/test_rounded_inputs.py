@@ -45,12 +45,19 @@ LIBRARY_RULES = {
     "e4m3-token": ActivationScheme("e4m3"),
     "e4m3-tensor": ActivationScheme("e4m3", scale=stored(0.003)),
     "e4m3-group-32": ActivationScheme("e4m3", 32),
+    "e4m3-powers": ActivationScheme("e4m3", 32, has_power_factors=True),
+    "e2m1-powers": ActivationScheme("e2m1", 32, has_power_factors=True),
+    "e2m1-groups": ActivationScheme("e2m1", 16, scale=70.0),
 }
 OUTLIERS = ActivationScheme("outliers", threshold=2.0)
 BYTE_RULES = {
     **{name: rule for name, rule in LIBRARY_RULES.items() if rule.codes == "int8"},
     "outliers": OUTLIERS,
     "no outliers": ActivationScheme("outliers", threshold=float("inf")),
+}
+FOUR_BIT_RULES = {
+    "e2m1-powers": ("e8m0", LIBRARY_RULES["e2m1-powers"]),
+    "e2m1-groups": ("e4m3 over", LIBRARY_RULES["e2m1-groups"]),
 }
 FLOAT_RULES = {name: rule for name, rule in LIBRARY_RULES.items() if rule.codes == "e4m3"}
 
@@ -131,6 +138,18 @@ def test_groups_of_few_bits_equal_their_simulation(
     np.testing.assert_array_equal(got, simulate(weight, x, fused=isa != "scalar"))
 
 
+@pytest.mark.parametrize("name", FOUR_BIT_RULES)
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_e2m1_products_equal_their_simulation(
+    isa: str, name: str, inputs: int, outputs: int
+) -> None:
+    kind, scheme = FOUR_BIT_RULES[name]
+    weight = replace(other_quantized(kind, outputs, inputs), activations=scheme)
+    x = rows_of_all_sizes(19, inputs)
+    got = CpuLinear([weight], [], "float32")(x)
+    np.testing.assert_array_equal(got, simulate(weight, x, fused=isa != "scalar"))
+
+
 def products(weight: QuantizedTensor, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return what float64 makes of the rounded rows, and how large each product's terms are."""
     assert weight.activations is not None
@@ -165,10 +184,21 @@ def test_zeros_without_sums_are_multiplied_as_floats(
     assert (np.abs(CpuLinear([weight], [], "float32")(x) - want) <= 1e-5 * terms + 1e-30).all()
 
 
-@pytest.mark.parametrize("rule", [*BYTE_RULES, *FLOAT_RULES])
+def layer_of(rule: str, rows: int, columns: int) -> CpuLinear:
+    """Return a product of a rule of any kind."""
+    if rule in FOUR_BIT_RULES:
+        kind, scheme = FOUR_BIT_RULES[rule]
+        weight = replace(other_quantized(kind, rows, columns), activations=scheme)
+    elif rule in BYTE_RULES:
+        weight = bytes_of_rows(rows, columns, BYTE_RULES[rule])
+    else:
+        weight = e4m3_weights(rows, columns, FLOAT_RULES[rule])
+    return CpuLinear([weight], [], "float32")
+
+
+@pytest.mark.parametrize("rule", [*BYTE_RULES, *FLOAT_RULES, *FOUR_BIT_RULES])
 def test_a_rows_bits_depend_on_that_row_alone(isa: str, rule: str) -> None:
-    make = bytes_of_rows if rule in BYTE_RULES else e4m3_weights
-    layer = CpuLinear([make(230, 600, {**BYTE_RULES, **FLOAT_RULES}[rule])], [], "float32")
+    layer = layer_of(rule, 230, 600)
     x = normal(300, 600, seed=2)
     before = native.num_threads()
     native.set_num_threads(1)
@@ -183,10 +213,11 @@ def test_a_rows_bits_depend_on_that_row_alone(isa: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("rule", ["int8-token", "int8-tensor-zeros", "outliers", "e4m3-tensor"])
+@pytest.mark.parametrize(
+    "rule", ["int8-token", "int8-tensor-zeros", "outliers", "e4m3-tensor", *FOUR_BIT_RULES]
+)
 def test_a_value_that_is_no_number_spoils_its_row_only(isa: str, rule: str, value: float) -> None:
-    make = bytes_of_rows if rule in BYTE_RULES else e4m3_weights
-    layer = CpuLinear([make(40, 64, {**BYTE_RULES, **FLOAT_RULES}[rule])], [], "float32")
+    layer = layer_of(rule, 40, 64)
     x = normal(3, 64)
     clean = layer(x)
     x[1, 40] = value
@@ -262,6 +293,25 @@ def test_outlier_channels_cost_a_tenth_of_plain_bytes(isa: str) -> None:
     assert mixed <= plain / 10
     never = relative_error(ActivationScheme("outliers", threshold=float("inf")), x, width)
     assert never == pytest.approx(by_row, rel=0.05)
+
+
+def test_floats_next_to_bytes_under_one_scale() -> None:
+    """A column of outliers spoils whole numbers, not floats; without it bytes are better."""
+    usual = np.arange(256) != 3
+    ratios = {}
+    for factor in (1, 20):
+        x = normal(64, 256)
+        x[:, 3] *= factor
+        largest = float(np.abs(x).max())
+        floats, integers = (
+            np.square(round_rows(rule, x).float32() - x)[:, usual].mean()
+            for rule in (
+                ActivationScheme("e4m3", scale=largest / 448),
+                ActivationScheme("int8", scale=largest / 127.5),
+            )
+        )
+        ratios[factor] = floats / integers
+    assert ratios[20] <= 0.1 and ratios[1] > 5, ratios
 
 
 def test_rules_that_do_not_fit_are_refused() -> None:

@@ -32,7 +32,7 @@ REPOSITORIES = {
         "F16/Small-F16-00002-of-00002.gguf": b"GGUF",
     },
     "org/one": {"only.gguf": CONTENT["only"]},
-    "org/two": {"a.IQ1_S.gguf": b"GGUF", "a.IQ2_S.gguf": b"GGUF"},
+    "org/two": {"a.NVFP4.gguf": b"GGUF", "a.Q1_0.gguf": b"GGUF", "b.Q1_0.gguf": b"GGUF"},
     "org/none": {"README.md": b"#"},
 }
 LISTED = "Small-Q4_K_M.gguf, Small-Q8_0.gguf"
@@ -85,9 +85,9 @@ def test_the_cache_does_not_say_which_file_is_meant(served, tmp_path):
     [
         ("org/several:Q2_K", f"must have a GGUF file for Q2_K; got 4: .*{LISTED}. Name one of"),
         ("org/several:F16", "must be one GGUF file for F16; got one in 2 parts: F16/Small-F16-"),
-        ("org/two", "must have a GGUF file of a kind that can be loaded: .* got IQ1_S, IQ2_S. "),
-        ("org/two:IQ2_S", "of a kind that can be loaded: .*; got a.IQ2_S.gguf. Name another"),
-        ("org/two:S", "must have one GGUF file for S; got 2: a.IQ1_S.gguf, a.IQ2_S.gguf"),
+        ("org/two", "must have a GGUF file of a kind that can be loaded: .* got NVFP4, Q1_0. "),
+        ("org/two:NVFP4", "of a kind that can be loaded: .*; got a.NVFP4.gguf. Name another"),
+        ("org/two:Q1_0", "must have one GGUF file for Q1_0; got 2: a.Q1_0.gguf, b.Q1_0.gguf"),
         ("org/none:Q4_0", "must have a GGUF file for Q4_0; got none. Give a repository"),
         ("org/nobody:Q4_0", "the model must be a folder, quire-tiny, or a hub id; got org/nobody"),
     ],
@@ -106,14 +106,14 @@ FREE = read_machine().total_bytes
 
 def test_the_file_that_fits_is_chosen_once_and_said(tmp_path):
     """The second quantization was taken only where it was named; what cannot fit was fetched."""
-    names = ("Small-Q8_0.gguf", "Small-Q4_K_M.gguf", "Small-Q3_K_M.gguf", "Small-IQ3_M.gguf")
+    names = ("Small-Q8_0.gguf", "Small-Q4_K_M.gguf", "Small-Q3_K_M.gguf", "Small-Q1_0.gguf")
     stand_in = HubStandIn({"org/small": dict.fromkeys(names, b"GGUF")})
     stand_in.sizes = {names[0]: 3 * FREE, names[1]: 2 * FREE}
     with serving(stand_in):
         first = run("download_model", ["org/small"], tmp_path, HF_ENDPOINT=stand_in.url)
         assert first.stdout.strip().endswith("/Small-Q3_K_M.gguf"), first.stderr
         assert "org/small: Q3_K_M, 4 B, of 4 files; Q4_K_M needs about " in first.stderr
-        assert "IQ3_M cannot be loaded; choose another by org/small:Q4_K_M" in first.stderr
+        assert "Q1_0 cannot be loaded; choose another by org/small:Q4_K_M" in first.stderr
         assert stand_in.fetched() == {"Small-Q3_K_M.gguf"}
         # Without a network it is found; with more memory it stays.
         found = run("find_model", ["org/small"], tmp_path, HF_HUB_OFFLINE="1")
@@ -163,7 +163,8 @@ def test_a_model_that_can_never_be_loaded_is_not_fetched_to_run_it():
 
 SIZES = {
     "Q2_K": 30, "Q3_K_M": 38, "Q4_0": 44, "Q4_K_M": 48, "Q4_1": 50, "Q5_K_M": 57, "Q8_0": 85,
-    "F16": 160, "IQ2_M": 28, "UD-Q2_K_XL": 31, "UD-Q4_K_XL": 49, "Q4_0_4_4": 44,
+    "F16": 160, "IQ2_M": 28, "UD-Q2_K_XL": 31, "UD-Q4_K_XL": 49, "Q4_0_4_4": 44, "IQ3_M": 37,
+    "IQ3_XXS": 33, "UD-IQ1_S": 20, "TQ1_0": 21, "MXFP4_MOE": 46,
 }  # fmt: skip
 
 
@@ -173,7 +174,13 @@ SIZES = {
         (SIZES, 1000, "Q4_K_M"),
         (SIZES, 140, "Q4_0"),
         (SIZES, 120, "Q3_K_M"),
-        (SIZES, 95, "Q2_K"),
+        (SIZES, 115, "IQ3_M"),
+        (SIZES, 105, "UD-Q2_K_XL"),
+        (SIZES, 90, "IQ2_M"),
+        (SIZES, 70, "TQ1_0"),
+        (SIZES, 63, "UD-IQ1_S"),
+        (["IQ2_M", "MXFP4_MOE", "Q8_0"], 1000, "MXFP4_MOE"),
+        (["IQ2_M", "IQ3_M"], 1000, "IQ3_M"),
         (["Q8_0", "F16", "Q5_K_M"], 1000, "Q5_K_M"),
         (["Q8_0", "F16", "Q3_K_M"], 1000, "Q8_0"),
         (["Q8_0", "F16", "Q3_K_M"], 120, "Q3_K_M"),
@@ -238,11 +245,16 @@ def test_command_prints_the_file(served, tmp_path):
         ("m_IQ4_XS", "sub/m_IQ4_XS.gguf"),
         ("sub/m_IQ4_XS.gguf", "sub/m_IQ4_XS.gguf"),
         ("bf16", "BF16/m-BF16.gguf"),
+        ("IQ3_M", "m.i1-IQ3_M.gguf"),
+        ("iq1_s", "m-UD-IQ1_S.gguf"),
+        ("TQ2_0", "m-TQ2_0.gguf"),
+        ("MXFP4", "m-MXFP4.gguf"),
     ],
 )
 def test_tags(tag, name):
     names = ["m-Q4_K.gguf", "m.q4_k_s.gguf", "m-UD-Q4_K_XL.gguf", "sub/m_IQ4_XS.gguf", "x.bin",
-             "BF16/m-BF16.gguf", "mmproj-BF16.gguf"]  # fmt: skip
+             "BF16/m-BF16.gguf", "mmproj-BF16.gguf", "m.i1-IQ3_M.gguf", "m.i1-IQ3_XXS.gguf",
+             "m-UD-IQ1_S.gguf", "m-TQ2_0.gguf", "m-MXFP4.gguf"]  # fmt: skip
     assert choose_gguf(names, tag, "org/name") == name
 
 

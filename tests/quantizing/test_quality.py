@@ -37,6 +37,12 @@ def test_bytes_cost_next_to_nothing(perplexity: Measure, method: str) -> None:
     assert 0.998 < perplexity("--method", method, *few) <= 1.005
 
 
+@pytest.mark.parametrize("inputs", [(), ("--static-inputs", *FEW)])
+def test_floats_of_eight_bits_cost_little(perplexity: Measure, inputs: tuple[str, ...]) -> None:
+    """Weights and their inputs, by row or by a stored scale of each matrix."""
+    assert 0.995 < perplexity("--method", "fp8", *inputs) <= 1.01
+
+
 def test_float_zeros_cost_less_than_rounding(perplexity: Measure) -> None:
     rounded = perplexity("--method", "rtn", "--group-size", "64", "--bits", "3")
     assert 1 < perplexity("--method", "hqq", "--bits", "3") < rounded

@@ -112,7 +112,7 @@ def test_what_cannot_be_rotated_stays_floats() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--bits", "3"), "--bits must be one of 2, 4 with --method quip; got 3"),
+        (("--bits", "3"), "--bits must be one of 2, 4; got 3"),
         (("--group-size", "64"), "--group-size must come with --method"),
         (("--format", "gptq"), "--format gptq cannot store --method quip"),
     ],

@@ -12,5 +12,6 @@ literally. ``tests/fixtures/quantized/README.md`` says what each folder holds.
     bitsandbytes  bitsandbytes==0.50.2 transformers==5.23.0 accelerate      make_bitsandbytes,
                                                                             make_mxfp4, make_fp8
     others        hqq==0.2.8.post1 torchao==0.18.0 transformers==5.23.0     make_hqq, make_torchao
+    squeezellm    its repository, transformers==5.24.0                      make_squeezellm
     gptqmodel     gptqmodel==7.6.0 transformers==5.24.0                     make_gptqmodel
 """

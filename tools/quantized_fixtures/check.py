@@ -136,6 +136,18 @@ def decode_fp8(parts: Parts, config: dict[str, Any]) -> Tensor:
     return (weight * repeat(repeat(scale, weight, 0), weight, 1)).bfloat16()
 
 
+def decode_squeezellm(parts: Parts, config: dict[str, Any]) -> Tensor:
+    codes = unpack(parts["qweight"], config["wbits"], 0).T
+    weight = parts["lookup_table"].gather(1, codes)
+    if "rows" not in parts:
+        return weight
+    for n in range(len(weight)):
+        begin, end = parts["rows"][n : n + 2].tolist()
+        for column, value in zip(parts["cols"][begin:end], parts["vals"][begin:end], strict=True):
+            weight[n, column] += value
+    return weight
+
+
 DECODERS: dict[str, Callable[[Parts, dict[str, Any]], Tensor]] = {
     "compressed-tensors": decode_compressed_tensors,
     "gptq": decode_gptq,
@@ -146,6 +158,7 @@ DECODERS: dict[str, Callable[[Parts, dict[str, Any]], Tensor]] = {
     "torchao": decode_torchao,
     "mxfp4": decode_mxfp4,
     "fp8": decode_fp8,
+    "squeezellm": decode_squeezellm,
 }
 
 

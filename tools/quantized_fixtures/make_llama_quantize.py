@@ -27,13 +27,19 @@ from quire.quantization.gguf_types import dequantize
 
 MIXES = (
     "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "IQ4_NL",
-    "IQ4_XS",
+    "IQ4_XS", "IQ3_S", "IQ3_M", "TQ1_0",
 )  # fmt: skip
+#: Those that it makes with an importance only.
+NEEDY_MIXES = ("IQ3_XXS", "IQ3_XS", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ1_S", "IQ1_M")
 #: What the program calls types, by our names of them.
 PURE = {
     "Q2_K": "Q2_K", "Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "Q6_K": "Q6_K",
     "IQ4_NL": "IQ4_NL", "IQ4_XS": "IQ4_XS", "Q4_0": "Q4_0", "Q4_1": "Q4_1", "Q5_0": "Q5_0",
-    "Q5_1": "Q5_1", "Q8_0": "Q8_0",
+    "Q5_1": "Q5_1", "Q8_0": "Q8_0", "IQ3_S": "IQ3_S", "TQ1_0": "TQ1_0", "TQ2_0": "TQ2_0",
+}  # fmt: skip
+NEEDY_PURE = {
+    "IQ3_XXS": "IQ3_XXS", "IQ2_S": "IQ2_M", "IQ2_XS": "IQ2_XS", "IQ2_XXS": "IQ2_XXS",
+    "IQ1_M": "IQ1_M", "IQ1_S": "IQ1_S",
 }  # fmt: skip
 MATRIX = "blk.1.ffn_gate.weight"
 OUT = Path(__file__).parents[2] / "tests/quantization/producers/llama_quantize.json"
@@ -77,16 +83,16 @@ def main() -> None:
             command = [program, *options, str(source), str(made), kind]
             subprocess.run(command, check=True, capture_output=True)
 
-        for mix in MIXES:
-            run(mix)
+        for mix in MIXES + NEEDY_MIXES:
+            run(mix, *(("--imatrix", str(matrix)) if mix in NEEDY_MIXES else ()))
             tensors = GgufFile(made).tensors
             mixes[mix] = {name: tensor.layout.name for name, tensor in tensors.items()}
-        for name, kind in PURE.items():
-            run(kind, "--pure")
-            plain = weighted_error(_matrix(made), want, np.ones_like(counts))
+        for name, kind in (PURE | NEEDY_PURE).items():
             run(kind, "--pure", "--imatrix", str(matrix))
-            weighted = weighted_error(_matrix(made), want, counts)
-            errors[name] = {"plain": plain, "importance": weighted}
+            errors[name] = {"importance": weighted_error(_matrix(made), want, counts)}
+            if name in PURE:
+                run(kind, "--pure")
+                errors[name]["plain"] = weighted_error(_matrix(made), want, np.ones_like(counts))
     OUT.write_text(json.dumps({"mixes": mixes, "errors": errors}, separators=(",", ":")) + "\n")
 
 

@@ -22,6 +22,7 @@ FILE = Path(__file__).parents[2] / "tests/fixtures/quantized/rounded-inputs.safe
 ROWS, COLUMNS = 12, 96
 BYTES = {"num_bits": 8, "type": "int"}
 FLOATS = {"num_bits": 8, "type": "float"}
+FOUR = {"num_bits": 4, "type": "float"}
 TOKEN = {"strategy": "token", "dynamic": True}
 TENSOR = {"strategy": "tensor", "dynamic": False}
 #: Arguments, and what is stored with the module.
@@ -35,6 +36,26 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
     ),
     "e4m3-token": ({**FLOATS, **TOKEN}, {}),
     "e4m3-tensor": ({**FLOATS, **TENSOR}, {"input_scale": 0.003}),
+    "e4m3-powers": (
+        {**FLOATS, "strategy": "group", "group_size": 32, "dynamic": True}
+        | {"scale_dtype": torch.uint8},
+        {},
+    ),
+    "e2m1-powers": (
+        {
+            **FOUR,
+            "strategy": "group",
+            "group_size": 32,
+            "dynamic": True,
+            "scale_dtype": torch.uint8,
+        },
+        {},
+    ),
+    "e2m1-groups": (
+        {**FOUR, "strategy": "tensor_group", "group_size": 16, "dynamic": "local"}
+        | {"scale_dtype": torch.float8_e4m3fn},
+        {"input_global_scale": 70.0},
+    ),
     "e4m3-group-32": ({**FLOATS, "strategy": "group", "group_size": 32, "dynamic": True}, {}),
 }
 

@@ -134,12 +134,12 @@ def write_lines(path: Path, rows: list[dict]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def heldout_text(seed: int) -> str:
-    """Return held-out documents, each once, joined by blank lines."""
+def heldout_text(seed: int, num_bytes: int = TEXT_BYTES) -> str:
+    """Return held-out documents, each once, joined by blank lines, of ``num_bytes`` or more."""
     rng = Random(f"{seed}/text")
     documents: dict[str, None] = {}
     size = 0
-    while size < TEXT_BYTES:
+    while size < num_bytes:
         document = plain_text.draw(rng, True)
         if document not in documents:
             documents[document] = None

@@ -104,5 +104,6 @@ def _kernel(
     if matrix.form is None:
         is_brain = matrix.dtype == "bfloat16"
         return names["bfloat16 weights" if is_brain else "float32 and float16 weights"]
-    activations = "int8 activations" if config.model.activations == "int8" else "--activations fp32"
+    exact = config.model.activations == "fp32"
+    activations = "--activations fp32" if exact else "int8 activations"
     return names[f"quantized weights, {activations}"]

@@ -19,6 +19,7 @@ SCALE_BITS = {
     "e4m3": 8,
     "e8m0": 8,
     "nested": 8,
+    "none": 0,
 }
 #: Bits of the number that bytes and nibbles are times, for each :data:`SUPER_COLUMNS` columns.
 SUPER_BITS = {"int8": 16, "int4": 16}
@@ -47,8 +48,14 @@ def formula_bits(form: QuantizedForm, rows: int, columns: int) -> float:
     the columns, and one for each column over the rows. A group has no more columns than the matrix.
     Of scales that are nested, a number for each run of them over its columns. Vectors have all of
     theirs in the bytes of 256 columns; lattice codes, of 2 bits in each stage, have a scale in each
-    for a row, and all have what rotates them.
+    for a row, and all have what rotates them. Tables are those of a row over its columns; an
+    outlier is a value and a column, and each row says where its outliers are.
     """
+    if form.table_type:
+        table = (1 << form.bits) * SCALE_BITS[form.table_type] / columns
+        count = form.num_outliers
+        sparse = 0.0 if count is None else 64 * count / (rows * columns) + 32 / columns
+        return form.bits + table + sparse
     if form.rotation is not None:
         stages, tail = form.rotation.stages, form.rotation.tail_bytes(rows, columns)
         return stages * (2 + 32 / columns) + 8 * tail / (rows * columns)

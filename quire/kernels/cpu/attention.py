@@ -18,8 +18,7 @@ class CpuKVCache:
     """K and V of all layers in one native allocation, block after block.
 
     Attributes:
-        nbytes: What blocks and scales take,
-            ``num_blocks * (spec.block_bytes + spec.block_scale_bytes)``.
+        nbytes: ``num_blocks * spec.block_bytes``.
     """
 
     def __init__(self, spec: KVCacheSpec, num_blocks: int) -> None:
@@ -52,7 +51,7 @@ class CpuKVCache:
 
     def read_blocks(self, block_ids: Sequence[int]) -> np.ndarray:
         """Return (B, bytes of a block over all layers) uint8."""
-        data = np.empty((len(block_ids), self.spec.allocated_block_bytes), np.uint8)
+        data = np.empty((len(block_ids), self.spec.block_bytes), np.uint8)
         self.native.read_blocks(np.array(block_ids, np.int64), len(block_ids), data)
         return data
 

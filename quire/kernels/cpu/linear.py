@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -24,11 +25,12 @@ from quire.kernels.quantized_tensor import (
     QuantizedForm,
     QuantizedTensor,
     integer_code_book,
+    stacked_form,
 )
 from quire.kernels.vector_codes import VECTOR_CODES
 
 #: As ScaleForm, ZeroForm and RowForm of native/include/quantized.h; other scales are direct.
-SCALE_FORMS = {"int8": 1, "int4": 2, "e4m3": 3, "e8m0": 4, "nested": 5, "odd": 6}
+SCALE_FORMS = {"int8": 1, "int4": 2, "e4m3": 3, "e8m0": 4, "nested": 5, "odd": 6, "none": 7}
 ZERO_FORMS = {None: 0, "uint8": 1, "float16": 2}
 ROW_FORMS = {None: 0, "times": 1, "over": 2}
 #: As VectorForm::e8p of native/include/vectors.h.
@@ -126,14 +128,16 @@ def _run(weight: Weight) -> object:
     if isinstance(weight, PackedWeights | LatticeMatrix):
         return id(weight)
     order = weight.input_order if isinstance(weight, QuantizedTensor) else None
-    return _form(weight), None if order is None else order.tobytes()
+    form = _form(weight)
+    return None if form is None else form.kind, None if order is None else order.tobytes()
 
 
 def _pack(
     weights: Sequence[Weight], dtype: str, exact_activations: bool
 ) -> tuple[Any, PackedWeights]:
     """Pack matrices of one form, or take those that are packed; also as a native object."""
-    first, form = weights[0], _form(weights[0])
+    first, forms = weights[0], [form for form in map(_form, weights) if form is not None]
+    form = stacked_form(forms) if forms else None
     columns, num_rows = first.shape[1], sum(weight.shape[0] for weight in weights)
     mapped = first.data if isinstance(first, PackedWeights) else None
     dtype = "" if form else first.dtype if isinstance(first, PackedWeights) else dtype
@@ -150,7 +154,7 @@ def _pack(
 
 
 def _fill(packed: Any, weights: Sequence[Weight]) -> None:
-    row = run = 0
+    row = run = outlier = 0
     for weight in weights:
         rows = weight.shape[0]
         if isinstance(weight, QuantizedTensor):
@@ -161,7 +165,14 @@ def _fill(packed: Any, weights: Sequence[Weight]) -> None:
             if weight.form.has_code_sums:
                 sums = weight.codes.sum(axis=1, dtype=np.int64) - weight.zero * weight.shape[1]
                 headers = sums.astype(np.int32)
+            if weight.tables is not None:
+                parts = (weight.tables, None, None, None)
             packed.pack(weight.codes, *parts, weight.zeros, headers, row, rows)
+            if weight.outliers is not None:
+                own, count = weight.outliers, weight.outliers.count
+                arrays = (own.starts, own.columns, own.values)
+                packed.set_outliers(arrays, row, rows, outlier, count)
+                outlier += count
             if weight.input_order is not None:
                 packed.set_input_order(weight.input_order)
         elif isinstance(weight, BlockMatrix):
@@ -212,29 +223,41 @@ def _allocate(
     """Allocate quantized weights of a form, or take those in ``mapped``."""
     nested, groups = form.nested, -(-columns // form.group_size)
     rotation = form.rotation
-    layout = (
-        form.group_size,
-        form.bits,
-        form.zero,
-        DTYPE_CODES.get(form.scale_type, DTYPE_CODES["float16"]),
-        SCALE_FORMS.get(form.scale_type, 0),
-        ZERO_FORMS[form.zero_type],
-        ROW_FORMS[form.row_form],
-        form.has_offsets,
-        form.float_codes,
-        form.has_input_order,
-        0 if nested is None else nested.run.bit_length() - 1,
-        0 if nested is None else nested.num_runs(num_rows * groups, num_matrices),
-        LATTICE_FORM if rotation else VECTOR_CODES[form.vectors].number if form.vectors else 0,
-        form.has_code_sums,
-        *((rotation.stages, rotation.input_base, rotation.output_base) if rotation else (0, 0, 0)),
-    )
+    layout = {
+        "group_size": form.group_size,
+        "bits": form.bits,
+        "zero": form.zero,
+        "scale_dtype": DTYPE_CODES.get(form.table_type or form.scale_type, DTYPE_CODES["float16"]),
+        "scale_form": SCALE_FORMS.get(form.scale_type, 0),
+        "zero_form": ZERO_FORMS[form.zero_type],
+        "row_form": ROW_FORMS[form.row_form],
+        "has_offsets": form.has_offsets,
+        "float_codes": form.float_codes,
+        "has_input_order": form.has_input_order,
+        "has_code_sums": form.has_code_sums,
+    }
+    if nested is not None:
+        layout["run_shift"] = nested.run.bit_length() - 1
+        layout["num_runs"] = nested.num_runs(num_rows * groups, num_matrices)
+    if rotation is not None:
+        layout |= {"vectors": LATTICE_FORM, **asdict(rotation)}
+    elif form.vectors:
+        layout["vectors"] = VECTOR_CODES[form.vectors].number
+    if form.num_outliers is not None:
+        layout["num_outliers"] = form.num_outliers
     packed = native.PackedQuantizedWeights(columns, num_rows, layout, exact_activations, mapped)
     scheme = form.activations
     if scheme is not None and not exact_activations:
-        numbers = (scheme.scale, scheme.zero, scheme.has_zeros, scheme.threshold)
-        packed.set_activations(CODES[scheme.codes], scheme.group_size, *numbers)
-    if rotation:
+        packed.set_activations(
+            CODES[scheme.codes],
+            scheme.group_size,
+            scheme.scale,
+            scheme.zero,
+            scheme.has_zeros,
+            scheme.threshold,
+            scheme.has_power_factors,
+        )
+    if rotation is not None:
         packed.set_vectors(kernel_table(), 1.0)
     elif form.vectors:
         vectors = VECTOR_CODES[form.vectors]

@@ -20,7 +20,7 @@ native: Any = _native
 
 #: How the kernels name an element type; the order of native/include/types.h.
 DTYPE_CODES = {"float32": 0, "float16": 1, "bfloat16": 2}
-KV_DTYPE_CODES = {**DTYPE_CODES, "fp8_e4m3": 3, "int8": 4}
+KV_DTYPE_CODES = {**DTYPE_CODES, "fp8_e4m3": 3, "int8": 4, "int4": 5}
 
 
 #: The instruction set in use, and why that one.

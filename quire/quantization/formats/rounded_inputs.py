@@ -1,8 +1,9 @@
 """A format of matrices whose inputs are rounded, too, as the checkpoint says.
 
 ```
-input_scale       () or (1,)   the stored factor, where inputs have one for all
-input_zero_point  () or (1,)   the code of 0 with it
+input_scale         () or (1,)   the stored factor, where inputs have one for all
+input_zero_point    () or (1,)   the code of 0 with it
+input_global_scale  () or (1,)   of E2M1: what groups' factors are over
 ```
 """
 
@@ -27,12 +28,13 @@ class RoundedInputs:
     Attributes:
         weights: How the matrix itself is stored.
         scheme: The rule, without what is stored with each matrix.
-        is_stored: Each matrix has ``input_scale``, and with zeros ``input_zero_point``.
+        stored: The part with each matrix's own scale, with zeros next to ``input_zero_point``;
+            empty where there is none.
     """
 
     weights: WeightFormat
     scheme: ActivationScheme
-    is_stored: bool = False
+    stored: str = ""
 
     @property
     def marker(self) -> str:
@@ -59,11 +61,11 @@ class RoundedInputs:
         return replace(made, activations=self._rule(matrix))
 
     def _rule(self, matrix: StoredMatrix) -> ActivationScheme:
-        if not self.is_stored:
+        if not self.stored:
             return self.scheme
-        scale = _number(matrix, "input_scale", *FLOATS)
+        scale = _number(matrix, self.stored, *FLOATS)
         if not 0 < scale <= LARGEST_SCALE:
-            raise matrix.error(f"input_scale must be > 0 and at most {LARGEST_SCALE:g}", scale)
+            raise matrix.error(f"{self.stored} must be > 0 and at most {LARGEST_SCALE:g}", scale)
         zero = 0
         if self.scheme.has_zeros:
             zero = int(_number(matrix, "input_zero_point", "I8"))

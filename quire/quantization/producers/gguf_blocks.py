@@ -6,10 +6,7 @@ A type with two levels has scales of groups that are integers times a float16 of
 chosen together: integers near the scales that suit each group, the float16 numbers by least squares
 for those integers, and the codes anew for every pair that is tried.
 
-An error counts as much as the mean square of its input says, where that is known. Where it is not,
-large weights count more: the root mean square of the block plus the weight's size.
-
-Source: the latter is ggml's ``quantize_row_q4_K_impl``; the search is our own.
+How much errors count is said by ``error_weights``; the search is our own.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ import numpy as np
 
 from quire.quantization.gguf_types import CODE_BOOK
 from quire.quantization.gguf_types import Groups as Unpacked
+from quire.quantization.producers.error_weights import error_weights
 from quire.quantization.producers.gguf_search import Book, Fit, Grid, Groups, Integers, quotient
 
 #: Rounds of choosing integers and then the float16 numbers of blocks.
@@ -60,6 +58,8 @@ KINDS = {
     "Q6_K": Kind(16, Integers(-32, 31), (-128, 127)),
     "IQ4_NL": Kind(32, _BOOK),
     "IQ4_XS": Kind(32, _BOOK, (-32, 31)),
+    "TQ1_0": Kind(256, Integers(-1, 1)),
+    "TQ2_0": Kind(256, Integers(-1, 1)),
 }
 
 
@@ -91,15 +91,10 @@ def _columns(blocks: np.ndarray, size: int) -> np.ndarray:
 
 
 def _weights(kind: Kind, blocks: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
-    """Return (B, E) how much errors count; all alike in blocks where none would."""
+    """Return (B, E) how much errors count; without an importance all alike under one level."""
     if importance is None and kind.scales is None:
         return np.ones_like(blocks)
-    if importance is None:
-        spread = np.sqrt(np.float32(2) * (blocks * blocks).mean(axis=1, keepdims=True))
-        importance = spread + np.abs(blocks)
-    nothing = ~importance.any(axis=1, keepdims=True)
-    counted: np.ndarray = np.where(nothing, np.float32(1), importance)
-    return counted
+    return error_weights(blocks, importance)
 
 
 def _half(numbers: np.ndarray) -> np.ndarray:

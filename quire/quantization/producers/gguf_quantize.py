@@ -6,13 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from quire.kernels.vector_codes import VECTOR_CODES
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_pack import pack
-from quire.quantization.gguf_types import WRITABLE, quantize
+from quire.quantization.gguf_types import WRITABLE, Groups, quantize
+from quire.quantization.gguf_vector_pack import pack_vectors
+from quire.quantization.producers.float4 import quantize_mxfp4
 from quire.quantization.producers.gguf_blocks import KINDS, search
+from quire.quantization.producers.gguf_vector_search import search_vectors, vector_weights
 
 #: Types that floats can be made into.
-PRODUCED = tuple(dict.fromkeys([*WRITABLE, *KINDS]))
+PRODUCED = tuple(dict.fromkeys([*WRITABLE, *KINDS, *VECTOR_CODES, "MXFP4"]))
 #: Elements that are searched at a time by a thread: what the search holds of them fits a cache.
 PART = 1 << 15
 
@@ -23,6 +27,7 @@ def quantize_rows(
     """Return rows as bytes of a type; the bytes do not depend on ``threads``.
 
     Q8_0, Q4_0 and Q4_1 are rounded as ggml's reference functions do where no importance is given.
+    MXFP4 takes no importance.
 
     Args:
         name: One of :data:`PRODUCED`.
@@ -33,7 +38,7 @@ def quantize_rows(
     Returns:
         (N, bytes of a row) uint8.
     """
-    if name not in KINDS or (importance is None and name in WRITABLE):
+    if name in WRITABLE and (importance is None or name not in KINDS):
         return quantize(name, rows)
     layout = LAYOUTS[name]
     blocks = np.ascontiguousarray(rows, np.float32).reshape(-1, layout.block_size)
@@ -47,9 +52,20 @@ def quantize_rows(
         mine = None
         if counts is not None:
             mine = counts[np.arange(begin, min(begin + step, len(blocks))) % per_row]
-        made[part] = pack(name, search(name, blocks[part], mine))
+        made[part] = _make(name, blocks[part], mine)
 
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(make, range(0, len(blocks), step)):
             pass
     return made.reshape(len(rows), -1)
+
+
+def _make(name: str, blocks: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
+    """Return blocks as bytes, chosen by the search of the type's kind."""
+    if name in VECTOR_CODES:
+        weights = vector_weights(blocks, importance)
+        return pack_vectors(name, search_vectors(name, blocks, weights))
+    if name == "MXFP4":
+        made = quantize_mxfp4(name, blocks)
+        return pack(name, Groups(made.codes, made.scales))
+    return pack(name, search(name, blocks, importance))

@@ -91,7 +91,8 @@ def quantize_gptq(
     if settings.group_aware:
         assert order is not None and not settings.act_order
         back, groups_back = np.argsort(order), np.argsort(groups)
-        codes, scales, zeros = codes[:, back], scales[:, groups_back], zeros[:, groups_back]
+        codes = np.ascontiguousarray(codes[:, back])
+        scales, zeros = scales[:, groups_back], zeros[:, groups_back]
         order = None
     shared = grid.symmetric
     return QuantizedTensor(

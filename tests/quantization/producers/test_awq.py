@@ -69,3 +69,22 @@ def test_it_is_quicker_than_gptq() -> None:
     middle = time.perf_counter()
     quantize_gptq("w", weight, inputs.T @ inputs, grid)
     assert middle - begin < time.perf_counter() - middle
+
+
+@pytest.mark.parametrize("group_size", [64, 0])
+def test_duo_scaling_is_its_definition(group_size: int) -> None:
+    """Weights count as shares of the largest of their group; a last group may be short."""
+    weight, inputs = outliers(160, 256)
+    grid = IntegerGrid(3, group_size, symmetric=False)
+    magnitudes = np.abs(inputs).mean(axis=0)
+    found = search_scales([ScaledMatrix(weight, grid)], magnitudes, inputs[::4], duo=True)
+    size = group_size or 160
+    groups = [np.abs(weight[:, begin : begin + size]) for begin in range(0, 160, size)]
+    shares = np.concatenate([g / (g.max(axis=1, keepdims=True) + 1e-6) for g in groups], axis=1)
+    tried = []
+    for alpha in np.arange(20) / 20:
+        scales = magnitudes**alpha / (shares.mean(axis=0) ** (1 - alpha) + 1e-4)
+        tried.append(scales / np.sqrt(scales.max() * scales.min()))
+    assert min(np.abs(scales / found - 1).max() for scales in tried) < 1e-4
+    plain = search_scales([ScaledMatrix(weight, grid)], magnitudes, inputs[::4])
+    assert np.abs(plain / found - 1).max() > 0.01
