@@ -16,12 +16,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 from click.testing import CliRunner
 
 from benchmarks import results
 from quire.cli.main import cli
 from quire.core.quantization_names import QUANTIZATIONS
+from tools.random_checkpoint import PRESETS, random_checkpoint
+from tools.random_gguf import random_gguf
 
 #: Left out of the names of files.
 ROOT = Path(__file__).parents[1]
@@ -61,34 +62,9 @@ UNCALIBRATED = (
     "kmeans-3",
 )
 LAYERS = "llama-1b-4-layers"
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "vocab_size": 2048,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": True,
-    "hidden_act": "silu",
-    "dtype": "bfloat16",
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-}
-SHAPES = {
-    "self_attn.q_proj": (2048, 2048),
-    "self_attn.k_proj": (512, 2048),
-    "self_attn.v_proj": (512, 2048),
-    "self_attn.o_proj": (2048, 2048),
-    "mlp.gate_proj": (8192, 2048),
-    "mlp.up_proj": (8192, 2048),
-    "mlp.down_proj": (2048, 8192),
-}
+CONFIG = PRESETS["llama-3.2-1b"] | {"num_hidden_layers": 4, "vocab_size": 2048}
+#: Types of GGUF whose blocks may be random.
+RANDOM = ("q4_0", "iq4_xs", "iq3_s", "iq3_xxs", "iq2_s", "iq2_xxs", "tq2_0", "iq1_m", "iq1_s")
 
 
 def quantize_tiny(folder: Path) -> list[str]:
@@ -106,45 +82,24 @@ def quantize_tiny(folder: Path) -> list[str]:
 
 
 def write_layers(folder: Path) -> list[str]:
-    """Write a checkpoint of random weights, in bfloat16 by cutting float32 short."""
-    generator = np.random.default_rng(0)
-
-    def floats(*shape: int) -> np.ndarray:
-        values = generator.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
-        return (values.view(np.uint32) >> 16).astype(np.uint16)
-
-    ones = (np.ones(2048, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    tensors = {"model.embed_tokens.weight": floats(2048, 2048), "model.norm.weight": ones}
-    for layer in range(CONFIG["num_hidden_layers"]):
-        start = f"model.layers.{layer}"
-        tensors |= {f"{start}.{name}.weight": floats(*shape) for name, shape in SHAPES.items()}
-        tensors |= {
-            f"{start}.{name}.weight": ones
-            for name in ("input_layernorm", "post_attention_layernorm")
-        }
-    header, end = {}, 0
-    for name, values in tensors.items():
-        header[name] = {
-            "dtype": "BF16",
-            "shape": list(values.shape),
-            "data_offsets": [end, end + values.nbytes],
-        }
-        end += values.nbytes
-    text = json.dumps(header).encode()
-    (folder / LAYERS).mkdir(parents=True, exist_ok=True)
-    (folder / LAYERS / "config.json").write_text(json.dumps(CONFIG))
-    with open(folder / LAYERS / "model.safetensors", "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for values in tensors.values():
-            file.write(values.tobytes())
-    whole = str(folder / LAYERS)
-    return [whole, *(_quantized(whole, folder / LAYERS / name) for name in UNCALIBRATED)]
+    """Return a checkpoint of random weights and what is made of it; what is there is taken."""
+    whole = folder / LAYERS
+    if not (whole / "tokenizer_config.json").exists():
+        random_checkpoint(whole, CONFIG, dtype="bfloat16")
+    made = [_quantized(str(whole), whole / name) for name in UNCALIBRATED]
+    made.append(_quantized(str(whole), whole / "quip", "--samples", "2", "--sample-length", "64"))
+    for name in RANDOM:
+        out = whole / f"{name}.gguf"
+        if not out.exists():
+            random_gguf(out, name.upper(), config=CONFIG)
+        made.append(str(out))
+    return [str(whole), *made]
 
 
-def _quantized(source: str, out: Path) -> str:
+def _quantized(source: str, out: Path, *more: str) -> str:
     """Return what ``quire quantize`` makes of a model; what is there is taken."""
     if not (out / "config.json").exists():
-        _run("quantize", source, str(out), *QUANTIZED[out.name])
+        _run("quantize", source, str(out), *QUANTIZED[out.name], *more)
     return str(out)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,13 @@ DEVIATION = 0.06
 EXPONENTS, POWERS = {"MXFP4": 0}, (120, 123)
 
 
-def random_gguf(path: Path, type_name: str, preset: str = "tiny-llama", seed: int = 0) -> None:
+def random_gguf(
+    path: Path,
+    type_name: str,
+    preset: str = "tiny-llama",
+    seed: int = 0,
+    config: dict[str, Any] | None = None,
+) -> None:
     """Write a small model whose matrices all have one type.
 
     Args:
@@ -50,10 +57,11 @@ def random_gguf(path: Path, type_name: str, preset: str = "tiny-llama", seed: in
         type_name: A key of :data:`quire.quantization.gguf_layouts.LAYOUTS`.
         preset: Of :data:`tools.random_checkpoint.PRESETS`, with the sizes above.
         seed: The same seed gives the same bytes.
+        config: In place of a preset's, as in ``config.json``.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        random_checkpoint(folder, PRESETS[preset] | SIZES, seed=seed)
+        random_checkpoint(folder, config or PRESETS[preset] | SIZES, seed=seed)
         export = GgufExport(folder, "F32")
         metadata = export.metadata | gguf_vocabulary(folder, export.config.vocab_size)
         generator = np.random.default_rng(seed)
