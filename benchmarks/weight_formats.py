@@ -30,12 +30,22 @@ ROOT = Path(__file__).parents[1]
 QUANTIZED = {
     **{
         f"{method}-{bits}": ("--method", method, "--bits", str(bits), "--group-size", "32")
-        for method, bits in (("rtn", 4), ("gptq", 4), ("awq", 4), ("rtn", 3), ("gptq", 3))
+        for method, bits in (
+            ("rtn", 4),
+            ("gptq", 4),
+            ("awq", 4),
+            ("rtn", 3),
+            ("gptq", 3),
+            ("rtn", 2),
+            ("gptq", 2),
+        )
     },
     **{
         method: ("--method", method)
-        for method in ("fp8", "nvfp4", "mxfp4", "nf4", "hqq", "smoothquant", "llm-int8", "quip")
+        for method in ("fp8", "nvfp4", "mxfp4", "nf4", "hqq", "smoothquant", "llm-int8")
     },
+    "quip-2": ("--method", "quip"),
+    "quip-4": ("--method", "quip", "--bits", "4"),
     **{
         f"{method}-{bits}{kind}": ("--method", method, "--bits", str(bits), *flags)
         for bits in (4, 3)
@@ -87,7 +97,7 @@ def write_layers(folder: Path) -> list[str]:
     if not (whole / "tokenizer_config.json").exists():
         random_checkpoint(whole, CONFIG, dtype="bfloat16")
     made = [_quantized(str(whole), whole / name) for name in UNCALIBRATED]
-    made.append(_quantized(str(whole), whole / "quip", "--samples", "2", "--sample-length", "64"))
+    made.append(_quantized(str(whole), whole / "quip-2", "--samples", "2", "--sample-length", "64"))
     for name in RANDOM:
         out = whole / f"{name}.gguf"
         if not out.exists():
