@@ -82,7 +82,8 @@ def _kernel_order() -> np.ndarray:
 
 def kernel_table() -> np.ndarray:
     """Return codes of vectors in the order of kernels: quarters of abs(A) and 1, (256, 8) uint8."""
-    return (2 * np.abs(vectors()[_kernel_order()]) + np.int8(ZERO + 1)).astype(np.uint8)
+    distances: np.ndarray = 2 * np.abs(vectors()[_kernel_order()])
+    return (distances + (ZERO + 1)).astype(np.uint8)
 
 
 def kernel_codes(codes: np.ndarray) -> np.ndarray:
