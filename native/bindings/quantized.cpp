@@ -36,9 +36,7 @@ class PackedQuantizedWeights : public PackedWeights {
     if (weights_.has_tables() && in_features % QuantizedWeights::record_inputs)
       throw std::invalid_argument("[linear] tables of rows need a multiple of 32 inputs.");
     static const uint8_t zeros[2048 * 8] = {};  // until set_vectors: as large as any table
-    if (form.is_lattice())
-      weights_.lattice_table = lattice_table_of(zeros);
-    else if (weights_.has_vectors())
+    if (weights_.has_vectors())
       weights_.vector_table = vector_table_of(vector_layout(weights_.vectors), zeros);
     weights_.exact_activations = exact_activations;
     weights_.has_code_sums = form.has_code_sums;
@@ -82,8 +80,8 @@ class PackedQuantizedWeights : public PackedWeights {
     copy(output_matrix, rotation.output_matrix, rotation.output_base * rotation.output_base);
   }
 
-  // Codes (stages, out_features, in_features / 8) with signs in the order of inputs, and the scales
-  // of rows in each stage, (out_features, stages).
+  // Codes (stages, out_features, in_features / 8), of a vector's number and its signs byte, and the
+  // scales of rows in each stage, (out_features, stages).
   void pack_lattice(nb::handle codes, nb::handle scales) {
     const Rotation& rotation = weights_.rotation;
     if (!weights_.is_rotated())
@@ -170,10 +168,6 @@ class PackedQuantizedWeights : public PackedWeights {
     const int64_t size = layout.indices() * layout.inputs;
     const Input<uint8_t> codes(table, size);
     weights_.vector_step = step;
-    if (weights_.is_rotated()) {
-      weights_.lattice_table = lattice_table_of(codes);
-      return;
-    }
     const VectorTable* table_of_codes = vector_table_of(layout, codes);
     if (!table_of_codes)
       throw std::invalid_argument(

@@ -34,7 +34,6 @@ RunQuantizedTile tile_of_rows(int64_t wanted) {
 // Tiles that unpack for themselves cost less than unpacking to memory when they are few.
 constexpr bool has_packed_tiles = F32::lanes >= 8;
 bool takes_packed_codes(const QuantizedWeights& weights, const Tiles& tiles) {
-  if (weights.is_rotated()) return false;
   if (weights.has_vectors()) return has_vector_tiles && tiles.count == 1;
   if (!has_packed_tiles) return false;
   if (weights.has_tables()) return tiles.num_rows <= table_tile_rows;

@@ -1,7 +1,6 @@
 // Records of quantized weights made ready for a kernel: bytes with float scales, or floats.
 #pragma once
 
-#include "cpu/quantized_lattice.h"
 #include "cpu/quantized_scales.h"
 #include "simd/e4m3.h"
 
@@ -21,11 +20,6 @@ inline void read_codes(const QuantizedWeights& weights, const PanelMap& map, con
   const auto record_at = [&](int64_t i) {
     return reinterpret_cast<const uint8_t*>(span.panel + map.codes_of(span.first + i));
   };
-  if (weights.vectors == VectorForm::e8p) {
-    for (int64_t i = 0; i < span.records; ++i)
-      unpack_lattice(weights, record_at(i), out + i * record_codes);
-    return;
-  }
   if (weights.has_vectors()) return unpack_vectors(weights, span.records, record_at, out);
   for (int64_t i = 0; i < span.records; ++i)
     unpack_record(weights.bits, record_at(i), out + i * record_codes);

@@ -23,7 +23,6 @@ template <class Call>
 inline void with_form(VectorForm form, const Call& call) {
   switch (form) {
     case VectorForm::none:
-    case VectorForm::e8p:  // cpu/quantized_lattice.h
       return;
     case VectorForm::iq1_s:
       return call(FormConstant<VectorForm::iq1_s>());
@@ -39,6 +38,8 @@ inline void with_form(VectorForm form, const Call& call) {
       return call(FormConstant<VectorForm::iq3_xxs>());
     case VectorForm::iq3_s:
       return call(FormConstant<VectorForm::iq3_s>());
+    case VectorForm::e8p:
+      return call(FormConstant<VectorForm::e8p>());
   }
 }
 

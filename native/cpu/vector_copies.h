@@ -75,9 +75,10 @@ inline void store_words(Bytes a, Bytes b, uint8_t* even, uint8_t* odd) {
 }
 #endif
 
-// Where the top bit is none of a sign: the seven signs with an eighth that makes their number even.
-inline uint8_t with_eighth_sign(uint8_t signs) {
-  auto odd = static_cast<uint8_t>(signs & 127);
+// Where the top bit is none of a sign: the seven signs with an eighth that makes their number even,
+// or odd.
+inline uint8_t with_eighth_sign(uint8_t signs, bool makes_odd) {
+  auto odd = static_cast<uint8_t>((signs & 127) ^ makes_odd);
   odd = static_cast<uint8_t>(odd ^ odd >> 4);
   odd = static_cast<uint8_t>(odd ^ odd >> 2);
   odd = static_cast<uint8_t>(odd ^ odd >> 1);
@@ -93,15 +94,16 @@ inline int high_of(const uint8_t* record, int number, int n) {
   return line[n] >> number / lines * bits & ((1 << bits) - 1);
 }
 
-// A record's indices, [vector][32 outputs], and a bit for each weight: whether it is negative or,
-// of iq1, has 1 subtracted. Bits lie as registers take them: [8 inputs][32 outputs] bytes of 8
+// A record's indices, [vector][32 outputs], and bits for each weight: whether it is negative, and
+// whether it has 1 subtracted. Bits lie as registers take them: [8 inputs][32 outputs] bytes of 8
 // inputs, or of vectors of 4 [8 vectors][32 outputs] half bytes.
 template <VectorForm form>
 struct RecordVectors {
   static constexpr VectorLayout layout = vector_layout(form);
   static constexpr int vectors = static_cast<int>(layout.vectors());
   alignas(64) uint16_t indices[vectors * vector_line];
-  alignas(64) uint8_t masks[4 * vector_line];
+  alignas(64) uint8_t negative[4 * vector_line];
+  alignas(64) uint8_t lowered[4 * vector_line];  // all 8 inputs alike
 
   explicit RecordVectors(const uint8_t* record) {
     for (int number = 0; number < vectors; ++number) {
@@ -111,27 +113,35 @@ struct RecordVectors {
         to[n] = static_cast<uint16_t>(low[n] | high_index(record, number, n) << 8);
     }
     for (int octet = 0; octet < 4; ++octet) {
-      uint8_t* __restrict to = masks + octet * vector_line;
-      if constexpr (!layout.has_signs) {
-        const int number = form == VectorForm::iq1_s ? 3 : octet;  // of all, or of its own
-        for (int n = 0; n < vector_line; ++n)
-          to[n] = static_cast<uint8_t>(-(high_of<form>(record, number, n) >> 3));
-      } else {
-        const uint8_t* __restrict signs = record + (layout.signs_begin() + octet) * vector_line;
-        for (int n = 0; n < vector_line; ++n)
-          to[n] = layout.top == TopBit::sign ? signs[n] : with_eighth_sign(signs[n]);
-        if constexpr (layout.inputs == 4) divide_halves(to);
+      uint8_t* __restrict const to = negative + octet * vector_line;
+      uint8_t* __restrict const shifts = lowered + octet * vector_line;
+      const uint8_t* __restrict signs = record + (layout.signs_begin() + octet) * vector_line;
+      const int number = form == VectorForm::iq1_s ? 3 : octet;  // whose bit lowers these
+      for (int n = 0; n < vector_line; ++n) {
+        if constexpr (layout.has_signs)
+          to[n] = layout.top == TopBit::sign
+                      ? signs[n]
+                      : with_eighth_sign(signs[n], has_odd_signs(octet * vector_line + n));
+        if constexpr (layout.has_shifts())
+          shifts[n] = static_cast<uint8_t>(
+              -(layout.has_signs ? signs[n] >> 7 : high_of<form>(record, number, n) >> 3));
       }
+      if constexpr (layout.inputs == 4) divide_halves(to);
     }
   }
 
-  // Whether input `input` of output n is marked.
-  bool marked(int input, int n) const {
-    if (layout.inputs == 8) return masks[input / 8 * vector_line + n] >> input % 8 & 1;
-    return masks[(input / 4 * vector_line + n) / 2] >> (n % 2 * 4 + input % 4) & 1;
+  // Whether input `input` of output n is negative.
+  bool is_negative(int input, int n) const {
+    if (layout.inputs == 8) return negative[input / 8 * vector_line + n] >> input % 8 & 1;
+    return negative[(input / 4 * vector_line + n) / 2] >> (n % 2 * 4 + input % 4) & 1;
   }
 
  private:
+  // Of vectors of 8 inputs: whether an eighth sign makes their number odd.
+  bool has_odd_signs(int vector) const {
+    return layout.inputs == 8 && indices[vector] >= layout.odd_from;
+  }
+
   static int high_index(const uint8_t* record, int number, int n) {
     if constexpr (layout.top == TopBit::index)
       return record[(layout.signs_begin() + number) * vector_line + n] >> 7;
@@ -180,21 +190,22 @@ inline Bytes gather(const uint8_t* table, const uint16_t* indices) {
 template <VectorForm form>
 class VectorExpander {
  public:
-  VectorExpander(const VectorTable& table, int zero) : table_(table.codes), zero_(zero) {}
+  VectorExpander(const VectorTable& table, int zero)
+      : table_(table.codes), twice_(layout.twice_zero(zero)) {}
 
   // Write the codes of a record, [8 words][32 outputs][4 inputs].
   void expand(const uint8_t* record, uint8_t* __restrict codes) const {
     const RecordVectors<form> vectors(record);
 #if defined(QUIRE_VECTORS)
-    // Codes of negative numbers are as far below zero as these are above it.
-    const Bytes twice = set1_byte(layout.has_signs ? 2 * zero_ : 2);
-    const auto marked = [&](int at, Bytes x) {  // `at` counts eights of inputs
-      return choose(vectors.masks + at, x,
-                    layout.has_signs ? subtract(twice, x) : subtract(x, twice));
+    const Bytes twice = set1_byte(twice_), two = set1_byte(2);
+    const auto finished = [&](int at, Bytes x) {  // `at` counts eights of inputs
+      if constexpr (layout.has_signs) x = choose(vectors.negative + at, x, subtract(twice, x));
+      if constexpr (layout.has_shifts()) x = choose(vectors.lowered + at, x, subtract(x, two));
+      return x;
     };
     if constexpr (layout.inputs == 4) {
       for (int i = 0; i < 8 * vector_line; i += register_bytes / 4) {
-        const Bytes x = marked(i / 2, gather<uint32_t>(table_, vectors.indices + i));
+        const Bytes x = finished(i / 2, gather<uint32_t>(table_, vectors.indices + i));
         std::memcpy(codes + 4 * i, &x, sizeof(x));
       }
     } else {
@@ -202,7 +213,7 @@ class VectorExpander {
       for (int octet = 0; octet < 4; ++octet)
         for (int n = 0; n < vector_line; n += 2 * outputs) {
           const auto found = [&](int i) {
-            return marked(i, gather<uint64_t>(table_, vectors.indices + i));
+            return finished(i, gather<uint64_t>(table_, vectors.indices + i));
           };
           const int first = octet * vector_line + n;
           uint8_t* even = codes + 2 * octet * word_bytes + 4 * n;
@@ -213,10 +224,12 @@ class VectorExpander {
     for (int input = 0; input < 32; ++input)
       for (int n = 0; n < vector_line; ++n) {
         const int vector = vectors.indices[input / layout.inputs * vector_line + n];
-        const int code = table_[vector * layout.inputs + input % layout.inputs];
-        const int other = layout.has_signs ? 2 * zero_ - code : code - 2;
-        codes[input / 4 * word_bytes + 4 * n + input % 4] =
-            static_cast<uint8_t>(vectors.marked(input, n) ? other : code);
+        int code = table_[vector * layout.inputs + input % layout.inputs];
+        if constexpr (layout.has_signs)
+          if (vectors.is_negative(input, n)) code = twice_ - code;
+        if constexpr (layout.has_shifts())
+          if (vectors.lowered[input / 8 * vector_line + n]) code -= 2;
+        codes[input / 4 * word_bytes + 4 * n + input % 4] = static_cast<uint8_t>(code);
       }
 #endif
   }
@@ -224,7 +237,7 @@ class VectorExpander {
  private:
   static constexpr VectorLayout layout = vector_layout(form);
   const uint8_t* const table_;
-  const int zero_;
+  const int twice_;
 };
 
 }  // namespace quire::QUIRE_ISA

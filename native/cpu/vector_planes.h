@@ -18,7 +18,7 @@ class PlaneExpander {
   PlaneExpander(const VectorTable& table, int zero)
       : table_(table),
         values_(_mm512_loadu_si512(table.values)),
-        twice_(_mm512_set1_epi8(static_cast<char>(2 * zero))) {
+        twice_(_mm512_set1_epi8(static_cast<char>(layout.twice_zero(zero)))) {
     for (int i = 0; i < 4; ++i) spread_[i] = repeated_bytes(16 * i);
     for (int i = 0; i < shares; ++i)
       shifts_[i] = _mm512_set1_epi64(field_shifts + i * (64 / shares) * 0x0101010101010101);
@@ -133,36 +133,44 @@ class PlaneExpander {
     return _mm512_loadu_si512(record + (layout.signs_begin() + 2 * pair) * line);
   }
 
+  // Two lines of eight signs a vector.
+  static __m512i all_signs(const uint8_t* record, int pair) {
+    const __m512i stored = read_signs(record, pair);
+    if constexpr (layout.top == TopBit::sign) return stored;
+    const __m512i signs = with_even_parity(stored);
+    if constexpr (layout.odd_from >= layout.indices()) return signs;
+    const __m512i numbers = _mm512_loadu_si512(record + 2 * line * pair);
+    const __mmask64 odd = _mm512_cmpge_epu8_mask(numbers, _mm512_set1_epi8(layout.odd_from));
+    return _mm512_mask_sub_epi8(signs, odd, signs, _mm512_set1_epi8(-128));
+  }
+
+  // Which vectors of two octets have 1 subtracted; of iq1_s the last vector's bit stands for all.
+  __mmask64 lowered(const uint8_t* record, int pair) const {
+    if constexpr (layout.has_signs) return _mm512_movepi8_mask(read_signs(record, pair));
+    const __mmask64 stored = high_bits(record, form == VectorForm::iq1_s ? 1 : pair, 3);
+    return form == VectorForm::iq1_s ? stored >> 32 | stored >> 32 << 32 : stored;
+  }
+
   // Codes of octets 2 * pair and the next.
   [[gnu::always_inline]] void write_octets(const uint8_t* record, int pair, const Words& even,
                                            const Words& odd, uint8_t* codes) const {
     codes += pair * 4 * word;
-    if constexpr (layout.has_signs) {
-      const __m512i stored = read_signs(record, pair);
-      const __m512i signs = layout.top == TopBit::sign ? stored : with_even_parity(stored);
+    const __m512i signs = layout.has_signs ? all_signs(record, pair) : __m512i{};
+    const __mmask64 down = layout.has_shifts() ? lowered(record, pair) : 0;
 #pragma GCC unroll 4
-      for (int part = 0; part < 4; ++part) {
-        const __m512i spread = _mm512_permutexvar_epi8(spread_[part], signs);
-        write_words(part < 2 ? even : odd, part, codes, [&](__m512i fields, int i) {
-          const __m512i code = _mm512_permutexvar_epi8(fields, values_);
-          const __m512i places =
-              _mm512_set1_epi32(i == 0 ? 0x08040201 : static_cast<int>(0x80402010));
-          return _mm512_mask_sub_epi8(code, _mm512_test_epi8_mask(spread, places), twice_, code);
-        });
-      }
-    } else {
-      // Of iq1_s the last vector's bit stands for all.
-      const __mmask64 stored = high_bits(record, form == VectorForm::iq1_s ? 1 : pair, 3);
-      const __mmask64 downs =
-          form == VectorForm::iq1_s ? stored >> 32 | stored >> 32 << 32 : stored;
-#pragma GCC unroll 4
-      for (int part = 0; part < 4; ++part) {
-        const auto mask = static_cast<__mmask16>(downs >> 16 * part);
-        write_words(part < 2 ? even : odd, part, codes, [&](__m512i fields, int) {
-          const __m512i code = _mm512_permutexvar_epi8(fields, values_);
-          return _mm512_mask_sub_epi32(code, mask, code, _mm512_set1_epi32(0x02020202));
-        });
-      }
+    for (int part = 0; part < 4; ++part) {
+      const __m512i spread = _mm512_permutexvar_epi8(spread_[part], signs);
+      const auto mask = static_cast<__mmask16>(down >> 16 * part);
+      write_words(part < 2 ? even : odd, part, codes, [&](__m512i fields, int i) {
+        __m512i code = _mm512_permutexvar_epi8(fields, values_);
+        const __m512i places =
+            _mm512_set1_epi32(i == 0 ? 0x08040201 : static_cast<int>(0x80402010));
+        if constexpr (layout.has_signs)
+          code = _mm512_mask_sub_epi8(code, _mm512_test_epi8_mask(spread, places), twice_, code);
+        if constexpr (layout.has_shifts())
+          code = _mm512_mask_sub_epi32(code, mask, code, _mm512_set1_epi32(0x02020202));
+        return code;
+      });
     }
   }
 

@@ -120,8 +120,7 @@ struct QuantizedWeights {
   int8_t book_codes[16];  // the book in steps of book_step, for quantized activations
   float book_step;
   VectorForm vectors;
-  const VectorTable* vector_table;  // of iq1 with codes to which 1 was added
-  const uint8_t* lattice_table;     // [index][inputs] codes of e8p
+  const VectorTable* vector_table;  // of layouts with shifts with codes to which 1 was added
   float vector_step;                // what odd scales are times, too
   char* data;
   const float* bias;  // (out_features,) or null

@@ -19,8 +19,9 @@ enum class VectorForm : int32_t {
 };
 
 // What the top bit of a signs byte is; where it is no sign, the eighth sign makes their number
-// even.
-enum class TopBit { sign, scale, index };
+// even, or odd of vectors from number `odd_from` on. A shift: whether 1 is subtracted from all 8
+// inputs or added.
+enum class TopBit { sign, scale, index, shift };
 
 // A record has lines of a byte for each of 32 outputs:
 //
@@ -37,9 +38,8 @@ enum class TopBit { sign, scale, index };
 //   3 bits  four lines of the low 2 bits, of groups 4 l, 4 l + 1, ..., and two of the third
 //   0 bits  none: a scale's bits are the top bits of signs, or the high ones of iq1_s
 //
-// A scale is 2 s + 1. E8P has scales as codes of single inputs have; bit i of its signs is of input
-// i, and where their number is odd, 1 is subtracted from all codes and the first sign is the
-// opposite; elsewhere 1 is added (quire/kernels/lattice_codes.py).
+// A scale is 2 s + 1. E8P has scales as codes of single inputs have
+// (quire/kernels/lattice_codes.py).
 struct VectorLayout {
   int32_t inputs;      // of a vector: 4 or 8
   int32_t index_bits;  // from 8 on
@@ -48,7 +48,12 @@ struct VectorLayout {
   int32_t high_bits;
   int64_t group_size;
   int32_t scale_bits;
+  int32_t odd_from = 1 << 11;
 
+  // Whether the table's codes have 1 added, and 2 are subtracted where a vector's bit says so.
+  constexpr bool has_shifts() const { return !has_signs || top == TopBit::shift; }
+  // What a code is subtracted from to be that of the opposite: of a code in the table.
+  constexpr int32_t twice_zero(int32_t zero) const { return 2 * (zero + has_shifts()); }
   constexpr int64_t vectors() const { return 32 / inputs; }  // of a record and output
   constexpr int64_t indices() const { return int64_t{1} << index_bits; }
   constexpr int32_t field_bits() const { return 16 / inputs; }
@@ -61,14 +66,14 @@ struct VectorLayout {
 
 constexpr VectorLayout vector_layouts[] = {
     {},
-    {8, 11, false, TopBit::sign, 4, 32, 0},  // iq1_s
-    {8, 11, false, TopBit::sign, 4, 16, 3},  // iq1_m
-    {8, 8, true, TopBit::scale, 0, 32, 0},   // iq2_xxs
-    {8, 9, true, TopBit::index, 0, 16, 4},   // iq2_xs
-    {8, 10, true, TopBit::sign, 2, 16, 4},   // iq2_s
-    {4, 8, true, TopBit::scale, 0, 32, 0},   // iq3_xxs
-    {4, 9, true, TopBit::sign, 1, 32, 4},    // iq3_s
-    {8, 8, true, TopBit::sign, 0, 32, 0},    // e8p
+    {8, 11, false, TopBit::sign, 4, 32, 0},      // iq1_s
+    {8, 11, false, TopBit::sign, 4, 16, 3},      // iq1_m
+    {8, 8, true, TopBit::scale, 0, 32, 0},       // iq2_xxs
+    {8, 9, true, TopBit::index, 0, 16, 4},       // iq2_xs
+    {8, 10, true, TopBit::sign, 2, 16, 4},       // iq2_s
+    {4, 8, true, TopBit::scale, 0, 32, 0},       // iq3_xxs
+    {4, 9, true, TopBit::sign, 1, 32, 4},        // iq3_s
+    {8, 8, true, TopBit::shift, 0, 32, 0, 107},  // e8p
 };
 
 constexpr int32_t num_vector_forms = sizeof(vector_layouts) / sizeof(vector_layouts[0]);

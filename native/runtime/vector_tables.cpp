@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -85,12 +84,6 @@ const VectorTable* vector_table_of(const VectorLayout& layout, const uint8_t* co
   if (!made->has_runs()) return nullptr;
   held = std::move(made);
   return held->table();
-}
-
-const uint8_t* lattice_table_of(const uint8_t* codes) {
-  constexpr VectorLayout layout = vector_layout(VectorForm::e8p);
-  static std::set<std::vector<uint8_t>> tables;
-  return tables.emplace(codes, codes + layout.indices() * layout.inputs).first->data();
 }
 
 }  // namespace quire

@@ -11,7 +11,4 @@ namespace quire {
 // threads at once.
 const VectorTable* vector_table_of(const VectorLayout& layout, const uint8_t* codes);
 
-// The same of E8P's codes, which are looked up as they are.
-const uint8_t* lattice_table_of(const uint8_t* codes);
-
 }  // namespace quire

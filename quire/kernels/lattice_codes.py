@@ -9,7 +9,7 @@ code    bits 8..15  number of a vector A of 8 halves (1/2, 3/2 or 5/2): all with
                     opposite: so the number of signs is even
 ```
 Source: Tseng et al. 2024 (QuIP#), section 4.2; the order of numbers and bits is that of its code
-(latticee8_padded12.py). Kernels: native/cpu/quantized_lattice.h.
+(latticee8_padded12.py). Kernels: native/cpu/quantized_vectors.h.
 """
 
 from __future__ import annotations
@@ -73,14 +73,29 @@ def encode(numbers: np.ndarray, negative: np.ndarray, subtracted: np.ndarray) ->
     return codes.astype(np.uint16)
 
 
+@cache
+def _kernel_order() -> np.ndarray:
+    """Return the numbers of vectors as kernels have them: those of even sums come first, (256,)."""
+    order: np.ndarray = np.argsort(vectors()[:, 7] < 0, kind="stable")
+    return order
+
+
 def kernel_table() -> np.ndarray:
-    """Return codes of vectors as kernels give them signs: quarters of A from zero, (256, 8)."""
-    return (2 * vectors() + np.int8(ZERO)).astype(np.uint8)
+    """Return codes of vectors in the order of kernels: quarters of abs(A) and 1, (256, 8) uint8."""
+    distances: np.ndarray = 2 * np.abs(vectors()[_kernel_order()])
+    return (distances + (ZERO + 1)).astype(np.uint8)
 
 
 def kernel_codes(codes: np.ndarray) -> np.ndarray:
-    """Return codes with signs in the order of weights: bit i for weight i."""
-    bits = np.arange(256)[:, None] >> _SIGN_BITS & 1
-    ordered = (bits << np.arange(SIZE)).sum(axis=1).astype(np.uint16)
-    made: np.ndarray = (codes & 0xFF00) | ordered[codes & 255]
+    """Return codes as kernels have them: bits 8..15 a row of :func:`kernel_table`.
+
+    Bits 0..6 are the signs of weights 0 to 6, that of weight 7 makes their number even, or odd in
+    the rows from 107 on (native/include/vectors.h). Bit 7 is whether 1/4 is subtracted.
+    """
+    rows = np.argsort(_kernel_order()).astype(np.uint16) << 8
+    every = np.arange(256, dtype=np.uint8)
+    odd = _odd_bytes()
+    negative = (every ^ odd)[:, None] >> _SIGN_BITS[:7] & 1
+    signs = (negative << np.arange(7)).sum(axis=1).astype(np.uint16) | odd.astype(np.uint16) << 7
+    made: np.ndarray = rows[codes >> 8] | signs[codes & 255]
     return made

@@ -5,7 +5,7 @@ samples), how weights are held, and the version of the layouts. It is checked wh
 used: damaged files are made again. Packing itself is the backend's business.
 
 ```
-"QUIREPK4"  begin, size and checksum of the table (uint64 each)  padding to 4096
+"QUIREPK5"  begin, size and checksum of the table (uint64 each)  padding to 4096
 packed parts, each at a multiple of 4096
 table: JSON, the file's name and linear -> parts (shape, form, place, checksum)
 ```
@@ -36,7 +36,7 @@ from quire.kernels.quantized_tensor import QuantizedForm, RotationForm
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"QUIREPK4"
+MAGIC = b"QUIREPK5"
 HEAD = struct.Struct("<8sQQQ")
 ALIGNMENT = 4096
 Checksums = Callable[[Any, Sequence[tuple[int, int]]], list[int]]

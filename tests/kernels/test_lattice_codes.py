@@ -31,15 +31,18 @@ def test_codes_are_different_points_of_the_lattice_moved_by_a_quarter() -> None:
     assert np.square(whole).sum(axis=1).max() == 12 * 16
 
 
-def test_kernels_give_the_same_weights_with_signs_in_order() -> None:
+def test_kernels_give_the_same_weights_from_distances_and_signs_in_order() -> None:
+    """As native/include/vectors.h reads them: vectors from 107 on have an odd number of signs."""
     codes = np.arange(1 << 16, dtype=np.uint16)
     made = kernel_codes(codes)
-    signs = made & 255
-    odd = np.array([bin(number).count("1") % 2 for number in range(256)])[signs]
-    negative = (signs ^ odd)[:, None] >> np.arange(8) & 1
-    found = kernel_table()[made >> 8].astype(int) - 16
-    weights = np.where(negative, -found, found) + np.where(odd, -1, 1)[:, None]
+    table = kernel_table()
+    assert set(np.unique(table)) == {19, 23, 27}  # a plane numbers four
+    negative = made[:, None] >> np.arange(8) & 1
+    negative[:, 7] = (negative[:, :7].sum(axis=1) + (made >> 8 >= 107)) % 2
+    distances = table[made >> 8].astype(int) - 17
+    weights = np.where(negative, -distances, distances) + np.where(made & 128, -1, 1)[:, None]
     np.testing.assert_array_equal(weights, decode(codes.reshape(-1, 1)))
+    assert len(np.unique(made)) == 1 << 16
 
 
 @pytest.mark.parametrize("power", [1, 2, 8, 64, 1024])
