@@ -17,12 +17,11 @@ class PlaneExpander {
  public:
   PlaneExpander(const VectorTable& table, int zero)
       : table_(table),
-        values_(has_code_bits ? _mm512_set1_epi8(static_cast<char>(table.values[0]))
-                              : _mm512_loadu_si512(table.values)),
+        values_(_mm512_loadu_si512(table.values)),
         twice_(_mm512_set1_epi8(static_cast<char>(layout.twice_zero(zero)))) {
     for (int i = 0; i < 4; ++i) spread_[i] = repeated_bytes(16 * i);
     for (int i = 0; i < shares; ++i)
-      shifts_[i] = _mm512_set1_epi64(first_shifts + i * (64 / shares) * 0x0101010101010101);
+      shifts_[i] = _mm512_set1_epi64(field_shifts + i * (64 / shares) * 0x0101010101010101);
     for (int i = 0; i < 2; ++i)
       order_[i] = is_short ? pairs_by_outputs(32 * i) : quarters_by_outputs();
     for (int number = 0; number < registers; ++number)
@@ -57,17 +56,6 @@ class PlaneExpander {
   // How many words of 16 outputs have their fields in the same register, and how these lie there.
   static constexpr int shares = is_short ? 2 : 4;
   static constexpr int64_t field_shifts = is_short ? 0x1c1814100c080400 : 0x0e0c0a0806040200;
-
-  // Codes of E8P, 19, 23 and 27, are a field's two bits and three that are always the same: the
-  // bits are shifted to their place, and nothing is looked up.
-  static constexpr bool has_code_bits = form == VectorForm::e8p;
-  static constexpr int64_t first_shifts =
-      field_shifts + (has_code_bits ? 62 * 0x0101010101010101 : 0);
-  __m512i codes_of(__m512i fields) const {
-    if constexpr (has_code_bits)
-      return _mm512_ternarylogic_epi64(fields, _mm512_set1_epi8(12), values_, 0xea);
-    return _mm512_permutexvar_epi8(fields, values_);
-  }
 
   // Fields of the even and the odd word of one octet, or of two.
   struct Words {
@@ -174,7 +162,7 @@ class PlaneExpander {
       const __m512i spread = _mm512_permutexvar_epi8(spread_[part], signs);
       const auto mask = static_cast<__mmask16>(down >> 16 * part);
       write_words(part < 2 ? even : odd, part, codes, [&](__m512i fields, int i) {
-        __m512i code = codes_of(fields);
+        __m512i code = _mm512_permutexvar_epi8(fields, values_);
         const __m512i places =
             _mm512_set1_epi32(i == 0 ? 0x08040201 : static_cast<int>(0x80402010));
         if constexpr (layout.has_signs)
