@@ -22,6 +22,16 @@ inline void butterfly(float* x, float* y) {
   store(y, a - b);
 }
 
+// Two steps of butterflies, of registers `half` and 2 * half apart: each number is loaded once.
+inline void double_butterfly(float* x, int64_t half) {
+  const F32 a = load(x), b = load(x + half), c = load(x + 2 * half), d = load(x + 3 * half);
+  const F32 sum = a + b, difference = a - b, other_sum = c + d, other_difference = c - d;
+  store(x, sum + other_sum);
+  store(x + half, difference + other_difference);
+  store(x + 2 * half, sum - other_sum);
+  store(x + 3 * half, difference - other_difference);
+}
+
 // Signs of the transform of a register: row j is what number j counts as in each.
 struct RegisterSigns {
   alignas(64) float rows[F32::lanes][F32::lanes];
@@ -51,6 +61,9 @@ inline void transform_runs(float* numbers, int64_t count, int64_t power) {
   if (power >= lanes) {
     for (int64_t i = 0; i < count; i += lanes) transform_register(numbers + i);
     half = lanes;
+    for (; 4 * half <= power; half *= 4)
+      for (int64_t run = 0; run < count; run += 4 * half)
+        for (int64_t i = 0; i < half; i += lanes) double_butterfly(numbers + run + i, half);
   }
   for (; half < power; half *= 2)
     for (int64_t run = 0; run < count; run += 2 * half) {
