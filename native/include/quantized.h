@@ -200,29 +200,33 @@ struct QuantizedWeights {
   int64_t group_line_bytes() const {
     return scale_form == ScaleForm::direct ? scale_line_bytes() : panel_width;
   }
-  int64_t group_lines_bytes() const {
+  [[gnu::always_inline]] int64_t group_lines_bytes() const {
     if (has_tables()) return 0;
     if (scale_form == ScaleForm::odd) return vector_layout(vectors).scale_lines() * panel_width;
     return unit_groups() * group_line_bytes();
   }
   int64_t zero_line_bytes() const { return panel_width * (zeros == ZeroForm::bytes ? 1 : 2); }
   int64_t super_line_bytes() const { return has_two_levels() ? scale_line_bytes() : 0; }
-  int64_t offsets_begin() const { return group_lines_bytes() + super_line_bytes(); }
+  [[gnu::always_inline]] int64_t offsets_begin() const {
+    return group_lines_bytes() + super_line_bytes();
+  }
   // Where super offsets are, after those of groups.
-  int64_t super_offsets_begin() const {
+  [[gnu::always_inline]] int64_t super_offsets_begin() const {
     return offsets_begin() + (scale_form == ScaleForm::nibbles ? 0 : group_lines_bytes());
   }
-  int64_t codes_begin() const {
+  [[gnu::always_inline]] int64_t codes_begin() const {
     if (has_offsets) return super_offsets_begin() + super_line_bytes();
     if (zeros != ZeroForm::common) return offsets_begin() + unit_groups() * zero_line_bytes();
     return offsets_begin();
   }
-  int64_t unit_bytes() const { return codes_begin() + unit_records() * record_bytes(); }
+  [[gnu::always_inline]] int64_t unit_bytes() const {
+    return codes_begin() + unit_records() * record_bytes();
+  }
   bool has_header() const {
     return row_scales != RowForm::none || scale_form == ScaleForm::nested || has_code_sums;
   }
   int64_t header_bytes() const { return has_header() ? panel_width * 4 : 0; }
-  int64_t panel_bytes() const {
+  [[gnu::always_inline]] int64_t panel_bytes() const {
     if (has_tables()) return tables_begin() + tables_bytes();
     return header_bytes() + num_units() * codes_begin() + num_records() * record_bytes();
   }
