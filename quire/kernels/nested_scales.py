@@ -31,7 +31,7 @@ class NestedForm:
     run: int
 
     def num_runs(self, scales: int, matrices: int = 1) -> int:
-        """Return the most runs of ``matrices`` with so many scales together, and padding."""
+        """Return the most runs that ``scales`` of some matrices are in, padding included."""
         return -(-scales // self.run) + 2 * matrices
 
     def tail_bytes(self, num_runs: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from quire.core.errors import ConfigError
@@ -149,10 +148,5 @@ class PretrainedModel:
     def __enter__(self) -> PretrainedModel:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from quire.core.errors import ConfigError
@@ -60,12 +59,7 @@ class QuantizableModel:
     def __enter__(self) -> QuantizableModel:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _quantize(self, asked: Asked, command: str) -> None:

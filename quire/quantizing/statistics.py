@@ -15,11 +15,9 @@ T tokens of all samples, K width of a linear's inputs, R of those that are kept.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +35,7 @@ from quire.models.weight_map import LinearWeights
 from quire.quantizing.input_sums import PANEL, SAMPLE_ROWS, InputSums, LinearSums
 from quire.quantizing.layer_inputs import Bar, OnShare, create_states
 from quire.quantizing.layer_runner import LayerRunner
+from quire.quantizing.one_writer import one_writer
 
 #: Of the arithmetic and the layout: others are of no use.
 VERSION = 1
@@ -114,7 +113,8 @@ class Statistics:
         missing = {n for n in range(len(linears)) if not self._path(n).is_file()}
         if not missing:
             return
-        with self._held(), bar("statistics", max(missing) + 1) as advance:
+        alone = one_writer(self.folder, "[quantize] --statistics", self.folder)
+        with alone, bar("statistics", max(missing) + 1) as advance:
             runner = LayerRunner(opened, backend, self._samples)
             file = self.folder / "states.bin"
             states = create_states((runner.num_tokens, opened.config.hidden_size), file)
@@ -200,18 +200,6 @@ class Statistics:
 
     def _path(self, layer: int) -> Path:
         return self.folder / f"layer-{layer:05d}.safetensors"
-
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        with (self.folder / "lock").open("wb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ConfigError(
-                    f"[quantize] --statistics must have one writer; another process writes "
-                    f"{self.folder}."
-                ) from None
-            yield
 
 
 def source_state(stored: Checkpoint) -> list[list[Any]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from quire.models.checkpoint import SINGLE, Checkpoint
 from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.safetensors_writer import TensorData, write_safetensors
+from quire.quantizing.one_writer import one_writer
 
 FOLDER = ".unfinished"
 #: What the folder is called while it goes away.
@@ -69,22 +69,9 @@ class Unfinished:
                 "source. Give the same command, or remove the folder."
             )
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other processes out.
-
-        Raises:
-            ConfigError: Another process writes there.
-        """
-        with (self.folder / "lock").open("wb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ConfigError(
-                    f"[{self._command}] OUT must have one writer; another process writes "
-                    f"{self.out}."
-                ) from None
-            yield
+    def held(self) -> AbstractContextManager[None]:
+        """Keep other processes out; a ConfigError where another one writes there."""
+        return one_writer(self.folder, f"[{self._command}] OUT", self.out)
 
     def part(self, layer: int) -> Path:
         """Return the folder of a layer."""

@@ -1,0 +1,32 @@
+"""A folder that one process at a time writes to."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+from quire.core.errors import ConfigError
+
+
+@contextlib.contextmanager
+def one_writer(folder: Path, rule: str, named: Path) -> Iterator[None]:
+    """Keep other processes out of ``folder``.
+
+    Args:
+        folder: Gets a file ``lock``.
+        rule: Of the error: what must have one writer.
+        named: The folder as the user knows it.
+
+    Raises:
+        ConfigError: Another process writes there.
+    """
+    with (folder / "lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(
+                f"{rule} must have one writer; another process writes {named}."
+            ) from None
+        yield
