@@ -154,10 +154,10 @@ struct QuantizedWeights {
            scale_form == ScaleForm::direct && zeros == ZeroForm::common && !has_offsets &&
            row_scales == RowForm::none && activations.has_zeros == has_code_sums;
   }
-  // Whether products are made of floats, whatever activations are: of codes that are no integers,
-  // or whose zeros no sum takes out.
+  // Whether products are made of floats: of codes that are no integers, the weights' or the
+  // activations', or whose zeros no sum takes out.
   bool multiplies_floats() const {
-    if (exact_activations || float_codes) return true;
+    if (exact_activations || float_codes || activations.codes == ActivationCodes::e4m3) return true;
     return activations.is_bytes() && !sums_whole_rows() && (activations.has_zeros || bits == 8);
   }
 

@@ -27,6 +27,8 @@ import numpy as np
 
 #: What codes are; the numbers are ActivationCodes of native/include/activation_scheme.h.
 CODES = {"int8": 1, "outliers": 2, "e4m3": 3, "e2m1": 4}
+#: Those that are integers.
+INTEGERS = ("int8", "outliers")
 #: Largest numbers of small floats, and the power of two below.
 HIGHEST, LAST_BINADE = {"e4m3": 448.0, "e2m1": 6.0}, {"e4m3": 8, "e2m1": 2}
 #: Rows or groups whose largest input is smaller are 0.

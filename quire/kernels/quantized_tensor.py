@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quire.core.errors import UnsupportedInputError
-from quire.kernels.activation_scheme import HIGHEST, MAX_INTEGER_INPUTS, ActivationScheme
+from quire.kernels.activation_scheme import INTEGERS, MAX_INTEGER_INPUTS, ActivationScheme
 from quire.kernels.nested_scales import HEADER_BYTES, NestedForm, NestedScales
 from quire.kernels.row_tables import Outliers, check_tables
 from quire.kernels.small_floats import E4M3, E8M0
@@ -264,12 +264,14 @@ class QuantizedTensor:
         scheme = self.activations
         if scheme is None:
             return
-        small = "e4m3" if self.float_codes else None if self.code_book is None else "e2m1"
-        if (scheme.codes if scheme.codes in HIGHEST else None) != small:
-            raise self._refuse("inputs must be rounded as the matrix is", scheme)
-        if small == "e2m1" and scheme.group_size != self.group_size:
+        taken: tuple[str, ...] = (*INTEGERS, "e4m3")
+        if self.float_codes or self.code_book is not None:
+            taken = ("e4m3",) if self.float_codes else ("e2m1",)
+        if scheme.codes not in taken:
+            raise self._refuse(f"inputs must be rounded to {' or '.join(taken)}", scheme)
+        if scheme.codes == "e2m1" and scheme.group_size != self.group_size:
             raise self._refuse("groups of inputs must be those of the matrix", scheme)
-        if small is None and self.shape[1] > MAX_INTEGER_INPUTS:
+        if scheme.codes in INTEGERS and self.shape[1] > MAX_INTEGER_INPUTS:
             raise self._refuse(
                 f"rounded inputs must be at most {MAX_INTEGER_INPUTS}", self.shape[1]
             )

@@ -46,8 +46,8 @@ def with_rounded_inputs(
         found = (asked, strategy, is_dynamic, group_size)
         return (small[1], "") if found == small[0] and symmetric else (weights, own)
     codes = _CODES.get(asked, "")
-    takes_floats = isinstance(weights, WholeBytes) and weights.dtype != "I8"
-    if not codes or (codes == "e4m3") != takes_floats or not (symmetric or codes == "int8"):
+    are_floats = isinstance(weights, WholeBytes) and weights.dtype != "I8"
+    if not codes or (are_floats and codes == "int8") or not (symmetric or codes == "int8"):
         return weights, own
     if strategy == "group" and codes == "e4m3" and is_dynamic is True:
         size = inputs.integer("group_size")
@@ -83,6 +83,16 @@ def _of_small_groups(weights: WeightFormat) -> tuple[_Asked, WeightFormat] | Non
         scheme = ActivationScheme("e4m3", MX_GROUP, has_power_factors=True)
         return ("8-bit float", "group", True, MX_GROUP), RoundedInputs(weights, scheme)
     return None
+
+
+def with_e2m1_inputs(weights: FourBitFloats) -> WeightFormat:
+    """Return modelopt's NVFP4 with inputs rounded where their scale is stored.
+
+    It names weights alone and weights with inputs the same; without inputs it stores no scale.
+    Source: modelopt (``NVFP4QTensor.get_activation_scaling_factor``): largest input / 6 / 448.
+    """
+    scheme = ActivationScheme("e2m1", NV_GROUP)
+    return RoundedInputs(weights, scheme, "input_scale", inverted=True, optional=True)
 
 
 def with_e4m3_inputs(fields: ConfigFields, weights: WholeBytes) -> WeightFormat:

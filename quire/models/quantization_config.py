@@ -13,6 +13,7 @@ from quire.kernels.activation_scheme import ActivationScheme
 from quire.kernels.row_tables import TABLE_BITS
 from quire.models.config_fields import ConfigFields, read_json
 from quire.models.input_rounding import (
+    with_e2m1_inputs,
     with_e4m3_inputs,
     with_outliers,
     with_rounded_inputs,
@@ -298,9 +299,10 @@ def _modelopt(fields: ConfigFields) -> StoredQuantization:
     whole: WeightFormat = RoundedInputs(bytes_of, ActivationScheme("e4m3"), "input_scale")
     if algorithm == "NVFP4":
         names = ("weight", "weight_scale", "weight_scale_2", "input_scale", *of_kv)
-        whole = FourBitFloats(
+        floats = FourBitFloats(
             NV_GROUP, "weight", "weight_scale_2", False, "weight_scale_2", frozenset(names)
         )
+        whole = with_e2m1_inputs(floats)
     name = "ignore" if fields.has("ignore") else "exclude_modules"
     skipped = [_wildcard(text) for text in fields.strings(name)]
 

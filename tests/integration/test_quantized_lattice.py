@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from string import printable
@@ -38,13 +39,36 @@ FOLDERS = [
 ]
 
 
+#: Of integers, as a fixture might have them.
+E4M3_INPUTS = {
+    "num_bits": 8,
+    "type": "float",
+    "symmetric": True,
+    "strategy": "token",
+    "dynamic": True,
+}
+
+
 # What is multiplied with nested scales is what is with numbers: tests/kernels.
 @pytest.mark.parametrize("name", [*FOLDERS, "bnb-nf4-nested"])
 def test_the_lattice(name: str, device: str, tmp_path: Path) -> None:
     if device != "cpu":
         pytest.skip("the native kernels are not built")
-    folder = tmp_path / name
-    shutil.copytree(FIXTURES / name, folder)
+    keep_lattice(shutil.copytree(FIXTURES / name, tmp_path / name), device)
+
+
+def test_the_lattice_of_integers_with_e4m3_inputs(device: str, tmp_path: Path) -> None:
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+    folder = shutil.copytree(FIXTURES / "ct-w4a16-g32", tmp_path / "w4a8")
+    config = json.loads((folder / "config.json").read_text())
+    group = config["quantization_config"]["config_groups"]["group_0"]
+    group["input_activations"] = E4M3_INPUTS
+    (folder / "config.json").write_text(json.dumps(config))
+    keep_lattice(folder, device)
+
+
+def keep_lattice(folder: Path, device: str) -> None:
     tokens = {letter: token for token, letter in enumerate(printable[:32])}
     tokenizer = Tokenizer(WordLevel(tokens, unk_token="0"))
     tokenizer.decoder = ByteLevel()

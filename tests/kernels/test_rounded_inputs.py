@@ -58,6 +58,7 @@ BYTE_RULES = {
 FOUR_BIT_RULES = {
     "e2m1-powers": ("e8m0", LIBRARY_RULES["e2m1-powers"]),
     "e2m1-groups": ("e4m3 over", LIBRARY_RULES["e2m1-groups"]),
+    "modelopt's": ("e4m3", LIBRARY_RULES["e2m1-groups"]),
 }
 FLOAT_RULES = {name: rule for name, rule in LIBRARY_RULES.items() if rule.codes == "e4m3"}
 
@@ -182,6 +183,32 @@ def test_zeros_without_sums_are_multiplied_as_floats(
     x = rows_of_all_sizes(9, 530)
     want, terms = products(weight, x)
     assert (np.abs(CpuLinear([weight], [], "float32")(x) - want) <= 1e-5 * terms + 1e-30).all()
+
+
+#: Integers of which E4M3 inputs make products of floats.
+INTEGERS = {
+    "4 bits": random_quantized(70, 530, 4, 128, False, False),
+    "3 bits with offsets": random_quantized(70, 530, 3, 192, True, False),
+    "bytes of rows": random_quantized(70, 530, 8, padded(530), False, False),
+    "byte zeros": other_quantized("byte zeros", 70, 530),
+    "ordered inputs": other_quantized("ordered inputs", 70, 530),
+}
+
+
+@pytest.mark.parametrize("rule", FLOAT_RULES)
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_integers_take_e4m3_inputs(isa: str, kind: str, rule: str) -> None:
+    """By row, by groups of 32 whatever the weights' groups are, or by a stored scale."""
+    weight = replace(INTEGERS[kind], activations=FLOAT_RULES[rule])
+    x = rows_of_all_sizes(19, 530)
+    want, terms = products(weight, x)
+    layer = CpuLinear([weight], [], "float32")
+    got = layer(x)
+    assert (np.abs(got - want) <= 1e-5 * terms + 1e-30).all()
+    for row in range(19):
+        np.testing.assert_array_equal(layer(x[row : row + 1])[0], got[row])
+    theirs = ReferenceLinear([weight], [], "float32", exact_activations=False)
+    assert (np.abs(theirs(torch.from_numpy(x)).numpy() - want) <= 1e-5 * terms + 1e-30).all()
 
 
 def layer_of(rule: str, rows: int, columns: int) -> CpuLinear:
@@ -317,7 +344,8 @@ def test_floats_next_to_bytes_under_one_scale() -> None:
 def test_rules_that_do_not_fit_are_refused() -> None:
     good = bytes_of_rows(4, 64, OUTLIERS)
     bad = [
-        {"activations": ActivationScheme("e4m3")},
+        {"activations": ActivationScheme("e2m1", 32)},
+        {"float_codes": True, "zero": 0, "activations": ActivationScheme("int8")},
         {"group_size": 32, "scales": np.ones((4, 2), np.float16)},
         {"input_order": np.arange(64, dtype=np.int32)[::-1].copy()},
     ]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from quire.core.config import ModelOptions
 from quire.core.errors import ModelLoadError
-from quire.kernels.activation_scheme import ActivationScheme
+from quire.kernels.activation_scheme import ActivationScheme, round_rows
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.kernels.registry import create_backend
 from quire.models.checkpoint import Checkpoint
@@ -28,6 +28,36 @@ from tests.models.conftest import Driver
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "quantized"
 DOWN = "model.layers.0.mlp.down_proj"
 Change = Callable[[dict[str, Any]], None]
+#: A fixture of compressed-tensors under the names that modelopt gives its parts.
+MODELOPT = "modelopt-nvfp4"
+
+
+def modelopt_settings() -> dict[str, Any]:
+    four = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}
+    group = {"input_activations": four, "weights": four, "targets": ["Linear"]}
+    return {
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+        "quant_algo": "NVFP4",
+        "producer": {"name": "modelopt", "version": "0.29.0"},
+        "quant_method": "modelopt",
+    }
+
+
+def modelopt_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Their factors multiply where compressed-tensors' divide."""
+    made = {}
+    for name, tensor in tensors.items():
+        module, _, part = name.rpartition(".")
+        if part == "weight_packed":
+            made[f"{module}.weight"] = tensor
+        elif part == "weight_global_scale":
+            made[f"{module}.weight_scale_2"] = 1 / tensor
+        elif part == "input_global_scale":
+            made[f"{module}.input_scale"] = 1 / tensor
+        else:
+            made[name] = tensor
+    return made
 
 
 @pytest.fixture
@@ -36,17 +66,21 @@ def changed(tmp_path: Path) -> Callable[..., Path]:
 
     def make(name: str, inputs: dict[str, Any], **stored: torch.Tensor) -> Path:
         folder = tmp_path / name
-        shutil.copytree(FIXTURES / name, folder)
+        shutil.copytree(FIXTURES / ("ct-nvfp4" if name == MODELOPT else name), folder)
         config = json.loads((folder / "config.json").read_text())
         settings = config["quantization_config"]
-        if "config_groups" in settings:
-            settings["config_groups"]["group_0"]["input_activations"] |= inputs
+        tensors = load_file(folder / "model.safetensors")
+        if name == MODELOPT:
+            config["quantization_config"] = modelopt_settings()
+            tensors = modelopt_tensors(tensors)
+        elif "config_groups" in settings:
+            group = settings["config_groups"]["group_0"]
+            group["input_activations"] = (group["input_activations"] or {}) | inputs
         else:
             settings |= inputs
         (folder / "config.json").write_text(json.dumps(config))
-        tensors = load_file(folder / "model.safetensors")
         for module in [
-            key.removesuffix(".weight_scale") for key in tensors if "weight_scale" in key
+            key.removesuffix(".weight_scale") for key in tensors if key.endswith(".weight_scale")
         ]:
             tensors |= {f"{module}.{part}": value.clone() for part, value in stored.items()}
         save_file(tensors, folder / "model.safetensors")
@@ -71,6 +105,7 @@ def rule(folder: Path) -> ActivationScheme | None:
 
 
 STATIC = {"strategy": "tensor", "dynamic": False}
+FLOATS = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
 RULES: dict[str, tuple[str, dict[str, Any], dict[str, torch.Tensor], ActivationScheme | None]] = {
     "bytes by token": ("ct-w8a8-int8", {}, {}, ActivationScheme("int8")),
     "one for a batch": (
@@ -123,6 +158,25 @@ RULES: dict[str, tuple[str, dict[str, Any], dict[str, torch.Tensor], ActivationS
         {},
         {},
         ActivationScheme("e4m3", 32, has_power_factors=True),
+    ),
+    "modelopt's four bits": (
+        MODELOPT,
+        {},
+        {"input_scale": torch.tensor(1 / 64)},
+        ActivationScheme("e2m1", 16, scale=64.0),
+    ),
+    "E4M3 with integers": ("ct-w4a16-g32", FLOATS, {}, ActivationScheme("e4m3")),
+    "E4M3 in groups with integers": (
+        "ct-w4a16-g32-asymmetric",
+        FLOATS | {"strategy": "group", "group_size": 32},
+        {},
+        ActivationScheme("e4m3", 32),
+    ),
+    "E4M3 stored with bytes": (
+        "ct-w8a8-int8",
+        FLOATS | STATIC,
+        {"input_scale": torch.tensor([0.5])},
+        ActivationScheme("e4m3", scale=0.5),
     ),
     "bytes of E2M1": ("ct-nvfp4", {"num_bits": 8}, {}, None),
     "in columns": ("ct-w8a8-int8", {"strategy": "channel"}, {}, None),
@@ -206,6 +260,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, torch.Tensor], str]] = {
         "must have input_zero_point",
     ),
     "threshold": ("bnb-int8", {"llm_int8_threshold": -1.0}, {}, "llm_int8_threshold"),
+    "modelopt's 0": (MODELOPT, {}, {"input_scale": torch.tensor(0.0)}, "must be > 1e-30"),
+    "modelopt's NaN": (MODELOPT, {}, {"input_scale": torch.tensor(torch.nan)}, "must be > 1e-30"),
+    "size of groups": (
+        "ct-w4a16-g32",
+        FLOATS | {"group_size": "x", "strategy": "group"},
+        {},
+        "group_size must be an integer",
+    ),
     "scheme": ("fp8-block-32", {"activation_scheme": "none"}, {}, "must be dynamic or static"),
 }
 
@@ -215,6 +277,56 @@ def test_what_contradicts_itself_is_refused(changed: Callable[..., Path], case: 
     name, inputs, stored, message = REFUSED[case]
     with pytest.raises(ModelLoadError, match=message):
         load_model(changed(name, inputs, **stored), create_backend("cpu", threads=1))
+
+
+def literally_modelopt(x: np.ndarray, scale: np.float32) -> np.ndarray:
+    """Round rows as modelopt simulates it (``fp4_fake_quant_block``), an input at a time."""
+    made = np.zeros_like(x)
+    for row, begin in np.ndindex(len(x), x.shape[1] // 16):
+        block = x[row, 16 * begin : 16 * begin + 16]
+        most = np.abs(block).max() / (np.float32(6) * scale)
+        number = torch.tensor(min(most, np.float32(448))).to(torch.float8_e4m3fn).float().numpy()
+        step = np.float32(number * scale)
+        step = step if step >= 1e-5 else np.float32(1)
+        for column, value in enumerate(block):
+            size = abs(value) / step
+            ends = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+            ties_go_up = (False, True, False, True, False, True, False)
+            place = sum(
+                size > end or (size == end and up) for end, up in zip(ends, ties_go_up, strict=True)
+            )
+            code = np.float32((0, 0.5, 1, 1.5, 2, 3, 4, 6)[place])
+            made[row, 16 * begin + column] = np.copysign(code * step, value)
+    return made
+
+
+@pytest.mark.parametrize("scale", [1 / 64, 0.0137])
+def test_inputs_are_rounded_as_modelopt_simulates(
+    changed: Callable[..., Path], scale: float
+) -> None:
+    """It divides where the rule multiplies: equal where 1 / scale is exact, else nearly always."""
+    found = rule(changed(MODELOPT, {}, input_scale=torch.tensor(scale)))
+    assert found is not None
+    x = np.random.default_rng(0).normal(0, 8, (16, 96)).astype(np.float32)
+    x[:2] *= np.float32(60)  # beyond what the scale was made for
+    x[2, :16], x[3] = 0, np.round(x[3] * 4) / 4
+    want, got = literally_modelopt(x, np.float32(scale)), round_rows(found, x).float32()
+    if scale == 1 / 64:
+        np.testing.assert_array_equal(got, want)
+    assert (np.abs(got - want) > 1e-6 * np.abs(want)).mean() < 0.01
+
+
+def test_without_a_stored_scale_modelopts_weights_are_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    shutil.copytree(FIXTURES / "ct-nvfp4", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = modelopt_settings()
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = modelopt_tensors(load_file(folder / "model.safetensors"))
+    kept = {name: part for name, part in tensors.items() if not name.endswith("input_scale")}
+    save_file(kept, folder / "model.safetensors")
+    assert rule(folder) is None
+    load_model(folder, create_backend("cpu", threads=1))
 
 
 def test_packed_weights_keep_the_rule(changed: Callable[..., Path], tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """A format of matrices whose inputs are rounded, too, as the checkpoint says.
 
 ```
-input_scale         () or (1,)   the stored factor, where inputs have one for all
+input_scale         () or (1,)   the stored factor, where inputs have one for all; modelopt's of
+                                 E2M1: what groups' factors are times
 input_zero_point    () or (1,)   the code of 0 with it
 input_global_scale  () or (1,)   of E2M1: what groups' factors are over
 ```
@@ -30,11 +31,15 @@ class RoundedInputs:
         scheme: The rule, without what is stored with each matrix.
         stored: The part with each matrix's own scale, with zeros next to ``input_zero_point``;
             empty where there is none.
+        inverted: What is stored is 1 over the rule's scale.
+        optional: Inputs of a matrix without that part are not rounded.
     """
 
     weights: WeightFormat
     scheme: ActivationScheme
     stored: str = ""
+    inverted: bool = False
+    optional: bool = False
 
     @property
     def marker(self) -> str:
@@ -60,12 +65,18 @@ class RoundedInputs:
         assert isinstance(made, QuantizedTensor), matrix.name
         return replace(made, activations=self._rule(matrix))
 
-    def _rule(self, matrix: StoredMatrix) -> ActivationScheme:
+    def _rule(self, matrix: StoredMatrix) -> ActivationScheme | None:
         if not self.stored:
             return self.scheme
+        if self.optional and self.stored not in matrix.parts:
+            return None
         scale = _number(matrix, self.stored, *FLOATS)
-        if not 0 < scale <= LARGEST_SCALE:
-            raise matrix.error(f"{self.stored} must be > 0 and at most {LARGEST_SCALE:g}", scale)
+        least = 1 / LARGEST_SCALE if self.inverted else 0
+        if not least < scale <= LARGEST_SCALE:
+            rule = f"{self.stored} must be > {least:g} and at most {LARGEST_SCALE:g}"
+            raise matrix.error(rule, scale)
+        if self.inverted:
+            scale = float(np.float32(1) / np.float32(scale))
         zero = 0
         if self.scheme.has_zeros:
             zero = int(_number(matrix, "input_zero_point", "I8"))
