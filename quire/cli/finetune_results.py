@@ -180,7 +180,7 @@ def _write_rounded(
     )
     write_weights(out, result.tensors, lambda count: None)
     copy_files(out, job.folder)
-    write_config(out, job.folder, result.config)
+    write_config(out, job.folder, result.config, result.model_config)
     lines.append(f"They are stored as {name}, as they were when the training ended.")
     return f"{len(modules)} matrices of {how}, stored as {name}", lines
 

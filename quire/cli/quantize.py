@@ -65,6 +65,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--statistics", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="Keep sums of the unquantized model's inputs there, or take those that are.")  # fmt: skip
 @click.option("--skip", multiple=True, metavar="PATTERN", help="Leave such matrices floats.")
+@click.option("--quantize-head", is_flag=True,
+    help="The output head, too; of --format gptq and compressed-tensors.")  # fmt: skip
 @click.option("--recipe", type=FILE, metavar="FILE", help="TOML: settings by pattern of name.")
 @click.option("--measure", type=FILE, metavar="FILE",
     help="Compare with SOURCE on a text, for the model card.")  # fmt: skip
@@ -131,7 +133,7 @@ def _recipe(asked: dict[str, Any]) -> Recipe:
     rules = skip_rules(asked["skip"])
     if asked["recipe"] is not None:
         rules += read_rules(asked["recipe"])
-    return Recipe(default, rules)
+    return Recipe(default, rules, asked["quantize_head"])
 
 
 def _samples(

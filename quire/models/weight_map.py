@@ -79,6 +79,10 @@ class WeightMap:
             return self.embedding()
         return self._vocabulary(self.names.head)
 
+    def own_head(self) -> LinearWeights:
+        """(V, D), by a head's own name, under which a tied one is not stored."""
+        return self._vocabulary(self.names.head)
+
     def final_norm(self) -> NormWeights:
         """(D,)."""
         return self._norm(self.names.final_norm)

@@ -125,10 +125,10 @@ class LayerRunner:
         feeds: bool = True,
         on_tokens: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """Compute a layer.
+        """Compute a layer, or, after the last, what the output head is given.
 
         Args:
-            layer: Which one.
+            layer: Which one; their number for the head, of which nothing is kept.
             states: (T, D) float32, what it is given.
             replaced: Values that tensors of the layer have instead of the checkpoint's.
             observer: Sees the inputs of all linears.
@@ -136,6 +136,9 @@ class LayerRunner:
             feeds: Go on after attention has mixed the rows.
             on_tokens: Called with the tokens of each step.
         """
+        if layer == self._opened.config.num_layers:
+            self._observe_head(states, observer, on_tokens)
+            return
         backend: Backend = ObservedBackend(self._backend, observer, self._unread(layer, keep))
         builder = self._builder(backend, replaced)
         config = self._opened.config
@@ -155,6 +158,18 @@ class LayerRunner:
             if keep:
                 states[rows] = step.residual
             on_tokens(len(batch.input_ids))
+
+    def _observe_head(
+        self, states: np.ndarray, observer: Observer | None, on_tokens: Callable[[int], None]
+    ) -> None:
+        weights = self._opened.weights
+        norm = self._builder(self._backend, {}).norm(weights.final_norm())
+        for begin in range(0, len(states), STEP_TOKENS):
+            rows = np.array(states[begin : begin + STEP_TOKENS])
+            norm(rows, rows)
+            if observer is not None:
+                observer(weights.own_head().modules, rows)
+            on_tokens(len(rows))
 
     def _unread(self, layer: int, keep: bool) -> set[tuple[str, ...]]:
         """Return the linears whose products only the layer's end has."""

@@ -62,10 +62,12 @@ def write_weights(
         _write(out / INDEX, json.dumps(index, indent=2) + "\n")
 
 
-def write_config(out: Path, source: Path, quantization: Mapping[str, Any]) -> None:
-    """Write the source's ``config.json`` with ``quantization_config``."""
+def write_config(
+    out: Path, source: Path, quantization: Mapping[str, Any], changes: Mapping[str, Any]
+) -> None:
+    """Write the source's ``config.json`` with ``quantization_config`` and other changes."""
     stored = read_json(source / "config.json")
-    values = {key: value for key, value in stored.items() if key not in KEYS}
+    values = {key: value for key, value in stored.items() if key not in KEYS} | {**changes}
     values["quantization_config"] = quantization
     _write(out / "config.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 

@@ -90,4 +90,4 @@ def _write(folder: Path, out: Path, result: Result, bar: Bar) -> None:
     with bar("write", total) as advance:
         output.write_weights(out, result.tensors, lambda count: advance(count, ""))
     output.copy_files(out, folder)
-    output.write_config(out, folder, result.config)
+    output.write_config(out, folder, result.config, result.model_config)

@@ -23,6 +23,7 @@ from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantizing.input_scales import input_scales
 from quire.quantizing.input_sums import InputSums
 from quire.quantizing.layer_inputs import Bar, LayerInputs, NoInputs, QuantizedPrefix
+from quire.quantizing.layouts.layout import HEAD_FORMATS
 from quire.quantizing.methods import METHODS
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
 from quire.quantizing.scale_layer import LayerScaler
@@ -62,6 +63,7 @@ class Result:
     Attributes:
         tensors: Of the whole checkpoint, in order.
         config: ``quantization_config``.
+        model_config: Fields of ``config.json`` that differ from the source's.
         schemes: By module.
         errors: By module, as of :class:`~quire.quantizing.quantize_layer.LayerResult`.
         notices: What differs from what was asked for.
@@ -69,6 +71,7 @@ class Result:
 
     tensors: dict[str, TensorData]
     config: dict[str, Any]
+    model_config: dict[str, Any]
     schemes: dict[str, Scheme]
     errors: dict[str, float]
     notices: list[str]
@@ -105,7 +108,12 @@ class Run:
                 "(in, out). Use quire convert, or --quantization at load."
             )
         self._opened, self._stored, self._job = opened, opened.tensors, job
+        # The head is one more layer, of one matrix.
         self._linears = [layer_linears(opened.weights, n) for n in range(opened.config.num_layers)]
+        self._head = opened.weights.names.head
+        if job.recipe.asks_head(self._head):
+            check_head(job.format.name, opened.weights)
+            self._linears.append([opened.weights.own_head()])
         shapes = {
             module: (rows, linear.columns)
             for linears in self._linears
@@ -115,7 +123,9 @@ class Run:
         job.recipe.check_rules(list(shapes))
         asked = {module: job.recipe.scheme_of(module) for module in shapes}
         chosen = {module: scheme for module, scheme in asked.items() if scheme is not None}
+        told = self._choose_for_head(chosen)
         self.schemes, self.notices = job.format.fit(chosen, shapes)
+        self.notices += told
         if not self.schemes:
             raise ConfigError("[quantize] a matrix must be left to quantize; got rules for none.")
         self.calibrates = any(s.asks_inputs for s in self.schemes.values())
@@ -127,9 +137,24 @@ class Run:
         floats = [module for module in shapes if module not in self.schemes]
         floats += self._routers()
         self.config = {**job.format.config(self.schemes, floats), **job.stated}
+        self._unties = opened.config.tie_word_embeddings and self._head in self.schemes
+        if self._unties:
+            self.notices.append(
+                f"{self._head} is a quantized copy of the embedding, which stays floats: "
+                "tie_word_embeddings becomes false"
+            )
         left_out = sorted(self._stored.names - set(opened.weights.shapes()))
         if left_out:
             self.notices.append(f"tensors that the model does without are left out: {left_out[0]}")
+
+    def _choose_for_head(self, chosen: dict[str, Scheme]) -> list[str]:
+        """Round a head whose method scales the columns of a layer, and return what to tell."""
+        scheme = chosen.get(self._head)
+        if scheme is None or not METHODS[scheme.method].scales_columns:
+            return []
+        other = METHODS[scheme.method].without_inputs
+        chosen[self._head] = scheme.changed({"method": other})
+        return [f"{self._head} is made by {other}: {scheme.method} scales matrices of layers alone"]
 
     def _check_stages(self) -> None:
         schemes = self.schemes.values()
@@ -169,7 +194,7 @@ class Run:
             ModelLoadError: A weight is infinite or NaN.
             OSError: The disk is full.
         """
-        layers, errors = self._opened.config.num_layers, dict[str, float]()
+        layers, errors = len(self._linears), dict[str, float]()
         inputs: LayerInputs = NoInputs()
         if self.calibrates and self._job.statistics is not None:
             source = source_state(self._stored)
@@ -180,7 +205,7 @@ class Run:
             inputs = QuantizedPrefix(self._opened, backend, self._job.samples, folder)
         with bar("quantize", layers) as advance:
             for layer in range(layers):
-                step = _Step(layer, layers, advance)
+                step = _Step(self._remark(layer), advance)
                 if not unfinished.has(layer):
                     self._quantize(layer, backend.threads, inputs, unfinished, step)
                 if layer + 1 < layers:
@@ -190,7 +215,14 @@ class Run:
             report = unfinished.report(layer)
             errors |= report["errors"]
             self.notices += report["notices"]
-        return Result(self._tensors(unfinished), self.config, self.schemes, errors, self.notices)
+        return Result(
+            tensors=self._tensors(unfinished),
+            config=self.config,
+            model_config={"tie_word_embeddings": False} if self._unties else {},
+            schemes=self.schemes,
+            errors=errors,
+            notices=self.notices,
+        )
 
     def _quantize(
         self, layer: int, threads: int, inputs: LayerInputs, unfinished: Unfinished, step: _Step
@@ -199,11 +231,13 @@ class Run:
         modules = [module for linear in linears for module in linear.modules]
         schemes = {m: self.schemes[m] for m in modules if m in self.schemes}
         stages = [linears]
-        if any(scheme.true_sequential for scheme in schemes.values()):
+        is_head = layer == opened.config.num_layers
+        if not is_head and any(scheme.true_sequential for scheme in schemes.values()):
             stages = in_stages(opened.weights, layer)
         total = sum(sum(linear.rows) * linear.columns for linear in linears)
         solver = LayerQuantizer(schemes, threads, lambda count: step(SOLVE * count / total))
-        weights: Mapping[str, np.ndarray] = _Weights(self._stored)
+        stored_as = {self._head: opened.weights.head().modules[0]}
+        weights: Mapping[str, np.ndarray] = _Weights(self._stored, stored_as)
         tensors, values = dict[str, TensorData](), dict[str, np.ndarray]()
         errors, notices = dict[str, float](), list[str]()
         for stage in stages:
@@ -229,6 +263,10 @@ class Run:
         report = {"errors": errors, "notices": notices}
         unfinished.write(layer, in_file_order(tensors), self.config, report)
 
+    def _remark(self, layer: int) -> str:
+        layers = self._opened.config.num_layers
+        return f"layer {layer + 1} of {layers}" if layer < layers else "output head"
+
     def _routers(self) -> list[str]:
         weights, layers = self._opened.weights, range(self._opened.config.num_layers)
         if self._opened.config.moe is None:
@@ -237,7 +275,7 @@ class Run:
 
     def _tensors(self, unfinished: Unfinished) -> dict[str, TensorData]:
         made: dict[str, TensorData] = {}
-        for layer in range(self._opened.config.num_layers):
+        for layer in range(len(self._linears)):
             made |= unfinished.tensors(layer)
         for name in self._opened.weights.shapes():
             module = name.removesuffix(".weight")
@@ -249,8 +287,8 @@ class Run:
 class _Step:
     """Moves the bar within a layer's share."""
 
-    def __init__(self, layer: int, layers: int, advance: Callable[[float, str], None]) -> None:
-        self._remark, self._advance, self._done = f"layer {layer + 1} of {layers}", advance, 0.0
+    def __init__(self, remark: str, advance: Callable[[float, str], None]) -> None:
+        self._remark, self._advance, self._done = remark, advance, 0.0
 
     def __call__(self, amount: float) -> None:
         self._done += amount
@@ -268,11 +306,11 @@ class _Step:
 class _Weights(Mapping[str, np.ndarray]):
     """Matrices of a checkpoint as float32, read when they are asked for."""
 
-    def __init__(self, stored: Checkpoint) -> None:
-        self._stored = stored
+    def __init__(self, stored: Checkpoint, stored_as: Mapping[str, str]) -> None:
+        self._stored, self._stored_as = stored, stored_as
 
     def __getitem__(self, module: str) -> np.ndarray:
-        name = f"{module}.weight"
+        name = f"{self._stored_as.get(module, module)}.weight"
         tensor = self._stored.tensor(name)
         assert isinstance(tensor, HostTensor), name
         values = np.array(tensor.float32())
@@ -293,6 +331,24 @@ def layer_linears(weights: WeightMap, layer: int) -> list[LinearWeights]:
     for expert in range(moe.num_experts if moe else 1):
         found += [weights.gate_up(layer, expert), weights.down(layer, expert)]
     return found
+
+
+def check_head(format_name: str, weights: WeightMap) -> None:
+    """Refuse to quantize an output head that could not be read or told from the embedding.
+
+    Raises:
+        ConfigError: Naming the flag.
+    """
+    if format_name not in HEAD_FORMATS:
+        raise ConfigError(
+            f"[quantize] --quantize-head must come with --format {' or '.join(HEAD_FORMATS)}: "
+            f"readers of others take a head of floats; got {format_name}."
+        )
+    if weights.names.embedding == weights.names.head:
+        raise ConfigError(
+            "[quantize] --quantize-head must come with an embedding under its own name; got one "
+            f"that is stored as {weights.names.head}.weight alone."
+        )
 
 
 def linear_modules(folder: Path) -> list[str]:

@@ -183,10 +183,17 @@ class Recipe:
     Attributes:
         default: Of matrices that no rule fits.
         rules: The first that fits a matrix counts.
+        takes_head: The output head is quantized, too; else where a rule names it and no other.
     """
 
     default: Scheme
     rules: tuple[Rule, ...] = ()
+    takes_head: bool = False
+
+    def asks_head(self, head: str) -> bool:
+        """Tell whether the output head, a module's name, is to be quantized."""
+        named = any(rule.match == head and rule.settings is not None for rule in self.rules)
+        return self.takes_head or named
 
     def scheme_of(self, module: str) -> Scheme | None:
         """Return how a matrix is quantized, None where it stays floats."""

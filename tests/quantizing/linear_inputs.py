@@ -55,6 +55,16 @@ class LinearInputs:
             hook.remove()
         return {name: np.concatenate(parts) for name, parts in seen.items()}
 
+    def of_head(self, samples: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the inputs (T, D) float64 of the output head."""
+        seen: list[np.ndarray] = []
+        hook = self._model.model.norm.register_forward_hook(
+            lambda module, given, made: seen.append(_rows(made))
+        )
+        self._run(samples)
+        hook.remove()
+        return np.concatenate(seen)
+
     def of_expert(self, layer: int, expert: int, samples: Sequence[np.ndarray]) -> np.ndarray:
         """Return the inputs (R, D) float64 of an expert of Mixtral."""
         block = self._model.model.layers[layer].mlp

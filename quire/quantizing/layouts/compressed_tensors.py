@@ -19,6 +19,7 @@ from quire.quantization.formats.compressed_tensors import (
 )
 from quire.quantization.producers.float8 import BLOCK
 from quire.quantizing.layouts.layout import (
+    HEAD,
     Fitting,
     Schemes,
     Shapes,
@@ -77,12 +78,13 @@ class CompressedTensorsLayout:
             targets = ["Linear"] if len(kinds) == 1 else exact
             groups[f"group_{number}"] = {"targets": targets, **_group(scheme)}
         formats = {group["format"] for group in groups.values()}
+        head = [] if HEAD in {*schemes, *floats} else [HEAD]
         return {
             "quant_method": "compressed-tensors",
             "format": formats.pop() if len(formats) == 1 else "mixed-precision",
             "quantization_status": "compressed",
             "config_groups": groups,
-            "ignore": [*floats, "lm_head"],
+            "ignore": [*floats, *head],
             "kv_cache_scheme": None,
         }
 

@@ -12,6 +12,7 @@ from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.quantization.formats.gptq import store_gptq
 from quire.quantizing.layouts.layout import (
+    HEAD,
     Fitting,
     Schemes,
     Shapes,
@@ -68,7 +69,7 @@ class GPTQLayout:
             "desc_act": whole.act_order,
             "damp_percent": whole.damping,
             "true_sequential": whole.true_sequential,
-            "lm_head": False,
+            "lm_head": HEAD in schemes,
             **({"act_group_aware": True} if whole.group_aware else {}),
             **({"dynamic": dynamic} if dynamic else {}),
         }

@@ -13,6 +13,8 @@ from quire.quantizing.scheme import Scheme
 
 Schemes = Mapping[str, Scheme]
 Shapes = Mapping[str, tuple[int, int]]
+#: Formats whose readers look for a quantized output head, and what it is called there.
+HEAD_FORMATS, HEAD = ("gptq", "compressed-tensors"), "lm_head"
 #: Codes of both dims come in multiples of this, so that words of any width are full.
 MULTIPLE = 32
 
