@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
+
+# Before numpy is there. Two threads of OpenBLAS wait for each other at each small product, for long
+# where other workers have the cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
