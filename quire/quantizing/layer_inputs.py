@@ -59,25 +59,6 @@ class LayerInputs(Protocol):
         ...
 
 
-class NoInputs:
-    """Of methods that look at weights alone; see :class:`LayerInputs`."""
-
-    def sums(
-        self,
-        layer: int,
-        linears: Sequence[LinearWeights],
-        replaced: Mapping[str, np.ndarray],
-        on_share: OnShare,
-    ) -> InputSums:
-        """Return no sums."""
-        return InputSums()
-
-    def advance(
-        self, layer: int, values: Callable[[], Mapping[str, np.ndarray]], on_share: OnShare
-    ) -> None:
-        """Do nothing."""
-
-
 class QuantizedPrefix:
     """What the quantized layers before one make of the text; see :class:`LayerInputs`.
 

@@ -22,7 +22,7 @@ from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantizing.input_scales import input_scales
 from quire.quantizing.input_sums import InputSums
-from quire.quantizing.layer_inputs import Bar, LayerInputs, NoInputs, QuantizedPrefix
+from quire.quantizing.layer_inputs import Bar, LayerInputs, QuantizedPrefix
 from quire.quantizing.layouts.layout import HEAD_FORMATS
 from quire.quantizing.methods import METHODS
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
@@ -195,11 +195,12 @@ class Run:
             OSError: The disk is full.
         """
         layers, errors = len(self._linears), dict[str, float]()
-        inputs: LayerInputs = NoInputs()
+        inputs: LayerInputs | None = None
         if self.calibrates and self._job.statistics is not None:
             source = source_state(self._stored)
-            inputs = Statistics(self._job.statistics, source, self._job.samples)
-            inputs.collect(self._opened, backend, self._linears, bar)
+            kept = Statistics(self._job.statistics, source, self._job.samples)
+            kept.collect(self._opened, backend, self._linears, bar)
+            inputs = kept
         elif self.calibrates:
             folder = unfinished.folder
             inputs = QuantizedPrefix(self._opened, backend, self._job.samples, folder)
@@ -208,7 +209,7 @@ class Run:
                 step = _Step(self._remark(layer), advance)
                 if not unfinished.has(layer):
                     self._quantize(layer, backend.threads, inputs, unfinished, step)
-                if layer + 1 < layers:
+                if inputs is not None and layer + 1 < layers:
                     inputs.advance(layer, partial(unfinished.values, layer), step.part(PASS))
                 step.end()
         for layer in range(layers):
@@ -225,7 +226,12 @@ class Run:
         )
 
     def _quantize(
-        self, layer: int, threads: int, inputs: LayerInputs, unfinished: Unfinished, step: _Step
+        self,
+        layer: int,
+        threads: int,
+        inputs: LayerInputs | None,
+        unfinished: Unfinished,
+        step: _Step,
     ) -> None:
         opened, linears = self._opened, self._linears[layer]
         modules = [module for linear in linears for module in linear.modules]
@@ -243,7 +249,7 @@ class Run:
         for stage in stages:
             own = [module for linear in stage for module in linear.modules]
             sums = InputSums()
-            if any(schemes[m].asks_inputs for m in own if m in schemes):
+            if inputs is not None and any(schemes[m].asks_inputs for m in own if m in schemes):
                 sums = inputs.sums(layer, stage, values, step.part(PASS / len(stages)))
             if any(METHODS[scheme.method].scales_columns for scheme in schemes.values()):
                 matrices = {module: weights[module] for module in schemes}
