@@ -10,14 +10,12 @@ from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.models.hub import resolve_model
 from quire.pretrained.auto_model import ENGINE, engine_keywords
-from quire.pretrained.options import Option, done, idle, read_options, refused
+from quire.pretrained.options import GPUS, KERNELS, Option, done, idle, read_options, refused
 from quire.pretrained.quantizable import QuantizableModel, floats_folder, quantized_source
 from quire.pretrained.quantization_configs import Asked, calibration_text, encode_by
 from quire.quantizing.calibration import Calibration
 from quire.quantizing.scheme import create_scheme
 
-_KERNELS = "kernels are chosen by the machine"
-_GPUS = "is not done: one process computes a model"
 _LOAD: dict[str, Option] = {
     "dtype": done("auto"),
     "trust_remote_code": idle("code of a checkpoint is never run", True),
@@ -33,12 +31,12 @@ LOAD_FLOATS: dict[str, Option] = _LOAD | {
 LOAD_QUANTIZED: dict[str, Option] = _LOAD | {
     "quant_filename": refused("must be empty: config.json and the index say which files", ""),
     "max_seq_len": done(),
-    "fuse_layers": idle(_KERNELS, True),
-    "use_exllama": idle(_KERNELS, False),
-    "use_exllama_v2": idle(_KERNELS, False),
-    "use_ipex": idle(_KERNELS, False),
+    "fuse_layers": idle(KERNELS, True),
+    "use_exllama": idle(KERNELS, False),
+    "use_exllama_v2": idle(KERNELS, False),
+    "use_ipex": idle(KERNELS, False),
     "batch_size": idle("requests are batched as they come", 1),
-    "max_memory": refused(_GPUS),
+    "max_memory": refused(GPUS),
     "offload_folder": refused("is not done: weights stay in memory"),
 }
 QUANTIZE: dict[str, Option] = {

@@ -11,17 +11,15 @@ from typing import Any, ClassVar, NoReturn
 from quire.core.errors import ConfigError
 from quire.models.hub import resolve_model
 from quire.pretrained.auto_model import ENGINE, engine_keywords
-from quire.pretrained.options import Option, done, idle, read_options, refused
+from quire.pretrained.options import GPUS, KERNELS, Option, done, idle, read_options, refused
 from quire.pretrained.quantizable import QuantizableModel, floats_folder, quantized_source
 from quire.pretrained.quantization_configs import Asked
 from quire.pretrained.quantized_folder import tokens_of
 from quire.quantizing.scheme import create_scheme
 
-_KERNELS = "kernels are chosen by the machine"
-_GPUS = "is not done: one process computes a model"
 _LOAD: dict[str, Option] = {
     "dtype": done("auto"),
-    "max_memory": refused(_GPUS),
+    "max_memory": refused(GPUS),
     "trust_remote_code": idle("code of a checkpoint is never run", False),
     "torch_dtype": done(),
     "device_map": done(),
@@ -32,16 +30,16 @@ LOAD_FLOATS: dict[str, Option] = _LOAD | {
 LOAD_QUANTIZED: dict[str, Option] = _LOAD | {
     "device": done(),
     "low_cpu_mem_usage": idle("weights are read one by one", False),
-    "use_triton": idle(_KERNELS, False),
-    "use_qigen": idle(_KERNELS, False),
-    "use_marlin": idle(_KERNELS, False),
-    "use_tritonv2": idle(_KERNELS, False),
-    "inject_fused_attention": idle(_KERNELS, False),
-    "inject_fused_mlp": idle(_KERNELS, False),
-    "use_cuda_fp16": idle(_KERNELS, True),
-    "warmup_triton": idle(_KERNELS, False),
-    "disable_exllama": idle(_KERNELS),
-    "disable_exllamav2": idle(_KERNELS, False),
+    "use_triton": idle(KERNELS, False),
+    "use_qigen": idle(KERNELS, False),
+    "use_marlin": idle(KERNELS, False),
+    "use_tritonv2": idle(KERNELS, False),
+    "inject_fused_attention": idle(KERNELS, False),
+    "inject_fused_mlp": idle(KERNELS, False),
+    "use_cuda_fp16": idle(KERNELS, True),
+    "warmup_triton": idle(KERNELS, False),
+    "disable_exllama": idle(KERNELS),
+    "disable_exllamav2": idle(KERNELS, False),
     "quantize_config": refused("must be the checkpoint's own"),
     "checkpoint_format": refused("must be the checkpoint's own"),
     "model_basename": refused("is not done: config.json and the index say which files"),
@@ -50,9 +48,9 @@ LOAD_QUANTIZED: dict[str, Option] = _LOAD | {
 }
 QUANTIZE: dict[str, Option] = {
     "batch_size": idle("samples are computed without padding", 1),
-    "use_triton": idle(_KERNELS, False),
-    "use_cuda_fp16": idle(_KERNELS, True),
-    "autotune_warmup_after_quantized": idle(_KERNELS, False),
+    "use_triton": idle(KERNELS, False),
+    "use_cuda_fp16": idle(KERNELS, True),
+    "autotune_warmup_after_quantized": idle(KERNELS, False),
     "cache_examples_on_gpu": idle("samples are in memory", True),
 }
 SAVE: dict[str, Option] = {

@@ -13,7 +13,7 @@ from quire.core.log import get_logger
 from quire.models.config_fields import read_json
 from quire.models.hub import resolve_model
 from quire.pretrained.model import PretrainedModel
-from quire.pretrained.options import Option, done, idle, read_options, refused
+from quire.pretrained.options import GPUS, KERNELS, Option, done, idle, read_options, refused
 from quire.pretrained.quantization_configs import QuantizationConfig
 from quire.pretrained.quantized_folder import TemporaryFolder, quantized_folder
 from quire.pretrained.types import dtype_name
@@ -45,10 +45,10 @@ OPTIONS: dict[str, Option] = {
     "config": refused("must be the checkpoint's own"),
     "state_dict": refused("must be the checkpoint's own"),
     "variant": refused("is not done: name a folder that has the files"),
-    "tp_plan": refused("is not done: one process computes a model"),
-    "tp_size": refused("is not done: one process computes a model", None, 1),
-    "device_mesh": refused("is not done: one process computes a model"),
-    "kernel_config": refused("is not done: kernels are chosen by the machine"),
+    "tp_plan": refused(GPUS),
+    "tp_size": refused(GPUS, None, 1),
+    "device_mesh": refused(GPUS),
+    "kernel_config": refused(f"is not done: {KERNELS}"),
 }
 ENGINE = {name: done() for name in EngineKeywords.__annotations__ if name not in OPTIONS}
 #: Maps that put a whole model where there is room.

@@ -11,6 +11,10 @@ from quire.core.log import get_logger
 
 log = get_logger(__name__)
 
+#: Why options of other libraries' kernels and cards have no use.
+KERNELS = "kernels are chosen by the machine"
+GPUS = "is not done: one process computes a model"
+
 
 @dataclass(frozen=True, slots=True)
 class Option:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 from quire.core.errors import ConfigError
 from quire.models.hub import resolve_model
-from quire.pretrained.options import Option, idle, refused
+from quire.pretrained.options import KERNELS, Option, idle, refused
 from quire.pretrained.types import dtype_name
 from quire.quantizing.calibration import Calibration
 from quire.quantizing.scheme import Scheme, create_scheme
@@ -221,7 +221,7 @@ class GPTQConfig(_Settings):
 
     quant_method: ClassVar[str] = "gptq"
     OPTIONS: ClassVar[Mapping[str, Option]] = {
-        "backend": refused("must be None: kernels are chosen by the machine", None, "auto"),
+        "backend": refused(f"must be None: {KERNELS}", None, "auto"),
         "block_name_to_quantize": refused("must be None: it is known for each architecture"),
         "module_name_preceding_first_block": refused("must be None: it is known"),
         "batch_size": idle("samples are computed without padding", 1),
@@ -290,7 +290,7 @@ class AwqConfig(_Settings):
 
     quant_method: ClassVar[str] = "awq"
     OPTIONS: ClassVar[Mapping[str, Option]] = {
-        "backend": refused("must be auto: kernels are chosen by the machine", "auto"),
+        "backend": refused(f"must be auto: {KERNELS}", "auto"),
     }
 
     def __post_init__(self) -> None:
