@@ -69,13 +69,13 @@ def test_a_model_computes_with_the_values_of_its_head(
 
 
 def test_readers_are_told(checkpoint: Callable[..., Path], quantized: Quantized) -> None:
-    """GPTQ has a field for it; compressed-tensors ignores a head unless it is quantized."""
+    """GPTQ has a field for it; compressed-tensors names a head, or ignores it."""
     for options, is_asked in (((), False), (("--quantize-head",), True)):
         made = settings_of(quantized(checkpoint(), *KINDS["gptq"], *options))
         assert made["quantization_config"]["lm_head"] is is_asked
         made = settings_of(quantized(checkpoint(), *KINDS["packed"], *options))
         group = made["quantization_config"]["config_groups"]["group_0"]
-        assert group["targets"] == ["Linear"]
+        assert group["targets"] == ["Linear", *(["re:lm_head$"] if is_asked else [])]
         assert made["quantization_config"]["ignore"] == ([] if is_asked else ["lm_head"])
         assert "tie_word_embeddings" not in made
 

@@ -74,8 +74,10 @@ class CompressedTensorsLayout:
         groups = {}
         kinds = kinds_of(schemes, lambda scheme: json.dumps(_group(scheme)))
         for number, (scheme, modules) in enumerate(kinds):
-            exact = [f"re:{re.escape(name)}$" for name in modules]
-            targets = ["Linear"] if len(kinds) == 1 else exact
+            targets = [f"re:{re.escape(name)}$" for name in modules]
+            if len(kinds) == 1:
+                # vLLM's head is of no class that is called Linear.
+                targets = ["Linear", *([f"re:{HEAD}$"] if HEAD in modules else [])]
             groups[f"group_{number}"] = {"targets": targets, **_group(scheme)}
         formats = {group["format"] for group in groups.values()}
         head = [] if HEAD in {*schemes, *floats} else [HEAD]
