@@ -1,5 +1,7 @@
 """GPTQ of one layer of Llama 3.2 1B's shape: ``quire quantize`` and llmcompressor, in turn.
 
+``awq`` is ``quire quantize --method awq`` of the same layer.
+
     scripts/bench gptq_tools --llmcompressor-python PYTHON
 
 PYTHON has the package llmcompressor. Ours is timed from the command's start to its end; of the
@@ -14,21 +16,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from benchmarks import results
 from benchmarks.peers.protocol import ROOT
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
-QUIRE, PEER = "quire", "llmcompressor"
+QUIRE, AWQ, PEER = "quire", "awq", "llmcompressor"
 #: A small vocabulary: neither tool rounds the head.
 MODEL = PRESETS["llama-3.2-1b"] | {"num_hidden_layers": 1, "vocab_size": 4096}
 
 
-def quire_seconds(checkpoint: Path, out: Path, arguments: argparse.Namespace) -> float:
+def quire_seconds(method: str, checkpoint: Path, out: Path, arguments: argparse.Namespace) -> float:
     """Run ``quire quantize``."""
     flags = {
-        "--method": "gptq", "--format": "compressed-tensors", "--samples": arguments.samples,
+        "--method": method, "--format": "compressed-tensors", "--samples": arguments.samples,
         "--sample-length": arguments.sample_length, "--threads": arguments.threads,
     }  # fmt: skip
     command = [str(word) for pair in flags.items() for word in pair]
@@ -65,7 +68,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    tools = {QUIRE: quire_seconds, PEER: peer_seconds}
+    tools = {
+        QUIRE: partial(quire_seconds, "gptq"),
+        AWQ: partial(quire_seconds, "awq"),
+        PEER: peer_seconds,
+    }
     seconds: dict[str, list[float]] = {name: [] for name in tools}
     with tempfile.TemporaryDirectory() as folder:
         checkpoint, out = Path(folder) / "model", Path(folder) / "out"

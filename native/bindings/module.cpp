@@ -11,6 +11,7 @@ void bind_ngram(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_probe(nanobind::module_& m);
 void bind_quantized(nanobind::module_& m);
+void bind_quantizing(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 }  // namespace quire
@@ -26,6 +27,7 @@ NB_MODULE(_native, m) {
   quire::bind_ops(m);
   quire::bind_probe(m);
   quire::bind_quantized(m);
+  quire::bind_quantizing(m);
   quire::bind_draft_chain(m);
   quire::bind_experts(m);
   quire::bind_runtime(m);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "include/attention.h"
+#include "include/column_rounding.h"
 #include "include/gguf.h"
 #include "include/gguf_vectors.h"
 #include "include/linear.h"

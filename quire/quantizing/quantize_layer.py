@@ -19,8 +19,8 @@ from quire.quantizing.scheme import Scheme
 
 #: Inputs that a calibrated method needs to have seen; with fewer a matrix is rounded to nearest.
 MIN_ROWS = 64
-#: Rows of a matrix whose error is summed at a time.
-ERROR_ROWS = 1024
+#: Columns whose products with all before them are summed at a time, for a matrix's error.
+ERROR_COLUMNS = 256
 
 
 @dataclass(slots=True)
@@ -105,12 +105,11 @@ def relative_error(weight: np.ndarray, made: UnpackedMatrix, products: np.ndarra
     difference = weight - made.float32()
     if products is None:
         return float(np.square(difference).sum() / max(np.square(weight).sum(), 1e-30))
-    sums = products.astype(np.float32)
-    sizes = []
-    for matrix in (difference, weight):
-        size = 0.0
-        for begin in range(0, len(matrix), ERROR_ROWS):
-            rows = matrix[begin : begin + ERROR_ROWS]
-            size += float(np.vdot(rows @ sums, rows))
-        sizes.append(size)
-    return max(0.0, sizes[0]) / max(sizes[1], 1e-30)
+    sizes = np.zeros(2)
+    for first in range(0, len(products), ERROR_COLUMNS):
+        last = first + ERROR_COLUMNS
+        panel = products[:last, first:last].astype(np.float32)
+        panel[:first] *= 2  # for those on the other side of the diagonal
+        for number, matrix in enumerate((difference, weight)):
+            sizes[number] += np.vdot(matrix[:, :last] @ panel, matrix[:, first:last])
+    return max(0.0, float(sizes[0])) / max(float(sizes[1]), 1e-30)

@@ -20,6 +20,8 @@ from quire.quantization.producers.round_to_nearest import quantize_rtn
 
 #: Alphas that are tried: 0, which scales nothing, to just below 1.
 NUM_ALPHAS = 20
+#: Rows of all matrices together, about, that choose three alphas to be tried on every row.
+CHOOSING_ROWS = 1024
 #: Rows of a matrix that are rounded together.
 ROWS = 1024
 SMALLEST = np.float32(1e-4)
@@ -58,15 +60,31 @@ def search_scales(
     shares = _weight_shares(matrices) if duo else None
     alphas = [number / NUM_ALPHAS for number in range(NUM_ALPHAS)]
     tried = np.array([_scales(magnitudes, alpha, shares) for alpha in alphas])
-    pieces = [
-        replace(matrix, weight=matrix.weight[begin : begin + ROWS])
-        for matrix in matrices
-        for begin in range(0, len(matrix.weight), ROWS)
-    ]
+    step = max(1, sum(len(matrix.weight) for matrix in matrices) // CHOOSING_ROWS)
     with ThreadPoolExecutor(threads) as pool:
-        errors = list(pool.map(lambda piece: _errors(piece, tried, inputs), pieces))
-    best: np.ndarray = tried[int(np.argmin(np.sum(errors, axis=0)))]
-    return best
+        best = _best(pool, matrices, step, tried, inputs)
+        if step > 1:
+            tried = tried[max(0, best - 1) : best + 2]
+            best = _best(pool, matrices, 1, tried, inputs)
+    found: np.ndarray = tried[best]
+    return found
+
+
+def _best(
+    pool: ThreadPoolExecutor,
+    matrices: Sequence[ScaledMatrix],
+    step: int,
+    tried: np.ndarray,
+    inputs: np.ndarray,
+) -> int:
+    """Return which of the tried scales does best on every ``step``-th row."""
+    pieces = [
+        replace(matrix, weight=matrix.weight[begin : begin + ROWS * step : step])
+        for matrix in matrices
+        for begin in range(0, len(matrix.weight), ROWS * step)
+    ]
+    errors = list(pool.map(lambda piece: _errors(piece, tried, inputs), pieces))
+    return int(np.argmin(np.sum(errors, axis=0)))
 
 
 def _weight_shares(matrices: Sequence[ScaledMatrix]) -> np.ndarray:

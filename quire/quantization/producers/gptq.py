@@ -14,18 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.errors import ModelLoadError
+from quire.kernels.cpu.column_rounding import MAX_COLUMNS, round_columns
 from quire.kernels.quantized_tensor import QuantizedTensor, padded
+from quire.quantization.producers.damped_factor import damped_factor, upper_inverse
 from quire.quantization.producers.integer_grid import IntegerGrid
 
-#: Columns whose errors reach the columns after them together.
-BLOCK = 128
-#: Columns whose errors reach each other one by one, and the rest of their block together; all
-#: groups begin at a multiple of it.
-STRIP = 16
 #: Rows that are rounded together: results do not depend on how many threads take them.
 ROWS = 1024
-#: How often damping is made ten times as much, where H is not positive definite in float32.
-MAX_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +67,11 @@ def quantize_gptq(
             f"[quantize] {name}: weights and the sums of its inputs must be finite; got infinity "
             "or NaN. Look at the checkpoint and the calibration text."
         )
-    hessian = hessian.astype(np.float64)
     silent = np.diagonal(hessian) == 0
-    left = np.where(silent, np.float32(0), weight)
-    hessian[silent, silent] = 1
+    left = weight
+    if silent.any():
+        left, hessian = np.where(silent, np.float32(0), weight), hessian.copy()
+        hessian[silent, silent] = 1
     order = None
     if settings.act_order:
         order = np.argsort(-np.diagonal(hessian), kind="stable")
@@ -127,63 +123,48 @@ def _round_rows(
     weight: np.ndarray, errors_reach: np.ndarray, grid: IntegerGrid
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return codes (N, K) uint8, scales and zeros (N, G) float32 of rows (N, K)."""
-    rows, columns = weight.shape
-    size = grid.group_size or columns
-    left = np.array(weight, np.float32, order="F")
-    codes = np.empty((rows, columns), np.uint8, order="F")
-    groups = -(-columns // size)
-    scales, zeros = np.empty((rows, groups), np.float32), np.empty((rows, groups), np.float32)
-    for begin in range(0, columns, BLOCK):
-        end = min(begin + BLOCK, columns)
-        errors = np.empty((rows, end - begin), np.float32, order="F")
-        for first in range(begin, end, STRIP):
-            last = min(first + STRIP, end)
-            for column in range(first, last):
-                group = column // size
-                if column % size == 0:
-                    part = left[:, column : column + size]
-                    scales[:, group], zeros[:, group] = grid.fit(part)
-                scale, zero = scales[:, group], zeros[:, group]
-                found = grid.codes(left[:, column], scale, zero)
-                codes[:, column] = found
-                error = (left[:, column] - (found - zero) * scale) / errors_reach[column, column]
-                errors[:, column - begin] = error
-                reach = errors_reach[column, column + 1 : last]
-                left[:, column + 1 : last] -= (reach[:, None] * error).T
-            done = errors[:, first - begin : last - begin]
-            left[:, last:end] -= done @ errors_reach[first:last, last:end]
-        left[:, end:] -= errors @ errors_reach[begin:end, end:]
-    return np.ascontiguousarray(codes), scales, zeros
+    rows = _Rows(weight, errors_reach, grid)
+    rows.round(0, weight.shape[1])
+    return rows.codes, rows.scales, rows.zeros
+
+
+class _Rows:
+    """Rows while they are rounded, by halves: nearly all products are of large matrices then."""
+
+    def __init__(self, weight: np.ndarray, errors_reach: np.ndarray, grid: IntegerGrid) -> None:
+        rows, columns = weight.shape
+        self._left, self._errors = np.array(weight, np.float32), np.empty(weight.shape, np.float32)
+        self._reach, self._grid, self._size = errors_reach, grid, grid.group_size or columns
+        self.codes = np.empty(weight.shape, np.uint8)
+        self.scales, self.zeros = np.empty((2, rows, -(-columns // self._size)), np.float32)
+
+    def round(self, begin: int, end: int) -> None:
+        """Round columns that got the errors of all before them: groups, or a part of one."""
+        columns, size, width = self._left.shape[1], self._size, end - begin
+        group = begin // size
+        if begin == group * size and width <= size and end == min(begin + size, columns):
+            fitted = self._grid.fit(self._left[:, begin:end])
+            self.scales[:, group], self.zeros[:, group] = fitted
+        if width <= min(size, MAX_COLUMNS):
+            self.codes[:, begin:end], self._errors[:, begin:end] = round_columns(
+                self._left[:, begin:end],
+                self._reach[begin:end, begin:end],
+                self.scales[:, group],
+                self.zeros[:, group],
+                self._grid.highest,
+            )
+            return
+        step = size if width > size else MAX_COLUMNS
+        middle = begin + -(-width // step) // 2 * step
+        self.round(begin, middle)
+        reach = self._reach[begin:middle, middle:end]
+        self._left[:, middle:end] -= self._errors[:, begin:middle] @ reach
+        self.round(middle, end)
 
 
 def _inverse_root(hessian: np.ndarray, damping: float) -> np.ndarray:
     """Return the upper Cholesky factor of the inverse of a damped H, (K, K) float32."""
-    mean = np.diagonal(hessian).mean()
-    diagonal = np.arange(len(hessian))
-    for attempt in range(MAX_TRIES):
-        damped = hessian.copy()
-        damped[diagonal, diagonal] += damping * 10**attempt * mean
-        try:
-            # Written backwards, a lower factor is an upper one: H = R R^T, H^-1 = R^-T R^-1.
-            lower = np.linalg.cholesky(damped[::-1, ::-1])
-            return _upper_inverse(lower[::-1, ::-1]).astype(np.float32)
-        except np.linalg.LinAlgError:
-            continue
-    raise ModelLoadError(
-        f"[quantize] sums of inputs must be positive definite with damping {damping}; got others. "
-        "Give a larger --damping or more calibration text."
-    )
-
-
-def _upper_inverse(upper: np.ndarray) -> np.ndarray:
-    """Return the inverse of an upper triangular matrix (K, K), by halves."""
-    size = len(upper)
-    if size <= BLOCK:
-        return np.triu(np.linalg.inv(upper))
-    half = size // 2
-    inverse = np.zeros_like(upper, order="C")
-    inverse[:half, :half] = _upper_inverse(upper[:half, :half])
-    inverse[half:, half:] = _upper_inverse(upper[half:, half:])
-    above = inverse[:half, :half] @ upper[:half, half:]
-    inverse[:half, half:] = -above @ inverse[half:, half:]
-    return inverse
+    # Written backwards, a lower factor is an upper one: H = R R^T, H^-1 = R^-T R^-1.
+    lower = damped_factor(hessian[::-1, ::-1], damping)
+    # A factor is as well conditioned as the root of what it is of: float32 is enough from here.
+    return upper_inverse(lower[::-1, ::-1].astype(np.float32))

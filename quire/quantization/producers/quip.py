@@ -18,6 +18,7 @@ from quire.core.errors import ModelLoadError
 from quire.kernels.lattice_codes import SIZE
 from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.rotation import hartley_matrix, odd_part, rotate
+from quire.quantization.producers.damped_factor import damped_factor
 from quire.quantization.producers.lattice_search import nearest_codes
 
 #: Square roots of the mean squares of what is rounded, in the units of the codes: the error of a
@@ -29,8 +30,6 @@ STAGE_SCALES = {2: (1.0,), 4: (1.0, 1 / 3.45)}
 BLOCK = 128
 #: Rows that are rounded together: results do not depend on how many threads take them.
 ROWS = 512
-#: How often damping is made ten times as much, where sums are not positive definite.
-MAX_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +154,11 @@ def _nearest(vectors: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def _block_reach(sums: np.ndarray, damping: float) -> np.ndarray:
     """Return L of ``sums = L D L.T``, D block diagonal: (K, K) float32."""
-    mean = max(np.diagonal(sums).mean(), 1e-30)
-    size, diagonal = len(sums), np.arange(len(sums))
-    for attempt in range(MAX_TRIES):
-        damped = sums.copy()
-        damped[diagonal, diagonal] += damping * 10**attempt * mean
-        try:
-            lower = np.linalg.cholesky(damped)
-        except np.linalg.LinAlgError:
-            continue
-        for first in range(0, size, SIZE):
-            block = slice(first, first + SIZE)
-            lower[:, block] = lower[:, block] @ np.linalg.inv(lower[block, block])
-        return lower.astype(np.float32)
-    raise ModelLoadError(
-        f"[quantize] sums of inputs must be positive definite with damping {damping}; got others. "
-        "Give a larger --damping or more calibration text."
-    )
+    lower = damped_factor(sums, damping)
+    for first in range(0, len(lower), SIZE):
+        block = slice(first, first + SIZE)
+        lower[:, block] = lower[:, block] @ np.linalg.inv(lower[block, block])
+    return lower.astype(np.float32)
 
 
 def _signs(name: str, count: int) -> np.ndarray:

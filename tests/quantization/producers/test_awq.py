@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
+from quire.quantization.producers import awq
 from quire.quantization.producers.awq import ScaledMatrix, search_scales
-from quire.quantization.producers.gptq import quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
 
@@ -57,18 +55,20 @@ def test_an_input_that_is_never_there_keeps_scales_finite() -> None:
     assert np.isfinite(scales).all() and (scales > 0).all()
 
 
-@pytest.mark.slow
-def test_it_is_quicker_than_gptq() -> None:
-    random = np.random.default_rng(0)
-    weight = random.standard_normal((1024, 2048)).astype(np.float32)
-    inputs = random.standard_normal((512, 2048)).astype(np.float32)
-    grid = IntegerGrid(4, 128)
-    begin = time.perf_counter()
-    scales = search_scales([ScaledMatrix(weight, grid)], np.abs(inputs).mean(axis=0), inputs)
-    quantize_rtn("w", weight * scales, grid)
-    middle = time.perf_counter()
-    quantize_gptq("w", weight, inputs.T @ inputs, grid)
-    assert middle - begin < time.perf_counter() - middle
+def test_few_rows_choose_which_alphas_all_rows_are_tried_on(monkeypatch) -> None:
+    weight, inputs = outliers(160, 256)
+    matrices, magnitudes = [ScaledMatrix(weight, IntegerGrid(3, 64))], np.abs(inputs).mean(axis=0)
+    want, asked = search_scales(matrices, magnitudes, inputs), []
+    errors = awq._errors
+
+    def counted(matrix, tried, sample):
+        asked.append((len(matrix.weight), len(tried)))
+        return errors(matrix, tried, sample)
+
+    monkeypatch.setattr(awq, "_errors", counted)
+    monkeypatch.setattr(awq, "CHOOSING_ROWS", 64)
+    np.testing.assert_array_equal(search_scales(matrices, magnitudes, inputs), want)
+    assert asked == [(len(weight) // 4, awq.NUM_ALPHAS), (len(weight), 3)]
 
 
 @pytest.mark.parametrize("group_size", [64, 0])
