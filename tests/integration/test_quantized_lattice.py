@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from string import printable
 
@@ -14,6 +15,7 @@ from tokenizers.decoders import ByteLevel
 from tokenizers.models import WordLevel
 
 from benchmarks.equality import check_lattice, few_conditions
+from quire.cli.main import run
 from quire.kernels.registry import create_backend
 from quire.quantization.plan import QuantizationPlan
 from tests.models.conftest import Driver
@@ -66,6 +68,18 @@ def test_the_lattice_of_integers_with_e4m3_inputs(device: str, tmp_path: Path) -
     group["input_activations"] = E4M3_INPUTS
     (folder / "config.json").write_text(json.dumps(config))
     keep_lattice(folder, device)
+
+
+def test_the_lattice_of_a_quantized_head(
+    checkpoint: Callable[..., Path], device: str, tmp_path: Path
+) -> None:
+    if device != "cpu":
+        pytest.skip("the native kernels are not built")
+    options = ("--method", "rtn", "--group-size", "32", "--quantize-head", "--threads", "1")
+    folder = tmp_path / "head"
+    assert run(["quantize", str(checkpoint("tiny-qwen2")), str(folder), *options]) == 0
+    outcomes = check_lattice(folder, few_conditions(), device=device)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
 def keep_lattice(folder: Path, device: str) -> None:
