@@ -15,6 +15,11 @@ from quire.quantization.formats.stored_matrix import WeightFormat
 
 #: What becomes of inputs that are not rounded as a checkpoint asks.
 OWN = "they stay in the engine's own precision"
+#: Of integers with inputs of E4M3.
+SLOW = (
+    "integers are multiplied with inputs in E4M3 as floats; --activations int8 rounds them in the "
+    "engine's own groups and is several times as fast"
+)
 #: Inputs of a group of E4M3 are a multiple of this.
 GROUP_MULTIPLE = 32
 
@@ -49,19 +54,20 @@ def with_rounded_inputs(
     are_floats = isinstance(weights, WholeBytes) and weights.dtype != "I8"
     if not codes or (are_floats and codes == "int8") or not (symmetric or codes == "int8"):
         return weights, own
+    slow = "" if are_floats or codes == "int8" else SLOW
     if strategy == "group" and codes == "e4m3" and is_dynamic is True:
         size = inputs.integer("group_size")
         if size % GROUP_MULTIPLE:
             return weights, own
-        return RoundedInputs(weights, ActivationScheme(codes, size)), ""
+        return RoundedInputs(weights, ActivationScheme(codes, size)), slow
     if strategy != "tensor" and (strategy != "token" or is_dynamic is not True):
         return weights, f"activations are not rounded by {strategy} as {group} asks: {OWN}"
     scheme = ActivationScheme(codes, has_zeros=not symmetric)
     if is_dynamic is not True:
-        return RoundedInputs(weights, scheme, "input_scale"), ""
+        return RoundedInputs(weights, scheme, "input_scale"), slow
     # One scale for all rows of a batch would make a request depend on the others.
     told = f"activations have a scale for each token where {group} asks for one of a batch"
-    return RoundedInputs(weights, scheme), told if strategy == "tensor" else ""
+    return RoundedInputs(weights, scheme), told if strategy == "tensor" else slow
 
 
 #: By what compressed-tensors calls them.
