@@ -262,6 +262,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, torch.Tensor], str]] = {
     "threshold": ("bnb-int8", {"llm_int8_threshold": -1.0}, {}, "llm_int8_threshold"),
     "modelopt's 0": (MODELOPT, {}, {"input_scale": torch.tensor(0.0)}, "must be > 1e-30"),
     "modelopt's NaN": (MODELOPT, {}, {"input_scale": torch.tensor(torch.nan)}, "must be > 1e-30"),
+    "modelopt's least": (MODELOPT, {}, {"input_scale": torch.tensor(1e-31)}, "must be > 1e-30"),
+    "modelopt's two": (MODELOPT, {}, {"input_scale": torch.ones(2)}, "must have shape"),
+    "modelopt's type": (MODELOPT, {}, {"input_scale": torch.ones(1).char()}, "one of F32"),
     "size of groups": (
         "ct-w4a16-g32",
         FLOATS | {"group_size": "x", "strategy": "group"},

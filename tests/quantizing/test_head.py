@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.cli.main import run
+from quire.core.errors import ModelLoadError
 from quire.kernels.registry import create_backend
 from quire.models.checkpoint import Checkpoint
 from quire.models.loader import load_model
@@ -19,7 +21,8 @@ from quire.quantization.plan import QuantizationPlan
 from quire.quantization.producers.gptq import quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
-from tests.quantizing.stored_values import FEW, quantized_names, values_of
+from quire.quantizing.unfinished import Unfinished
+from tests.quantizing.stored_values import FEW, files_of, quantized_names, values_of
 
 Quantized = Callable[..., Path]
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -145,6 +148,40 @@ def test_gptq_calibrates_it_on_the_last_states(
     assert (made != found[HEAD]).mean() < 0.02
     rounded = values_of(quantized(source, *KINDS["gptq"], "--quantize-head"))[HEAD]
     assert (rounded != found[HEAD]).mean() > 0.1
+
+
+def test_a_run_that_stops_at_it_goes_on_there(
+    checkpoint: Callable[..., Path], quantized: Quantized, tmp_path: Path
+) -> None:
+    source, out = checkpoint("tiny-qwen2"), tmp_path / "out"
+    options = ("--method", "gptq", "--group-size", "32", *FEW, "--quantize-head")
+    arguments = ["quantize", str(source), str(out), "--threads", "1", *options]
+    as_ever, written = Unfinished.write, []
+
+    def stop(unfinished: Unfinished, layer: int, *given: Any) -> None:
+        written.append(layer)
+        if layer == 3 and written.count(3) == 1:
+            raise KeyboardInterrupt
+        as_ever(unfinished, layer, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Unfinished, "write", stop)
+        assert run(arguments) == 130
+        assert run(arguments) == 0
+    assert written == [0, 1, 2, 3, 3]
+    assert files_of(out) == files_of(quantized(source, *options))
+
+
+def test_a_tied_config_with_a_head_of_other_values_is_refused(
+    checkpoint: Callable[..., Path], quantized: Quantized, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(
+        quantized(checkpoint("tiny-qwen2"), *KINDS["gptq"], "--quantize-head"), tmp_path / "tied"
+    )
+    settings = settings_of(folder) | {"tie_word_embeddings": True}
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelLoadError, match="Set tie_word_embeddings to false to use both"):
+        load_model(folder, create_backend("cpu", threads=1))
 
 
 def test_a_method_that_scales_layers_rounds_it(
