@@ -11,9 +11,10 @@ namespace {
 // Elements weighed by what they cost, so that rows of some size let other threads run.
 constexpr int64_t cost = 4;
 
-class Residual {
+// Rows that are written, or None.
+class OptionalRows {
  public:
-  Residual(nb::handle array, int64_t count) {
+  OptionalRows(nb::handle array, int64_t count) {
     if (!array.is_none()) rows_.emplace(array, count);
   }
   float* get() const { return rows_ ? rows_->get() : nullptr; }
@@ -29,7 +30,7 @@ bool inside(const int32_t* rows, int64_t count, int64_t bound) {
 void rms_norm(nb::handle x, nb::handle residual, nb::handle weight, float eps, int64_t rows,
               int64_t columns, nb::handle out) {
   const Input<float> input(x, rows * columns), scale(weight, columns);
-  const Residual added(residual, rows * columns);
+  const OptionalRows added(residual, rows * columns);
   const Output<float> output(out, rows * columns);
   make_call(rows * columns * cost,
             [=, x = input.get(), residual = added.get(), weight = scale.get(), out = output.get()] {
@@ -41,11 +42,39 @@ void rms_norm(nb::handle x, nb::handle residual, nb::handle weight, float eps, i
 void layer_norm(nb::handle x, nb::handle residual, nb::handle weight, nb::handle bias, float eps,
                 int64_t rows, int64_t columns, nb::handle out) {
   const Input<float> input(x, rows * columns), scale(weight, columns), shift(bias, columns);
-  const Residual added(residual, rows * columns);
+  const OptionalRows added(residual, rows * columns);
   const Output<float> output(out, rows * columns);
   make_call(rows * columns * cost, [=, x = input.get(), residual = added.get(),
                                     weight = scale.get(), bias = shift.get(), out = output.get()] {
     kernels().layer_norm(x, residual, weight, bias, eps, rows, columns, out);
+    return true;
+  });
+}
+
+void scale(nb::handle x, float factor, int64_t n, nb::handle out) {
+  const Input<float> input(x, n);
+  const Output<float> output(out, n);
+  make_call(n * cost, [=, x = input.get(), out = output.get()] {
+    kernels().scale(x, factor, n, out);
+    return true;
+  });
+}
+
+void soft_cap(nb::handle x, float cap, int64_t n, nb::handle out) {
+  const Input<float> input(x, n);
+  const Output<float> output(out, n);
+  make_call(n * cost, [=, x = input.get(), out = output.get()] {
+    kernels().soft_cap(x, cap, n, out);
+    return true;
+  });
+}
+
+void add_residual(nb::handle x, int64_t n, nb::handle residual, nb::handle out) {
+  const Input<float> input(x, n);
+  const Output<float> total(residual, n);
+  const OptionalRows copy(out, n);
+  make_call(n * cost, [=, x = input.get(), residual = total.get(), out = copy.get()] {
+    kernels().add_residual(x, n, residual, out);
     return true;
   });
 }
@@ -130,6 +159,9 @@ void combine_experts(nb::handle y, nb::handle index, nb::handle weights, int64_t
 }  // namespace
 
 void bind_ops(nb::module_& m) {
+  m.def("scale", scale);
+  m.def("soft_cap", soft_cap);
+  m.def("add_residual", add_residual, nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   m.def("rms_norm", rms_norm, nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
         nb::arg(), nb::arg());
   m.def("layer_norm", layer_norm, nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),

@@ -15,7 +15,7 @@ from quire.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from quire.cli.finetune_results import Finetuning
-    from quire.models.loader import OpenedCheckpoint
+    from quire.models.opened_checkpoint import OpenedCheckpoint
     from quire.training.finetuning.plan import FinetuningPlan
     from quire.training.finetuning.windows import Windows
 

@@ -13,7 +13,7 @@ import quire
 from quire.core.errors import UnsupportedArchitectureError
 from quire.models.checkpoint import Checkpoint
 from quire.models.config_fields import read_json
-from quire.models.loader import OpenedCheckpoint
+from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.quantizing.output import copy_files, write_card, write_config, write_weights
 from quire.quantizing.run import Job, Run, in_file_order, layer_linears

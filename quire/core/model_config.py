@@ -18,12 +18,15 @@ class RopeConfig:
             is divided).
         sections: How many pairs of elements turn by each of a token's several positions, such as
             time, height and width of an image; empty where a token has one.
+        interleaved: The checkpoint pairs neighbours, (2i, 2i + 1), where kernels pair (i, i + R/2):
+            rows of queries and keys are put in order when they are loaded.
     """
 
     theta: float
     rotary_dim: int
     scaling: dict[str, Any] | None = None
     sections: tuple[int, ...] = ()
+    interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +65,21 @@ class ModelConfig:
         gated_mlp: Gate and up projections (Llama) or one projection (GPT-2).
         norm: ``rms_norm`` or ``layer_norm``.
         norm_eps: Added inside the norm's root.
-        qkv_bias, output_bias, mlp_bias: Which projections have a bias.
+        norm_bias: Whether a LayerNorm has one.
+        norm_offset: Added to norms' weights when they are loaded (Gemma: 1).
+        norm_placement: ``pre``: of what attention and MLP are given (Llama); ``post``: of what they
+            give (OLMo 2); ``both`` (Gemma 2).
+        parallel: Attention and MLP are given the same residual, and added to it together.
+        shared_norm: They have one norm, too.
+        qkv_bias, output_bias, mlp_bias, head_bias: Which projections have a bias.
         qk_norm: RMSNorm on each query and key head before RoPE.
+        attention_scale: Multiplies scores; None for 1 / sqrt(H).
+        embedding_scale, residual_scale, logits_scale: Multiply embeddings, what a layer adds to the
+            residual, and logits.
+        logits_cap: Logits are bent towards it, ``cap * tanh(x / cap)``; None without.
         rope: None where positions are learned.
+        window_rope: Of layers with a window, where it is another one (Gemma 3).
+        rope_layers: Per layer, whether queries and keys turn; empty means in all.
         learned_positions: Rows of the learned position table, or 0.
         tie_word_embeddings: Output head shares the embedding's weights.
         sliding_window: Tokens a position sees, itself included; None for all.
@@ -87,11 +102,24 @@ class ModelConfig:
     gated_mlp: bool = True
     norm: str = "rms_norm"
     norm_eps: float = 1e-5
+    norm_bias: bool = True
+    norm_offset: float = 0.0
+    norm_placement: str = "pre"
+    parallel: bool = False
+    shared_norm: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
+    head_bias: bool = False
     qk_norm: bool = False
+    attention_scale: float | None = None
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_cap: float | None = None
     rope: RopeConfig | None = None
+    window_rope: RopeConfig | None = None
+    rope_layers: tuple[bool, ...] = ()
     learned_positions: int = 0
     tie_word_embeddings: bool = False
     sliding_window: int | None = None
@@ -100,17 +128,36 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default=())
 
+    def has_window(self, layer: int) -> bool:
+        """Tell whether a layer's positions see the latest ``sliding_window`` alone."""
+        windowed = not self.layer_windows or self.layer_windows[layer]
+        return windowed and self.sliding_window is not None
+
+    @property
+    def ropes(self) -> tuple[RopeConfig, ...]:
+        """What queries and keys of some layer turn by."""
+        return tuple(rope for rope in (self.rope, self.window_rope) if rope is not None)
+
+    def layer_rope(self, layer: int) -> RopeConfig | None:
+        """Return what a layer's queries and keys turn by, or None."""
+        if self.rope_layers and not self.rope_layers[layer]:
+            return None
+        return self.window_rope if self.window_rope and self.has_window(layer) else self.rope
+
     @property
     def num_parameters(self) -> int:
         """Weights of the checkpoint; a matrix that two layers share counts once."""
-        width, norm = self.hidden_size, (2 if self.norm == "layer_norm" else 1) * self.hidden_size
+        width = self.hidden_size
+        norm = (2 if self.norm == "layer_norm" and self.norm_bias else 1) * width
+        num_norms = 4 if self.norm_placement == "both" else 1 if self.shared_norm else 2
         query, pair = self.num_heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
         layer = (query + pair) * (width + self.qkv_bias) + width * (query + self.output_bias)
-        layer += 2 * norm + (2 * self.head_dim if self.qk_norm else 0)
+        layer += num_norms * norm + (2 * self.head_dim if self.qk_norm else 0)
         inner = self.moe.intermediate_size if self.moe else self.intermediate_size
         mlp = (2 if self.gated_mlp else 1) * inner * (width + self.mlp_bias)
         mlp += width * (inner + self.mlp_bias)
         layer += self.moe.num_experts * (mlp + width) if self.moe else mlp
         matrices = 1 if self.tie_word_embeddings else 2
         rows = matrices * self.vocab_size + self.learned_positions
-        return self.num_layers * layer + rows * width + norm
+        bias = self.vocab_size if self.head_bias else 0
+        return self.num_layers * layer + rows * width + norm + bias

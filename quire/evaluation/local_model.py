@@ -23,7 +23,7 @@ from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder, HiddenStates
-from quire.models.loader import Progress
+from quire.models.model_builder import Progress
 from quire.runner.loaded_model import expected_demand, load
 
 #: Logits of one model that exist at once.

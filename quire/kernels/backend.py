@@ -361,6 +361,18 @@ class Backend(Protocol):
         """Write the norm of ``x`` to ``out``; with ``residual``, that of ``residual += x``."""
         ...
 
+    def scale(self, x: Array, factor: float, out: Array) -> Array:
+        """``out = factor * x``; ``out`` may be ``x``."""
+        ...
+
+    def soft_cap(self, x: Array, cap: float, out: Array) -> Array:
+        """``out = cap * tanh(x / cap)``; ``out`` may be ``x``."""
+        ...
+
+    def add_residual(self, x: Array, residual: Array, out: Array | None = None) -> Array:
+        """``residual += x``, returned; ``out`` gets a copy and may be ``x``."""
+        ...
+
     def gated_activation(self, x: Array, activation: str, out: Array) -> Array:
         """``out = act(x[:, :M]) * x[:, M:]`` for x (T, 2 M); ``silu``, ``gelu``, ``gelu_tanh``."""
         ...

@@ -410,6 +410,21 @@ class QuantizedTensor:
         ordered[:, self.input_order] = values
         return ordered
 
+    def with_rows(self, rows: np.ndarray) -> QuantizedTensor:
+        """Return the matrix of these rows.
+
+        Raises:
+            UnsupportedInputError: What rows are made of does not lie apart.
+        """
+        if self.nested is not None or self.outliers is not None:
+            raise self._refuse("rows can be picked without nested scales and outliers", self.form)
+        arrays = (
+            "codes", "scales", "offsets", "super_scales", "super_offsets", "zeros", "row_scales",
+            "tables",
+        )  # fmt: skip
+        parts = {name: getattr(self, name) for name in arrays}
+        return replace(self, **{name: x[rows] for name, x in parts.items() if x is not None})
+
     def scale_numbers(self) -> np.ndarray:
         """Return (N, G) scales, before super scales."""
         if self.nested is not None:

@@ -1,10 +1,17 @@
-"""One decoder layer: attention, then a feed-forward part, each added to the residual.
+"""One decoder layer: attention and a feed-forward part, added to the residual.
 
 The norm that follows a part is fused with the addition, so a layer ends with the norm of the next
 one (or the final norm) already applied:
 
-    residual ──────────────┬───── + ─┬──────────────── + ─┬──────▶ residual
-    normed ─▶ qkv ─▶ attend ─▶ out ──┘ norm ─▶ feed ──────┘ norm ─▶ normed
+    residual ──────────────┬──────── + ─┬─────────────────── + ─┬──────▶ residual
+    normed ─▶ qkv ─▶ attend ─▶ out end ─┘ norm ─▶ feed ─▶ end ──┘ norm ─▶ normed
+
+An end is a norm, a factor, both, or nothing. In a parallel layer both parts are given the same
+residual:
+
+    residual ─┬────────────────────────────────── + ─┬──────▶ residual
+    normed ───│─▶ qkv ─▶ attend ─▶ out ───────────┤  norm ─▶ normed
+              └ norm ─▶ feed ─────────────────────┘
 
 T tokens, D model dim, N query heads, H head dim.
 """
@@ -12,28 +19,102 @@ T tokens, D model dim, N query heads, H head dim.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from quire.kernels.backend import Attention, Linear
+from quire.kernels.backend import Array, Attention, Backend, Linear
 from quire.layers.mlp import FeedForward
 from quire.layers.norm import Norm
 from quire.layers.workspace import Activations
 
 
+class Layer(Protocol):
+    """What a decoder does with one of its layers."""
+
+    @property
+    def attention(self) -> Attention:
+        """Rotates, stores and attends."""
+        ...
+
+    @property
+    def plan(self) -> int:
+        """Index into ``Activations.plans``; layers whose attention differs in nothing else but
+        the layer share a plan."""
+        ...
+
+    def attend(self, step: Activations) -> None:
+        """Mix each row with the cached positions before it: ``normed`` to ``attended``."""
+        ...
+
+    def feed(self, step: Activations) -> None:
+        """Add attention and feed-forward part to ``residual``; its norm goes to ``normed``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What is done to a part's output before it is added.
+
+    Attributes:
+        backend: Computes.
+        norm: None without.
+        scale: Multiplies it.
+    """
+
+    backend: Backend
+    norm: Norm | None = None
+    scale: float = 1.0
+
+    def __call__(self, x: Array) -> Array:
+        """Change ``x`` (T, D) in place."""
+        if self.norm is not None:
+            self.norm(x, x)
+        if self.scale != 1:
+            self.backend.scale(x, self.scale, x)
+        return x
+
+
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """The parts of a layer.
+    """Attention first, then the feed-forward part.
 
     Attributes:
         qkv: D to queries, keys and values.
-        attention: Rotates, stores and attends.
+        attention, plan: See :class:`Layer`.
         output: N H to D.
+        attention_end, mlp_end: Before what they give is added.
         mlp_norm: Before the feed-forward part.
         feed_forward: Dense or mixture of experts.
         next_norm: The next layer's first norm, or the model's last.
-        plan: Index into ``Activations.plans``; layers whose attention differs in nothing but
-            the layer share a plan.
     """
 
+    qkv: Linear
+    attention: Attention
+    output: Linear
+    attention_end: End
+    mlp_norm: Norm
+    feed_forward: FeedForward
+    mlp_end: End
+    next_norm: Norm
+    plan: int
+
+    def attend(self, step: Activations) -> None:
+        """Mix each row with the cached positions before it: ``normed`` to ``attended``."""
+        self.qkv(step.normed, step.qkv, step.rows)
+        self.attention.run(step.qkv, step.plans[self.plan], step.attended)
+
+    def feed(self, step: Activations) -> None:
+        """Add attention and feed-forward part to ``residual``; its norm goes to ``normed``."""
+        normed, residual = step.normed, step.residual
+        self.attention_end(self.output(step.attended, normed, step.rows))
+        self.mlp_norm(normed, normed, residual)
+        self.next_norm(self.mlp_end(self.feed_forward(step)), normed, residual)
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelLayer:
+    """Attention and feed-forward part of the same residual; attributes as :class:`DecoderLayer`."""
+
+    backend: Backend
     qkv: Linear
     attention: Attention
     output: Linear
@@ -49,7 +130,10 @@ class DecoderLayer:
 
     def feed(self, step: Activations) -> None:
         """Add attention and feed-forward part to ``residual``; its norm goes to ``normed``."""
-        normed, residual = step.normed, step.residual
-        self.output(step.attended, normed, step.rows)
-        self.mlp_norm(normed, normed, residual)
-        self.next_norm(self.feed_forward(step), normed, residual)
+        residual = step.residual
+        # Attention's norm may be another one, or of rows that are not wanted any more.
+        self.mlp_norm(residual, step.normed)
+        mixed = self.output(step.attended, step.apart, step.rows)
+        fed = self.feed_forward(step)
+        self.backend.add_residual(mixed, residual)
+        self.next_norm(fed, step.normed, residual)

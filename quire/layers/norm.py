@@ -36,3 +36,17 @@ class LayerNorm:
     def __call__(self, x: Array, out: Array, residual: Array | None = None) -> Array:
         """Write the norm of ``x``, or of ``residual += x``, to ``out``."""
         return self._layer_norm(x, self._weight, self._bias, self._eps, out, residual)
+
+
+class Unnormed:
+    """Where a family has no norm: rows stay as they are."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._add_residual, self._scale = backend.add_residual, backend.scale
+
+    def __call__(self, x: Array, out: Array, residual: Array | None = None) -> Array:
+        """Write ``x``, or ``residual += x``, to ``out``."""
+        if residual is None:
+            return self._scale(x, 1.0, out)
+        self._add_residual(x, residual, out)
+        return out

@@ -67,6 +67,8 @@ def inverse_frequencies(rope: RopeConfig, num_positions: int) -> tuple[np.ndarra
             return _frequencies(theta, rope.rotary_dim), 1.0
         case "llama3":
             return _llama3(rope), 1.0
+        case "longrope":
+            return _longrope(rope, num_positions)
         case "yarn":
             return _yarn(rope), _yarn_attention_factor(rope)
     raise AssertionError(f"rope_type {scaling['rope_type']} passed the configuration reader")
@@ -90,6 +92,25 @@ def _llama3(rope: RopeConfig) -> np.ndarray:
     blend = (1 - share) * slow + share * inv_freq
     result = np.where(wavelength > original / low, slow, blend)
     return np.where(wavelength < original / high, inv_freq, result)
+
+
+def _longrope(rope: RopeConfig, num_positions: int) -> tuple[np.ndarray, float]:
+    """Divide each frequency by a factor of its own, found by search (Ding et al. 2024).
+
+    There are two sets, for contexts within the original one and beyond: as for dynamic scaling one
+    table serves all, chosen by ``num_positions``.
+    """
+    assert rope.scaling is not None
+    original = rope.scaling["original_max_position_embeddings"]
+    kind = "long_factor" if num_positions > original else "short_factor"
+    factors = np.array(rope.scaling[kind], np.float32)
+    exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.rotary_dim)
+    frequencies = np.float32(1) / (factors * np.power(np.float32(rope.theta), exponents))
+    attention = rope.scaling.get("attention_factor")
+    if attention is None:
+        stretch = rope.scaling["factor"]
+        attention = math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
+    return frequencies, float(attention)
 
 
 def _yarn(rope: RopeConfig) -> np.ndarray:

@@ -29,6 +29,7 @@ class Activations:
         activated: (T, M); shares memory with ``attended``.
         routed: (T, experts) of a mixture of experts; shares memory with ``qkv``.
         mixed: (T, D), its output; shares memory with ``attended``.
+        apart: (T, D) of a parallel layer: attention's output while the MLP computes.
     """
 
     rows: BatchRows
@@ -41,6 +42,7 @@ class Activations:
     activated: Array
     routed: Array
     mixed: Array
+    apart: Array
 
 
 class Workspace:
@@ -56,8 +58,8 @@ class Workspace:
         self.max_tokens = max_tokens
         self._config = config
         wide, narrow = _widths(config)
-        widths = (*(config.hidden_size,) * 3, wide, narrow)
-        self._residual, self._normed, self._picked, self._wide, self._narrow = (
+        widths = (*(config.hidden_size,) * 3, wide, narrow, _apart_width(config))
+        self._residual, self._normed, self._picked, self._wide, self._narrow, self._apart = (
             backend.empty((max_tokens * width,), backend.activation_dtype) for width in widths
         )
         self._views: dict[int, tuple[Array, ...]] = {}
@@ -101,13 +103,14 @@ class Workspace:
             (self._narrow, _activated_width(config)),
             (self._wide, config.moe.num_experts if config.moe else 0),
             (self._narrow, config.hidden_size if config.moe else 0),
+            (self._apart, _apart_width(config)),
         )
         return tuple(buffer[: num_rows * width].reshape(num_rows, width) for buffer, width in cuts)
 
 
 def workspace_bytes(config: ModelConfig, max_tokens: int, dtype: str) -> int:
     """Return the bytes a :class:`Workspace` takes, its activations held as ``dtype``."""
-    elements = max_tokens * (3 * config.hidden_size + sum(_widths(config)))
+    elements = max_tokens * (3 * config.hidden_size + sum(_widths(config)) + _apart_width(config))
     return DTYPE_BYTES[dtype] * elements
 
 
@@ -128,3 +131,7 @@ def _up_width(config: ModelConfig) -> int:
 
 def _activated_width(config: ModelConfig) -> int:
     return config.intermediate_size if config.gated_mlp and not config.moe else 0
+
+
+def _apart_width(config: ModelConfig) -> int:
+    return config.hidden_size if config.parallel else 0

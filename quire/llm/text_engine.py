@@ -24,7 +24,7 @@ from quire.llm.engine_client import Prompt
 from quire.llm.inferred_methods import infer_methods
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.request_reader import RequestReader
-from quire.models.loader import Progress
+from quire.models.model_builder import Progress
 from quire.runner.in_process_executor import load_executor
 from quire.text.tokenizer import Tokenizer
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from quire.core.errors import ModelLoadError, WeightMismatchError
+from quire.core.model_config import ModelConfig
 from quire.kernels.host_tensor import HostTensor
 from quire.models.config_fields import read_json
 from quire.models.registry import get_family
@@ -58,13 +59,18 @@ class Checkpoint:
         return self._files
 
     @property
+    def is_arranged(self) -> bool:
+        """No: as the family stores them."""
+        return False
+
+    @property
     def mixes_types(self) -> bool:
         """No: all matrices have the type of the configuration, or are rounded to it."""
         return False
 
-    def weight_names(self, architecture: str) -> WeightNames:
+    def weight_names(self, config: ModelConfig) -> WeightNames:
         """Return what the tensors are called: some checkpoints leave the family's prefix out."""
-        names = get_family(architecture).names
+        names = get_family(config.architecture).weight_names(config)
         bare = names.without_prefix()
         return bare if f"{bare.embedding}.weight" in self._files else names
 

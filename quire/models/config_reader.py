@@ -11,10 +11,10 @@ from quire.core.errors import ModelLoadError
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields, read_json
+from quire.models.families.llama import read_architecture
 from quire.models.file_state import FileState, file_states
 from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_file import open_gguf
-from quire.models.llama import read_architecture
 from quire.models.quantization_config import KEYS, read_quantization
 from quire.models.registry import get_family
 from quire.models.safetensors_file import DTYPES, SafetensorsFile

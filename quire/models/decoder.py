@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
-from quire.layers.decoder_layer import DecoderLayer
+from quire.layers.decoder_layer import Layer
 from quire.layers.norm import Norm
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.workspace import Workspace
@@ -30,15 +30,17 @@ class DecoderParts:
         head: D to V; the embedding itself where they are tied.
         held: What of it was made for this decoder.
         weight_bytes: Memory of all weights and tables that were made for it.
+        shared_bytes: That of an output head that was made for another one.
     """
 
     embedding: Linear
     positions: Array | None
     first_norm: Norm
-    layers: Sequence[DecoderLayer]
+    layers: Sequence[Layer]
     head: Linear
     held: HeldWeights
     weight_bytes: int
+    shared_bytes: int
 
 
 @dataclass(slots=True)
@@ -94,8 +96,7 @@ class Decoder:
     @property
     def pass_bytes(self) -> int:
         """Weights that a step reads: its own, and an output head that it shares."""
-        is_own = any(own is self.head for own in self.held.linears.values())
-        return self.weight_bytes + (0 if is_own else self.head.nbytes)
+        return self.weight_bytes + self._parts.shared_bytes
 
     @property
     def head(self) -> Linear:
@@ -143,6 +144,8 @@ class Decoder:
         plans = [attention.plan(batch, kv_cache) for attention in self._attentions]
         step = workspace.all_rows(batch, plans)
         parts.embedding.lookup(batch.input_ids, step.residual, step.rows)
+        if self.config.embedding_scale != 1:
+            self.backend.scale(step.residual, self.config.embedding_scale, step.residual)
         if batch.embedding_rows is not None:
             self.backend.scatter_rows(batch.embeddings, batch.embedding_rows, step.residual)
         if parts.positions is not None:

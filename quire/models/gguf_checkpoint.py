@@ -18,7 +18,7 @@ from quire.core.model_config import ModelConfig
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
 from quire.models.gguf_file import GgufFile
-from quire.models.gguf_names import GGUF_FAMILIES
+from quire.models.gguf_names import gguf_family
 from quire.models.weight_names import WeightNames
 from quire.quantization.gguf_layouts import Layout
 from quire.quantization.gguf_types import FORMS, MX_SCALE_NAN, dequantize
@@ -59,7 +59,7 @@ class GgufCheckpoint:
     def __init__(self, file: GgufFile, config: ModelConfig) -> None:
         self._file = file
         self._config = config
-        self._family = GGUF_FAMILIES[config.architecture]
+        self._family = gguf_family(config.architecture)
         self._entries: dict[str, GgufEntry] = {}
         for name in file.tensors:
             self._add(name)
@@ -75,13 +75,18 @@ class GgufCheckpoint:
         return set(self._entries)
 
     @property
+    def is_arranged(self) -> bool:
+        """Yes, by those who write such files, or here."""
+        return True
+
+    @property
     def mixes_types(self) -> bool:
         """Yes: quantized types and floats."""
         return True
 
-    def weight_names(self, architecture: str) -> WeightNames:
+    def weight_names(self, config: ModelConfig) -> WeightNames:
         """Return what the tensors are called."""
-        return GGUF_FAMILIES[architecture].names
+        return gguf_family(config.architecture).names
 
     def notices(self) -> list[str]:
         """Return the types of tensors in one line."""

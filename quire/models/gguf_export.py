@@ -21,7 +21,7 @@ from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_checkpoint import row_order
 from quire.models.gguf_mix import Mix
-from quire.models.gguf_names import GGUF_FAMILIES, ROPE_FACTORS
+from quire.models.gguf_names import ROPE_FACTORS, gguf_family
 from quire.models.gguf_writer import TensorPlan
 from quire.models.importance_matrix import ImportanceMatrix
 from quire.models.registry import get_family
@@ -84,7 +84,7 @@ class GgufExport:
     ) -> None:
         self.config = config = read_model_config(folder)
         self._checkpoint = Checkpoint(folder)
-        self._family = GGUF_FAMILIES[config.architecture]
+        self._family = gguf_family(config.architecture)
         self._mix = Mix(type_name, config, pure, importance is not None)
         self._importance, self._threads = importance, threads
         self.metadata: dict[str, Any] = {
@@ -110,7 +110,8 @@ class GgufExport:
         shapes: dict[str, tuple[int, ...]] = {}
         for (name, stored), (gguf_name, shape) in zip(ours.items(), _shapes(config), strict=True):
             # A square matrix looks the same either way, so the family decides, not the shape.
-            is_transposed = get_family(config.architecture).names.linear_is_transposed
+            names = get_family(config.architecture).weight_names(config)
+            is_transposed = names.linear_is_transposed
             transposed = is_transposed and gguf_name.startswith("blk.") and len(stored) == 2
             source = _Source(name, transposed, self._order(gguf_name))
             sources.setdefault(gguf_name, []).append(source)
@@ -194,7 +195,7 @@ def tensor_names(folder: Path) -> dict[str, list[str]]:
 
 def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield names and shapes in the file, in our order; an expert's are those of all of them."""
-    for name, shape in WeightMap(config, GGUF_FAMILIES[config.architecture].names).shapes().items():
+    for name, shape in WeightMap(config, gguf_family(config.architecture).names).shapes().items():
         match = _EXPERT.fullmatch(name)
         if match is None:
             yield name, shape
@@ -243,7 +244,7 @@ def _rope_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:
     if scaling is None:
         return values
     kind = scaling["rope_type"]
-    if kind == "llama3" and GGUF_FAMILIES[config.architecture].architecture == "llama":
+    if kind == "llama3" and gguf_family(config.architecture).architecture == "llama":
         return values
     _refuse(folder, "rope_type", kind, "linear", "yarn")
     factor = scaling["factor"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from quire.core.errors import UnsupportedArchitectureError
 from quire.models.weight_names import WeightNames
 
 #: Factors by which the rotary frequencies are divided.
@@ -59,3 +60,17 @@ GGUF_FAMILIES = {
     "Qwen3ForCausalLM": GgufFamily("qwen3", _LLAMA),
     "GPT2LMHeadModel": GgufFamily("gpt2", _GPT2),
 }
+
+
+def gguf_family(architecture: str) -> GgufFamily:
+    """Return how an architecture is kept in a GGUF file.
+
+    Raises:
+        UnsupportedArchitectureError: Not one of :data:`GGUF_FAMILIES`.
+    """
+    if architecture not in GGUF_FAMILIES:
+        raise UnsupportedArchitectureError(
+            f"[gguf] the architecture must be one of {', '.join(GGUF_FAMILIES)}; got "
+            f"{architecture}. Keep it as safetensors."
+        )
+    return GGUF_FAMILIES[architecture]

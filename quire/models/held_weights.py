@@ -11,6 +11,8 @@ from quire.kernels.quantized_tensor import QuantizedForm
 #: Names of matrices that are one linear, how each is rounded at load (None: not at all), and
 #: whether activations are not.
 LinearKey = tuple[tuple[str, ...], tuple[QuantizedForm | None, ...], bool]
+#: Cosines and sines.
+RopeTables = tuple[Array, Array]
 
 
 @dataclass(slots=True)
@@ -20,13 +22,13 @@ class HeldWeights:
     Attributes:
         linears: By what they hold.
         parameters: Norms and learned positions, by the names of their tensors.
-        rope: Cosines and sines, or None.
+        ropes: Of the model's rotary embeddings.
         embedding: Looked up by token id; also among ``linears``.
         packed: What was packed for it, experts included; empty where nothing is.
     """
 
     linears: dict[LinearKey, Linear] = field(default_factory=dict)
     parameters: dict[str, Array] = field(default_factory=dict)
-    rope: tuple[Array, Array] | None = None
+    ropes: tuple[RopeTables, ...] = ()
     embedding: Linear | None = None
     packed: list[PackedWeights] = field(default_factory=list)

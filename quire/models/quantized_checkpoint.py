@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from quire.core.errors import WeightMismatchError
+from quire.core.model_config import ModelConfig
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.models.checkpoint import Checkpoint
@@ -99,13 +100,18 @@ class QuantizedCheckpoint:
         return self._plain | set(self._matrices)
 
     @property
+    def is_arranged(self) -> bool:
+        """No: as the family stores them."""
+        return False
+
+    @property
     def mixes_types(self) -> bool:
         """No: floats have the type of the configuration, or are rounded to it."""
         return False
 
-    def weight_names(self, architecture: str) -> WeightNames:
+    def weight_names(self, config: ModelConfig) -> WeightNames:
         """Return what the tensors are called."""
-        return self._stored.weight_names(architecture)
+        return self._stored.weight_names(config)
 
     def notices(self) -> list[str]:
         """Return how many matrices are quantized, and what of them has no use."""

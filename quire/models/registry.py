@@ -7,8 +7,22 @@ from dataclasses import dataclass
 
 from quire.core.errors import UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
-from quire.models import gpt2, llama, mixtral
 from quire.models.config_fields import ConfigFields
+from quire.models.families import (
+    cohere,
+    falcon,
+    gemma,
+    glm,
+    gpt2,
+    gpt_j,
+    gpt_neox,
+    granite,
+    llama,
+    mixtral,
+    phi,
+    smollm3,
+    starcoder2,
+)
 from quire.models.weight_names import WeightNames
 
 
@@ -19,13 +33,34 @@ class Family:
     Attributes:
         read_config: Turns ``config.json`` into a :class:`ModelConfig`.
         names: What the tensors are called.
+        names_of: The same where a configuration decides, or None.
     """
 
     read_config: Callable[[ConfigFields], ModelConfig]
     names: WeightNames
+    names_of: Callable[[ModelConfig], WeightNames] | None = None
+
+    def weight_names(self, config: ModelConfig) -> WeightNames:
+        """Return what the tensors of a model are called."""
+        return self.names if self.names_of is None else self.names_of(config)
 
 
 FAMILIES = {
+    "Cohere2ForCausalLM": Family(cohere.read_cohere2, cohere.NAMES),
+    "CohereForCausalLM": Family(cohere.read_cohere, cohere.NAMES),
+    "FalconForCausalLM": Family(falcon.read_falcon, falcon.NAMES, falcon.falcon_names),
+    "GPTJForCausalLM": Family(gpt_j.read_gpt_j, gpt_j.NAMES),
+    "GPTNeoXForCausalLM": Family(gpt_neox.read_gpt_neox, gpt_neox.NAMES),
+    "Gemma3ForCausalLM": Family(gemma.read_gemma3, gemma.SANDWICH_NAMES),
+    "GemmaForCausalLM": Family(gemma.read_gemma, gemma.NAMES),
+    "Glm4ForCausalLM": Family(glm.read_glm4, glm.GLM4_NAMES),
+    "GlmForCausalLM": Family(glm.read_glm, glm.NAMES),
+    "GraniteForCausalLM": Family(granite.read_granite, llama.NAMES),
+    "MinistralForCausalLM": Family(llama.read_ministral, llama.NAMES),
+    "Phi3ForCausalLM": Family(phi.read_phi3, phi.PHI3_NAMES),
+    "PhiForCausalLM": Family(phi.read_phi, phi.PHI_NAMES),
+    "SmolLM3ForCausalLM": Family(smollm3.read_smollm3, llama.NAMES),
+    "Starcoder2ForCausalLM": Family(starcoder2.read_starcoder2, starcoder2.NAMES),
     "GPT2LMHeadModel": Family(gpt2.read_gpt2, gpt2.NAMES),
     "LlamaForCausalLM": Family(llama.read_llama, llama.NAMES),
     "MistralForCausalLM": Family(llama.read_mistral, llama.NAMES),

@@ -64,11 +64,16 @@ class TensorSource(NamedTensors, Protocol):
     """Tensors of one checkpoint."""
 
     @property
+    def is_arranged(self) -> bool:
+        """Whether rows and norms are as kernels take them, whatever the family stores."""
+        ...
+
+    @property
     def mixes_types(self) -> bool:
         """Whether matrices of different types are usual in one checkpoint."""
         ...
 
-    def weight_names(self, architecture: str) -> WeightNames:
+    def weight_names(self, config: ModelConfig) -> WeightNames:
         """Return what the tensors are called here."""
         ...
 
@@ -114,7 +119,7 @@ def map_weights(source: TensorSource, config: ModelConfig) -> WeightMap:
 
     A matrix that is embedding and head at once may be stored under either name.
     """
-    names = source.weight_names(config.architecture)
+    names = source.weight_names(config)
     is_stored = {name: f"{name}.weight" in source.names for name in (names.embedding, names.head)}
     if config.tie_word_embeddings and is_stored == {names.embedding: False, names.head: True}:
         names = replace(names, embedding=names.head)

@@ -48,8 +48,8 @@ def expected_weight_bytes(
             equal is shared then (:func:`~quire.models.loader.load_rounded`).
     """
     stored = _quantized(path, config)
-    names = get_family(config.architecture).names
-    weights = WeightMap(config, stored.weight_names(config.architecture) if stored else names)
+    names = get_family(config.architecture).weight_names(config)
+    weights = WeightMap(config, stored.weight_names(config) if stored else names)
     # As the loader does: a GGUF file's floats are held as they are stored.
     mixes_types = stored is not None and stored.mixes_types
     sizes = _Sizes(stored, plan, None if mixes_types and dtype == config.dtype else dtype)
@@ -58,7 +58,7 @@ def expected_weight_bytes(
     shapes = weights.shapes().items()
     # Norms and learned positions are held in float32; a linear's own count below.
     others = sum(4 * math.prod(shape) for name, shape in shapes if name not in matrices)
-    others += rope_table_bytes(config.rope, max_model_len) if config.rope else 0
+    others += sum(rope_table_bytes(rope, max_model_len) for rope in config.ropes)
     schemes = _schemes(weights, plan)
     if target_plan is not None:
         others = 0

@@ -6,7 +6,7 @@ D model dim, N query heads, K KV heads, H head dim, V vocabulary, M width of the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.core.model_config import ModelConfig
 from quire.models.weight_names import WeightNames
@@ -77,7 +77,7 @@ class WeightMap:
         """(V, D), of its own or the embedding's."""
         if self.config.tie_word_embeddings:
             return self.embedding()
-        return self._vocabulary(self.names.head)
+        return replace(self._vocabulary(self.names.head), bias=self.config.head_bias)
 
     def own_head(self) -> LinearWeights:
         """(V, D), by a head's own name, under which a tied one is not stored."""
@@ -87,13 +87,29 @@ class WeightMap:
         """(D,)."""
         return self._norm(self.names.final_norm)
 
-    def attention_norm(self, layer: int) -> NormWeights:
-        """(D,)."""
-        return self._norm(self._name(self.names.attention_norm, layer))
+    def attention_norm(self, layer: int) -> NormWeights | None:
+        """(D,), of what attention is given."""
+        return self._layer_norm(self.names.attention_norm, layer)
 
-    def mlp_norm(self, layer: int) -> NormWeights:
-        """(D,)."""
-        return self._norm(self._name(self.names.mlp_norm, layer))
+    def attention_norm_after(self, layer: int) -> NormWeights | None:
+        """(D,), of what attention gives."""
+        return self._layer_norm(self.names.attention_norm_after, layer)
+
+    def mlp_norm(self, layer: int) -> NormWeights | None:
+        """(D,), of what the MLP is given; attention's where they share it."""
+        return self._layer_norm(self.names.mlp_norm, layer)
+
+    def mlp_norm_after(self, layer: int) -> NormWeights | None:
+        """(D,), of what the MLP gives."""
+        return self._layer_norm(self.names.mlp_norm_after, layer)
+
+    def norms(self, layer: int) -> list[NormWeights]:
+        """Return the norms of a layer but those of heads."""
+        made = (
+            self.attention_norm(layer), self.attention_norm_after(layer),
+            self.mlp_norm(layer), self.mlp_norm_after(layer),
+        )  # fmt: skip
+        return [norm for norm in dict.fromkeys(made) if norm is not None]
 
     def qk_norm(self, layer: int) -> tuple[NormWeights, NormWeights]:
         """Two of (H,)."""
@@ -124,7 +140,8 @@ class WeightMap:
     def gate_up(self, layer: int, expert: int = 0) -> LinearWeights:
         """(2 M, D), or (M, D) where the MLP is not gated."""
         config, names = self.config, self.names.gate_up
-        rows = (self._mlp_width(),) * len(names)
+        width = self._mlp_width() * (2 if config.gated_mlp else 1)
+        rows = (width // len(names),) * len(names)
         return self._linear(names, layer, rows, config.hidden_size, config.mlp_bias, expert)
 
     def down(self, layer: int, expert: int = 0) -> LinearWeights:
@@ -147,8 +164,8 @@ class WeightMap:
         parts: list[LinearWeights | NormWeights] = [self.embedding(), self.head()]
         parts.append(self.final_norm())
         for layer in range(config.num_layers):
-            parts += [self.attention_norm(layer), self.qkv(layer), self.attention_output(layer)]
-            parts += [self.mlp_norm(layer), *(self.qk_norm(layer) if config.qk_norm else ())]
+            parts += [self.qkv(layer), self.attention_output(layer), *self.norms(layer)]
+            parts += self.qk_norm(layer) if config.qk_norm else ()
             parts += [self.router(layer)] if config.moe else []
             for expert in range(config.moe.num_experts if config.moe else 1):
                 parts += [self.gate_up(layer, expert), self.down(layer, expert)]
@@ -177,7 +194,12 @@ class WeightMap:
         return (self.names.layer + name).format(layer=layer, expert=expert)
 
     def _norm(self, module: str) -> NormWeights:
-        return NormWeights(module, self.config.hidden_size, self.config.norm == "layer_norm")
+        config = self.config
+        bias = config.norm == "layer_norm" and config.norm_bias
+        return NormWeights(module, config.hidden_size, bias)
+
+    def _layer_norm(self, name: str, layer: int) -> NormWeights | None:
+        return self._norm(self._name(name, layer)) if name else None
 
     def _linear(
         self,

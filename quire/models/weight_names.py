@@ -14,6 +14,8 @@ class WeightNames:
 
     Attributes:
         optional_prefix: First part of the names that some checkpoints leave out.
+        attention_norm_after, mlp_norm_after: Of what attention and MLP give.
+        groups_qkv: The one matrix of ``qkv`` has, for each KV head, its queries, key and value.
         linear_is_transposed: Matrices are stored (in, out), as GPT-2's Conv1D keeps them.
         harmless: Regular expressions of tensors that may be there and are not needed.
     """
@@ -21,18 +23,21 @@ class WeightNames:
     layer: str
     embedding: str
     final_norm: str
-    attention_norm: str
     qkv: tuple[str, ...]
     attention_output: str
-    mlp_norm: str
     gate_up: tuple[str, ...]
     down: str
+    attention_norm: str = ""
+    attention_norm_after: str = ""
+    mlp_norm: str = ""
+    mlp_norm_after: str = ""
     head: str = "lm_head"
     optional_prefix: str = ""
     positions: str = ""
     q_norm: str = ""
     k_norm: str = ""
     router: str = ""
+    groups_qkv: bool = False
     linear_is_transposed: bool = False
     harmless: tuple[str, ...] = ()
 

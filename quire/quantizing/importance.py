@@ -16,7 +16,8 @@ from quire.kernels.backend import Backend
 from quire.models.checkpoint import Checkpoint
 from quire.models.gguf_export import tensor_names
 from quire.models.importance_matrix import ImportanceEntry
-from quire.models.loader import OpenedCheckpoint, open_checkpoint
+from quire.models.loader import open_checkpoint
+from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.quantizing.input_sums import sum_of_squares
 from quire.quantizing.layer_inputs import Bar
 from quire.quantizing.layer_runner import LayerRunner

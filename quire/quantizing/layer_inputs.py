@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from quire.kernels.backend import Backend
-from quire.models.loader import OpenedCheckpoint
+from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.weight_map import LinearWeights
 from quire.quantizing.input_sums import InputSums
 from quire.quantizing.layer_runner import LayerRunner

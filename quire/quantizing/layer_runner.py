@@ -12,13 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Backend
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.host_tensor import HostTensor
 from quire.layers.workspace import Workspace
 from quire.models.held_weights import HeldWeights
-from quire.models.loader import ModelBuilder, OpenedCheckpoint
+from quire.models.model_builder import ModelBuilder
+from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.tensor_source import Entry, TensorSource
 from quire.models.weight_names import WeightNames
 from quire.quantization.formats.stored_matrix import UnpackedMatrix
@@ -53,13 +55,18 @@ class ReplacedTensors:
         return self.stored.names
 
     @property
+    def is_arranged(self) -> bool:
+        """As the checkpoint is."""
+        return self.stored.is_arranged
+
+    @property
     def mixes_types(self) -> bool:
         """Whether matrices of different types are usual."""
         return self.stored.mixes_types
 
-    def weight_names(self, architecture: str) -> WeightNames:
+    def weight_names(self, config: ModelConfig) -> WeightNames:
         """Return what the tensors are called."""
-        return self.stored.weight_names(architecture)
+        return self.stored.weight_names(config)
 
     def notices(self) -> list[str]:
         """Return nothing."""
@@ -102,7 +109,7 @@ class LayerRunner:
         self._kv_cache = backend.kv_cache(spec, blocks)
         self._workspace = Workspace(backend, config, longest)
         builder = self._builder(backend, {})
-        self._rope = builder.rope(config, opened.max_model_len)
+        self._ropes = builder.ropes(config, opened.max_model_len)
 
     def embed(self, states: np.ndarray) -> None:
         """Write the samples' embeddings to ``states`` (T, D) float32."""
@@ -112,6 +119,8 @@ class LayerRunner:
         for begin in range(0, len(states), STEP_TOKENS):
             ids = self._token_ids[begin : begin + STEP_TOKENS]
             states[begin : begin + STEP_TOKENS] = replace(table, array=table.array[ids]).float32()
+        if self._opened.config.embedding_scale != 1:
+            states *= np.float32(self._opened.config.embedding_scale)
         self._opened.tensors.release(name)
 
     def run(
@@ -143,7 +152,7 @@ class LayerRunner:
         builder = self._builder(backend, replaced)
         config = self._opened.config
         first_norm = builder.norm(self._opened.weights.attention_norm(layer))
-        made = builder.layer(config, layer, self._rope)
+        made = builder.layer(config, layer, self._ropes)
         begin = 0
         for batch in self._batches:
             rows = slice(begin, begin + len(batch.input_ids))

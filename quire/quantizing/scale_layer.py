@@ -78,22 +78,26 @@ class LayerScaler:
         return made
 
     def _by_norm(
-        self, made: ScaledLayer, linear: LinearWeights, norm: NormWeights, sums: InputSums
+        self, made: ScaledLayer, linear: LinearWeights, norm: NormWeights | None, sums: InputSums
     ) -> None:
-        """Scale a linear's columns; its norm takes the inverse over."""
-        if not self._scalable(linear.modules) or linear.modules not in sums.num_rows:
+        """Scale a linear's columns; its norm, if it is nobody else's, takes the inverse over."""
+        config = self._weights.config
+        if norm is None or config.shared_norm or linear.modules not in sums.num_rows:
             return
-        name = f"{norm.module}.weight"
-        before = self._small(made, name)
+        if not self._scalable(linear.modules):
+            return
+        name, offset = f"{norm.module}.weight", np.float32(config.norm_offset)
+        before = self._small(made, name) + offset
         # The norm is rounded to the type it is stored in; the columns make up for that.
-        after = _rounded(before / self._scales(made, linear, sums), self._dtype(name))
+        wanted = before / self._scales(made, linear, sums)
+        after = _rounded(wanted - offset, self._dtype(name)) + offset
         kept = (after == 0) | ~np.isfinite(after)
         after = np.where(kept, before, after)
         scales = np.where(kept, np.float32(1), before / np.where(kept, 1, after))
         if norm.bias:
             bias = f"{norm.module}.bias"
             made.small[bias] = _rounded(self._small(made, bias) / scales, self._dtype(bias))
-        made.small[name] = after
+        made.small[name] = after - offset
         _scale_columns(made, linear, scales, sums)
 
     def _by_rows(

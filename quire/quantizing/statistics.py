@@ -28,7 +28,7 @@ from quire.core.errors import ConfigError
 from quire.kernels.backend import Backend
 from quire.models.checkpoint import Checkpoint
 from quire.models.file_state import file_state
-from quire.models.loader import OpenedCheckpoint
+from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.safetensors_file import SafetensorsFile
 from quire.models.safetensors_writer import TensorData, tensor_data, write_safetensors
 from quire.models.weight_map import LinearWeights

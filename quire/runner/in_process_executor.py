@@ -21,7 +21,7 @@ from quire.core.structured_outputs import GrammarSource
 from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_file import forget_gguf
-from quire.models.loader import Progress
+from quire.models.model_builder import Progress
 from quire.runner.kv_canary import KVCanary
 from quire.runner.loaded_drafts import (
     divide_progress,

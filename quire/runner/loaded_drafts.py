@@ -23,7 +23,8 @@ from quire.layers.workspace import workspace_bytes
 from quire.models.config_reader import read_model_config
 from quire.models.decoder import Decoder
 from quire.models.hub import resolve_model
-from quire.models.loader import Progress, load_model, load_rounded
+from quire.models.loader import load_model, load_rounded
+from quire.models.model_builder import Progress
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import QuantizationPlan, create_plan
 from quire.runner.memory import MemoryPlan, kept_window, plan_memory

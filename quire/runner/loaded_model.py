@@ -12,7 +12,8 @@ from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
-from quire.models.loader import Progress, load_model
+from quire.models.loader import load_model
+from quire.models.model_builder import Progress
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.runner.memory import model_demand

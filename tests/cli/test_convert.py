@@ -176,7 +176,7 @@ def test_mutated_model_loads_or_is_refused(gguf, tmp_path, data):
     try:
         config = read_model_config(path)
         source = open_tensors(path, config)
-        names = source.weight_names(config.architecture)
+        names = source.weight_names(config)
         shapes = WeightMap(config, names).shapes()
         check_tensors(source, shapes, names.harmless)
         for name, shape in shapes.items():

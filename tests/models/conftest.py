@@ -36,6 +36,39 @@ QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 9, "max_window_laye
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 GPT2 = {"vocab_size": 211, "n_embd": 48, "n_layer": 3, "n_head": 3, "n_positions": 128}
 
+
+def longrope(original):
+    """Return the settings of a context stretched from ``original`` tokens."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.75,
+        "short_factor": [1.0 + 0.1 * i for i in range(6)],
+        "long_factor": [2.0 + i for i in range(6)],
+        "original_max_position_embeddings": original,
+    }
+    return {"rope_parameters": rope, "original_max_position_embeddings": original}
+
+
+LAYER_TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 4.0,
+}
+GEMMA3 = {
+    "head_dim": 20,
+    "sliding_window": 9,
+    "layer_types": LAYER_TYPES,
+    "query_pre_attn_scalar": 30,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
+    },
+}
+FALCON = {**SHARED, "ffn_hidden_size": 96}
+
 MODELS = {
     "llama": ("Llama", {**SHARED, "rope_parameters": LLAMA3}),
     "llama-biased-tied": (
@@ -47,8 +80,35 @@ MODELS = {
     "qwen2": ("Qwen2", {**SHARED, **QWEN_WINDOW}),
     "qwen3": ("Qwen3", {**SHARED, "head_dim": 20, "tie_word_embeddings": True}),
     "gpt2": ("GPT2", GPT2),
+    "granite": ("Granite", {**SHARED, **GRANITE}),
+    "gemma": ("Gemma", {**SHARED, "head_dim": 24}),
+    "gemma3": ("Gemma3", {**SHARED, **GEMMA3}),
+    "phi": ("Phi", SHARED),
+    "phi3": ("Phi3", {**SHARED, **longrope(256)}),
+    # transformers takes the factors of short texts up to the original length.
+    "phi3-long": ("Phi3", {**SHARED, **longrope(4)}),
+    "gpt-j": ("GPTJ", {**GPT2, "rotary_dim": 8}),
+    "gpt-neox": ("GPTNeoX", {**SHARED, "num_key_value_heads": 4}),
+    "gpt-neox-in-turn": (
+        "GPTNeoX",
+        {**SHARED, "num_key_value_heads": 4, "use_parallel_residual": False},
+    ),
+    "falcon-7b": ("Falcon", FALCON),
+    "falcon-40b": ("Falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon-rw": ("Falcon", {**FALCON, "multi_query": False, "parallel_attn": False, "bias": True}),
+    "starcoder2": ("Starcoder2", {**SHARED, "sliding_window": 11}),
+    "smollm3": ("SmolLM3", {**SHARED, "num_hidden_layers": 5}),
+    "glm": ("Glm", {**SHARED, "head_dim": 24}),
+    "glm4": ("Glm4", {**SHARED, "head_dim": 16}),
+    "cohere": ("Cohere", SHARED),
+    "cohere2": ("Cohere2", {**SHARED, "head_dim": 20, "sliding_window": 9, "num_hidden_layers": 5}),
+    "ministral": (
+        "Ministral",
+        {**SHARED, "head_dim": 16, "sliding_window": 9, "layer_types": LAYER_TYPES},
+    ),
 }
-CLASSES = {"GPT2": "GPT2LMHeadModel"}
+CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -61,7 +121,7 @@ def create_oracle():
     """Return a function that makes transformers' float32 model of (family, settings)."""
 
     def create(family, settings, seed=0):
-        config = getattr(transformers, f"{family}Config")(**settings)
+        config = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(**settings)
         model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():

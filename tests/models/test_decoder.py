@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-MODELS = ["llama", "llama-biased-tied", "mistral", "mixtral", "qwen2", "qwen3", "gpt2"]
+MODELS = [
+    "llama", "llama-biased-tied", "mistral", "mixtral", "qwen2", "qwen3", "gpt2",
+    "granite", "gemma", "gemma3", "phi", "phi3", "phi3-long", "gpt-j", "gpt-neox",
+    "gpt-neox-in-turn", "falcon-7b", "falcon-40b", "falcon-rw", "starcoder2", "smollm3", "glm",
+    "glm4", "cohere", "cohere2", "ministral",
+]  # fmt: skip
 
 
 def relative_error(got, want):

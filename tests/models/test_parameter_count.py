@@ -17,5 +17,5 @@ from tools.random_checkpoint import PRESETS
 def test_as_many_as_the_tensors_hold(preset, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(PRESETS[preset]))
     config = read_model_config(tmp_path)
-    shapes = WeightMap(config, get_family(config.architecture).names).shapes()
+    shapes = WeightMap(config, get_family(config.architecture).weight_names(config)).shapes()
     assert config.num_parameters == sum(map(math.prod, shapes.values()))

@@ -19,7 +19,7 @@ from quire.evaluation.scorer import LocalEncoder
 from quire.evaluation.task import Task, Work, prepare
 from quire.evaluation.vocabulary import check_same_vocabulary
 from quire.models.config_reader import read_model_config
-from quire.models.loader import Progress
+from quire.models.model_builder import Progress
 from quire.text.tokenizer import load_tokenizer
 
 LoadingBar = Callable[[], AbstractContextManager[Progress]]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.kernels import activation as activation_op
+from quire.kernels import elementwise, norm, sampling
 from quire.kernels import moe as moe_op
-from quire.kernels import norm, sampling
 from quire.kernels import rows as rows_op
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.backend import Arrays, ChainShape, Forward, SamplingBatch
@@ -89,6 +89,21 @@ class CpuBackend:
         norm.check("layer_norm", x, out, residual, weight, bias)
         native.layer_norm(x, residual, weight, bias, eps, *x.shape, out)
         return out
+
+    def scale(self, x: Floats, factor: float, out: Floats) -> Floats:
+        elementwise.check("scale", x, out)
+        native.scale(x, factor, x.size, out)
+        return out
+
+    def soft_cap(self, x: Floats, cap: float, out: Floats) -> Floats:
+        elementwise.check("soft_cap", x, out)
+        native.soft_cap(x, cap, x.size, out)
+        return out
+
+    def add_residual(self, x: Floats, residual: Floats, out: Floats | None = None) -> Floats:
+        elementwise.check("add_residual", x, residual, out)
+        native.add_residual(x, x.size, residual, out)
+        return residual
 
     def gated_activation(self, x: Floats, activation: str, out: Floats) -> Floats:
         activation_op.check(x, activation, out, gated=True)

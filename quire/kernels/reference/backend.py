@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from quire.kernels import activation as activation_op
+from quire.kernels import elementwise as elementwise_op
 from quire.kernels import moe as moe_op
 from quire.kernels import norm as norm_op
 from quire.kernels import rows as rows_op
@@ -82,6 +83,21 @@ class ReferenceBackend:
         norm_op.check("layer_norm", x, out, residual, weight, bias)
         total = x if residual is None else residual.add_(x)
         return out.copy_(norm.layer_norm(total, weight, bias, eps))
+
+    def scale(self, x: Tensor, factor: float, out: Tensor) -> Tensor:
+        elementwise_op.check("scale", x, out)
+        return out.copy_(x * factor)
+
+    def soft_cap(self, x: Tensor, cap: float, out: Tensor) -> Tensor:
+        elementwise_op.check("soft_cap", x, out)
+        return out.copy_(cap * torch.tanh(x / cap))
+
+    def add_residual(self, x: Tensor, residual: Tensor, out: Tensor | None = None) -> Tensor:
+        elementwise_op.check("add_residual", x, residual, out)
+        residual.add_(x)
+        if out is not None:
+            out.copy_(residual)
+        return residual
 
     def gated_activation(self, x: Tensor, activation: str, out: Tensor) -> Tensor:
         activation_op.check(x, activation, out, gated=True)

@@ -12,13 +12,13 @@ from typing import Any
 from quire.core.errors import ModelLoadError
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, AttentionSpec, Linear
-from quire.layers.decoder_layer import DecoderLayer
+from quire.layers.decoder_layer import DecoderLayer, End
 from quire.layers.mlp import GatedMLP
 from quire.layers.norm import Norm
 from quire.layers.rope import rope_tables
 from quire.models.config_fields import ConfigFields
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors, refuse_width
-from quire.models.llama import read_decoder
+from quire.models.families.llama import read_decoder
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
@@ -170,6 +170,8 @@ def _build_layer(
         qkv=builder.linear([layer + module for module in QKV]),
         attention=backend.attention(spec, rope=rope, qk_norm=qk_norm, norm_eps=config.norm_eps),
         output=builder.linear([f"{layer}self_attn.o_proj"]),
+        attention_end=End(backend),
+        mlp_end=End(backend),
         mlp_norm=builder.norm(f"{layer}{MLP_NORM}", config.norm_eps),
         feed_forward=GatedMLP(
             backend,

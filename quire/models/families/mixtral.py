@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.core.model_config import ModelConfig, MoEConfig
-from quire.models import llama
 from quire.models.config_fields import ConfigFields
+from quire.models.families import llama
 
 NAMES = replace(
     llama.NAMES,

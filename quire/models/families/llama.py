@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from quire.core.model_config import ModelConfig
@@ -54,6 +55,11 @@ def read_mistral(config: ConfigFields) -> ModelConfig:
     return read_decoder(config, sliding_window=read_uniform_window(config, default=4096))
 
 
+def read_ministral(config: ConfigFields) -> ModelConfig:
+    """Read a MinistralForCausalLM: Mistral with a window in some layers only."""
+    return read_decoder(config, **read_windows(config, 4096, ("sliding_attention",)))
+
+
 def read_qwen2(config: ConfigFields) -> ModelConfig:
     """Read a Qwen2ForCausalLM (also Qwen 2.5): biases on queries, keys and values."""
     return read_decoder(config, qkv_bias=True, **_qwen_windows(config))
@@ -75,15 +81,21 @@ def read_qwen3(config: ConfigFields) -> ModelConfig:
 def read_decoder(
     config: ConfigFields,
     *,
+    eps_field: str = "rms_norm_eps",
     norm_eps: float = 1e-6,
+    activation_field: str = "hidden_act",
+    activation: str = "silu",
     default_theta: float = 10_000.0,
+    tied: bool = False,
     **choices: Any,
 ) -> ModelConfig:
     """Read what all Llama-style configurations share.
 
     Args:
         config: The checkpoint's configuration.
-        norm_eps: Epsilon where the configuration names none.
+        eps_field, activation_field: Which fields the norms' epsilon and the activation are.
+        norm_eps, activation: Those where the configuration names none.
+        tied: Whether embedding and head are one matrix where it says nothing.
         default_theta: RoPE base where the configuration names none.
         **choices: Fields of :class:`ModelConfig` in which the family differs.
 
@@ -97,7 +109,12 @@ def read_decoder(
         raise config.error("num_key_value_heads", f"must divide num_attention_heads ({num_heads})")
     if "head_dim" not in choices:
         choices["head_dim"] = _head_dim(config, hidden_size, num_heads)
-    rope, context = read_rope(config, choices["head_dim"], default_theta=default_theta)
+    if "rope" not in choices:
+        choices["rope"], context = read_rope(
+            config, choices["head_dim"], default_theta=default_theta
+        )
+    else:
+        context = config.integer("max_position_embeddings")
     return ModelConfig(
         architecture=read_architecture(config),
         vocab_size=config.integer("vocab_size"),
@@ -107,10 +124,9 @@ def read_decoder(
         num_kv_heads=num_kv_heads,
         intermediate_size=config.integer("intermediate_size"),
         max_position_embeddings=context,
-        activation=read_activation(config, "hidden_act", "silu"),
-        norm_eps=config.number("rms_norm_eps", norm_eps),
-        rope=rope,
-        tie_word_embeddings=config.boolean("tie_word_embeddings", False),
+        activation=read_activation(config, activation_field, activation),
+        norm_eps=config.number(eps_field, norm_eps),
+        tie_word_embeddings=config.boolean("tie_word_embeddings", tied),
         **choices,
     )
 
@@ -147,6 +163,24 @@ def _check_layer_types(config: ConfigFields, window: int | None) -> None:
         raise config.error("layer_types", f"must all be {kind} in this architecture")
 
 
+def read_windows(config: ConfigFields, default: int, pattern: Sequence[str]) -> dict[str, Any]:
+    """Read a window and the layers that have it.
+
+    Args:
+        config: With ``sliding_window`` and ``layer_types``.
+        default: The window where it names none.
+        pattern: Types of layers, repeated, where it names none.
+    """
+    num_layers = config.integer("num_hidden_layers")
+    types = config.strings("layer_types")
+    types = types or [pattern[layer % len(pattern)] for layer in range(num_layers)]
+    known = {"full_attention": False, "sliding_attention": True}
+    if len(types) != num_layers or set(types) - set(known):
+        raise config.error("layer_types", f"must be {num_layers} of {', '.join(known)}")
+    flags = tuple(known[kind] for kind in types)
+    return {"sliding_window": config.integer("sliding_window", default), "layer_windows": flags}
+
+
 def _qwen_windows(config: ConfigFields) -> dict[str, Any]:
     """Read Qwen's window: off by default, else in the layers from ``max_window_layers`` on."""
     num_layers = config.integer("num_hidden_layers")
@@ -158,14 +192,8 @@ def _qwen_windows(config: ConfigFields) -> dict[str, Any]:
         if set(types) - {"full_attention"}:
             raise config.error("layer_types", "must be full_attention without a sliding window")
         return {}
-    window = config.integer("sliding_window", 4096)
-    flags = tuple(layer >= first for layer in range(num_layers))
-    if types:
-        known = {"full_attention": False, "sliding_attention": True}
-        if len(types) != num_layers or set(types) - set(known):
-            raise config.error("layer_types", f"must be {num_layers} of {', '.join(known)}")
-        flags = tuple(known[kind] for kind in types)
-    return {"sliding_window": window, "layer_windows": flags}
+    pattern = [("full_attention", "sliding_attention")[n >= first] for n in range(num_layers)]
+    return read_windows(config, 4096, pattern)
 
 
 def _head_dim(config: ConfigFields, hidden_size: int, num_heads: int) -> int:

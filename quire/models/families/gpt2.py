@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields
-from quire.models.llama import read_activation, read_architecture
+from quire.models.families.llama import read_activation, read_architecture
 from quire.models.weight_names import WeightNames
 
 NAMES = WeightNames(

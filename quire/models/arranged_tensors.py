@@ -1,0 +1,142 @@
+"""Tensors of a checkpoint put in the order and the form that kernels take, when they are read.
+
+R rotated elements of a head of H; N query heads, K KV heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from quire.core.errors import UnsupportedArchitectureError
+from quire.core.model_config import ModelConfig
+from quire.kernels.block_matrix import BlockMatrix
+from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.models.tensor_source import Entry, TensorSource
+from quire.models.weight_map import WeightMap
+from quire.models.weight_names import WeightNames
+from quire.quantization.formats.stored_matrix import UnpackedMatrix
+
+Tensor = HostTensor | BlockMatrix | UnpackedMatrix
+Change = Callable[[Tensor], Tensor]
+
+
+class ArrangedTensors:
+    """A checkpoint, some of whose tensors are changed.
+
+    Args:
+        stored: As they are.
+        changes: By name.
+    """
+
+    def __init__(self, stored: TensorSource, changes: Mapping[str, Change]) -> None:
+        self._stored, self._changes = stored, changes
+
+    @property
+    def path(self) -> Path:
+        """Of the checkpoint."""
+        return self._stored.path
+
+    @property
+    def names(self) -> set[str]:
+        """Of all tensors."""
+        return self._stored.names
+
+    @property
+    def is_arranged(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def mixes_types(self) -> bool:
+        """As the checkpoint says."""
+        return self._stored.mixes_types
+
+    def weight_names(self, config: ModelConfig) -> WeightNames:
+        """Return what the tensors are called."""
+        return self._stored.weight_names(config)
+
+    def notices(self) -> list[str]:
+        """Return what the checkpoint says."""
+        return self._stored.notices()
+
+    def entry(self, name: str) -> Entry:
+        """Return shape and size as they are stored, which no change alters."""
+        return self._stored.entry(name)
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a tensor, changed where it has to be."""
+        tensor = self._stored.tensor(name)
+        change = self._changes.get(name)
+        return tensor if change is None else change(tensor)
+
+    def release(self, name: str) -> None:
+        """Give the pages of a tensor back."""
+        self._stored.release(name)
+
+
+def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
+    """Return a checkpoint's tensors as kernels take them; itself where they are so."""
+    if stored.is_arranged:
+        return stored
+    config, changes = weights.config, dict[str, Change]()
+    orders = _qkv_orders(config, weights.names)
+    for layer in range(config.num_layers):
+        for module, order in zip(weights.qkv(layer).modules, orders, strict=True):
+            if order is not None:
+                change = _in_order(order)
+                changes |= {f"{module}.{part}": change for part in ("weight", "bias")}
+    if config.norm_offset:
+        norms = [weights.final_norm()]
+        for layer in range(config.num_layers):
+            norms += weights.norms(layer)
+            norms += weights.qk_norm(layer) if config.qk_norm else ()
+        changes |= {f"{norm.module}.weight": _added(config.norm_offset) for norm in norms}
+    return ArrangedTensors(stored, changes) if changes else stored
+
+
+def _qkv_orders(config: ModelConfig, names: WeightNames) -> list[np.ndarray | None]:
+    """Return, for each matrix of ``qkv``, which stored row each of our rows is; None for its own.
+
+    Ours are all queries, then all keys, then all values; their heads turn (i, i + R/2).
+    """
+    num, kv, size = config.num_heads, config.num_kv_heads, config.head_dim
+    rows = np.arange((num + 2 * kv) * size).reshape(-1, size)
+    parts = np.split(rows, [num, num + kv])
+    if names.groups_qkv:
+        groups = rows.reshape(kv, num // kv + 2, size)
+        parts = [groups[:, :-2].reshape(num, size), groups[:, -2], groups[:, -1]]
+    if config.rope is not None and config.rope.interleaved:
+        turned, rotated = np.arange(size), config.rope.rotary_dim
+        turned[:rotated] = turned[:rotated].reshape(-1, 2).T.reshape(-1)
+        parts[:2] = [part[:, turned] for part in parts[:2]]
+    if len(names.qkv) == 1:
+        parts = [np.concatenate(parts)]
+    orders = [part.reshape(-1) - part.min() for part in parts]
+    return [None if (order == np.arange(len(order))).all() else order for order in orders]
+
+
+def _in_order(order: np.ndarray) -> Change:
+    def change(tensor: Tensor) -> Tensor:
+        if isinstance(tensor, HostTensor):
+            return replace(tensor, array=tensor.array[order])
+        if isinstance(tensor, QuantizedTensor):
+            return tensor.with_rows(order)
+        raise UnsupportedArchitectureError(
+            f"[load] rows of {tensor.name} must be put in another order, which matrices in "
+            f"{tensor.form} do not allow. Use another format of this model."
+        )
+
+    return change
+
+
+def _added(offset: float) -> Change:
+    def change(tensor: Tensor) -> Tensor:
+        values = tensor.float32() + np.float32(offset)
+        return HostTensor(tensor.name, "float32", values)
+
+    return change

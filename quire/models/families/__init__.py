@@ -1,0 +1,1 @@
+"""One file a family: what its configuration means and what its tensors are called."""
