@@ -221,14 +221,15 @@ class IntegerBlocks {
   IntegerBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : weights_(weights),
         activations_(activations),
+        unpacked_(weights),
         map_(weights),
         packed_(takes_packed_codes(weights, activations.tiles())),
         half_bytes_(takes_half_bytes(weights)),
         scales_(packed_ || half_bytes_ ? scale_place(weights, activations.tiles().count)
                                        : ScalePlace::unpacked),
         steps_(steps_of(weights)) {
-    for (int i = 0; i < 16; ++i)
-      book_[i] = static_cast<uint8_t>(weights.book_codes[i] + book_zero(weights));
+    const int32_t zero = book_zero(weights);
+    for (int i = 0; i < 16; ++i) book_[i] = static_cast<uint8_t>(weights.book_codes[i] + zero);
     const Tiles& tiles = activations.tiles();
     least_rows_ = tiles.num_rows / tiles.count;
     for (int more = 0; more < 2; ++more)
@@ -327,7 +328,7 @@ class IntegerBlocks {
 
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
-  const UnpackedBlock unpacked_;
+  UnpackedBlock unpacked_;
   RowTables tables_;
   const PanelMap map_;
   const bool packed_, half_bytes_;
