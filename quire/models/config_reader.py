@@ -15,8 +15,8 @@ from quire.models.families.llama import read_architecture
 from quire.models.file_state import FileState, file_states
 from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_file import open_gguf
-from quire.models.quantization_config import KEYS, read_quantization
 from quire.models.nearest_family import refuse_architecture
+from quire.models.quantization_config import KEYS, read_quantization
 from quire.models.registry import FAMILIES
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
 

@@ -8,6 +8,7 @@ from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.models.config_fields import HARMLESS, NEUTRAL, ConfigFields
 from quire.models.registry import FAMILIES
 
+PLAINEST = "LlamaForCausalLM"
 #: Differences that are named.
 MAX_NAMED = 8
 
@@ -20,13 +21,16 @@ def refuse_architecture(name: str, fields: ConfigFields) -> UnsupportedArchitect
         fields: Of its ``config.json``.
     """
     found = {family: _differences(family, fields) for family in FAMILIES}
-    nearest = min(found, key=lambda family: (len(found[family]), -_likeness(name, family)))
+    # Where several are as near, the plainest is meant, or the one of the likest name.
+    nearest = min(
+        found, key=lambda each: (len(found[each]), each != PLAINEST, -_likeness(name, each))
+    )
     named, more = found[nearest][:MAX_NAMED], len(found[nearest]) - MAX_NAMED
     differs = ", ".join(named) + (f" and {more} more" if more > 0 else "")
-    what = f"its config.json has no {differs}" if named else "no field of config.json tells them apart"
+    what = f"it differs by {differs}" if named else "no field of config.json tells them apart"
     return UnsupportedArchitectureError(
-        f"[load] {fields.where}: architectures must name one that Quire knows; got {name}, to which "
-        f"{nearest} is nearest: {what}. docs/models.md has all of them, and how one is added."
+        f"[load] {fields.where}: architectures must name one that Quire knows; got {name}, to "
+        f"which {nearest} is nearest: {what}. docs/models.md has all of them, and how one is added."
     )
 
 
