@@ -129,7 +129,7 @@ def random_checkpoint(
     ids = {"bos_token_id": END_OF_TEXT, "eos_token_id": END_OF_TEXT}
     (folder / "config.json").write_text(json.dumps({**ids, **config, "dtype": dtype}, indent=2))
     model = read_model_config(folder)
-    shapes = WeightMap(model, get_family(model.architecture).names).shapes()
+    shapes = WeightMap(model, get_family(model.architecture).weight_names(model)).shapes()
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():

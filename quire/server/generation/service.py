@@ -16,6 +16,7 @@ from quire.models.manifests import plain_name
 from quire.protocol.generation import StreamOptions
 from quire.server.access.admission import Admission
 from quire.server.generation.answer_parser import AnswerFormats
+from quire.server.generation.scoring import Scoring
 from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
 from quire.server.observability.metrics import ModelMetrics
@@ -93,6 +94,7 @@ class Service:
         admission: Bounds the queue.
         metrics: What its requests write to.
         formats: How the model's tool calls and reasoning are read.
+        scoring: How it scores texts.
         model_names: Names that requests may use; the first is shown in answers.
         created: When it began to be served, unix seconds.
         fingerprint: Same version and settings, same fingerprint.
@@ -112,6 +114,7 @@ class Service:
         self.options = options = shared.options
         self.model_names = model_names(config.model)
         self.formats = AnswerFormats.resolve(options, engine.tokenizer.chat_template)
+        self.scoring = Scoring.resolve(options, engine.tokenizer)
         self.admission = admission or Admission(
             options.max_num_queued_reqs,
             options.max_num_queued_tokens,
