@@ -134,7 +134,7 @@ def test_settings_out_of_range(arguments, name) -> None:
 def test_what_does_not_fit_is_refused_before_anything_runs(llm: LLM) -> None:
     with pytest.raises(PromptTooLongError, match="max_tokens"):
         llm.beam_search([[1, 2, 3]], BeamSearchParams(2, 10**6))
-    with pytest.raises(InvalidSamplingParamsError, match="--max-logprobs"):
+    with pytest.raises(InvalidSamplingParamsError, match=r"\[beam_width\].*--max-logprobs"):
         llm.beam_search([[1, 2, 3]], BeamSearchParams(100, 2))
     assert not llm.engine.has_unfinished_requests()
     assert llm.engine.engine.scheduler.kv.pool.num_used == 0
