@@ -57,6 +57,24 @@ def test_equals_a_literal_search(plain, create_llm, width, penalty, settings) ->
     assert llm.engine.engine.scheduler.kv.pool.num_used == 0
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kv_layout": "contiguous"},  # shares nothing
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+        {"max_num_seqs": 2},
+        {"max_num_batched_tokens": 8},
+        {"kv_canary": "raise"},
+    ],
+)
+def test_whatever_the_engine_s_settings(plain, create_llm, settings) -> None:
+    llm = create_llm(**settings)
+    outputs = llm.beam_search(PROMPTS, BeamSearchParams(3, 5))
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        assert found(output) == literal(plain, prompt, 3, 5, 1.0, ())
+    assert llm.engine.engine.scheduler.kv.pool.num_used == 0
+
+
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])
 def test_sequences_that_end(plain, create_llm, penalty) -> None:
     llm = create_llm()
