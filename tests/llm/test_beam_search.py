@@ -46,7 +46,7 @@ def plain(create_llm) -> LLM:
 @pytest.mark.parametrize(("width", "penalty"), [(1, 1.0), (3, 1.0), (5, 2.0), (4, -0.5)])
 def test_equals_a_literal_search(plain, create_llm, width, penalty, settings) -> None:
     llm = create_llm(**settings)
-    params = BeamSearchParams(width, 6, length_penalty=penalty)
+    params = BeamSearchParams(width, 6, length_penalty=penalty, ignore_eos=True)
     outputs = llm.beam_search(PROMPTS, params)
     for prompt, output in zip(PROMPTS, outputs, strict=True):
         assert found(output) == literal(plain, prompt, width, 6, penalty, ())
