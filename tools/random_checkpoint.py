@@ -160,7 +160,7 @@ def random_checkpoint(
     if "vision_config" in config:
         _write_preprocessor(folder, config["vision_config"]["image_size"])
     model = read_model_config(folder)
-    shapes = WeightMap(model, get_family(model.architecture).names).shapes()
+    shapes = WeightMap(model, get_family(model.architecture).weight_names(model)).shapes()
     if model.vision is not None:
         shapes |= VisionWeights(model.vision, model.hidden_size, ()).shapes()
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

@@ -43,6 +43,25 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """How a request's blocks go from one to the next; nothing but the cost depends on it.
+
+    Attributes:
+        keeps_blocks: Its blocks are kept when it has ended, for requests that continue it.
+        continues: Id of such a request, whose blocks it begins with where its tokens do. Without
+            effect when that one's blocks are gone.
+        releases: Ids of such requests that nobody continues any more.
+    """
+
+    keeps_blocks: bool = False
+    continues: str | None = None
+    releases: tuple[str, ...] = ()
+
+
+NO_CONTINUATION = Continuation()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """What a caller asks of an engine: one object from the client to the scheduler.
 
@@ -65,6 +84,7 @@ class EngineRequest:
         client: Clients that compete are served alike, by their weights; see
             :mod:`quire.engine.fair_queue`.
         speculative_method: By which its tokens are proposed; only where their origins are told.
+        continuation: Whether it goes on from the blocks of another one, and others from its own.
         arrival_time: On the same clock; None means when the engine gets it.
     """
 
@@ -80,6 +100,7 @@ class EngineRequest:
     deadline: float | None = None
     client: Client = SHARED
     speculative_method: str | None = None
+    continuation: Continuation = NO_CONTINUATION
     arrival_time: float | None = None
 
     @property

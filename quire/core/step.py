@@ -134,12 +134,14 @@ class TokenLogprobs:
         logprob: Its natural logarithm, from raw logits.
         rank: Its 1-based rank in the vocabulary.
         top: ``(token_id, logprob)`` of the most likely tokens, best first.
+        named: ``(token_id, logprob, rank)`` of the tokens that the request names.
     """
 
     token_id: int
     logprob: float
     rank: int
     top: list[tuple[int, float]]
+    named: list[tuple[int, float, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -90,6 +90,12 @@ class Request:
         """Generated tokens."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    @property
+    def decodes(self) -> bool:
+        """Whether the next step draws a token, or comes to those that needed no drawing."""
+        num_computed = self.num_computed_tokens
+        return num_computed >= self.num_prompt_tokens or len(self.token_ids) - num_computed == 1
+
     def block_keys(self, start: int, stop: int) -> tuple[str, ...]:
         """Return what the block of the positions ``[start, stop)`` depends on besides its tokens.
 

@@ -9,10 +9,13 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Unpack
 
+from quire.core.beam_search_params import BeamSearchParams
 from quire.core.engine_keywords import EngineKeywords
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.llm.beam_search import BeamSearch, BeamSearchOutput, width_errors
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
@@ -108,11 +111,7 @@ class LLM:
         fit: bool,
     ) -> list[RequestOutput]:
         """Complete prompts in this thread's turn; ``fit`` lowers ``max_tokens`` to what fits."""
-        if self.engine.has_unfinished_requests():
-            raise RequestError(
-                "[generate] the engine must be idle; requests added by add_request are unfinished. "
-                "Step until they are done."
-            )
+        self._check_idle()
         # All are read before any is queued, so that a wrong one costs no computation.
         requests = [
             self.engine.prepare(next(self._request_ids), prompt, own, priority=level)
@@ -120,6 +119,17 @@ class LLM:
         ]
         if fit:
             requests = [self.engine.fit_output(request) for request in requests]
+        return self._complete(requests, use_tqdm)
+
+    def _check_idle(self) -> None:
+        if self.engine.has_unfinished_requests():
+            raise RequestError(
+                "[generate] the engine must be idle; requests added by add_request are unfinished. "
+                "Step until they are done."
+            )
+
+    def _complete(self, requests: Sequence[EngineRequest], use_tqdm: bool) -> list[RequestOutput]:
+        """Run requests to their ends; return the output of each."""
         ids = [request.request_id for request in requests]
         finished: dict[str, RequestOutput] = {}
         try:
@@ -138,6 +148,50 @@ class LLM:
             for request_id in set(ids) - set(finished):
                 self.engine.abort_request(request_id)
         return [finished[request_id] for request_id in ids]
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        use_tqdm: bool = False,
+    ) -> list[BeamSearchOutput]:
+        """Look for each prompt's most likely continuations; return the best ones, best first.
+
+        Args:
+            prompts: As of :meth:`generate`.
+            params: Width, length and so on, for all prompts.
+            use_tqdm: As of :meth:`generate`, of each step.
+
+        Raises:
+            RequestError: A prompt or setting is wrong, or a step has failed.
+            EngineDeadError: A step failed; the engine cannot be used again.
+            KeyboardInterrupt: As of :meth:`generate`.
+        """
+        engine = self.engine
+        limit = SamplingParams(max_tokens=params.max_tokens, logprobs=2 * params.beam_width)
+        with self._turn:
+            engine.check_alive()
+            self._check_idle()
+            with width_errors(params.beam_width, "beam_width"):
+                sources = [
+                    engine.prepare(next(self._request_ids), prompt, limit)
+                    for prompt in _as_list(prompts)
+                ]
+            for source in sources:
+                engine.engine.check_request(source)
+            eos_token_ids = frozenset(engine.model_config.eos_token_ids)
+            searches = [BeamSearch(source, params, eos_token_ids) for source in sources]
+            try:
+                while any(search.requests for search in searches):
+                    asked = [one for search in searches for one in search.requests]
+                    outputs = iter(self._complete(asked, use_tqdm))
+                    for search in searches:
+                        search.advance([next(outputs) for _ in search.requests])
+            finally:
+                for search in searches:
+                    for request_id in search.kept | {one.request_id for one in search.requests}:
+                        engine.abort_request(request_id)
+        return [search.result(self.get_tokenizer()) for search in searches]
 
     def chat(
         self,

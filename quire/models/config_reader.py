@@ -15,8 +15,9 @@ from quire.models.families.llama import read_architecture
 from quire.models.file_state import FileState, file_states
 from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_file import open_gguf
+from quire.models.nearest_family import refuse_architecture
 from quire.models.quantization_config import KEYS, read_quantization
-from quire.models.registry import get_family
+from quire.models.registry import FAMILIES
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
 from quire.models.vision.config import read_picture_shape
 
@@ -38,7 +39,10 @@ def read_model_config(folder: Path) -> ModelConfig:
         return read_gguf_config(open_gguf(folder))
     path = folder / "config.json"
     fields = ConfigFields(read_json(path), str(path))
-    config = get_family(read_architecture(fields)).read_config(fields)
+    architecture = read_architecture(fields)
+    if architecture not in FAMILIES:
+        raise refuse_architecture(architecture, fields)
+    config = FAMILIES[architecture].read_config(fields)
     bos = _special_ids(fields, "bos_token_id")
     config = replace(
         config,

@@ -88,6 +88,8 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         "response_format": (),
         "top_logprobs": (0,),
         "truncation": ("disabled",),
+        "use_beam_search": (False,),
+        "length_penalty": (1.0,),
     }
 
     input: str | list[dict[str, Any]]

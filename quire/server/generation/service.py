@@ -17,6 +17,7 @@ from quire.models.manifests import plain_name
 from quire.protocol.generation import StreamOptions
 from quire.server.access.admission import Admission
 from quire.server.generation.answer_parser import AnswerFormats
+from quire.server.generation.scoring import Scoring
 from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
 from quire.server.observability.metrics import ModelMetrics
@@ -95,6 +96,7 @@ class Service:
         metrics: What its requests write to.
         pictures: Reads those of requests; None where the model reads text alone.
         formats: How the model's tool calls and reasoning are read.
+        scoring: How it scores texts.
         model_names: Names that requests may use; the first is shown in answers.
         created: When it began to be served, unix seconds.
         fingerprint: Same version and settings, same fingerprint.
@@ -114,6 +116,7 @@ class Service:
         self.options = options = shared.options
         self.model_names = model_names(config.model)
         self.formats = AnswerFormats.resolve(options, engine.tokenizer.chat_template)
+        self.scoring = Scoring.resolve(options, engine.tokenizer)
         self.admission = admission or Admission(
             options.max_num_queued_reqs,
             options.max_num_queued_tokens,

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from quire.core.beam_search_params import BeamSearchParams
 from quire.core.client import SHARED, Client
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.core.request import EngineRequest, Picture, salt_keys
 from quire.core.sampling_params import SamplingParams
+from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody, StreamableBody
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
@@ -121,11 +123,13 @@ class Submission:
         request: Whose it is.
         engine_requests: One per prompt.
         param: Request field that holds the prompts, for errors.
+        beam_searches: How answers to each are searched; empty where tokens are drawn.
     """
 
     request: ApiRequest[Any]
     engine_requests: list[EngineRequest]
     param: str
+    beam_searches: tuple[BeamSearchParams, ...] = ()
 
     @classmethod
     def create(
@@ -157,7 +161,10 @@ class Submission:
             )
             for index, (token_ids, params) in enumerate(prompts)
         ]
-        return cls(request, engine_requests, param)
+        beam_searches: tuple[BeamSearchParams, ...] = ()
+        if isinstance(body, GenerationRequest) and body.use_beam_search:
+            beam_searches = tuple(body.beam_search(one.params) for one in engine_requests)
+        return cls(request, engine_requests, param, beam_searches)
 
     def check(self, service: Service) -> None:
         """Refuse what would be ignored or only be found once other prompts of the request run.
