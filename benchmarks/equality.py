@@ -26,7 +26,12 @@ import numpy as np
 
 from benchmarks.scripted_proposer import use_script
 from quire import LLM, AsyncLLM, SamplingParams, StructuredOutputs
+from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
+from quire.core.request import Picture
+from quire.core.vision_config import VisionConfig
+from quire.llm.engine_client import Prompt
+from quire.llm.pictures.placing import make_room
 from quire.llm.text_engine import TextEngine
 
 NUM_OUTPUT_TOKENS = 20
@@ -104,8 +109,39 @@ def few_conditions() -> list[Condition]:
     return [*single, Condition(batched=True, preempted=True), *both]
 
 
-def requests(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
-    """Make prompts and settings: greedy and seeded, one and several sequences, every logprob."""
+def requests(config: ModelConfig) -> list[tuple[Prompt, SamplingParams]]:
+    """Make prompts and settings: greedy and seeded, one and several sequences, every logprob.
+
+    A model that reads pictures gets one in every prompt.
+    """
+    vision, made = config.vision, _texts(config.vocab_size)
+    if vision is None:
+        return [(prompt, params) for prompt, params in made]
+    return [
+        (_illustrated(prompt, number, vision), params)
+        for number, (prompt, params) in enumerate(made)
+    ]
+
+
+def _illustrated(prompt: list[int], number: int, vision: VisionConfig) -> Prompt:
+    """Return a prompt with a picture in it, which two prompts in turn have."""
+    texts = [3 if token_id == vision.token_id else token_id for token_id in prompt]
+    token_ids, (start,) = make_room([*texts[:1], vision.token_id, *texts[1:]], 1, vision)
+    shape, key = vision.input, number // 2
+    size = 3 * shape.height * shape.width
+    pixels = np.random.default_rng(key).integers(0, 256, size, dtype=np.uint8).tobytes()
+    picture = Picture(start, vision.num_tokens, str(key), pixels, shape.height, shape.width)
+    return {"prompt_token_ids": token_ids, "pictures": [picture]}
+
+
+def token_ids_of(prompt: Prompt) -> list[int]:
+    """Return the tokens of one of the prompts."""
+    found = prompt["prompt_token_ids"] if isinstance(prompt, dict) else prompt
+    assert isinstance(found, list)
+    return found
+
+
+def _texts(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
     random = np.random.default_rng(11)
 
     def prompt(length: int) -> list[int]:
@@ -193,9 +229,8 @@ def run(
         return asyncio.run(_run_streamed(folder, condition, settings, passes, baseline))
     with LLM(str(folder), **settings) as llm:
         _arrange(llm.engine, condition, baseline)
-        vocab_size = llm.engine.model_config.vocab_size
         for _ in range(passes):
-            work = requests(vocab_size)
+            work = requests(llm.engine.model_config)
             before = llm.engine.stats()
             if condition.batched:
                 outputs = llm.generate([p for p, _ in work], [s for _, s in work], use_tqdm=False)
@@ -211,9 +246,9 @@ def _arrange(engine: TextEngine, condition: Condition, baseline: Run | None) -> 
     if condition.speculative or condition.trees:
         assert baseline is not None
         answers = [
-            prompt + list(sequence[0])
+            token_ids_of(prompt) + list(sequence[0])
             for (prompt, _), result in zip(
-                requests(engine.model_config.vocab_size), baseline.results, strict=True
+                requests(engine.model_config), baseline.results, strict=True
             )
             for sequence in result[1:]
         ]
@@ -238,7 +273,7 @@ async def _run_streamed(
             before = llm.stats()
             streams = [
                 _read_stream(llm, prompt, params, f"{number}-{i}")
-                for i, (prompt, params) in enumerate(requests(llm.model_config.vocab_size))
+                for i, (prompt, params) in enumerate(requests(llm.model_config))
             ]
             if condition.batched:
                 outputs = list(await asyncio.gather(*streams))
@@ -250,7 +285,7 @@ async def _run_streamed(
 
 
 async def _read_stream(
-    llm: AsyncLLM, prompt: list[int], params: SamplingParams, request_id: str
+    llm: AsyncLLM, prompt: Prompt, params: SamplingParams, request_id: str
 ) -> RequestOutput:
     states = [state async for state in llm.generate(prompt, params, request_id)]
     final = states[-1]

@@ -17,6 +17,31 @@ class RangeKey:
     key: str
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Picture:
+    """A picture in a prompt, decoded and resized.
+
+    Attributes:
+        start: Position of the first of its rows; its tokens there are placeholders.
+        num_tokens: How many rows it has.
+        key: Names its content: pictures with equal keys are equal.
+        pixels: (height, width, 3) uint8, red, green and blue, row by row.
+        height, width: In pixels.
+    """
+
+    start: int
+    num_tokens: int
+    key: str
+    pixels: bytes
+    height: int
+    width: int
+
+    @property
+    def range_key(self) -> RangeKey:
+        """The key that separates the blocks with its rows."""
+        return RangeKey(self.start, self.start + self.num_tokens, f"picture:{self.key}")
+
+
 @dataclass(frozen=True, slots=True)
 class Continuation:
     """How a request's blocks go from one to the next; nothing but the cost depends on it.
@@ -53,6 +78,7 @@ class EngineRequest:
         extra_keys: What separates its prefix cache from others' besides the tokens, such as
             ``("salt:...", "adapter:...")``.
         range_keys: What separates the blocks that hold certain positions, and those after them.
+        pictures: In the order of their positions.
         deadline: When it ends with ``timeout``, wherever it stands; in seconds on the monotonic
             clock, which processes share.
         client: Clients that compete are served alike, by their weights; see
@@ -70,11 +96,22 @@ class EngineRequest:
     priority: int = 0
     extra_keys: tuple[str, ...] = ()
     range_keys: tuple[RangeKey, ...] = ()
+    pictures: tuple[Picture, ...] = ()
     deadline: float | None = None
     client: Client = SHARED
     speculative_method: str | None = None
     continuation: Continuation = NO_CONTINUATION
     arrival_time: float | None = None
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """Only requests with the same ones may learn from each other's tokens."""
+        return self.extra_keys + tuple(part.key for part in self.ranges)
+
+    @property
+    def ranges(self) -> tuple[RangeKey, ...]:
+        """The range keys, those of pictures included."""
+        return self.range_keys + tuple(picture.range_key for picture in self.pictures)
 
 
 def salt_keys(cache_salt: str | None) -> tuple[str, ...]:

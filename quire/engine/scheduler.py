@@ -399,7 +399,7 @@ class Scheduler:
                 seed=request.seed,
                 block_ids=self.kv.block_ids(request),
                 num_computed_tokens=request.num_computed_tokens,
-                extra_keys=request.source.extra_keys,
+                source=request.source,
             )
         )
 

@@ -15,10 +15,13 @@ from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.llm.beam_search import BeamSearch, BeamSearchOutput
+from quire.llm.beam_search import BeamSearch, BeamSearchOutput, width_errors
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
+from quire.llm.pictures.placing import make_room
+from quire.llm.pictures.reader import PictureReader
+from quire.llm.pictures.sources import picture_sources
 from quire.llm.pooling_outputs import (
     EmbeddingOutput,
     PooledRequestOutput,
@@ -62,6 +65,7 @@ class LLM:
             self.engine = TextEngine(config, on_progress=on_progress, takes_more=False)
         self._request_ids = map(str, count())
         self._turn = threading.RLock()
+        self._pictures: PictureReader | None = None
 
     def generate(
         self,
@@ -168,10 +172,11 @@ class LLM:
         with self._turn:
             engine.check_alive()
             self._check_idle()
-            sources = [
-                engine.prepare(next(self._request_ids), prompt, limit)
-                for prompt in _as_list(prompts)
-            ]
+            with width_errors(params.beam_width, "beam_width"):
+                sources = [
+                    engine.prepare(next(self._request_ids), prompt, limit)
+                    for prompt in _as_list(prompts)
+                ]
             for source in sources:
                 engine.engine.check_request(source)
             eos_token_ids = frozenset(engine.model_config.eos_token_ids)
@@ -202,7 +207,8 @@ class LLM:
         """Answer one conversation or several; return one finished output for each.
 
         Args:
-            messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists.
+            messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists; a content
+                may be a list of parts, with ``image_url`` parts where the model reads pictures.
             sampling_params, use_tqdm: As of :meth:`generate`.
             add_generation_prompt: Ask for a new message of the assistant.
             continue_final_message: Go on with the last message instead.
@@ -215,13 +221,16 @@ class LLM:
         """
         conversations: Any = [messages] if _is_conversation(messages) else messages
         prompts = [
-            chat_prompt(
+            self._with_pictures(
                 conversation,
-                self.get_tokenizer(),
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tools=tools,
-                **(chat_template_kwargs or {}),
+                chat_prompt(
+                    conversation,
+                    self.get_tokenizer(),
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tools=tools,
+                    **(chat_template_kwargs or {}),
+                ),
             )
             for conversation in conversations
         ]
@@ -301,6 +310,8 @@ class LLM:
         """Release the model, after the call that runs; no call follows but this one."""
         with self._turn:
             self.engine.shutdown()
+        if self._pictures is not None:
+            self._pictures.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -312,6 +323,26 @@ class LLM:
         traceback: TracebackType | None,
     ) -> None:
         self.shutdown()
+
+    def _with_pictures(self, messages: Sequence[Message], prompt: Prompt) -> Prompt:
+        """Return a conversation's prompt with the pictures that are in it."""
+        vision = self.engine.model_config.vision
+        if vision is None:
+            return prompt  # a template of text has refused them
+        sources = picture_sources(
+            (f"messages[{index}].content", message.get("content"))
+            for index, message in enumerate(messages)
+        )
+        if not sources:
+            return prompt
+        assert isinstance(prompt, dict)
+        if self._pictures is None:
+            self._pictures = PictureReader(vision, self.engine.config.model)
+        self._pictures.check_count(sources)
+        token_ids, starts = make_room(prompt["prompt_token_ids"], len(sources), vision)
+        read = self._pictures.read_now
+        pictures = [read(*place) for place in zip(sources, starts, strict=True)]
+        return {**prompt, "prompt_token_ids": token_ids, "pictures": pictures}
 
     def _as_params(self, given: Params, num_prompts: int) -> list[SamplingParams]:
         if given is None:

@@ -84,12 +84,8 @@ def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
     if stored.is_arranged:
         return stored
     config, changes = weights.config, dict[str, Change]()
-    orders = _qkv_orders(config, weights.names)
-    for layer in range(config.num_layers):
-        for module, order in zip(weights.qkv(layer).modules, orders, strict=True):
-            if order is not None:
-                change = _in_order(order)
-                changes |= {f"{module}.{part}": change for part in ("weight", "bias")}
+    for module, order in row_orders(weights).items():
+        changes |= {f"{module}.{part}": _in_order(order) for part in ("weight", "bias")}
     if config.norm_offset:
         norms = [weights.final_norm()]
         for layer in range(config.num_layers):
@@ -97,6 +93,17 @@ def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
             norms += weights.qk_norm(layer) if config.qk_norm else ()
         changes |= {f"{norm.module}.weight": _added(config.norm_offset) for norm in norms}
     return ArrangedTensors(stored, changes) if changes else stored
+
+
+def row_orders(weights: WeightMap) -> dict[str, np.ndarray]:
+    """Return which stored row each of our rows is, by the module; of those that differ."""
+    orders = _qkv_orders(weights.config, weights.names)
+    return {
+        module: order
+        for layer in range(weights.config.num_layers)
+        for module, order in zip(weights.qkv(layer).modules, orders, strict=True)
+        if order is not None
+    }
 
 
 def _qkv_orders(config: ModelConfig, names: WeightNames) -> list[np.ndarray | None]:

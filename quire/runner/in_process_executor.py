@@ -111,7 +111,7 @@ class InProcessExecutor:
         }
         values |= self._estimate.samples()
         if self.runner is not None:
-            values |= self.runner.speculation_samples()
+            values |= self.runner.speculation_samples() | self.runner.picture_samples()
         return values if self._canary is None else values | self._canary.samples()
 
     def shutdown(self) -> None:
@@ -190,6 +190,7 @@ def load_executor(
         RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
         create_grammars and create_grammars(model.config),
         None if mode == "off" else KVCanary(kv_cache, mode),
+        encoder=model.encoder,
     )
     methods = config.speculative.methods()
     if methods:

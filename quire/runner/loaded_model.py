@@ -14,6 +14,8 @@ from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
 from quire.models.loader import load_model
 from quire.models.model_builder import Progress
+from quire.models.vision.encoder import PictureEncoder
+from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.runner.memory import model_demand
@@ -29,11 +31,13 @@ class LoadedModel:
         decoder: Its weights, on a backend.
         config: The decoder's shape, its dtype resolved, with all end-of-sequence ids.
         demand: Its bytes and the blocks of its KV cache.
+        encoder: Of pictures, or None.
     """
 
     decoder: Decoder
     config: ModelConfig
     demand: MemoryDemand
+    encoder: PictureEncoder | None = None
 
 
 def expected_demand(
@@ -47,6 +51,7 @@ def expected_demand(
         create_plan(resolved.config.model),
         resolved.max_model_len,
     )
+    weight_bytes += expected_encoder_bytes(model_config, resolved.dtype)
     return model_demand(model_config, resolved, weight_bytes, backend.activation_dtype)
 
 
@@ -85,8 +90,10 @@ def load(
     )
     config = decoder.config
     eos = _possible((*config.eos_token_ids, *eos_token_ids), config.vocab_size)
-    demand = model_demand(config, resolved, decoder.weight_bytes, backend.activation_dtype)
-    return LoadedModel(decoder, replace(config, eos_token_ids=eos), demand)
+    encoder = load_encoder(folder, config, backend, config.dtype)
+    weight_bytes = decoder.weight_bytes + (0 if encoder is None else encoder.nbytes)
+    demand = model_demand(config, resolved, weight_bytes, backend.activation_dtype)
+    return LoadedModel(decoder, replace(config, eos_token_ids=eos), demand, encoder)
 
 
 def _possible(eos_token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:

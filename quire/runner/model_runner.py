@@ -29,9 +29,11 @@ from quire.kernels.token_table import IntArray
 from quire.kernels.tree_batch import num_masked_pairs
 from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder, HiddenStates
+from quire.models.vision.encoder import PictureEncoder
 from quire.runner.block_store import BlockStore, move_blocks
 from quire.runner.input_batch import InputBatch
 from quire.runner.kv_canary import KVCanary
+from quire.runner.picture_rows import PictureRows
 from quire.runner.pooling import PoolingState
 from quire.runner.sampling_state import SamplingState
 from quire.runner.speculation import CreateProposers, Speculation
@@ -91,6 +93,7 @@ class ModelRunner:
         grammars: GrammarSource | None = None,
         canary: KVCanary | None = None,
         block_store: BlockStore | None = None,
+        encoder: PictureEncoder | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
@@ -111,6 +114,7 @@ class ModelRunner:
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
         self._pooling = PoolingState()
+        self._pictures = PictureRows(encoder, backend)
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
         self._someone_came: Callable[[], bool] = lambda: False
 
@@ -130,6 +134,10 @@ class ModelRunner:
     def speculation_samples(self) -> Samples:
         """Return what proposers have done, by metric stem."""
         return {} if self._speculation is None else self._speculation.samples()
+
+    def picture_samples(self) -> Samples:
+        """Return what became of pictures, by metric stem."""
+        return self._pictures.samples()
 
     def execute(
         self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
@@ -192,7 +200,8 @@ class ModelRunner:
             capture, parents = self._speculation.capture, self._speculation.parents
             output.num_masked_pairs = sum(map(num_masked_pairs, parents.values()))
         begin = time.perf_counter()
-        batch = self._input.build(plan.scheduled, wanted, num_proposed, parents)
+        given = self._pictures.given(plan.scheduled)
+        batch = self._input.build(plan.scheduled, wanted, num_proposed, parents, given)
         hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan), capture)
         num_samples = len(hidden) - sum(count for _, _, count in wanted)
         at = num_samples
@@ -279,6 +288,7 @@ class ModelRunner:
         self._params.pop(request_id, None)
         self._prompt_logprobs_ids.discard(request_id)
         self._pooling.remove(request_id)
+        self._pictures.remove(request_id)
 
     def _update_requests(self, plan: SchedulerOutput) -> dict[str, BaseException]:
         """Take a plan's news; return the new requests that cannot be computed, and why."""
@@ -289,9 +299,10 @@ class ModelRunner:
             self._params[request.request_id] = request.params
             try:
                 row = self._input.add(request)
+                self._pictures.set(request.request_id, request.source.pictures)
                 self._sampling.set(row, request.params, request.seed)
                 if self._speculation is not None:
-                    self._speculation.begin(row, request.params, request.extra_keys)
+                    self._speculation.begin(row, request.params, request.source.all_keys)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # Rust libraries raise panics as such

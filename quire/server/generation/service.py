@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import quire
 from quire.core.config import EngineConfig, ModelOptions
 from quire.llm.engine_client import EngineClient
+from quire.llm.pictures.reader import PictureReader
 from quire.models.hub import served_name
 from quire.models.manifests import plain_name
 from quire.protocol.generation import StreamOptions
@@ -93,6 +94,7 @@ class Service:
         options: The server's settings.
         admission: Bounds the queue.
         metrics: What its requests write to.
+        pictures: Reads those of requests; None where the model reads text alone.
         formats: How the model's tool calls and reasoning are read.
         scoring: How it scores texts.
         model_names: Names that requests may use; the first is shown in answers.
@@ -120,6 +122,8 @@ class Service:
             options.max_num_queued_tokens,
             rejections=shared.rejections,
         )
+        vision = engine.model_config.vision
+        self.pictures = None if vision is None else PictureReader(vision, config.model)
         self.metrics = ModelMetrics(engine, config, self.model_names[0])
         shared.metrics.add(self.metrics)
         self.residence: Residence | None = None
@@ -132,6 +136,8 @@ class Service:
         try:
             await self.engine.shutdown()
         finally:
+            if self.pictures is not None:
+                self.pictures.close()
             self.shared.metrics.remove(self.metrics)
 
     def check_serving(self) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from quire.core.beam_search_params import BeamSearchParams
 from quire.core.client import SHARED, Client
 from quire.core.errors import PromptTooLongError, RequestError
-from quire.core.request import EngineRequest, salt_keys
+from quire.core.request import EngineRequest, Picture, salt_keys
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody, StreamableBody
@@ -137,6 +137,7 @@ class Submission:
         request: ApiRequest[Any],
         param: str,
         prompts: Iterable[tuple[list[int], SamplingParams]],
+        pictures: Sequence[Picture] = (),
     ) -> Submission:
         """Ask for an answer to each prompt, given as token ids with its sampling settings.
 
@@ -144,6 +145,7 @@ class Submission:
             request: A request whose body has ``priority`` and ``cache_salt``.
             param: Its field that holds the prompts.
             prompts: At least one.
+            pictures: Of each of them.
         """
         body, number = request.body, next(_numbers)
         engine_requests = [
@@ -153,6 +155,7 @@ class Submission:
                 params,
                 priority=body.priority or 0,
                 extra_keys=(*request.cache_keys, *salt_keys(body.cache_salt)),
+                pictures=tuple(pictures),
                 deadline=request.deadline,
                 client=request.client,
             )
