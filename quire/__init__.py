@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from quire.core.speculative_params import SpeculativeParams
     from quire.core.structured_outputs import StructuredOutputs
     from quire.core.structured_outputs import StructuredOutputs as StructuredOutputsParams
+    from quire.llm.adapter_reader import LoRARequest
     from quire.llm.async_llm import AsyncLLM
     from quire.llm.async_llm import AsyncLLM as AsyncLLMEngine
     from quire.llm.engine_args import EngineArgs
@@ -26,6 +27,7 @@ __all__ = [
     "AsyncLLMEngine",
     "EngineArgs",
     "KvCacheConfig",
+    "LoRARequest",
     "RequestOutputKind",
     "SamplingParams",
     "SpeculativeParams",
@@ -41,6 +43,7 @@ _HOMES = {
     "AsyncLLM": "quire.llm.async_llm:AsyncLLM",
     "AsyncLLMEngine": "quire.llm.async_llm:AsyncLLM",
     "EngineArgs": "quire.llm.engine_args:EngineArgs",
+    "LoRARequest": "quire.llm.adapter_reader:LoRARequest",
     "KvCacheConfig": "quire.core.engine_keywords:KvCacheConfig",
     "RequestOutputKind": "quire.core.sampling_params:RequestOutputKind",
     "SamplingParams": "quire.core.sampling_params:SamplingParams",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
+from quire.core.adapters import AdapterReference
 from quire.core.client import SHARED, Client
 from quire.core.sampling_params import SamplingParams
 
@@ -40,6 +41,7 @@ class EngineRequest:
             :mod:`quire.engine.fair_queue`.
         speculative_method: By which its tokens are proposed; only where their origins are told.
         arrival_time: On the same clock; None means when the engine gets it.
+        adapter: Added to the model for its tokens; its ``cache_keys`` are among ``extra_keys``.
     """
 
     request_id: str
@@ -54,6 +56,17 @@ class EngineRequest:
     client: Client = SHARED
     speculative_method: str | None = None
     arrival_time: float | None = None
+    adapter: AdapterReference | None = None
+
+    def with_adapter(self, adapter: AdapterReference) -> EngineRequest:
+        """Return the request with an adapter, and cached blocks of that one's requests alone."""
+        keys = (*self.extra_keys, *adapter.cache_keys)
+        return replace(self, adapter=adapter, extra_keys=keys)
+
+    @property
+    def adapter_hash(self) -> str | None:
+        """The content hash of its adapter."""
+        return None if self.adapter is None else self.adapter.content_hash
 
 
 def salt_keys(cache_salt: str | None) -> tuple[str, ...]:

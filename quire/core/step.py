@@ -26,6 +26,7 @@ class NewRequest:
         num_computed_tokens: Leading tokens whose KV is already in those blocks.
         extra_keys: Only requests with the same ones may learn from each other's tokens; as of
             :class:`~quire.core.request.EngineRequest`.
+        adapter_hash: The content hash of its adapter, which is in memory; None without one.
     """
 
     request_id: str
@@ -36,6 +37,7 @@ class NewRequest:
     block_ids: list[int]
     num_computed_tokens: int
     extra_keys: tuple[str, ...] = ()
+    adapter_hash: str | None = None
 
 
 @dataclass(slots=True)

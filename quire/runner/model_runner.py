@@ -16,6 +16,7 @@ from quire.core.metrics import Samples
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.step import (
+    NewRequest,
     PromptLogprobs,
     SchedulerOutput,
     SequenceResult,
@@ -29,6 +30,7 @@ from quire.kernels.token_table import IntArray
 from quire.kernels.tree_batch import num_masked_pairs
 from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder, HiddenStates
+from quire.runner.adapter_store import AdapterStore
 from quire.runner.block_store import BlockStore, move_blocks
 from quire.runner.input_batch import InputBatch
 from quire.runner.kv_canary import KVCanary
@@ -91,12 +93,14 @@ class ModelRunner:
         grammars: GrammarSource | None = None,
         canary: KVCanary | None = None,
         block_store: BlockStore | None = None,
+        adapters: AdapterStore | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
         self._kv_cache = kv_cache
         self.canary = canary
         self.block_store = block_store
+        self.adapters = adapters
         self._input = InputBatch(
             backend,
             num_rows=options.max_num_seqs,
@@ -271,6 +275,8 @@ class ModelRunner:
     def close(self) -> None:
         """End what runs besides; no call follows."""
         self._sampling.close()
+        if self.adapters is not None:
+            self.adapters.close()
 
     def _forget(self, request_id: str) -> None:
         if self._speculation is not None and request_id in self._table.rows:
@@ -288,7 +294,7 @@ class ModelRunner:
         for request in plan.new_requests:
             self._params[request.request_id] = request.params
             try:
-                row = self._input.add(request)
+                row = self._input.add(request, self._adapter_slot(request))
                 self._sampling.set(row, request.params, request.seed)
                 if self._speculation is not None:
                     self._speculation.begin(row, request.params, request.extra_keys)
@@ -304,6 +310,12 @@ class ModelRunner:
                 self._pooling.set(request.request_id, pooling, length)
         self._input.update_blocks(plan)
         return broken
+
+    def _adapter_slot(self, request: NewRequest) -> int:
+        if request.adapter_hash is None:
+            return 0
+        assert self.adapters is not None, "a request with an adapter and no store of them"
+        return self.adapters.slot(request.adapter_hash)
 
     def _draws(self, plan: SchedulerOutput, num_proposed: IntArray | None) -> list[Draw]:
         """List the step's draws, forked children after the requests they come from."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from quire.core.adapters import AdapterReference
 from quire.core.client import SHARED, Client
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.core.request import EngineRequest, salt_keys
@@ -35,6 +36,7 @@ class ApiRequest(Generic[T]):
         api_key: The key that it came with, where keys are asked for.
         cache_keys: Only requests with the same ones share cached blocks.
         deadline: When it ends with ``timeout``, on the monotonic clock.
+        adapter: The one that ``model`` names.
         stream: Whether the answer is a stream.
         stream_interval: Tokens per event of the stream, at least.
     """
@@ -46,6 +48,7 @@ class ApiRequest(Generic[T]):
     api_key: ApiKey | None = None
     cache_keys: tuple[str, ...] = ()
     deadline: float | None = None
+    adapter: AdapterReference | None = None
     stream: bool = False
     stream_interval: int = 1
 
@@ -81,9 +84,11 @@ class ApiRequest(Generic[T]):
                 "stream",
             )
         request_id = body.request_id or streamable.rid or record.request_id
+        model = service.resolve_model(body.model)
         return cls(
             body=body,
-            model=service.resolve_model(body.model),
+            model=model,
+            adapter=service.adapters.get(model),
             response_id=f"{id_prefix}-{request_id}",
             record=record,
             api_key=api_key,
@@ -154,6 +159,9 @@ class Submission:
             )
             for index, (token_ids, params) in enumerate(prompts)
         ]
+        adapter = request.adapter
+        if adapter is not None:
+            engine_requests = [one.with_adapter(adapter) for one in engine_requests]
         return cls(request, engine_requests, param)
 
     def check(self, service: Service) -> None:
