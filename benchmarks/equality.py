@@ -26,7 +26,12 @@ import numpy as np
 
 from benchmarks.scripted_proposer import use_script
 from quire import LLM, AsyncLLM, LoRARequest, SamplingParams, StructuredOutputs
+from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
+from quire.core.request import Picture
+from quire.core.vision_config import VisionConfig
+from quire.llm.engine_client import Prompt
+from quire.llm.pictures.placing import make_room
 from quire.llm.text_engine import TextEngine
 
 NUM_OUTPUT_TOKENS = 20
@@ -104,8 +109,42 @@ def few_conditions() -> list[Condition]:
     return [*single, Condition(batched=True, preempted=True), *both]
 
 
-def requests(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
-    """Make prompts and settings: greedy and seeded, one and several sequences, every logprob."""
+def requests(config: ModelConfig) -> list[tuple[Prompt, SamplingParams]]:
+    """Make prompts and settings: greedy and seeded, one and several sequences, every logprob.
+
+    A model that reads pictures gets some in every prompt.
+    """
+    vision, made = config.vision, _texts(config.vocab_size)
+    if vision is None:
+        return [(prompt, params) for prompt, params in made]
+    return [
+        (_illustrated(prompt, number, vision), params)
+        for number, (prompt, params) in enumerate(made)
+    ]
+
+
+def _illustrated(prompt: list[int], number: int, vision: VisionConfig) -> Prompt:
+    """Return a prompt with two pictures in it, one of them in others, too."""
+    texts = [3 if token_id == vision.token_id else token_id for token_id in prompt]
+    given = [*texts[:1], vision.token_id, *texts[1:], vision.token_id, 3]
+    token_ids, starts = make_room(given, 2, vision)
+    shape, pictures = vision.input, []
+    for start, seed in zip(starts, (number % 2, 10 + number), strict=True):
+        size = 3 * shape.height * shape.width
+        pixels = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8).tobytes()
+        picture = Picture(start, vision.num_tokens, str(seed), pixels, shape.height, shape.width)
+        pictures.append(picture)
+    return {"prompt_token_ids": token_ids, "pictures": pictures}
+
+
+def token_ids_of(prompt: Prompt) -> list[int]:
+    """Return the tokens of one of the prompts."""
+    found = prompt["prompt_token_ids"] if isinstance(prompt, dict) else prompt
+    assert isinstance(found, list)
+    return found
+
+
+def _texts(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
     random = np.random.default_rng(11)
 
     def prompt(length: int) -> list[int]:
@@ -215,11 +254,10 @@ def run(
         return asyncio.run(streamed)
     with LLM(str(folder), **settings) as llm:
         _arrange(llm.engine, condition, baseline)
-        vocab_size = llm.engine.model_config.vocab_size
         for adapter in _loras(adapters):  # reading them would spread the starts
             llm.generate([5], SamplingParams(max_tokens=1), lora_request=adapter)
         for _ in range(passes):
-            work = requests(vocab_size)
+            work = requests(llm.engine.model_config)
             lora = _adapters_of(len(work), adapters)
             before = llm.engine.stats()
             if condition.batched:
@@ -240,9 +278,9 @@ def _arrange(engine: TextEngine, condition: Condition, baseline: Run | None) -> 
     if condition.speculative or condition.trees:
         assert baseline is not None
         answers = [
-            prompt + list(sequence[0])
+            token_ids_of(prompt) + list(sequence[0])
             for (prompt, _), result in zip(
-                requests(engine.model_config.vocab_size), baseline.results, strict=True
+                requests(engine.model_config), baseline.results, strict=True
             )
             for sequence in result[1:]
         ]
@@ -268,7 +306,7 @@ async def _run_streamed(
             await _read_stream(llm, [5], SamplingParams(max_tokens=1), adapter.lora_name, adapter)
         for number in range(passes):
             before = llm.stats()
-            work = requests(llm.model_config.vocab_size)
+            work = requests(llm.model_config)
             lora = _adapters_of(len(work), adapters)
             streams = [
                 _read_stream(llm, prompt, params, f"{number}-{i}", lora[i])
@@ -285,7 +323,7 @@ async def _run_streamed(
 
 async def _read_stream(
     llm: AsyncLLM,
-    prompt: list[int],
+    prompt: Prompt,
     params: SamplingParams,
     request_id: str,
     adapter: LoRARequest | None,

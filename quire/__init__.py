@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from quire.core.beam_search_params import BeamSearchParams
     from quire.core.engine_keywords import KvCacheConfig
     from quire.core.sampling_params import RequestOutputKind, SamplingParams
     from quire.core.speculative_params import SpeculativeParams
@@ -25,6 +26,7 @@ __all__ = [
     "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
+    "BeamSearchParams",
     "EngineArgs",
     "KvCacheConfig",
     "LoRARequest",
@@ -42,6 +44,7 @@ _HOMES = {
     "AsyncEngineArgs": "quire.llm.engine_args:EngineArgs",
     "AsyncLLM": "quire.llm.async_llm:AsyncLLM",
     "AsyncLLMEngine": "quire.llm.async_llm:AsyncLLM",
+    "BeamSearchParams": "quire.core.beam_search_params:BeamSearchParams",
     "EngineArgs": "quire.llm.engine_args:EngineArgs",
     "LoRARequest": "quire.llm.adapter_reader:LoRARequest",
     "KvCacheConfig": "quire.core.engine_keywords:KvCacheConfig",

@@ -2,6 +2,7 @@
 // takes codes as they are packed when rows are few, and as bytes unpacked to L1 when they are many.
 #include "cpu/float_blocks.h"
 #include "cpu/float_code_blocks.h"
+#include "cpu/lattice_tile.h"
 #include "cpu/linear_rows.h"
 #include "cpu/quantized_block.h"
 #include "cpu/quantized_matrix_tile.h"
@@ -48,7 +49,7 @@ struct TileKind {
   ScalePlace scales;
   bool packed;  // codes, as they lie in a panel
   VectorForm vectors;
-  bool has_tables = false;
+  bool has_tables = false, half_bytes = false;
 };
 
 constexpr int32_t wide_book_zero = 128;
@@ -119,6 +120,7 @@ constexpr int64_t max_e4m3_tiles = 1;
 ScalePlace scale_place(const QuantizedWeights& weights, int64_t tiles) {
   const int32_t bits = weights.bits;
   const bool halves = weights.group_size < record_inputs;
+  if (takes_half_bytes(weights)) return ScalePlace::floats;
   if (!has_packed_tiles || weights.in_features % record_inputs != 0) return ScalePlace::unpacked;
   if (weights.zeros != ZeroForm::common || weights.group_size > record_inputs)
     return ScalePlace::unpacked;
@@ -176,12 +178,22 @@ RunQuantizedTile tile_of_vectors(const TileKind& kind, int64_t rows) {
   return run;
 }
 
+RunQuantizedTile tile_of_lattice(const TileKind& kind, int64_t rows) {
+#if defined(__AVX512VBMI__)
+  using Halves = AskingCodes<LatticeHalves>;
+  if (!kind.packed) return tile_of_rows<Halves, Grouping::records, DirectScales<float>>(rows);
+  if (rows <= lattice_tile_rows) return lattice_tile_of(rows);
+#endif
+  return tile_of_vectors(kind, rows);
+}
+
 template <Grouping grouping>
 RunQuantizedTile tile_of_kind(const TileKind& kind, int64_t rows) {
   return kind.packed ? tile_of_packed<grouping>(kind, rows) : tile_of_bytes<grouping>(kind, rows);
 }
 
 RunQuantizedTile quantized_tile_of(Grouping grouping, const TileKind& kind, int64_t rows) {
+  if (kind.half_bytes) return tile_of_lattice(kind, rows);
   if (kind.packed && kind.vectors != VectorForm::none) return tile_of_vectors(kind, rows);
 #if defined(QUIRE_VECTORS)
   if (kind.has_tables && kind.packed) return row_tables_tile_of(kind.bits, rows);
@@ -209,23 +221,28 @@ class IntegerBlocks {
   IntegerBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
       : weights_(weights),
         activations_(activations),
+        unpacked_(weights),
         map_(weights),
         packed_(takes_packed_codes(weights, activations.tiles())),
-        scales_(packed_ ? scale_place(weights, activations.tiles().count) : ScalePlace::unpacked),
+        half_bytes_(takes_half_bytes(weights)),
+        scales_(packed_ || half_bytes_ ? scale_place(weights, activations.tiles().count)
+                                       : ScalePlace::unpacked),
         steps_(steps_of(weights)) {
-    for (int i = 0; i < 16; ++i)
-      book_[i] = static_cast<uint8_t>(weights.book_codes[i] + book_zero(weights));
+    const int32_t zero = book_zero(weights);
+    for (int i = 0; i < 16; ++i) book_[i] = static_cast<uint8_t>(weights.book_codes[i] + zero);
     const Tiles& tiles = activations.tiles();
     least_rows_ = tiles.num_rows / tiles.count;
     for (int more = 0; more < 2; ++more)
-      run_[more] = quantized_tile_of(grouping_of(weights),
-                                     {weights.bits, looks_up(weights), is_small_book(weights),
-                                      scales_, packed_, weights.vectors, weights.has_tables()},
-                                     least_rows_ + more);
+      run_[more] =
+          quantized_tile_of(grouping_of(weights),
+                            {weights.bits, looks_up(weights), is_small_book(weights), scales_,
+                             packed_, weights.vectors, weights.has_tables(), half_bytes_},
+                            least_rows_ + more);
   }
 
   static Format format(const QuantizedWeights& weights) {
-    const int32_t zero = looks_up(weights) ? book_zero(weights) : weights.zero;
+    int32_t zero = looks_up(weights) ? book_zero(weights) : weights.zero;
+    if (takes_half_bytes(weights)) zero = lattice_zero;
     return {weights, zero - (uses_bytes(weights) ? byte_zero : 0)};
   }
 
@@ -257,7 +274,7 @@ class IntegerBlocks {
     RecordSteps steps{};
     steps.unit_records = map_.unit_records;
     const bool in_place = packed_ || weights.holds_bytes();  // bytes are never unpacked
-    steps.codes = in_place ? map_.record_bytes : record_codes;
+    steps.codes = in_place ? map_.record_bytes : half_bytes_ ? record_codes / 2 : record_codes;
     steps.lines = halves * panel_width * static_cast<int64_t>(sizeof(float));
     if (in_place) steps.unit_codes = map_.codes_begin;
     if (scales_ == ScalePlace::unpacked) return steps;
@@ -299,6 +316,10 @@ class IntegerBlocks {
       look_up_rows(weights_, tables_, span, codes);
       return codes;
     }
+    if (half_bytes_) {
+      unpack_half_bytes(weights_, map_, span, codes);
+      return codes;
+    }
     read_codes(weights_, map_, span, codes);
     if (weights_.has_book)
       for (int64_t i = 0; i < span.records; ++i) look_up_codes(book_, codes + i * record_codes);
@@ -307,10 +328,10 @@ class IntegerBlocks {
 
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
-  const UnpackedBlock unpacked_;
+  UnpackedBlock unpacked_;
   RowTables tables_;
   const PanelMap map_;
-  const bool packed_;
+  const bool packed_, half_bytes_;
   const ScalePlace scales_;
   const RecordSteps steps_;
   int64_t least_rows_;

@@ -140,7 +140,8 @@ class MatrixBlocks {
         activations_(activations),
         map_(weights),
         halves_(format(weights).halves),
-        state_(halves_ ? 16 : 32) {}
+        state_(halves_ ? 16 : 32),
+        unpacked_(weights) {}
 
   static Format format(const QuantizedWeights& weights) { return {weights, 0}; }
 
@@ -192,7 +193,7 @@ class MatrixBlocks {
   const PanelMap map_;
   const bool halves_;
   const TileConfiguration state_;
-  const UnpackedBlock unpacked_;
+  UnpackedBlock unpacked_;
   RowTables tables_;
 };
 

@@ -11,8 +11,9 @@ namespace quire::QUIRE_ISA {
 struct UnpackedBlock {
   float *scales, *offsets;
   uint8_t* codes;
+  NestedLines nested;
 
-  UnpackedBlock() {
+  explicit UnpackedBlock(const QuantizedWeights& weights) : nested(weights) {
     constexpr int64_t records = block_groups<QuantizedFormat>;
     constexpr int64_t lines = 2 * records * QuantizedWeights::panel_width;
     scales = static_cast<float*>(
@@ -23,10 +24,13 @@ struct UnpackedBlock {
 
   // Give the tile the span's scales, and its offsets where there are any.
   void read_all_scales(const QuantizedWeights& weights, const PanelMap& map, const RecordSpan& span,
-                       QuantizedTile& tile) const {
+                       QuantizedTile& tile) {
     const float step = weights.has_book ? weights.book_step : 1.0f;
     const LineSpan lines(span, tile.joined);
-    read_scales(weights, map, lines, ScaleKind::scale, step, scales);
+    if (weights.scale_form == ScaleForm::nested)
+      read_nested(weights, map, lines, set1(step), nested, scales);
+    else
+      read_scales(weights, map, lines, ScaleKind::scale, step, scales);
     tile.lines = reinterpret_cast<const char*>(scales);
     if (!weights.has_corrections()) return;
     read_corrections(weights, map, lines, scales, offsets);

@@ -3,7 +3,7 @@
 
 #include "cpu/quantized_codes.h"
 #include "cpu/quantized_vectors.h"
-#include "simd/words.h"
+#include "simd/byte_table.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -72,20 +72,31 @@ inline void read_powers(const uint8_t* line, F32 factor, float* out) {
     store(out + i, load_powers(line + i) * factor);
 }
 
-// Lines of nested scales of a panel, its groups in ascending order: a multiplication and a sum.
+// Scales that are nested, of one panel after the other: a multiplication and a sum.
 class NestedLines {
  public:
-  NestedLines(const QuantizedWeights& weights, const char* header)
-      : nested_(weights.nested), first_(reinterpret_cast<const int32_t*>(header)) {}
+  explicit NestedLines(const QuantizedWeights& weights)
+      : nested_(weights.nested),
+        table_(weights.scale_form == ScaleForm::nested ? nested_.table : nullptr) {}
 
-  // The line of group `group`, times `factor`.
-  void read(const char* line, int32_t group, F32 factor, float* out) {
-    if (group >= end_) find_runs(group);
-    const auto* bytes = reinterpret_cast<const uint8_t*>(line);
-    for (int i = 0; i < panel; i += F32::lanes) {
-      const F32 number = look_up_256(nested_.table, load_words(bytes + i));
-      store(out + i, (number * load(numbers_ + i) + load(offsets_ + i)) * factor);
-    }
+  // Of a panel with this header: what was found for it last time is still known.
+  void begin(const char* header) {
+    const auto* first = reinterpret_cast<const int32_t*>(header);
+    if (first != first_) begin_ = end_ = 0;
+    first_ = first;
+  }
+
+  // Lines of bytes looked up.
+  static constexpr int together = ByteTable::lines;
+  void look_up(const uint8_t* const (&lines)[together], float* out) const {
+    table_.look_up(lines, out);
+  }
+
+  // The scales of group `group` that a line was looked up as, times `factor`.
+  void scale(const float* numbers, int32_t group, F32 factor, float* out) {
+    if (group < begin_ || group >= end_) find_runs(group);
+    for (int i = 0; i < panel; i += F32::lanes)
+      store(out + i, (load(numbers + i) * load(numbers_ + i) + load(offsets_ + i)) * factor);
   }
 
  private:
@@ -107,12 +118,14 @@ class NestedLines {
     }
     uint32_t least = run;
     for (int lane = 0; lane < F32::lanes; ++lane) least = smaller<uint32_t>(least, left[lane]);
+    begin_ = group;
     end_ = group + static_cast<int32_t>(least);
   }
 
   const NestedScales& nested_;
-  const int32_t* first_;
-  int32_t end_ = 0;
+  const ByteTable table_;
+  const int32_t* first_ = nullptr;
+  int32_t begin_ = 0, end_ = 0;
   alignas(64) float numbers_[panel], offsets_[panel];
 };
 
@@ -220,17 +233,35 @@ inline void read_two_levels(const QuantizedWeights& weights, const PanelMap& map
 
 // Nested scales.
 inline void read_nested(const QuantizedWeights& weights, const PanelMap& map, const LineSpan& span,
-                        F32 factor, float* out) {
-  NestedLines nested(weights, span.panel);
+                        F32 factor, NestedLines& nested, float* out) {
+  constexpr int64_t panel = QuantizedWeights::panel_width;
+  constexpr int together = NestedLines::together;
   const bool halves = weights.group_size < QuantizedWeights::record_inputs;
   const int64_t step =
       halves ? QuantizedWeights::record_inputs / 2 : QuantizedWeights::record_inputs * span.joined;
   int64_t input = span.first * QuantizedWeights::record_inputs;
+  int64_t group = input / weights.group_size;
+  int waiting = 0;
+  const uint8_t* lines[together];
+  float* outs[together];
+  alignas(64) float numbers[together * panel];
+  nested.begin(span.panel);
+  const auto scale_waiting = [&] {
+    for (int i = waiting; i < together; ++i) lines[i] = lines[0];
+    nested.look_up(lines, numbers);
+    for (int i = 0; i < waiting; ++i, input += step) {
+      if (input >= (group + 1) * weights.group_size) ++group;
+      nested.scale(numbers + i * panel, static_cast<int32_t>(group), factor, outs[i]);
+    }
+    waiting = 0;
+  };
   read_lines(weights, map, span, 0, weights.group_line_bytes(), out,
              [&](const char* line, const GroupWalk&, float* to) {
-               nested.read(line, static_cast<int32_t>(input / weights.group_size), factor, to);
-               input += step;
+               lines[waiting] = reinterpret_cast<const uint8_t*>(line);
+               outs[waiting++] = to;
+               if (waiting == together) scale_waiting();
              });
+  if (waiting > 0) scale_waiting();
 }
 
 // Scales or offsets of a span times `factor`, [record][half][32 outputs]; one half where groups are
@@ -243,7 +274,10 @@ inline void read_scales(const QuantizedWeights& weights, const PanelMap& map, co
     });
   const F32 factors = set1(factor);
   if (weights.has_two_levels()) return read_two_levels(weights, map, span, kind, factors, out);
-  if (weights.scale_form == ScaleForm::nested) return read_nested(weights, map, span, factors, out);
+  if (weights.scale_form == ScaleForm::nested) {
+    NestedLines nested(weights);
+    return read_nested(weights, map, span, factors, nested, out);
+  }
   const int64_t begin = kind == ScaleKind::scale ? 0 : map.offsets_begin;
   const auto read = [&](const auto& read_one) {
     read_lines(weights, map, span, begin, weights.group_line_bytes(), out,

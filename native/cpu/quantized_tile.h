@@ -196,7 +196,7 @@ using RunQuantizedTile = void (*)(const QuantizedTile&);
 
 // Where a tile finds scales: as floats, unpacked for it, or as they lie in the panel; of two levels
 // half bytes are unpacked to bytes.
-enum class ScalePlace { unpacked, halves, two_levels, e4m3, powers };
+enum class ScalePlace { unpacked, floats, halves, two_levels, e4m3, powers };
 
 // Scales and offsets of a record, of type T.
 template <class T>

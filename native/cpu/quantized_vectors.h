@@ -1,6 +1,7 @@
 // Records of vectors made codes of a byte each, and their scales; include/vectors.h has the layout.
 #pragma once
 
+#include "cpu/lattice_planes.h"
 #include "cpu/vector_copies.h"
 #include "cpu/vector_planes.h"
 
@@ -8,11 +9,21 @@ namespace quire::QUIRE_ISA {
 
 #if defined(__AVX512VBMI__)
 template <VectorForm form>
-using Expander = PlaneExpander<form>;
+struct ExpanderOf {
+  using Type = PlaneExpander<form>;
+};
+template <>
+struct ExpanderOf<VectorForm::e8p> {
+  using Type = LatticeExpander;
+};
 #else
 template <VectorForm form>
-using Expander = VectorExpander<form>;
+struct ExpanderOf {
+  using Type = VectorExpander<form>;
+};
 #endif
+template <VectorForm form>
+using Expander = typename ExpanderOf<form>::Type;
 
 // call(form) with the form as a constant.
 template <VectorForm form_>

@@ -4,7 +4,7 @@
 #include "include/quantized.h"
 #include "runtime/memory.h"
 #include "runtime/thread_pool.h"
-#include "simd/vec.h"
+#include "simd/lane_swap.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -16,61 +16,81 @@ inline float* row_memory(int64_t numbers) {
   return static_cast<float*>(scratch(Slot::rotation, static_cast<size_t>(numbers) * sizeof(float)));
 }
 
-inline void butterfly(float* x, float* y) {
-  const F32 a = load(x), b = load(y);
-  store(x, a + b);
-  store(y, a - b);
-}
+// Signs of a step of butterflies inside a register: of lanes i + half of each 2 * half -1.
+template <int half>
+struct StepSigns {
+  alignas(64) float lanes[F32::lanes];
 
-// Two steps of butterflies, of registers `half` and 2 * half apart: each number is loaded once.
-inline void double_butterfly(float* x, int64_t half) {
-  const F32 a = load(x), b = load(x + half), c = load(x + 2 * half), d = load(x + 3 * half);
-  const F32 sum = a + b, difference = a - b, other_sum = c + d, other_difference = c - d;
-  store(x, sum + other_sum);
-  store(x + half, difference + other_difference);
-  store(x + 2 * half, sum - other_sum);
-  store(x + 3 * half, difference - other_difference);
-}
-
-// Signs of the transform of a register: row j is what number j counts as in each.
-struct RegisterSigns {
-  alignas(64) float rows[F32::lanes][F32::lanes];
-
-  constexpr RegisterSigns() : rows() {
-    for (int j = 0; j < F32::lanes; ++j)
-      for (int i = 0; i < F32::lanes; ++i) {
-        int both = i & j;
-        rows[j][i] = 1.0f;
-        for (; both != 0; both &= both - 1) rows[j][i] = -rows[j][i];
-      }
+  constexpr StepSigns() : lanes() {
+    for (int i = 0; i < F32::lanes; ++i) lanes[i] = i & half ? -1.0f : 1.0f;
   }
 };
 
-// The transform of one register: fewer steps than its butterflies would take with their shuffles.
-inline void transform_register(float* numbers) {
-  static constexpr RegisterSigns signs;
-  F32 sum = set1(numbers[0]);
-  for (int j = 1; j < F32::lanes; ++j) sum = fma(set1(numbers[j]), load(signs.rows[j]), sum);
-  store(numbers, sum);
+// The transform of a register. Products with 1 are exact: the bits are those of sums.
+template <int half = 1>
+[[gnu::always_inline]] inline F32 transform_register(F32 x) {
+  if constexpr (half == F32::lanes) {
+    return x;
+  } else {
+    static constexpr StepSigns<half> signs;
+    return transform_register<2 * half>(fma(x, load(signs.lanes), swap_lanes<half>(x)));
+  }
 }
 
-// The Hadamard transform, not scaled, of each run of `power` numbers, a power of two.
+inline void butterfly(F32& a, F32& b) {
+  const F32 sum = a + b;
+  b = a - b;
+  a = sum;
+}
+
+// Two steps of butterflies, of registers 1 and 2 apart.
+inline void double_butterfly(F32 (&x)[4]) {
+  butterfly(x[0], x[1]);
+  butterfly(x[2], x[3]);
+  butterfly(x[0], x[2]);
+  butterfly(x[1], x[3]);
+}
+
+// change(registers) of `count` registers `half` apart, as they are in memory again afterwards.
+template <int count, class Change>
+[[gnu::always_inline]] inline void change_registers(float* numbers, int64_t half,
+                                                    const Change& change) {
+  F32 x[count];
+#pragma GCC unroll 4
+  for (int i = 0; i < count; ++i) x[i] = load(numbers + i * half);
+  change(x);
+#pragma GCC unroll 4
+  for (int i = 0; i < count; ++i) store(numbers + i * half, x[i]);
+}
+
+// The Hadamard transform, not scaled, of each run of `power` numbers, a power of two: butterflies
+// of numbers 1 apart, then 2, 4, ..., two steps for each time that they are loaded.
 inline void transform_runs(float* numbers, int64_t count, int64_t power) {
   constexpr int64_t lanes = F32::lanes;
   int64_t half = 1;
-  if (power >= lanes) {
-    for (int64_t i = 0; i < count; i += lanes) transform_register(numbers + i);
+  if (power >= 4 * lanes) {
+    half = 4 * lanes;
+    for (int64_t i = 0; i < count; i += half)
+      change_registers<4>(numbers + i, lanes, [](F32(&x)[4]) {
+        for (F32& part : x) part = transform_register(part);
+        double_butterfly(x);
+      });
+  } else if (power >= lanes) {
     half = lanes;
-    for (; 4 * half <= power; half *= 4)
-      for (int64_t run = 0; run < count; run += 4 * half)
-        for (int64_t i = 0; i < half; i += lanes) double_butterfly(numbers + run + i, half);
+    for (int64_t i = 0; i < count; i += half)
+      change_registers<1>(numbers + i, lanes, [](F32(&x)[1]) { x[0] = transform_register(x[0]); });
   }
+  for (; 4 * half <= power && half >= lanes; half *= 4)
+    for (int64_t run = 0; run < count; run += 4 * half)
+      for (int64_t i = 0; i < half; i += lanes)
+        change_registers<4>(numbers + run + i, half, double_butterfly);
   for (; half < power; half *= 2)
     for (int64_t run = 0; run < count; run += 2 * half) {
-      float *x = numbers + run, *y = x + half;
       if (half >= lanes) {
-        for (int64_t i = 0; i < half; i += lanes) butterfly(x + i, y + i);
+        for (int64_t i = 0; i < half; i += lanes)
+          change_registers<2>(numbers + run + i, half, [](F32(&x)[2]) { butterfly(x[0], x[1]); });
       } else {
+        float *x = numbers + run, *y = x + half;
         for (int64_t i = 0; i < half; ++i) {
           const float a = x[i], b = y[i];
           x[i] = a + b;

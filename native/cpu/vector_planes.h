@@ -136,22 +136,11 @@ class PlaneExpander {
   // Two lines of eight signs a vector.
   static __m512i all_signs(const uint8_t* record, int pair) {
     const __m512i stored = read_signs(record, pair);
-    if constexpr (layout.top == TopBit::sign) {
-      return stored;
-    } else if constexpr (layout.odd_from >= layout.indices()) {
-      return with_even_parity(stored);
-    } else {
-      const __m512i signs = with_even_parity(stored);
-      const __m512i numbers = _mm512_loadu_si512(record + 2 * line * pair);
-      const __m512i first = _mm512_set1_epi8(static_cast<char>(layout.odd_from));
-      const __mmask64 odd = _mm512_cmpge_epu8_mask(numbers, first);
-      return _mm512_mask_sub_epi8(signs, odd, signs, _mm512_set1_epi8(-128));
-    }
+    return layout.top == TopBit::sign ? stored : with_even_parity(stored);
   }
 
   // Which vectors of two octets have 1 subtracted; of iq1_s the last vector's bit stands for all.
   __mmask64 lowered(const uint8_t* record, int pair) const {
-    if constexpr (layout.has_signs) return _mm512_movepi8_mask(read_signs(record, pair));
     const __mmask64 stored = high_bits(record, form == VectorForm::iq1_s ? 1 : pair, 3);
     return form == VectorForm::iq1_s ? stored >> 32 | stored >> 32 << 32 : stored;
   }

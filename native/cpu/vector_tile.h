@@ -24,6 +24,18 @@ struct VectorCodes {
   }
 };
 
+#if defined(__AVX512VBMI__)
+// Of E8P they are half bytes.
+template <>
+struct VectorCodes<VectorForm::e8p> {
+  static constexpr Range range = LatticeHalves::range;
+  const uint8_t* unpacked;
+  Bytes load(const uint8_t*, int word, int vector) const {
+    return LatticeHalves{}.load(unpacked, word, vector);
+  }
+};
+#endif
+
 template <VectorForm form>
 class CodeReader<VectorCodes<form>> {
  public:
@@ -35,7 +47,10 @@ class CodeReader<VectorCodes<form>> {
     for (int64_t i = 0; i < tile.ahead_bytes; i += 64)
       __builtin_prefetch(ahead_ + i, 0, asked_cache);
     ahead_ += tile.ahead_bytes;
-    expander_.expand(record, unpacked_);
+    if constexpr (form == VectorForm::e8p)
+      expander_.expand_halves(record, unpacked_);
+    else
+      expander_.expand(record, unpacked_);
   }
   void end_group(const QuantizedTile&) {}
 

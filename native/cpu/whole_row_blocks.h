@@ -142,7 +142,8 @@ class WholeRowMatrixBlocks {
       : zero_(static_cast<uint8_t>(weights.zero)),
         activations_(activations),
         map_(weights),
-        state_(32) {}
+        state_(32),
+        unpacked_(weights) {}
 
   static Format format(const QuantizedWeights& weights) { return {weights, 0}; }
 
@@ -165,7 +166,7 @@ class WholeRowMatrixBlocks {
   const Activations<Format>& activations_;
   const PanelMap map_;
   const TileConfiguration state_;
-  const UnpackedBlock unpacked_;
+  UnpackedBlock unpacked_;
 };
 
 #endif

@@ -52,6 +52,8 @@ struct VectorLayout {
 
   // Whether the table's codes have 1 added, and 2 are subtracted where a vector's bit says so.
   constexpr bool has_shifts() const { return !has_signs || top == TopBit::shift; }
+  // Whether kernels that permute bytes have planes of a bit of each input (VectorTable).
+  constexpr bool has_bit_planes() const { return top == TopBit::shift; }
   // What a code is subtracted from to be that of the opposite: of a code in the table.
   constexpr int32_t twice_zero(int32_t zero) const { return 2 * (zero + has_shifts()); }
   constexpr int64_t vectors() const { return 32 / inputs; }  // of a record and output
@@ -87,7 +89,9 @@ constexpr const VectorLayout& vector_layout(VectorForm form) {
 struct VectorTable {
   const uint8_t* codes;   // [index][inputs]
   const uint8_t* values;  // [64] the codes that fields number, over and over
-  const uint8_t* planes;  // [2][index] fields of half a vector each, the first input's lowest
+  // [2][index] fields of half a vector each, the first input's lowest; or bit planes: of all 8
+  // inputs which have a 0 in the lower bit of their field, then in the higher one.
+  const uint8_t* planes;
   // Of 2048 vectors, whose second plane changes once at most in each 16 bytes: [3][128] the first
   // of 16, the last, and from which of 16 on it is the last.
   const uint8_t* runs;

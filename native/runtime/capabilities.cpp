@@ -57,7 +57,8 @@ Features detect() {
   const uint32_t f_dq_bw_vl = (1u << 16) | (1u << 17) | (1u << 30) | (1u << 31);
   found.avx512 = found.avx2 && zmm && (b & f_dq_bw_vl) == f_dq_bw_vl;
   found.avx512vnni = found.avx512 && (c & (1u << 11));
-  const bool byte_tables = c & (1u << 1);
+  const uint32_t vbmi_gfni = (1u << 1) | (1u << 8);
+  const bool byte_tables = (c & vbmi_gfni) == vbmi_gfni;
   const uint32_t bf16_tile_int8 = (1u << 22) | (1u << 24) | (1u << 25);
   found.amx = found.avx512vnni && byte_tables && (d & bf16_tile_int8) == bf16_tile_int8 &&
               allows_tiles(state);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,13 @@ class HeldTable {
     for (size_t i = 0; i < codes.size(); ++i) {
       const auto at = static_cast<int64_t>(i), input = at % layout.inputs;
       const auto number = std::find(values.begin(), values.end(), codes[i]) - values.begin();
+      if (layout.has_bit_planes()) {
+        for (int bit = 0; bit < 2; ++bit) {
+          uint8_t& byte = planes[bit * layout.indices() + at / layout.inputs];
+          byte = static_cast<uint8_t>(byte | (~number >> bit & 1) << input);
+        }
+        continue;
+      }
       uint8_t& byte = planes[input / fields * layout.indices() + at / layout.inputs];
       byte = static_cast<uint8_t>(byte | number << input % fields * bits);
     }
@@ -72,9 +80,10 @@ class HeldTable {
 }  // namespace
 
 const VectorTable* vector_table_of(const VectorLayout& layout, const uint8_t* codes) {
-  static std::map<std::pair<int, std::vector<uint8_t>>, std::unique_ptr<HeldTable>> tables;
+  using Key = std::tuple<int, bool, std::vector<uint8_t>>;
+  static std::map<Key, std::unique_ptr<HeldTable>> tables;
   const std::vector<uint8_t> copy(codes, codes + layout.indices() * layout.inputs);
-  std::unique_ptr<HeldTable>& held = tables[{layout.inputs, copy}];
+  std::unique_ptr<HeldTable>& held = tables[{layout.inputs, layout.has_bit_planes(), copy}];
   if (held) return held->table();
   std::vector<uint8_t> values = copy;
   std::sort(values.begin(), values.end());

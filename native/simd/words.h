@@ -67,29 +67,6 @@ inline F32 gather(const float* from, Words x) {
   return load(found);
 }
 
-// The same for x below 256, where registers are large by permutations of 32 entries: half the time
-// of a gather on Zen 5.
-inline F32 look_up_256(const float* table, Words x) {
-#if defined(__AVX512F__)
-  const auto at = same_bits<__m512i>(x);
-  __m512 found[8];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i)
-    found[i] = _mm512_permutex2var_ps(_mm512_loadu_ps(table + 32 * i), at,
-                                      _mm512_loadu_ps(table + 32 * i + 16));
-#pragma GCC unroll 3
-  for (int step = 1; step < 8; step *= 2) {
-    const __mmask16 second = _mm512_test_epi32_mask(at, _mm512_set1_epi32(32 * step));
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2 * step)
-      found[i] = _mm512_mask_blend_ps(second, found[i], found[i + step]);
-  }
-  return {found[0]};
-#else
-  return gather(table, x);
-#endif
-}
-
 // to_float: of words below 2^31. to_words: the whole part of 0 <= x < 2^31.
 #if defined(QUIRE_NEON)
 inline F32 to_float(Words x) {

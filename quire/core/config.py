@@ -17,6 +17,7 @@ from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
 from quire.core.option import option as option
+from quire.core.picture_settings import parse_pictures_per_prompt
 from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
 from quire.core.speculative_config import METHODS, MethodName, SpeculativeMethod
 from quire.core.speculative_settings import (
@@ -95,6 +96,20 @@ class ModelOptions:
     )
     max_logprobs: int = option(20, "most alternatives a request may ask for; -1: no limit")
     disable_any_whitespace: bool = option(False, "forced JSON has no white space between its parts")
+
+    limit_mm_per_prompt: str | None = option(
+        None, "most pictures of a prompt: image=4; default: what fits", is_json=True
+    )
+    allowed_media_domains: tuple[str, ...] = option(
+        (), "host that pictures may be fetched from; *: any public one"
+    )
+    allowed_local_media_path: str | None = option(
+        None, "folder that pictures may be read from, by file: URLs"
+    )
+
+    def pictures_per_prompt(self) -> int | None:
+        """Return the most pictures of a prompt; None: what fits."""
+        return parse_pictures_per_prompt(self.limit_mm_per_prompt)
 
     def json_object(self, name: str) -> dict[str, Any]:
         """Return a setting that holds a JSON object; empty when it is not given.
@@ -342,6 +357,7 @@ class EngineConfig:
         self._check_cache()
         self.speculative.parsed()
         self.adapters.check()
+        self.model.pictures_per_prompt()
         for name in ("override_generation_config", "default_chat_template_kwargs"):
             self.model.json_object(name)
         if not self.scheduler.enable_chunked_prefill and self.model.max_model_len is not None:

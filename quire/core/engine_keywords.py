@@ -79,6 +79,9 @@ class EngineKeywords(TypedDict, total=False):
     default_chat_template_kwargs: JsonObject | None
     max_logprobs: int
     disable_any_whitespace: bool
+    limit_mm_per_prompt: JsonObject | None
+    allowed_media_domains: str | list[str] | tuple[str, ...]
+    allowed_local_media_path: str | PathLike[str] | None
     block_size: int
     memory: Count | None
     gpu_memory_utilization: float
@@ -176,10 +179,8 @@ class EngineKeywords(TypedDict, total=False):
     lora_modules: Any
     lora_dtype: Any
     fully_sharded_loras: bool
-    limit_mm_per_prompt: Any
     mm_processor_kwargs: Any
     mm_processor_cache_gb: Any
-    allowed_local_media_path: Any
     structured_outputs_config: Any
     guided_decoding_backend: Any
     enable_sleep_mode: bool

@@ -16,7 +16,6 @@ _ALWAYS = "is how it is always done here"
 _ONE_PROCESS = "is not available: one process computes each model, on all cores it may use"
 _NO_GRAPHS = "changes nothing: there are no graphs to capture and no code to compile"
 _NO_TRANSFER = "is not available: the KV cache stays in the engine's memory"
-_TEXT_ONLY = "is not available: models take text only"
 _FILES = "changes nothing: the files say what they are"
 _NO_TEXTS = "is not available: texts of requests and answers are never logged"
 _NO_CODE = "names code that would run in the engine, which it does not do"
@@ -162,10 +161,8 @@ ENGINE: dict[str, KnownSetting] = {
     ),
     "lora_dtype": _value("changes nothing: adapters keep the type of their files", "auto"),
     "fully_sharded_loras": _switch(_ONE_PROCESS),
-    "limit_mm_per_prompt": _value(_TEXT_ONLY),
-    "mm_processor_kwargs": _value(_TEXT_ONLY),
-    "mm_processor_cache_gb": _value(_TEXT_ONLY, "4", "4.0"),
-    "allowed_local_media_path": _value(_TEXT_ONLY),
+    "mm_processor_kwargs": _refused("would change pictures: edit preprocessor_config.json"),
+    "mm_processor_cache_gb": _value("changes nothing: pictures are decoded anew", "4", "4.0"),
     "structured_outputs_config": _value(
         "changes nothing: grammars are compiled by llguidance (but see --disable-any-whitespace)"
     ),

@@ -159,6 +159,8 @@ METRICS: dict[str, Metric] = {
     "estimated_write_bytes_per_gpu": _counter("Bytes of KV written, estimated, drafters included."),
     "kv_canary_checks": _counter("Reused KV blocks whose checksum was verified (--kv-canary)."),
     "kv_canary_failures": _counter("Of these, found changed."),
+    "mm_cache_queries": _counter("Pictures of prompts that were computed."),
+    "mm_cache_hits": _counter("Of these, rows of pictures known already."),
     "engine_restarts": _counter("Times that the engine's process was started again."),
     "log_lines_dropped": _counter("Lines of the log that nobody read in time, by process."),
     "process_cpu_seconds": _counter("CPU time, by process: engine, server."),

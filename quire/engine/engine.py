@@ -13,7 +13,6 @@ from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
 from quire.core.request import EngineRequest
-from quire.core.sampling_params import SamplingParams
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.engine.adapter_gate import LOADING_SECONDS, AdapterGate
 from quire.engine.block_lifetimes import BlockLifetimes
@@ -132,7 +131,7 @@ class Engine:
         self.check_alive()
         request_id, params = request.request_id, request.params
         prompt = list(request.prompt_token_ids)
-        max_total_tokens = self._check_request(prompt, params)
+        max_total_tokens = self.check_request(request)
         if abs(request.priority) >= 2**31:
             raise RequestError(
                 f"[priority] must be within 32 bits; got {request.priority}.", param="priority"
@@ -166,7 +165,10 @@ class Engine:
             for index in range(params.n)
         ]
         live = self.scheduler.requests
-        if self.scheduler.group(request_id) or any(one.request_id in live for one in group):
+        kept = self.scheduler.kept
+        if self.scheduler.group(request_id) or any(
+            one.request_id in live or one.request_id in kept for one in group
+        ):
             raise RequestError(
                 f"[request_id] must be unique among live requests; got {request_id!r}. "
                 "Choose another.",
@@ -186,9 +188,12 @@ class Engine:
     def abort_request(self, request_id: str) -> list[EngineOutput]:
         """End a request with ``abort`` in whatever state; its blocks are free on return.
 
+        What is kept of one that has ended is freed, too.
+
         Returns:
             The last output of each sequence that was alive; empty for unknown and finished ids.
         """
+        self.scheduler.kept.release(request_id)
         group = self.scheduler.group(request_id)
         return [self.scheduler.end(sequence, "abort") for sequence in group]
 
@@ -348,8 +353,13 @@ class Engine:
                 raise EngineDeadError(self._dead) from error
             raise
 
-    def _check_request(self, prompt: list[int], params: SamplingParams) -> int:
-        """Return the total length at which its sequences end, or refuse the request."""
+    def check_request(self, request: EngineRequest) -> int:
+        """Return the total length at which a request's sequences end; nothing is kept of it.
+
+        Raises:
+            RequestError: It can never run as asked.
+        """
+        prompt, params = request.prompt_token_ids, request.params
         if not prompt:
             raise RequestError("[prompt] must hold at least one token; got none.", param="prompt")
         if min(prompt) < 0 or max(prompt) >= self._vocab_size:

@@ -134,7 +134,7 @@ class AsyncLLM:
 
     async def abort(self, request_id: str) -> None:
         """End a request with ``abort``; its blocks are free on return."""
-        if request_id in self._streams and not self._closed:
+        if not self._closed:
             await self._call(lambda: self._streams.deliver(self._engine.abort_request(request_id)))
 
     def check_health(self) -> None:

@@ -9,14 +9,20 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Unpack
 
+from quire.core.beam_search_params import BeamSearchParams
 from quire.core.engine_keywords import EngineKeywords
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.adapter_reader import LoRARequest
+from quire.llm.beam_search import BeamSearch, BeamSearchOutput
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
+from quire.llm.pictures.placing import make_room
+from quire.llm.pictures.reader import PictureReader
+from quire.llm.pictures.sources import picture_sources
 from quire.llm.pooling_outputs import (
     EmbeddingOutput,
     PooledRequestOutput,
@@ -60,6 +66,7 @@ class LLM:
             self.engine = TextEngine(config, on_progress=on_progress, takes_more=False)
         self._request_ids = map(str, count())
         self._turn = threading.RLock()
+        self._pictures: PictureReader | None = None
 
     def generate(
         self,
@@ -113,11 +120,7 @@ class LLM:
         fit: bool,
     ) -> list[RequestOutput]:
         """Complete prompts in this thread's turn; ``fit`` lowers ``max_tokens`` to what fits."""
-        if self.engine.has_unfinished_requests():
-            raise RequestError(
-                "[generate] the engine must be idle; requests added by add_request are unfinished. "
-                "Step until they are done."
-            )
+        self._check_idle()
         # All are read before any is queued, so that a wrong one costs no computation.
         requests = [
             self.engine.prepare(next(self._request_ids), prompt, own, **its)
@@ -125,6 +128,17 @@ class LLM:
         ]
         if fit:
             requests = [self.engine.fit_output(request) for request in requests]
+        return self._complete(requests, use_tqdm)
+
+    def _check_idle(self) -> None:
+        if self.engine.has_unfinished_requests():
+            raise RequestError(
+                "[generate] the engine must be idle; requests added by add_request are unfinished. "
+                "Step until they are done."
+            )
+
+    def _complete(self, requests: Sequence[EngineRequest], use_tqdm: bool) -> list[RequestOutput]:
+        """Run requests to their ends; return the output of each."""
         ids = [request.request_id for request in requests]
         finished: dict[str, RequestOutput] = {}
         try:
@@ -144,6 +158,49 @@ class LLM:
                 self.engine.abort_request(request_id)
         return [finished[request_id] for request_id in ids]
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        use_tqdm: bool = False,
+    ) -> list[BeamSearchOutput]:
+        """Look for each prompt's most likely continuations; return the best ones, best first.
+
+        Args:
+            prompts: As of :meth:`generate`.
+            params: Width, length and so on, for all prompts.
+            use_tqdm: As of :meth:`generate`, of each step.
+
+        Raises:
+            RequestError: A prompt or setting is wrong, or a step has failed.
+            EngineDeadError: A step failed; the engine cannot be used again.
+            KeyboardInterrupt: As of :meth:`generate`.
+        """
+        engine = self.engine
+        limit = SamplingParams(max_tokens=params.max_tokens, logprobs=2 * params.beam_width)
+        with self._turn:
+            engine.check_alive()
+            self._check_idle()
+            sources = [
+                engine.prepare(next(self._request_ids), prompt, limit)
+                for prompt in _as_list(prompts)
+            ]
+            for source in sources:
+                engine.engine.check_request(source)
+            eos_token_ids = frozenset(engine.model_config.eos_token_ids)
+            searches = [BeamSearch(source, params, eos_token_ids) for source in sources]
+            try:
+                while any(search.requests for search in searches):
+                    asked = [one for search in searches for one in search.requests]
+                    outputs = iter(self._complete(asked, use_tqdm))
+                    for search in searches:
+                        search.advance([next(outputs) for _ in search.requests])
+            finally:
+                for search in searches:
+                    for request_id in search.kept | {one.request_id for one in search.requests}:
+                        engine.abort_request(request_id)
+        return [search.result(self.get_tokenizer()) for search in searches]
+
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
@@ -159,7 +216,8 @@ class LLM:
         """Answer one conversation or several; return one finished output for each.
 
         Args:
-            messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists.
+            messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists; a content
+                may be a list of parts, with ``image_url`` parts where the model reads pictures.
             sampling_params, use_tqdm, lora_request: As of :meth:`generate`.
             add_generation_prompt: Ask for a new message of the assistant.
             continue_final_message: Go on with the last message instead.
@@ -172,13 +230,16 @@ class LLM:
         """
         conversations: Any = [messages] if _is_conversation(messages) else messages
         prompts = [
-            chat_prompt(
+            self._with_pictures(
                 conversation,
-                self.get_tokenizer(),
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tools=tools,
-                **(chat_template_kwargs or {}),
+                chat_prompt(
+                    conversation,
+                    self.get_tokenizer(),
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tools=tools,
+                    **(chat_template_kwargs or {}),
+                ),
             )
             for conversation in conversations
         ]
@@ -258,6 +319,8 @@ class LLM:
         """Release the model, after the call that runs; no call follows but this one."""
         with self._turn:
             self.engine.shutdown()
+        if self._pictures is not None:
+            self._pictures.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -269,6 +332,26 @@ class LLM:
         traceback: TracebackType | None,
     ) -> None:
         self.shutdown()
+
+    def _with_pictures(self, messages: Sequence[Message], prompt: Prompt) -> Prompt:
+        """Return a conversation's prompt with the pictures that are in it."""
+        vision = self.engine.model_config.vision
+        if vision is None:
+            return prompt  # a template of text has refused them
+        sources = picture_sources(
+            (f"messages[{index}].content", message.get("content"))
+            for index, message in enumerate(messages)
+        )
+        if not sources:
+            return prompt
+        assert isinstance(prompt, dict)
+        if self._pictures is None:
+            self._pictures = PictureReader(vision, self.engine.config.model)
+        self._pictures.check_count(sources)
+        token_ids, starts = make_room(prompt["prompt_token_ids"], len(sources), vision)
+        read = self._pictures.read_now
+        pictures = [read(*place) for place in zip(sources, starts, strict=True)]
+        return {**prompt, "prompt_token_ids": token_ids, "pictures": pictures}
 
     def _as_params(self, given: Params, num_prompts: int) -> list[SamplingParams]:
         if given is None:

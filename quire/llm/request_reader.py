@@ -77,6 +77,7 @@ class RequestReader:
         self.eos_token_ids = generation.eos_token_ids
         self.vocab_size = 0
         self.grammars: GrammarCompiler | None = None
+        self._picture_text: str | None = None
         self._max_logprobs = options.max_logprobs
         self._compact_json = options.disable_any_whitespace
         self._speculative_methods = speculative_methods
@@ -112,9 +113,15 @@ class RequestReader:
             )
         elif tokenizer.chat_template is not None:
             tokenizer.chat_template = copy(tokenizer.chat_template)
+        self._show_pictures(tokenizer)
         _set_template_defaults(tokenizer, options, preset)
         made._set_sampling(options, preset)
         return made
+
+    def _show_pictures(self, tokenizer: Tokenizer) -> None:
+        """Have a chat template take pictures, if the model does."""
+        if tokenizer.chat_template is not None:
+            tokenizer.chat_template.picture_text = self._picture_text
 
     def _set_sampling(self, options: ModelOptions, preset: Preset) -> None:
         mode, override = (
@@ -132,6 +139,11 @@ class RequestReader:
 
         forget_gguf()
         self.vocab_size = model_config.vocab_size
+        if model_config.vision is not None:
+            (self._picture_text,) = self.tokenizer.convert_ids_to_tokens(
+                [model_config.vision.token_id]
+            )
+            self._show_pictures(self.tokenizer)
         self.grammars = compiler = GrammarCompiler(
             self.tokenizer, model_config.eos_token_ids, self.vocab_size
         )
@@ -160,13 +172,11 @@ class RequestReader:
             ModelLoadError: The adapter cannot be used.
         """
         text, token_ids = tokenize_prompt(prompt, self.tokenizer)
+        if isinstance(prompt, dict) and "pictures" in prompt:  # of quire.llm.pictures
+            attributes["pictures"] = tuple(prompt["pictures"])
+        keys = salt_keys(cache_salt)
         request = EngineRequest(
-            request_id,
-            token_ids,
-            params,
-            prompt=text,
-            extra_keys=salt_keys(cache_salt),
-            **attributes,
+            request_id, token_ids, params, prompt=text, extra_keys=keys, **attributes
         )
         if lora_request is None:
             return request

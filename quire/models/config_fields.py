@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 HARMLESS = frozenset(
     {
         "_attn_implementation", "_name_or_path", "architectures", "attention_dropout",
-        "attn_implementation", "attn_pdrop", "bos_token_id", "dtype", "embd_pdrop",
+        "attn_implementation", "attn_pdrop", "bos_token_id", "chunk_size_feed_forward", "dtype",
+        "embd_pdrop",
         "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range", "is_decoder",
         "label2id", "max_length", "max_new_tokens", "model_type", "n_ctx",
         "n_special", "num_return_sequences", "output_attentions", "output_hidden_states",

@@ -15,9 +15,11 @@ from quire.models.families.llama import read_architecture
 from quire.models.file_state import FileState, file_states
 from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_file import open_gguf
+from quire.models.nearest_family import refuse_architecture
 from quire.models.quantization_config import KEYS, read_quantization
-from quire.models.registry import get_family
+from quire.models.registry import FAMILIES
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
+from quire.models.vision.config import read_picture_shape
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +39,23 @@ def read_model_config(folder: Path) -> ModelConfig:
         return read_gguf_config(open_gguf(folder))
     path = folder / "config.json"
     fields = ConfigFields(read_json(path), str(path))
-    config = get_family(read_architecture(fields)).read_config(fields)
-    bos = fields.token_ids("bos_token_id")
+    architecture = read_architecture(fields)
+    if architecture not in FAMILIES:
+        raise refuse_architecture(architecture, fields)
+    config = FAMILIES[architecture].read_config(fields)
+    ids = fields
+    if config.vision is not None:
+        ids = fields.object("text_config") or fields
+    bos = ids.token_ids("bos_token_id")
     config = replace(
         config,
         dtype=_read_dtype(fields, folder),
         bos_token_id=bos[0] if bos else None,
-        eos_token_ids=fields.token_ids("eos_token_id"),
+        eos_token_ids=ids.token_ids("eos_token_id"),
     )
+    if config.vision is not None:
+        shape = read_picture_shape(folder, config.vision)
+        config = replace(config, vision=replace(config.vision, input=shape))
     for name in KEYS:
         fields.has(name)
     read_quantization(folder)

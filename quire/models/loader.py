@@ -23,6 +23,7 @@ from quire.models.model_builder import ModelBuilder, Progress
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
 from quire.models.tensor_source import TensorSource, check_tensors, map_weights, open_tensors
+from quire.models.vision.loader import encoder_names
 from quire.models.weight_map import WeightMap
 from quire.quantization.plan import QuantizationPlan
 
@@ -190,7 +191,8 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
     tied = weights.config.tie_word_embeddings
     harmless = (*names.harmless, *((re.escape(head),) if tied else ()))
     modules = module_names(checkpoint.names, weights.config.num_layers)
-    check_tensors(checkpoint, weights.shapes(), harmless, modules)
+    of_pictures = set() if weights.config.vision is None else encoder_names(checkpoint.names)
+    check_tensors(checkpoint, weights.shapes(), harmless, modules | of_pictures)
     if modules:
         log.info(
             "%s: %d tensors are a module that drafts further tokens, which the model itself does "

@@ -222,6 +222,8 @@ class ModelBuilder:
 
     def parameter(self, name: str) -> Array:
         """Copy a small weight to the backend."""
+        if name in self.made.parameters:
+            return self.made.parameters[name]  # a norm that two parts share
         if name in self._shared.parameters:
             self._finish(name)
             return self._shared.parameters[name]

@@ -114,7 +114,7 @@ class InProcessExecutor:
         }
         values |= self._estimate.samples()
         if self.runner is not None:
-            values |= self.runner.speculation_samples()
+            values |= self.runner.speculation_samples() | self.runner.picture_samples()
         if self.adapters is not None:
             values |= self.adapters.samples()
         return values if self._canary is None else values | self._canary.samples()
@@ -199,8 +199,10 @@ def load_executor(
         RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
         create_grammars and create_grammars(model.config),
         None if mode == "off" else KVCanary(kv_cache, mode),
-        adapters=adapters,
+        encoder=model.encoder,
     )
+    if adapters is not None:
+        runner.take_adapters(adapters)
     methods = config.speculative.methods()
     if methods:
         num_blocks = memory.budget.num_blocks

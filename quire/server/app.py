@@ -22,7 +22,7 @@ from quire.server.compat.invocations import Invocations
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import ManagedModels
-from quire.server.openai import adapters, openapi, responses, tokenization
+from quire.server.openai import adapters, openapi, responses, scoring, tokenization
 from quire.server.openai import models as openai_models
 from quire.server.openai.chat_completions import ChatCompletions
 from quire.server.openai.completions import Completions
@@ -53,6 +53,7 @@ def create_app(models: ManagedModels) -> ASGIApp:
             for p, kind in generations.items()
         ),
         Route("/v1/embeddings", ByModel(models, Embeddings), methods=["POST"]),
+        *scoring.routes(models),
         Route("/invocations", Invocations(models, invoked), methods=["POST"]),
         *responses.routes(models, shared.responses),
         *tgi.routes(models),

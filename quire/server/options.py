@@ -69,6 +69,12 @@ class ServerOptions:
         False, "serve /v1/load_lora_adapter and /v1/unload_lora_adapter"
     )
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
+    classifier_from_token: tuple[str, ...] = option(
+        (), "token of a class (no, then yes) by whose probability texts are scored"
+    )
+    score_template: str | None = option(
+        None, "Jinja file that makes a prompt of messages of the roles query and document"
+    )
     load_on_demand: bool = option(False, "load models when a request names them first", common=True)
     preload: tuple[str, ...] = option((), "load this one at once, of those loaded on demand")
     keep_alive: float = option(
@@ -82,10 +88,10 @@ class ServerOptions:
     playground: bool = option(True, "serve a chat page at /", common=True)
     enable_auto_tool_choice: bool = option(True, "the model may choose tools")
     tool_call_parser: str = option(
-        "auto", "format of calls: hermes, llama3_json, mistral, none", common=True
+        "auto", "format of calls, a name of docs/tools.md; none: not looked for", common=True
     )
     reasoning_parser: str = option(
-        "auto", "marks of reasoning: qwen3, deepseek_r1, none", common=True
+        "auto", "marks of reasoning, a name of docs/tools.md; none: not looked for", common=True
     )
     exclude_tools_when_tool_choice_none: bool = option(
         False, "leave tools out of the prompt when they may not be called"

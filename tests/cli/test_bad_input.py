@@ -58,7 +58,7 @@ def damaged(model: Path, tmp_path: Path) -> Callable[[Damage], Path]:
         (cut_weights, "the file is cut off. The file is damaged or incomplete"),
         (garble_weights, "must have a header in JSON"),
         (change_config(intermediate_size=96), "layers.0.mlp.down_proj.weight must have shape"),
-        (change_config(architectures=["FooForCausalLM"]), "must be one of GPT2LMHeadModel, Llama"),
+        (change_config(architectures=["FooForCausalLM"]), "LlamaForCausalLM is nearest"),
         (remove_tokenizer, "got neither tokenizer.json nor tokenizer.model"),
     ],
     ids=["truncated", "corrupt", "shapes", "architecture", "tokenizer"],

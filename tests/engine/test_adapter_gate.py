@@ -106,8 +106,8 @@ def test_the_plan_names_the_adapter(gated):
     run, _ = gated(1)
     add(run, "x", "a"), add(run, "y", None)
     run.finish()
-    named = {new.request_id: new.adapter_hash for plan in run.plans for new in plan.new_requests}
-    assert named == {"x": "a", "y": None}
+    named = {new.request_id: new.source.adapter for plan in run.plans for new in plan.new_requests}
+    assert named == {"x": adapter("a"), "y": None}
 
 
 @pytest.mark.parametrize("max_loras", [1, 2, 3])

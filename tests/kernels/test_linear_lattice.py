@@ -60,6 +60,23 @@ def test_whole_numbers_lose_nothing(isa: str, stages: int) -> None:
     np.testing.assert_array_equal(got, want.astype(np.float32))
 
 
+def test_every_code_is_multiplied_exactly(isa: str) -> None:
+    """Rotated inputs that are whole and at most 127, in each 32 of them: rounding changes none."""
+    codes = np.random.default_rng(6).permutation(np.arange(1 << 17, dtype=np.uint32))
+    matrix = replace(
+        identity(random_lattice(1024, 1024)),
+        codes=codes.astype(np.uint16).reshape(1, 1024, 128),
+        row_scales=np.ones(1024, np.float32),
+    )
+    turned = np.random.default_rng(7).integers(-126, 127, (40, 1024)).astype(np.float32)
+    turned[:, ::32] = 127
+    x = rotate(turned, np.ones((1, 1), np.float32)) * matrix.input_factors
+    want = x.astype(np.float64) @ matrix.float32().astype(np.float64).T
+    layer = CpuLinear([matrix], [], "float32")
+    for count in (1, 2, 4, 40):
+        np.testing.assert_array_equal(layer(x[:count]), want[:count])
+
+
 @pytest.mark.parametrize(("rows", "columns", "stages"), SHAPES)
 def test_rounded_activations_are_those_of_rotated_inputs(
     isa: str, rows: int, columns: int, stages: int

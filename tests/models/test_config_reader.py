@@ -145,9 +145,17 @@ def test_gpt2(read):
     assert (config.intermediate_size, config.rope, config.tie_word_embeddings) == (192, None, True)
 
 
-def test_unknown_architecture_names_the_supported_ones(read):
-    with pytest.raises(UnsupportedArchitectureError, match=r"GPT2LM.*Qwen3ForCausalLM; got Mamba"):
-        read(LLAMA | {"architectures": ["MambaForCausalLM"]})
+def test_unknown_architecture_names_the_nearest_and_what_differs(read):
+    known_but_for = {"architectures": ["OwnForCausalLM"], "residual_multiplier": 0.5, "beam": 3}
+    with pytest.raises(
+        UnsupportedArchitectureError,
+        match=r"got OwnForCausalLM, to which GraniteForCausalLM is nearest: it differs by beam\.",
+    ):
+        read(LLAMA | known_but_for)
+    with pytest.raises(UnsupportedArchitectureError, match="GPT2LMHeadModel is nearest"):
+        read(GPT2 | {"architectures": ["GPT2Model2"]})
+    with pytest.raises(UnsupportedArchitectureError, match="differs by .* is required"):
+        read({"architectures": ["MambaForCausalLM"], "state_size": 16})
 
 
 REFUSED = {
@@ -181,7 +189,7 @@ def test_bad_value_names_its_field(read, name):
 @pytest.mark.parametrize(
     ("scaling", "message"),
     [
-        ({"rope_type": "longrope"}, "rope_type is not supported; got 'longrope'"),
+        ({"rope_type": "spiral"}, "rope_type is not supported; got 'spiral'"),
         ({"type": "mrope", "mrope_section": [1, 2]}, "type is not supported; got 'mrope'"),
         ({"rope_type": "linear"}, "factor is required"),
         ({"rope_type": "linear", "factor": 0.5}, "factor must be >= 1"),

@@ -166,9 +166,8 @@ class EngineProxy:
 
     async def abort(self, request_id: str) -> None:
         """End a request with ``abort``; its blocks are free on return."""
-        if request_id in self._streams:
-            with suppress(EngineDeadError, CapacityError):
-                await self._ask(lambda ticket: Abort(request_id, ticket))
+        with suppress(EngineDeadError, CapacityError):
+            await self._ask(lambda ticket: Abort(request_id, ticket))
 
     def check_health(self) -> None:
         """Return when the engine takes requests.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from quire.core.adapters import AdapterReference
+from quire.core.beam_search_params import BeamSearchParams
 from quire.core.client import SHARED, Client
 from quire.core.errors import PromptTooLongError, RequestError
-from quire.core.request import EngineRequest, salt_keys
+from quire.core.request import EngineRequest, Picture, salt_keys
 from quire.core.sampling_params import SamplingParams
+from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody, StreamableBody
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
@@ -126,11 +128,13 @@ class Submission:
         request: Whose it is.
         engine_requests: One per prompt.
         param: Request field that holds the prompts, for errors.
+        beam_searches: How answers to each are searched; empty where tokens are drawn.
     """
 
     request: ApiRequest[Any]
     engine_requests: list[EngineRequest]
     param: str
+    beam_searches: tuple[BeamSearchParams, ...] = ()
 
     @classmethod
     def create(
@@ -138,6 +142,7 @@ class Submission:
         request: ApiRequest[Any],
         param: str,
         prompts: Iterable[tuple[list[int], SamplingParams]],
+        pictures: Sequence[Picture] = (),
     ) -> Submission:
         """Ask for an answer to each prompt, given as token ids with its sampling settings.
 
@@ -145,6 +150,7 @@ class Submission:
             request: A request whose body has ``priority`` and ``cache_salt``.
             param: Its field that holds the prompts.
             prompts: At least one.
+            pictures: Of each of them.
         """
         body, number = request.body, next(_numbers)
         engine_requests = [
@@ -154,6 +160,7 @@ class Submission:
                 params,
                 priority=body.priority or 0,
                 extra_keys=(*request.cache_keys, *salt_keys(body.cache_salt)),
+                pictures=tuple(pictures),
                 deadline=request.deadline,
                 client=request.client,
             )
@@ -162,7 +169,10 @@ class Submission:
         adapter = request.adapter
         if adapter is not None:
             engine_requests = [one.with_adapter(adapter) for one in engine_requests]
-        return cls(request, engine_requests, param)
+        beam_searches: tuple[BeamSearchParams, ...] = ()
+        if isinstance(body, GenerationRequest) and body.use_beam_search:
+            beam_searches = tuple(body.beam_search(one.params) for one in engine_requests)
+        return cls(request, engine_requests, param, beam_searches)
 
     def check(self, service: Service) -> None:
         """Refuse what would be ignored or only be found once other prompts of the request run.
