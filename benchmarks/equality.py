@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.scripted_proposer import use_script
-from quire import LLM, AsyncLLM, SamplingParams, StructuredOutputs
+from quire import LLM, AsyncLLM, LoRARequest, SamplingParams, StructuredOutputs
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import Picture
@@ -180,8 +180,23 @@ def _texts(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
     ]
 
 
+def _loras(adapters: Sequence[Path]) -> list[LoRARequest]:
+    return [LoRARequest(folder.name, i, str(folder)) for i, folder in enumerate(adapters, 1)]
+
+
+def _adapters_of(num_requests: int, adapters: Sequence[Path]) -> list[LoRARequest | None]:
+    """Return which request has which adapter."""
+    turn: list[LoRARequest | None] = [None, *_loras(adapters)]
+    return [turn[i % len(turn)] for i in range(num_requests)]
+
+
 def check_lattice(
-    folder: Path, conditions: Iterable[Condition], *, device: str = "cpu", **settings: Any
+    folder: Path,
+    conditions: Iterable[Condition],
+    *,
+    device: str = "cpu",
+    adapters: Sequence[Path] = (),
+    **settings: Any,
 ) -> list[Outcome]:
     """Run the requests under each condition and compare with the baseline.
 
@@ -189,13 +204,14 @@ def check_lattice(
         folder: A checkpoint.
         conditions: Which ones.
         device: Backend.
+        adapters: PEFT folders; requests have them in turn, every so often none.
         **settings: Further engine settings of all runs, such as ``dtype``.
     """
-    settings = {"device": device, **settings}
-    baseline = run(folder, Condition(), settings)
+    settings = {"device": device, "enable_lora": bool(adapters), **settings}
+    baseline = run(folder, Condition(), settings, adapters=adapters)
     outcomes = []
     for condition in conditions:
-        found = run(folder, condition, settings, baseline)
+        found = run(folder, condition, settings, baseline, adapters)
         failures = _differences(baseline.results, found.results)
         failures += _did_not_happen(condition, baseline, found)
         outcomes.append(Outcome(condition, tuple(failures)))
@@ -203,7 +219,11 @@ def check_lattice(
 
 
 def run(
-    folder: Path, condition: Condition, settings: dict[str, Any], baseline: Run | None = None
+    folder: Path,
+    condition: Condition,
+    settings: dict[str, Any],
+    baseline: Run | None = None,
+    adapters: Sequence[Path] = (),
 ) -> Run:
     """Run all requests under one condition, on a model loaded for it.
 
@@ -212,6 +232,7 @@ def run(
         condition: Whether tokens are proposed, too.
         settings: Of the engine.
         baseline: Proposals come from its answers, and one in five is wrong.
+        adapters: As of :func:`check_lattice`.
     """
     block_size = settings.get("block_size", BLOCK_SIZE)
     settings = {
@@ -226,16 +247,24 @@ def run(
     }
     passes = 2 if condition.warm else 1
     if condition.streamed:
-        return asyncio.run(_run_streamed(folder, condition, settings, passes, baseline))
+        streamed = _run_streamed(folder, condition, settings, passes, baseline, adapters)
+        return asyncio.run(streamed)
     with LLM(str(folder), **settings) as llm:
         _arrange(llm.engine, condition, baseline)
+        for adapter in _loras(adapters):  # reading them would spread the starts
+            llm.generate([5], SamplingParams(max_tokens=1), lora_request=adapter)
         for _ in range(passes):
             work = requests(llm.engine.model_config)
+            lora = _adapters_of(len(work), adapters)
             before = llm.engine.stats()
             if condition.batched:
-                outputs = llm.generate([p for p, _ in work], [s for _, s in work], use_tqdm=False)
+                prompts, params = zip(*work, strict=True)
+                outputs = llm.generate(list(prompts), params, False, lora)
             else:
-                outputs = [llm.generate(prompt, params)[0] for prompt, params in work]
+                outputs = [
+                    llm.generate(prompt, params, lora_request=adapter)[0]
+                    for (prompt, params), adapter in zip(work, lora, strict=True)
+                ]
         return _collect(outputs, before, llm.engine.stats())
 
 
@@ -265,15 +294,20 @@ async def _run_streamed(
     settings: dict[str, Any],
     passes: int,
     baseline: Run | None,
+    adapters: Sequence[Path],
 ) -> Run:
     llm = AsyncLLM(str(folder), **settings)
     _arrange(llm._engine, condition, baseline)
     try:
+        for adapter in _loras(adapters):
+            await _read_stream(llm, [5], SamplingParams(max_tokens=1), adapter.lora_name, adapter)
         for number in range(passes):
             before = llm.stats()
+            work = requests(llm.model_config)
+            lora = _adapters_of(len(work), adapters)
             streams = [
-                _read_stream(llm, prompt, params, f"{number}-{i}")
-                for i, (prompt, params) in enumerate(requests(llm.model_config))
+                _read_stream(llm, prompt, params, f"{number}-{i}", lora[i])
+                for i, (prompt, params) in enumerate(work)
             ]
             if condition.batched:
                 outputs = list(await asyncio.gather(*streams))
@@ -285,9 +319,14 @@ async def _run_streamed(
 
 
 async def _read_stream(
-    llm: AsyncLLM, prompt: Prompt, params: SamplingParams, request_id: str
+    llm: AsyncLLM,
+    prompt: Prompt,
+    params: SamplingParams,
+    request_id: str,
+    adapter: LoRARequest | None,
 ) -> RequestOutput:
-    states = [state async for state in llm.generate(prompt, params, request_id)]
+    stream = llm.generate(prompt, params, request_id, lora_request=adapter)
+    states = [state async for state in stream]
     final = states[-1]
     for state in states:
         for part, whole in zip(state.outputs, final.outputs, strict=True):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from quire.core.speculative_params import SpeculativeParams
     from quire.core.structured_outputs import StructuredOutputs
     from quire.core.structured_outputs import StructuredOutputs as StructuredOutputsParams
+    from quire.llm.adapter_reader import LoRARequest
     from quire.llm.async_llm import AsyncLLM
     from quire.llm.async_llm import AsyncLLM as AsyncLLMEngine
     from quire.llm.engine_args import EngineArgs
@@ -28,6 +29,7 @@ __all__ = [
     "BeamSearchParams",
     "EngineArgs",
     "KvCacheConfig",
+    "LoRARequest",
     "RequestOutputKind",
     "SamplingParams",
     "SpeculativeParams",
@@ -44,6 +46,7 @@ _HOMES = {
     "AsyncLLMEngine": "quire.llm.async_llm:AsyncLLM",
     "BeamSearchParams": "quire.core.beam_search_params:BeamSearchParams",
     "EngineArgs": "quire.llm.engine_args:EngineArgs",
+    "LoRARequest": "quire.llm.adapter_reader:LoRARequest",
     "KvCacheConfig": "quire.core.engine_keywords:KvCacheConfig",
     "RequestOutputKind": "quire.core.sampling_params:RequestOutputKind",
     "SamplingParams": "quire.core.sampling_params:SamplingParams",

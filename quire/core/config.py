@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, fields, replace
 from os import PathLike, fspath
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from quire.core.adapter_options import AdapterOptions
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
+from quire.core.option import option as option
 from quire.core.picture_settings import parse_pictures_per_prompt
 from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
 from quire.core.speculative_config import METHODS, MethodName, SpeculativeMethod
@@ -29,20 +31,6 @@ KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
 KVCacheDtype: TypeAlias = Literal[
     "auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8", "int4"
 ]
-
-
-def option(default: Any, help: str, **extra: Any) -> Any:
-    """Declare a config field.
-
-    Args:
-        default: Its default.
-        help: Its line in the help.
-        **extra: ``common``: the short help of a command shows it. ``aliases``: further names of its
-            flag. ``spellings``: further values, with what they stand for. ``sized``: text with a
-            unit, such as ``8GiB``, is taken from Python, too. ``is_json``: text of JSON, or what
-            it stands for.
-    """
-    return field(default=default, metadata={"help": help, **extra})
 
 
 #: Tokens that a step may draw in any case: a single sequence may have that many proposed but one.
@@ -309,6 +297,7 @@ class EngineConfig:
     cache: CacheOptions = field(default_factory=CacheOptions)
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
     speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
+    adapters: AdapterOptions = field(default_factory=AdapterOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
     seed: int = option(0, "base seed of requests that bring none")
 
@@ -334,7 +323,7 @@ class EngineConfig:
         return cls(**parts)
 
     def __post_init__(self) -> None:
-        for part in (self.model, self.cache, self.scheduler, self.speculative, self.parallel, self):
+        for part in (*(getattr(self, name) for name in PARTS), self):
             _check_types(part)
         at_least_one = {
             "--block-size": self.cache.block_size,
@@ -367,6 +356,7 @@ class EngineConfig:
         self._check_quantization()
         self._check_cache()
         self.speculative.parsed()
+        self.adapters.check()
         self.model.pictures_per_prompt()
         for name in ("override_generation_config", "default_chat_template_kwargs"):
             self.model.json_object(name)
@@ -483,6 +473,7 @@ PARTS: dict[str, type] = {
     "cache": CacheOptions,
     "scheduler": SchedulerOptions,
     "speculative": SpeculativeOptions,
+    "adapters": AdapterOptions,
     "parallel": ParallelOptions,
 }
 #: Every setting's field, by name.

@@ -114,6 +114,10 @@ class EngineKeywords(TypedDict, total=False):
     ngram_prompt_lookup_min: int | None
     speculative_draft_tensor_parallel_size: int | None
     speculative_disable_by_batch_size: int | None
+    enable_lora: bool
+    max_loras: int
+    max_lora_rank: int
+    max_cpu_loras: int | None
     device: Literal["auto", "cpu", "reference"]
     threads: int | None
     seed: int
@@ -172,11 +176,7 @@ class EngineKeywords(TypedDict, total=False):
     rope_theta: Any
     logprobs_mode: Any
     logits_processors: Any
-    enable_lora: bool
     lora_modules: Any
-    max_loras: int | None
-    max_lora_rank: int | None
-    max_cpu_loras: int | None
     lora_dtype: Any
     fully_sharded_loras: bool
     mm_processor_kwargs: Any

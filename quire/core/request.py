@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
+from quire.core.adapters import AdapterReference
 from quire.core.client import SHARED, Client
 from quire.core.sampling_params import SamplingParams
 
@@ -86,6 +87,7 @@ class EngineRequest:
         speculative_method: By which its tokens are proposed; only where their origins are told.
         continuation: Whether it goes on from the blocks of another one, and others from its own.
         arrival_time: On the same clock; None means when the engine gets it.
+        adapter: Added to the model for its tokens; its ``cache_keys`` are among ``extra_keys``.
     """
 
     request_id: str
@@ -102,6 +104,12 @@ class EngineRequest:
     speculative_method: str | None = None
     continuation: Continuation = NO_CONTINUATION
     arrival_time: float | None = None
+    adapter: AdapterReference | None = None
+
+    def with_adapter(self, adapter: AdapterReference) -> EngineRequest:
+        """Return the request with an adapter, and cached blocks of that one's requests alone."""
+        keys = (*self.extra_keys, *adapter.cache_keys)
+        return replace(self, adapter=adapter, extra_keys=keys)
 
     @property
     def all_keys(self) -> tuple[str, ...]:

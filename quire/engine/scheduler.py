@@ -15,6 +15,7 @@ from quire.core.step import (
     SequenceResult,
     StepOutput,
 )
+from quire.engine.adapter_gate import AdapterGate
 from quire.engine.admission import Admission, Growth, Outlook
 from quire.engine.block_pool import NULL_BLOCK
 from quire.engine.droppable_parts import DroppableParts
@@ -45,8 +46,8 @@ class Scheduler:
     A request with ``n`` > 1 takes ``n`` of ``max_num_seqs`` from its admission on, though its other
     sequences split off only when the prompt is computed; they share its blocks and live on alone.
 
-    :meth:`hold`, :meth:`release`, :meth:`store_blocks` and :meth:`load_blocks` are for KV that
-    comes from elsewhere. No setting leads to them yet, only tests call them.
+    :meth:`store_blocks` and :meth:`load_blocks` are for KV that comes from elsewhere. No setting
+    leads to them yet, only tests call them.
 
     Args:
         options: Limits and policy.
@@ -83,10 +84,11 @@ class Scheduler:
         self._clock = clock
         self._planned_time = 0.0
         self._ended: list[str] = []  # the runner does not know yet
-        self.held: dict[str, RequestStatus] = {}  # who waits for KV, and the status before
+        self.held: dict[str, RequestStatus] = {}  # who is held, and the status before
         self._block_stores: list[tuple[int, bytes]] = []
         self._block_loads: list[tuple[int, bytes]] = []
         self._droppable = DroppableParts()
+        self.gate: AdapterGate | None = None
         self.lookahead = None if lookahead is None else Lookahead(kv, lookahead, options)
 
     def add(self, request: Request) -> None:
@@ -102,13 +104,13 @@ class Scheduler:
         self.waiting.push(request)
 
     def hold(self, request: Request) -> None:
-        """Keep a request in the queue from starting until :meth:`release`: its KV is on the way."""
+        """Keep a queued request from starting until :meth:`release`: something is on the way."""
         self.waiting.remove(request)
         self.held[request.request_id] = request.status
         request.status = RequestStatus.WAITING_FOR_KV
 
     def release(self, request: Request) -> None:
-        """Queue a request that waited for its KV."""
+        """Queue a request that was held."""
         request.status = self.held.pop(request.request_id)
         self.waiting.push(request)
 
@@ -300,7 +302,7 @@ class Scheduler:
         """Return who may start now, its prefix hits and how it would grow; None for nobody."""
         if outlook.num_seqs >= self.options.max_num_seqs:
             return None
-        request = self.waiting.peek()
+        request = self.waiting.peek() if self.gate is None else self.gate.next_request(self)
         if request is None:
             return None
         if outlook.num_seqs + 1 + len(request.pending_children) > self.options.max_num_seqs:

@@ -15,6 +15,7 @@ from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.llm.adapter_reader import LoRARequest
 from quire.llm.beam_search import BeamSearch, BeamSearchOutput, width_errors
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
@@ -72,6 +73,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: Params = None,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         *,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
@@ -82,10 +84,12 @@ class LLM:
             sampling_params: For all or one per prompt; None means the model's own defaults, their
                 ``max_tokens`` lowered to what fits.
             use_tqdm: Show progress when there are several prompts and stderr is a terminal.
+            lora_request: An adapter for all, or one or None per prompt; needs ``enable_lora``.
             priority: One per prompt, lower first, under ``scheduling_policy="priority"``.
 
         Raises:
             RequestError: A prompt or setting is wrong; nothing was generated.
+            ModelLoadError: An adapter cannot be used; nothing was generated.
             EngineDeadError: A step failed; the engine cannot be used again.
             KeyboardInterrupt: Ctrl-C, after the step that was running; the engine can go on.
         """
@@ -97,15 +101,20 @@ class LLM:
                 f"[priority] must be one per prompt ({len(items)}); got {len(priorities)}.",
                 "priority",
             )
+        adapters = _as_adapters(lora_request, len(items))
+        attributes = [
+            {"priority": level, "lora_request": adapter}
+            for level, adapter in zip(priorities, adapters, strict=True)
+        ]
         with self._turn:
             self.engine.check_alive()
-            return self._run(items, params, priorities, use_tqdm, fit=sampling_params is None)
+            return self._run(items, params, attributes, use_tqdm, fit=sampling_params is None)
 
     def _run(
         self,
         items: Sequence[Prompt],
         params: Sequence[SamplingParams],
-        priorities: Sequence[int],
+        attributes: Sequence[dict[str, Any]],
         use_tqdm: bool,
         *,
         fit: bool,
@@ -114,8 +123,8 @@ class LLM:
         self._check_idle()
         # All are read before any is queued, so that a wrong one costs no computation.
         requests = [
-            self.engine.prepare(next(self._request_ids), prompt, own, priority=level)
-            for prompt, own, level in zip(items, params, priorities, strict=True)
+            self.engine.prepare(next(self._request_ids), prompt, own, **its)
+            for prompt, own, its in zip(items, params, attributes, strict=True)
         ]
         if fit:
             requests = [self.engine.fit_output(request) for request in requests]
@@ -198,6 +207,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params = None,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -209,7 +219,7 @@ class LLM:
         Args:
             messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists; a content
                 may be a list of parts, with ``image_url`` parts where the model reads pictures.
-            sampling_params, use_tqdm: As of :meth:`generate`.
+            sampling_params, use_tqdm, lora_request: As of :meth:`generate`.
             add_generation_prompt: Ask for a new message of the assistant.
             continue_final_message: Go on with the last message instead.
             tools: JSON schemas of functions, in OpenAI's form.
@@ -234,7 +244,7 @@ class LLM:
             )
             for conversation in conversations
         ]
-        return self.generate(prompts, sampling_params, use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm, lora_request)
 
     def encode(
         self,
@@ -364,6 +374,19 @@ def _as_list(prompts: Any) -> list[Prompt]:
         return [prompts]
     items = list(prompts)
     return [items] if items and all(isinstance(item, int) for item in items) else items
+
+
+def _as_adapters(
+    given: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int
+) -> list[LoRARequest | None]:
+    if given is None or isinstance(given, LoRARequest):
+        return [given] * num_prompts
+    if len(given) != num_prompts:
+        raise RequestError(
+            f"[lora_request] must be one, or one per prompt ({num_prompts}); got {len(given)}.",
+            "lora_request",
+        )
+    return list(given)
 
 
 def _is_conversation(messages: Sequence[Any]) -> bool:

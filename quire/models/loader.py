@@ -62,11 +62,40 @@ def load_model(
             does not fit in memory.
     """
     opened = open_checkpoint(Path(path), dtype, max_model_len)
+    return _load(opened, backend, plan, packed_weights_cache, on_progress, meanwhile, False)
+
+
+def load_adaptable_model(
+    path: str | Path,
+    backend: Backend,
+    *,
+    dtype: str = "auto",
+    plan: QuantizationPlan | None = None,
+    max_model_len: int | None = None,
+    packed_weights_cache: str | None = None,
+    on_progress: Progress | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Decoder:
+    """Load a checkpoint so that adapters may be added to its linears; else :func:`load_model`."""
+    opened = open_checkpoint(Path(path), dtype, max_model_len)
+    return _load(opened, backend, plan, packed_weights_cache, on_progress, meanwhile, True)
+
+
+def _load(
+    opened: OpenedCheckpoint,
+    backend: Backend,
+    plan: QuantizationPlan | None,
+    packed_weights_cache: str | None,
+    on_progress: Progress | None,
+    meanwhile: Callable[[], object],
+    takes_adapters: bool,
+) -> Decoder:
     plan = plan or QuantizationPlan()
     plan.check_overrides(_modules(opened.weights))
     cache = _open_cache(opened, packed_weights_cache, backend, plan.held)
     meanwhile()
-    return _build(opened, backend, plan, cache, on_progress, HeldWeights())
+    builder = ModelBuilder(backend, opened, plan, cache, on_progress, HeldWeights(), takes_adapters)
+    return _build(opened, builder, cache)
 
 
 def load_rounded(
@@ -98,7 +127,8 @@ def load_rounded(
     # What is shared is not in the file: it is not that of the plan without a target.
     settings = f"{plan.held} next to {sorted(map(str, target.held.linears))}"
     cache = _open_cache(opened, packed_weights_cache, target.backend, settings)
-    return _build(opened, target.backend, plan, cache, on_progress, target.held)
+    builder = ModelBuilder(target.backend, opened, plan, cache, on_progress, target.held)
+    return _build(opened, builder, cache)
 
 
 def _open_cache(
@@ -109,20 +139,14 @@ def _open_cache(
 
 
 def _build(
-    opened: OpenedCheckpoint,
-    backend: Backend,
-    plan: QuantizationPlan,
-    cache: PackedWeightsCache | None,
-    on_progress: Progress | None,
-    shared: HeldWeights,
+    opened: OpenedCheckpoint, builder: ModelBuilder, cache: PackedWeightsCache | None
 ) -> Decoder:
     if cache is not None:
         cache.wait()
-    builder = ModelBuilder(backend, opened, plan, cache, on_progress, shared)
     with cache or nullcontext():
         parts = builder.decoder_parts(opened.max_model_len)
         builder.report()
-    return Decoder(opened.config, backend, opened.max_model_len, parts)
+    return Decoder(opened.config, builder.backend, opened.max_model_len, parts)
 
 
 def open_checkpoint(path: Path, dtype: str, max_model_len: int | None) -> OpenedCheckpoint:

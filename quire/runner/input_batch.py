@@ -51,12 +51,18 @@ class InputBatch:
         self._backend = backend
         self._block_size = block_size
 
-    def add(self, request: NewRequest) -> int:
-        """Add a request that is new, or resumed after preemption; return its row."""
+    def add(self, request: NewRequest, adapter: int = 0) -> int:
+        """Add a request that is new, or resumed after preemption; return its row.
+
+        Args:
+            request: Of a plan.
+            adapter: The slot of its adapter, 0 for none.
+        """
         # A preempted request comes back under its own id, in the plan that forgets it or later.
         self.table.remove(request.request_id)
         row = self.table.add(request.request_id, request.token_ids, request.num_prompt_tokens)
         self.table.append_blocks(row, request.block_ids)
+        self.table.adapters[row] = adapter
         return row
 
     def update_blocks(self, plan: SchedulerOutput) -> None:
@@ -100,6 +106,9 @@ class InputBatch:
         if num_proposed is not None:
             lengths += num_proposed
         step = ragged_batch(table, self._block_size, rows, computed, lengths)
+        adapters = table.adapters[rows]
+        if adapters.any():
+            step.adapters = adapters
         if parents:
             trees = [
                 BatchTree(i, int(table.num_tokens[row]), tree_paths(parents[row]))

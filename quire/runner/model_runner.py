@@ -16,6 +16,7 @@ from quire.core.metrics import Samples
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.step import (
+    NewRequest,
     PromptLogprobs,
     SchedulerOutput,
     SequenceResult,
@@ -30,6 +31,7 @@ from quire.kernels.tree_batch import num_masked_pairs
 from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder, HiddenStates
 from quire.models.vision.encoder import PictureEncoder
+from quire.runner.adapter_store import AdapterStore
 from quire.runner.block_store import BlockStore, move_blocks
 from quire.runner.input_batch import InputBatch
 from quire.runner.kv_canary import KVCanary
@@ -100,6 +102,7 @@ class ModelRunner:
         self._kv_cache = kv_cache
         self.canary = canary
         self.block_store = block_store
+        self.adapters: AdapterStore | None = None
         self._input = InputBatch(
             backend,
             num_rows=options.max_num_seqs,
@@ -117,6 +120,10 @@ class ModelRunner:
         self._pictures = PictureRows(encoder, backend)
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
         self._someone_came: Callable[[], bool] = lambda: False
+
+    def take_adapters(self, adapters: AdapterStore) -> None:
+        """Have requests with adapters from now on, those that are in memory."""
+        self.adapters = adapters
 
     def speculate(
         self, methods: Sequence[SpeculativeMethod], create_proposers: CreateProposers
@@ -280,6 +287,8 @@ class ModelRunner:
     def close(self) -> None:
         """End what runs besides; no call follows."""
         self._sampling.close()
+        if self.adapters is not None:
+            self.adapters.close()
 
     def _forget(self, request_id: str) -> None:
         if self._speculation is not None and request_id in self._table.rows:
@@ -298,7 +307,7 @@ class ModelRunner:
         for request in plan.new_requests:
             self._params[request.request_id] = request.params
             try:
-                row = self._input.add(request)
+                row = self._input.add(request, self._adapter_slot(request))
                 self._pictures.set(request.request_id, request.source.pictures)
                 self._sampling.set(row, request.params, request.seed)
                 if self._speculation is not None:
@@ -315,6 +324,13 @@ class ModelRunner:
                 self._pooling.set(request.request_id, pooling, length)
         self._input.update_blocks(plan)
         return broken
+
+    def _adapter_slot(self, request: NewRequest) -> int:
+        adapter = request.source.adapter
+        if adapter is None:
+            return 0
+        assert self.adapters is not None, "a request with an adapter and no store of them"
+        return self.adapters.slot(adapter.content_hash)
 
     def _draws(self, plan: SchedulerOutput, num_proposed: IntArray | None) -> list[Draw]:
         """List the step's draws, forked children after the requests they come from."""

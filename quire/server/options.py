@@ -62,6 +62,12 @@ class ServerOptions:
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
     stream_interval: int = option(1, "tokens per event of a stream, at least")
     decoupled: bool = option(True, "answers may be streamed")
+    lora_modules: tuple[str, ...] = option(
+        (), "NAME=FOLDER of an adapter that requests may name as model", common=True
+    )
+    allow_runtime_lora_updating: bool = option(
+        False, "serve /v1/load_lora_adapter and /v1/unload_lora_adapter"
+    )
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
     classifier_from_token: tuple[str, ...] = option(
         (), "token of a class (no, then yes) by whose probability texts are scored"
@@ -116,7 +122,8 @@ class ServerOptions:
     otlp_traces_endpoint: str | None = option(None, "send traces there (needs quire[otel])")
 
     def __post_init__(self) -> None:
-        for name in ("api_key", "allowed_origins", "allowed_hosts", "core_weight", "preload"):
+        lists = ("api_key", "allowed_origins", "allowed_hosts", "core_weight", "preload")
+        for name in (*lists, "lora_modules"):
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, (value,))

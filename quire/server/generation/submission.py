@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from quire.core.adapters import AdapterReference
 from quire.core.beam_search_params import BeamSearchParams
 from quire.core.client import SHARED, Client
 from quire.core.errors import PromptTooLongError, RequestError
@@ -37,6 +38,7 @@ class ApiRequest(Generic[T]):
         api_key: The key that it came with, where keys are asked for.
         cache_keys: Only requests with the same ones share cached blocks.
         deadline: When it ends with ``timeout``, on the monotonic clock.
+        adapter: The one that ``model`` names.
         stream: Whether the answer is a stream.
         stream_interval: Tokens per event of the stream, at least.
     """
@@ -48,6 +50,7 @@ class ApiRequest(Generic[T]):
     api_key: ApiKey | None = None
     cache_keys: tuple[str, ...] = ()
     deadline: float | None = None
+    adapter: AdapterReference | None = None
     stream: bool = False
     stream_interval: int = 1
 
@@ -83,9 +86,11 @@ class ApiRequest(Generic[T]):
                 "stream",
             )
         request_id = body.request_id or streamable.rid or record.request_id
+        model = service.resolve_model(body.model)
         return cls(
             body=body,
-            model=service.resolve_model(body.model),
+            model=model,
+            adapter=service.adapters.get(model),
             response_id=f"{id_prefix}-{request_id}",
             record=record,
             api_key=api_key,
@@ -161,6 +166,9 @@ class Submission:
             )
             for index, (token_ids, params) in enumerate(prompts)
         ]
+        adapter = request.adapter
+        if adapter is not None:
+            engine_requests = [one.with_adapter(adapter) for one in engine_requests]
         beam_searches: tuple[BeamSearchParams, ...] = ()
         if isinstance(body, GenerationRequest) and body.use_beam_search:
             beam_searches = tuple(body.beam_search(one.params) for one in engine_requests)
