@@ -22,6 +22,7 @@ from tests.llm.pictures.files import HOSTILE, picture, plain
 from tests.llm.pictures.test_fetch import page, redirect, web
 from tests.server.conftest import Live, run_in_thread
 from tools.random_checkpoint import PICTURE, PRESETS, random_checkpoint
+from tools.serve_process import ServeProcess
 
 NUM_TOKENS = 24
 TEXT = {"type": "text", "text": "Which colour?"}
@@ -203,6 +204,21 @@ def test_real_clients_ask(live):
         max_output_tokens=4, extra_body={"ignore_eos": True},
     )  # fmt: skip
     assert following.usage.input_tokens > response.usage.input_tokens
+
+
+def test_an_engine_in_a_process_of_its_own_gets_pictures(live, llava, device):
+    flags = ["--device", device, "--memory", "128MiB", "--threads", "1"]
+    limit = ["--limit-mm-per-prompt", "image=1"]
+    messages = conversation(part_of(FILES[0]), TEXT)
+    want, _ = ask(live, messages)
+    with (
+        ServeProcess([str(llava), *flags, *limit]) as server,
+        httpx2.Client(base_url=server.wait_ready(), timeout=60) as http,
+    ):
+        served = Live(server.address, http, live.openai, live.service)
+        assert ask(served, messages)[0] == want
+        assert served.metric("quire:mm_cache_queries_total") == 1
+        assert "at most 1 pictures" in refused(served, *[part_of(FILES[0])] * 2)["message"]
 
 
 def test_other_apis_take_pictures(live):
