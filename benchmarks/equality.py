@@ -112,7 +112,7 @@ def few_conditions() -> list[Condition]:
 def requests(config: ModelConfig) -> list[tuple[Prompt, SamplingParams]]:
     """Make prompts and settings: greedy and seeded, one and several sequences, every logprob.
 
-    A model that reads pictures gets some in every prompt.
+    A model that reads pictures gets one in every prompt.
     """
     vision, made = config.vision, _texts(config.vocab_size)
     if vision is None:
@@ -124,17 +124,14 @@ def requests(config: ModelConfig) -> list[tuple[Prompt, SamplingParams]]:
 
 
 def _illustrated(prompt: list[int], number: int, vision: VisionConfig) -> Prompt:
-    """Return a prompt with two pictures in it, one of them in others, too."""
+    """Return a prompt with a picture in it, which two prompts in turn have."""
     texts = [3 if token_id == vision.token_id else token_id for token_id in prompt]
-    given = [*texts[:1], vision.token_id, *texts[1:], vision.token_id, 3]
-    token_ids, starts = make_room(given, 2, vision)
-    shape, pictures = vision.input, []
-    for start, seed in zip(starts, (number % 2, 10 + number), strict=True):
-        size = 3 * shape.height * shape.width
-        pixels = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8).tobytes()
-        picture = Picture(start, vision.num_tokens, str(seed), pixels, shape.height, shape.width)
-        pictures.append(picture)
-    return {"prompt_token_ids": token_ids, "pictures": pictures}
+    token_ids, (start,) = make_room([*texts[:1], vision.token_id, *texts[1:]], 1, vision)
+    shape, key = vision.input, number // 2
+    size = 3 * shape.height * shape.width
+    pixels = np.random.default_rng(key).integers(0, 256, size, dtype=np.uint8).tobytes()
+    picture = Picture(start, vision.num_tokens, str(key), pixels, shape.height, shape.width)
+    return {"prompt_token_ids": token_ids, "pictures": [picture]}
 
 
 def token_ids_of(prompt: Prompt) -> list[int]:

@@ -80,6 +80,6 @@ def _continues(request: Request, parent: Request) -> bool:
     return (
         0 < size < request.num_tokens
         and request.source.extra_keys == parent.source.extra_keys
-        and request.source.range_keys == parent.source.range_keys
+        and request.source.ranges == parent.source.ranges
         and request.token_ids[:size] == parent.token_ids[:size]
     )

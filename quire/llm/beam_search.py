@@ -7,15 +7,37 @@ written into.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from quire.core.beam_search_params import BeamSearchParams
-from quire.core.errors import RequestError
+from quire.core.errors import InvalidSamplingParamsError, RequestError
 from quire.core.outputs import CompletionOutput, Logprob, RequestOutput
 from quire.core.request import Continuation, EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.text.tokenizer import Tokenizer
+
+
+@contextmanager
+def width_errors(width: int, param: str) -> Iterator[None]:
+    """Have an error about ``logprobs``, which nobody asked for, name the width instead.
+
+    Args:
+        width: Of the search.
+        param: What the caller calls it.
+    """
+    try:
+        yield
+    except InvalidSamplingParamsError as error:
+        if error.param != "logprobs":
+            raise
+        raise InvalidSamplingParamsError(
+            f"[{param}] a beam search asks for {2 * width} log-probabilities per token, twice its "
+            f"width, which must be at most --max-logprobs; got a width of {width}. Lower it, or "
+            "start with a larger --max-logprobs.",
+            param,
+        ) from error
 
 
 @dataclass(slots=True)
@@ -217,13 +239,14 @@ class BeamSearch:
         source, outputs = self._source, []
         for index, sequence in enumerate(self.sequences()):
             token_ids = sequence.tokens[len(source.prompt_token_ids) :]
+            shown = token_ids[:-1] if sequence.finish_reason == "stop" else token_ids
             detokenizer = tokenizer.create_detokenizer(
                 skip_special_tokens=source.params.skip_special_tokens, continues=True
             )
             outputs.append(
                 CompletionOutput(
                     index,
-                    detokenizer.add(token_ids) + detokenizer.flush(),
+                    detokenizer.add(shown) + detokenizer.flush(),
                     token_ids,
                     cumulative_logprob=sequence.cum_logprob,
                     finish_reason=sequence.finish_reason,

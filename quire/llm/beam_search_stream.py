@@ -9,7 +9,7 @@ from contextlib import aclosing
 from quire.core.beam_search_params import BeamSearchParams
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
-from quire.llm.beam_search import BeamSearch
+from quire.llm.beam_search import BeamSearch, width_errors
 from quire.llm.engine_client import EngineClient
 
 
@@ -29,7 +29,8 @@ async def search_beams(
     last: RequestOutput | None = None
     try:
         while search.requests:
-            outputs = await _run(engine, search.requests)
+            with width_errors(params.beam_width, "n"):
+                outputs = await _run(engine, search.requests)
             last = outputs[0]
             for output in outputs:
                 if output.outputs[0].finish_reason in ("timeout", "abort", "error"):

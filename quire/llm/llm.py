@@ -16,7 +16,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.adapter_reader import LoRARequest
-from quire.llm.beam_search import BeamSearch, BeamSearchOutput
+from quire.llm.beam_search import BeamSearch, BeamSearchOutput, width_errors
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
@@ -181,10 +181,11 @@ class LLM:
         with self._turn:
             engine.check_alive()
             self._check_idle()
-            sources = [
-                engine.prepare(next(self._request_ids), prompt, limit)
-                for prompt in _as_list(prompts)
-            ]
+            with width_errors(params.beam_width, "beam_width"):
+                sources = [
+                    engine.prepare(next(self._request_ids), prompt, limit)
+                    for prompt in _as_list(prompts)
+                ]
             for source in sources:
                 engine.engine.check_request(source)
             eos_token_ids = frozenset(engine.model_config.eos_token_ids)

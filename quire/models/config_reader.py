@@ -43,15 +43,12 @@ def read_model_config(folder: Path) -> ModelConfig:
     if architecture not in FAMILIES:
         raise refuse_architecture(architecture, fields)
     config = FAMILIES[architecture].read_config(fields)
-    ids = fields
-    if config.vision is not None:
-        ids = fields.object("text_config") or fields
-    bos = ids.token_ids("bos_token_id")
+    bos = _special_ids(fields, "bos_token_id")
     config = replace(
         config,
         dtype=_read_dtype(fields, folder),
         bos_token_id=bos[0] if bos else None,
-        eos_token_ids=ids.token_ids("eos_token_id"),
+        eos_token_ids=_special_ids(fields, "eos_token_id"),
     )
     if config.vision is not None:
         shape = read_picture_shape(folder, config.vision)
@@ -61,6 +58,12 @@ def read_model_config(folder: Path) -> ModelConfig:
     read_quantization(folder)
     fields.refuse_unread()
     return config
+
+
+def _special_ids(fields: ConfigFields, name: str) -> tuple[int, ...]:
+    """Return ids of the model, which one that reads pictures may have with its decoder's fields."""
+    text = fields.object("text_config")
+    return fields.token_ids(name) or (() if text is None else text.token_ids(name))
 
 
 def supported_config(path: Path) -> ModelConfig | None:

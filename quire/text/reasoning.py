@@ -74,7 +74,7 @@ FORMATS: dict[str, ReasoningFormat] = {
     "openai_gptoss": HarmonyReasoning(),
 }
 #: Other names of the same formats.
-ALIASES = {"glm47": "glm45"}
+ALIASES = {"glm47": "glm45", "deepseek_v3": "qwen3"}
 
 
 def detect_reasoning(templates: Iterable[str]) -> str | None:

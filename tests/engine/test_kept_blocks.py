@@ -7,7 +7,7 @@ import random
 import pytest
 
 from quire.core.errors import RequestError
-from quire.core.request import Continuation
+from quire.core.request import Continuation, RangeKey
 
 
 def one(run, request_id, tokens, *, continues=None, keeps_blocks=True, releases=(), **options):
@@ -57,6 +57,7 @@ def test_what_is_no_continuation_shares_nothing(start, unpaged):
         ("other", [1, 2, 9, 4, 5, 6, 7], {}),
         ("short", [1, 2, 3], {}),
         ("salted", [1, 2, 3, 4, 5, 6, 7], {"extra_keys": ("salt:x",)}),
+        ("pictured", [1, 2, 3, 4, 5, 6, 7], {"range_keys": (RangeKey(1, 3, "cat"),)}),
         ("whole", [1, 2, 3, 4, 5, 6, 7], {"prompt_logprobs": 0}),
         ("lost", [1, 2, 3, 4, 5, 6, 7], {"continues": "nobody"}),
     ):

@@ -57,6 +57,24 @@ def test_equals_a_literal_search(plain, create_llm, width, penalty, settings) ->
     assert llm.engine.engine.scheduler.kv.pool.num_used == 0
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kv_layout": "contiguous"},  # shares nothing
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+        {"max_num_seqs": 2},
+        {"max_num_batched_tokens": 8},
+        {"kv_canary": "raise"},
+    ],
+)
+def test_whatever_the_engine_s_settings(plain, create_llm, settings) -> None:
+    llm = create_llm(**settings)
+    outputs = llm.beam_search(PROMPTS, BeamSearchParams(3, 5, ignore_eos=True))
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        assert found(output) == literal(plain, prompt, 3, 5, 1.0, ())
+    assert llm.engine.engine.scheduler.kv.pool.num_used == 0
+
+
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])
 def test_sequences_that_end(plain, create_llm, penalty) -> None:
     llm = create_llm()
@@ -91,7 +109,7 @@ def test_blocks_are_shared_and_nothing_is_computed_twice(create_llm, size) -> No
     schedule = scheduler.schedule
     llm.engine.step = watch
     scheduler.schedule = lambda *a: plans.append(schedule(*a)) or plans[-1]
-    llm.beam_search([list(range(size))], BeamSearchParams(width, length))
+    llm.beam_search([list(range(size))], BeamSearchParams(width, length, True))
     assert sum(plan.num_scheduled_tokens for plan in plans) == size + width * (length - 1)
     # What the prompt fills is held once; each beam has its own after that, and while it is
     # continued a copy of the last block.
@@ -107,7 +125,7 @@ def test_a_pool_that_is_too_small_for_all_beams(plain, create_llm) -> None:
     num_tokens = 6 * probe.engine.engine.scheduler.kv.block_size
     small = create_llm(kv_cache_memory_bytes=7 * block, max_model_len=num_tokens)
     prompt = list(range(20))
-    (output,) = small.beam_search([prompt], BeamSearchParams(5, 30))
+    (output,) = small.beam_search([prompt], BeamSearchParams(5, 30, True))
     assert found(output) == literal(plain, prompt, 5, 30, 1.0, ())
     assert small.engine.engine.scheduler.kv.pool.num_used == 0
 
@@ -134,7 +152,7 @@ def test_settings_out_of_range(arguments, name) -> None:
 def test_what_does_not_fit_is_refused_before_anything_runs(llm: LLM) -> None:
     with pytest.raises(PromptTooLongError, match="max_tokens"):
         llm.beam_search([[1, 2, 3]], BeamSearchParams(2, 10**6))
-    with pytest.raises(InvalidSamplingParamsError, match="--max-logprobs"):
+    with pytest.raises(InvalidSamplingParamsError, match=r"\[beam_width\].*--max-logprobs"):
         llm.beam_search([[1, 2, 3]], BeamSearchParams(100, 2))
     assert not llm.engine.has_unfinished_requests()
     assert llm.engine.engine.scheduler.kv.pool.num_used == 0

@@ -16,10 +16,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_export import GgufExport
 from quire.models.gguf_file import GgufFile
-from quire.models.gguf_writer import write_gguf
+from quire.models.gguf_writer import TensorPlan, write_gguf
+from quire.quantization.gguf_layouts import LAYOUTS
+from quire.quantization.gguf_types import dequantize
+from quire.quantization.plan import QuantizationPlan
 from tests.models.gguf_settings import SETTINGS
 
 #: llama.cpp lets all positions of these architectures see all others, so nothing may be cut off.
@@ -86,6 +90,11 @@ for folder in map(Path, sys.argv[2:]):
     except Exception:
         (folder / "theirs.error").write_text(traceback.format_exc())
 """
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return create_backend("reference", threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +200,24 @@ def test_its_converter_writes_what_ours_does(name, converted, ours):
         own["max_position_embeddings"] = 256
     read = [read_model_config(file.path) for file in (mine, theirs)]
     assert replace(read[1], **own) == replace(read[0], **own)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "phi3", "gpt-neox", "falcon-40b", "glm4", "cohere"])
+def test_quantized_files_hold_the_quantized_values(
+    name, folder, create_driver, reference, backend, tmp_path
+):
+    """Fused matrices and those in another order, too: the same as a file of the floats they are."""
+    exported = GgufExport(folder(name)[1], "Q8_0")
+    path, plain = tmp_path / "model.gguf", tmp_path / "plain.gguf"
+    write_gguf(path, exported.metadata, exported.tensors)
+    file, plans = GgufFile(path), []
+    for tensor, place in file.tensors.items():
+        values = dequantize(place.layout.name, np.frombuffer(file.data(tensor), np.uint8)[None])
+        chunks = [values.tobytes()].__iter__
+        plans.append(TensorPlan(tensor, LAYOUTS["F32"], place.shape, chunks))
+    write_gguf(plain, file.metadata, plans)
+    want = create_driver(path, reference).step([np.array(TOKENS)])
+    assert np.array_equal(create_driver(plain, reference).step([np.array(TOKENS)]), want)
+    plan = QuantizationPlan(exact_activations=True)
+    got = create_driver(path, backend, plan=plan).step([np.array(TOKENS)])
+    assert np.abs(got - want).max() < 2e-3 * np.abs(want).max()

@@ -145,15 +145,21 @@ def cut_patches(pixels: npt.NDArray[np.uint8], shape: PictureShape, patch_size: 
 def attend(qkv: FloatArray, num_heads: int) -> FloatArray:
     """Return attention in which every row sees every row: (S, 3 W) to (S, W)."""
     num_rows, width = qkv.shape[0], qkv.shape[1] // 3
-    heads = qkv.reshape(num_rows, 3, num_heads, -1).transpose(1, 2, 0, 3)
-    query, key, value = heads
-    scores = query @ key.transpose(0, 2, 1) * np.float32((width // num_heads) ** -0.5)
-    scores -= scores.max(-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(-1, keepdims=True)
-    attended = (scores @ value).transpose(1, 0, 2).reshape(num_rows, width)
-    found: FloatArray = np.ascontiguousarray(attended, np.float32)
-    return found
+    size = width // num_heads
+    scale = np.float32(size**-0.5)
+    attended = np.empty((num_rows, width), np.float32)
+    # A head at a time: its scores stay in the caches.
+    for start in range(0, width, size):
+        query, key, value = (
+            np.ascontiguousarray(qkv[:, first : first + size])
+            for first in (start, width + start, 2 * width + start)
+        )
+        scores = (query * scale) @ key.T
+        scores -= scores.max(-1, keepdims=True)
+        np.exp(scores, out=scores)
+        total = scores.sum(-1, keepdims=True)
+        attended[:, start : start + size] = (scores @ value) / total
+    return attended
 
 
 def quick_gelu(x: FloatArray) -> FloatArray:

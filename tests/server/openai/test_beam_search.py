@@ -71,7 +71,7 @@ def test_many_prompts_and_chat(live):
         ({"min_p": 0.1}, "min_p"),
         ({"guided_regex": "a+", "ignore_eos": False}, "guided_regex"),
         ({"length_penalty": 11}, "length_penalty"),
-        ({"n": 64}, "logprobs"),
+        ({"n": 64}, "n"),
         ({"use_beam_search": False, "length_penalty": 2}, "length_penalty"),
     ],
 )
