@@ -84,7 +84,7 @@ def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
     if stored.is_arranged:
         return stored
     config, changes = weights.config, dict[str, Change]()
-    for module, order in row_orders(weights).items():
+    for module, order in row_orders(stored, weights).items():
         changes |= {f"{module}.{part}": _in_order(order) for part in ("weight", "bias")}
     if config.norm_offset:
         norms = [weights.final_norm()]
@@ -95,8 +95,13 @@ def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
     return ArrangedTensors(stored, changes) if changes else stored
 
 
-def row_orders(weights: WeightMap) -> dict[str, np.ndarray]:
-    """Return which stored row each of our rows is, by the module; of those that differ."""
+def row_orders(stored: TensorSource, weights: WeightMap) -> dict[str, np.ndarray]:
+    """Return, by module, which stored row each of its rows is as kernels take them.
+
+    Modules whose rows stay where they are are left out.
+    """
+    if stored.is_arranged:
+        return {}
     orders = _qkv_orders(weights.config, weights.names)
     return {
         module: order

@@ -242,6 +242,8 @@ class _Reader:
         rotary_dim = self._integer("rope.dimension_count", head_dim)
         limit = self._integer("context_length")
         original = self._integer("rope.scaling.original_context_length", limit)
+        if original < 2:
+            raise self._error("rope.scaling.original_context_length", "must be > 1")
         scaling = {
             "rope_type": "longrope",
             "original_max_position_embeddings": original,

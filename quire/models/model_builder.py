@@ -63,7 +63,7 @@ class ModelBuilder:
         self._shared = shared
         self._adapted: list[AdaptedLinear] = []
         self._takes_adapters = takes_adapters
-        self._orders = row_orders(opened.weights) if takes_adapters else {}
+        self._orders = row_orders(opened.tensors, opened.weights) if takes_adapters else {}
         self._dtype = None if opened.keeps_types else opened.config.dtype
         self._plan = plan
         self._exact = plan.exact_activations

@@ -84,8 +84,6 @@ class PictureRows:
 
     def samples(self) -> Samples:
         """Return what was encoded and found, by metric stem."""
-        if self._encoder is None:
-            return {}
         return {
             "mm_cache_queries": self.num_encoded + self.num_found,
             "mm_cache_hits": self.num_found,

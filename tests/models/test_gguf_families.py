@@ -221,3 +221,23 @@ def test_quantized_files_hold_the_quantized_values(
     plan = QuantizationPlan(exact_activations=True)
     got = create_driver(path, backend, plan=plan).step([np.array(TOKENS)])
     assert np.abs(got - want).max() < 2e-3 * np.abs(want).max()
+
+
+def test_fused_matrix_in_three(folder, ours, create_driver, reference, tmp_path):
+    """Older files of Phi-3 have queries, keys and values apart."""
+    file, plans = GgufFile(ours("phi3")), []
+    config = read_model_config(file.path)
+    sizes = [n * config.head_dim for n in (config.num_heads, *[config.num_kv_heads] * 2)]
+    for name, tensor in file.tensors.items():
+        data, parts = bytes(file.data(name)), {name: tensor.shape[0]}
+        if ".attn_qkv." in name:
+            parts = {name.replace("qkv", p): n for p, n in zip("qkv", sizes, strict=True)}
+        row = len(data) // tensor.shape[0]
+        for part, rows in parts.items():
+            chunks, data = [data[: rows * row]], data[rows * row :]
+            shape = (rows, *tensor.shape[1:])
+            plans.append(TensorPlan(part, tensor.layout, shape, chunks.__iter__))
+    path = tmp_path / "three.gguf"
+    write_gguf(path, file.metadata, plans)
+    want = create_driver(file.path, reference).step([np.array(TOKENS)])
+    assert np.array_equal(create_driver(path, reference).step([np.array(TOKENS)]), want)

@@ -40,5 +40,5 @@ def read_places(folder: Path) -> list[AdapterPlace]:
     config = read_model_config(folder)
     tensors = open_tensors(folder, config)
     weights = map_weights(tensors, config)
-    orders = row_orders(weights)
+    orders = row_orders(tensors, weights)
     return [adapter_place(linear, orders) for linear in adaptable_linears(weights)]
