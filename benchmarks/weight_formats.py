@@ -120,7 +120,7 @@ CASES = {
         LAYERS,
         write_layers,
         (
-            "--no-quality", "--rounds", "7", "--seconds", "0.1",
+            "--no-quality", "--rounds", "21", "--seconds", "0.1",
             "--prompt-len", "32", "--output-len", "8",
         ),
     ),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.moe_config import MoEConfig
+from quire.core.vision_config import VisionConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class ModelConfig:
         sliding_window: Tokens a position sees, itself included; None for all.
         layer_windows: Per layer, whether the window applies; empty means to all layers.
         moe: None for a dense MLP in all layers.
+        vision: Of a model that reads pictures; None for text alone.
         bos_token_id, eos_token_ids: As in the checkpoint's configuration.
     """
 
@@ -110,6 +112,7 @@ class ModelConfig:
     sliding_window: int | None = None
     layer_windows: tuple[bool, ...] = ()
     moe: MoEConfig | None = None
+    vision: VisionConfig | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default=())
 

@@ -125,8 +125,8 @@ def test_a_folder_counts_its_own_weights() -> None:
 @pytest.mark.parametrize(
     ("memory", "batch", "choice", "reason"),
     [
-        (20e9, 1, "int4", "(3.83 x) this one loses least, 0.20%"),
-        (20e9, 100, "int8", "(1.67 x) this one loses least, 0.01%"),
+        (20e9, 1, "int4", "(3.58 x) this one loses least, 0.20%"),
+        (20e9, 100, "int8", "(1.59 x) this one loses least, 0.01%"),
         (4.7e9, 1, "int4", "4.5 GB of weights and 0.1 GB of KV fit in 4.7 GB"),
         (4.2e9, 1, "int3", "this one loses least, 1.68%"),
         (3.2e9, 1, "int2", "Memory is tight: of what fits in 3.2 GB it loses least, 43.81%"),
