@@ -4,12 +4,17 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from quire.core.errors import WeightMismatchError
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_model, open_checkpoint
+from quire.quantization.formats.compressed_tensors import pack_halves
+from quire.quantization.plan import QuantizationPlan
+from quire.quantization.producers.float4 import quantize_mxfp4
 
 
 @pytest.mark.parametrize("name", ["qwen2-moe", "qwen3-moe"])
@@ -72,3 +77,36 @@ def test_rows_that_are_not_those_of_the_configuration_are_refused(oracle, tmp_pa
 def names(folder):
     with safe_open(folder / "model.safetensors", "numpy") as file:
         return list(file.keys())
+
+
+def test_experts_in_mxfp4_are_those_that_transformers_reads(oracle, create_driver, tmp_path):
+    """Blocks and scales of all experts, as gpt-oss has them, of another family's matrices."""
+    model, _ = oracle("qwen3-moe")
+    wide = type(model)(type(model.config)(**model.config.to_dict() | {"moe_intermediate_size": 32}))
+    wide.float().eval().save_pretrained(tmp_path, save_original_format=False)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    for part in ("gate_up_proj", "down_proj"):
+        name = f"model.layers.1.mlp.experts.{part}"
+        found = [quantize_mxfp4("w", expert) for expert in tensors.pop(name)]
+        scales = np.stack([each.scales for each in found])
+        blocks = np.stack([pack_halves(each.codes) for each in found]).reshape(*scales.shape, 16)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        given = torch.from_numpy(blocks), torch.from_numpy(scales)
+        values = convert_moe_packed_tensors(*given, dtype=torch.float32).transpose(1, 2)
+        getattr(wide.model.layers[1].mlp.experts, part).data.copy_(values)
+    save_file(tensors, file)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}})
+    )
+    entry = open_checkpoint(tmp_path, "float32", None).tensors.entry(
+        "model.layers.1.mlp.experts.2.up_proj.weight"
+    )
+    assert (entry.form.bits, entry.shape, entry.nbytes) == (4, (32, 64), 32 * 64 * 17 // 32)
+    exact = QuantizationPlan(exact_activations=True)
+    driver = create_driver(tmp_path, create_backend("cpu", threads=1), plan=exact)
+    prompt = np.arange(3, 30)
+    with torch.no_grad():
+        want = wide(torch.from_numpy(prompt)[None]).logits[0].numpy()
+    assert np.abs(driver.step([prompt]) - want).max() / np.abs(want).max() < 1e-4
