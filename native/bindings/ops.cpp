@@ -1,7 +1,10 @@
 // Python: ops on rows that own nothing: norms, activations, row picking, experts.
+#include <nanobind/stl/tuple.h>
+
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 
 #include "bindings/binding.h"
 
@@ -135,14 +138,35 @@ bool spread_columns(nb::handle x, nb::handle columns, int64_t rows, int64_t coun
   });
 }
 
-void route(nb::handle logits, int64_t rows, int64_t num_experts, int64_t top_k, bool renormalize,
-           nb::handle ids, nb::handle weights) {
+// groups: how many there are, how many are kept, how many of its best a group counts as.
+void route(nb::handle logits, int64_t rows, int64_t num_experts, int64_t top_k, int which,
+           nb::handle bias, std::tuple<int64_t, int64_t, int64_t> groups, bool renormalize,
+           float scale, nb::handle ids, nb::handle weights) {
+  const auto [num_groups, top_groups, group_best] = groups;
   const Input<float> input(logits, rows * num_experts);
+  std::optional<Input<float>> added;
+  if (!bias.is_none()) added.emplace(bias, num_experts);
   const Output<int32_t> experts(ids, rows * top_k);
   const Output<float> shares(weights, rows * top_k);
-  if (top_k < 1 || top_k > num_experts)
-    throw std::invalid_argument("[route] top_k must be in 1..num_experts.");
-  kernels().route(input, rows, num_experts, top_k, renormalize, experts, shares);
+  if (num_groups < 1 || num_experts % num_groups || top_groups < 1 || top_groups > num_groups)
+    throw std::invalid_argument(
+        "[route] groups must be as large as each other, some of them kept.");
+  if (top_k < 1 || top_k > num_experts / num_groups * top_groups)
+    throw std::invalid_argument("[route] top_k must be in 1..the experts of the kept groups.");
+  const auto scores = static_cast<RouteScores>(which);
+  kernels().route(input, rows,
+                  {num_experts, top_k, scores, added ? added->get() : nullptr, num_groups,
+                   top_groups, group_best, renormalize, scale},
+                  experts, shares);
+}
+
+void add_gated_rows(nb::handle x, nb::handle gate, int64_t rows, int64_t columns, nb::handle out) {
+  const Input<float> input(x, rows * columns), shares(gate, rows);
+  const Output<float> output(out, rows * columns);
+  make_call(rows * columns * cost, [=, x = input.get(), gate = shares.get(), out = output.get()] {
+    kernels().add_gated_rows(x, gate, rows, columns, out);
+    return true;
+  });
 }
 
 void combine_experts(nb::handle y, nb::handle index, nb::handle weights, int64_t rows,
@@ -171,7 +195,9 @@ void bind_ops(nb::module_& m) {
   m.def("add_rows", add_rows);
   m.def("gather_rows", gather_rows);
   m.def("spread_columns", spread_columns);
-  m.def("route", route);
+  m.def("route", route, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("add_gated_rows", add_gated_rows);
   m.def("combine_experts", combine_experts);
 }
 

@@ -32,7 +32,17 @@ F32 gelu(F32 x) {
   return set1(0.5f) * x * select(less(x, zero()), tail, set1(2.0f) - tail);
 }
 
-// out[i] = f(x[i]), times the right half of x when gated.
+// gate sigmoid(1.702 gate) (factor + 1), both of at most 7, the factor of at least -7.
+F32 clamped_swiglu(F32 gate, F32 factor) {
+  const F32 limit = set1(7.0f);
+  // min and max return the second operand when it is NaN.
+  gate = min(limit, gate);
+  factor = max(zero() - limit, min(limit, factor));
+  const F32 bent = gate / (set1(1.0f) + exp(gate * set1(-1.702f)));
+  return fma(bent, factor, bent);
+}
+
+// out[i] = f(x[i]), or f(x[i], y[i]) with y the right half of x when gated.
 template <bool gated, class Function>
 void each(const float* x, int64_t rows, int64_t columns, float* out, Function f) {
   const int64_t step = larger<int64_t>(1, chunk_elements / larger<int64_t>(columns, 1));
@@ -41,8 +51,12 @@ void each(const float* x, int64_t rows, int64_t columns, float* out, Function f)
     for (int64_t row = chunk * step; row < end; ++row) {
       const float* in = x + row * columns * (gated ? 2 : 1);
       for (int64_t i = 0; i < columns; i += F32::lanes) {
-        F32 y = f(load_tail(in + i, columns - i));
-        if (gated) y = y * load_tail(in + columns + i, columns - i);
+        const F32 left = load_tail(in + i, columns - i);
+        F32 y;
+        if constexpr (gated)
+          y = f(left, load_tail(in + columns + i, columns - i));
+        else
+          y = f(left);
         store_tail(out + row * columns + i, y, columns - i);
       }
     }
@@ -51,13 +65,24 @@ void each(const float* x, int64_t rows, int64_t columns, float* out, Function f)
 
 template <bool gated>
 void apply(const float* x, Activation which, int64_t rows, int64_t columns, float* out) {
+  const auto run = [=](auto act) {
+    if constexpr (gated)
+      each<true>(x, rows, columns, out, [=](F32 gate, F32 up) { return act(gate) * up; });
+    else
+      each<false>(x, rows, columns, out, act);
+  };
   switch (which) {
     case Activation::silu:
-      return each<gated>(x, rows, columns, out, [](F32 v) { return silu(v); });
+      return run([](F32 v) { return silu(v); });
     case Activation::gelu:
-      return each<gated>(x, rows, columns, out, [](F32 v) { return gelu(v); });
+      return run([](F32 v) { return gelu(v); });
     case Activation::gelu_tanh:
-      return each<gated>(x, rows, columns, out, [](F32 v) { return gelu_tanh(v); });
+      return run([](F32 v) { return gelu_tanh(v); });
+    case Activation::clamped_swiglu:
+      if constexpr (gated)
+        each<true>(x, rows, columns, out,
+                   [](F32 gate, F32 up) { return clamped_swiglu(gate, up); });
+      return;
   }
 }
 

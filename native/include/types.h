@@ -42,6 +42,21 @@ enum class KVType : int32_t {
 };
 
 // The order of quire/kernels/activation.py.
-enum class Activation : int32_t { silu = 0, gelu = 1, gelu_tanh = 2 };
+// The last one takes pairs alone: it bounds and shifts the factor, too.
+enum class Activation : int32_t { silu = 0, gelu = 1, gelu_tanh = 2, clamped_swiglu = 3 };
+
+enum class RouteScores : int32_t { softmax = 0, sigmoid = 1 };
+
+// How a router's logits choose experts: see quire/kernels/moe.py.
+struct ExpertRouting {
+  int64_t num_experts, top_k;
+  RouteScores scores;
+  const float* bias;  // (num_experts,), added where experts are chosen; null without
+  int64_t num_groups,
+      top_groups;      // as many groups of as many experts; those of which some are kept
+  int64_t group_best;  // a group counts as the sum of this many of its best
+  bool renormalize;
+  float scale;
+};
 
 }  // namespace quire

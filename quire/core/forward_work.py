@@ -76,12 +76,14 @@ def decoder_shape(config: ModelConfig, weight_bytes: int, kv_token_bytes: int) -
     width, heads = config.hidden_size, config.num_heads * config.head_dim
     attention = width * (2 * heads + 2 * config.num_kv_heads * config.head_dim)
     factor = 3 if config.gated_mlp else 2
-    mlp = factor * width * config.intermediate_size
-    if config.moe is not None:
-        experts = config.moe.top_k * factor * config.moe.intermediate_size
-        mlp = width * (experts + config.moe.num_experts)
+    mlps = config.num_dense_layers * factor * width * config.intermediate_size
+    moe = config.moe
+    if moe is not None:
+        inner = moe.top_k * moe.intermediate_size + moe.shared_size
+        router = moe.num_experts + moe.shared_gate
+        mlps += config.num_moe_layers * width * (factor * inner + router)
     return PassShape(
-        token_flops=2 * config.num_layers * (attention + mlp),
+        token_flops=2 * (config.num_layers * attention + mlps),
         pair_flops=4 * config.num_layers * heads,
         logits_flops=2 * width * config.vocab_size,
         weight_bytes=weight_bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.core.moe_config import MoEConfig
 from quire.core.vision_config import VisionConfig
 
 
@@ -32,23 +33,6 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoEConfig:
-    """Mixture of experts in place of the MLP.
-
-    Attributes:
-        num_experts: Experts per layer.
-        top_k: Experts used per token.
-        intermediate_size: Width of one expert.
-        renormalize: Whether the chosen experts' weights are scaled to sum to 1.
-    """
-
-    num_experts: int
-    top_k: int
-    intermediate_size: int
-    renormalize: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A decoder-only transformer as one set of choices; families are values, not classes.
 
@@ -63,7 +47,7 @@ class ModelConfig:
         intermediate_size: Width of the MLP.
         max_position_embeddings: Longest context the checkpoint was made for, in tokens.
         dtype: Element type the checkpoint was saved in; ``auto`` when nothing tells.
-        activation: ``silu``, ``gelu`` or ``gelu_tanh``.
+        activation: ``silu``, ``gelu``, ``gelu_tanh`` or, gated, ``clamped_swiglu``.
         gated_mlp: Gate and up projections (Llama) or one projection (GPT-2).
         norm: ``rms_norm`` or ``layer_norm``.
         norm_eps: Added inside the norm's root.
@@ -86,7 +70,7 @@ class ModelConfig:
         tie_word_embeddings: Output head shares the embedding's weights.
         sliding_window: Tokens a position sees, itself included; None for all.
         layer_windows: Per layer, whether the window applies; empty means to all layers.
-        moe: None for a dense MLP.
+        moe: None for a dense MLP in all layers.
         vision: Of a model that reads pictures; None for text alone.
         bos_token_id, eos_token_ids: As in the checkpoint's configuration.
     """
@@ -137,6 +121,20 @@ class ModelConfig:
         windowed = not self.layer_windows or self.layer_windows[layer]
         return windowed and self.sliding_window is not None
 
+    def layer_moe(self, layer: int) -> MoEConfig | None:
+        """Return a layer's mixture of experts; None where it has a dense MLP."""
+        return None if self.moe is None or layer in self.moe.dense_layers else self.moe
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers with a mixture of experts."""
+        return 0 if self.moe is None else self.num_layers - len(self.moe.dense_layers)
+
+    @property
+    def num_dense_layers(self) -> int:
+        """Layers with a dense MLP."""
+        return self.num_layers - self.num_moe_layers
+
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:
         """What queries and keys of some layer turn by."""
@@ -157,11 +155,21 @@ class ModelConfig:
         query, pair = self.num_heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
         layer = (query + pair) * (width + self.qkv_bias) + width * (query + self.output_bias)
         layer += num_norms * norm + (2 * self.head_dim if self.qk_norm else 0)
-        inner = self.moe.intermediate_size if self.moe else self.intermediate_size
-        mlp = (2 if self.gated_mlp else 1) * inner * (width + self.mlp_bias)
-        mlp += width * (inner + self.mlp_bias)
-        layer += self.moe.num_experts * (mlp + width) if self.moe else mlp
+        mlps = self.num_dense_layers * self._mlp_parameters(self.intermediate_size, self.mlp_bias)
+        if self.moe is not None:
+            mlps += self.num_moe_layers * self._moe_parameters(self.moe)
         matrices = 1 if self.tie_word_embeddings else 2
         rows = matrices * self.vocab_size + self.learned_positions
         bias = self.vocab_size if self.head_bias else 0
-        return self.num_layers * layer + rows * width + norm + bias
+        return self.num_layers * layer + mlps + rows * width + norm + bias
+
+    def _mlp_parameters(self, inner: int, bias: bool) -> int:
+        width = self.hidden_size
+        return (2 if self.gated_mlp else 1) * inner * (width + bias) + width * (inner + bias)
+
+    def _moe_parameters(self, moe: MoEConfig) -> int:
+        expert = self._mlp_parameters(moe.intermediate_size, moe.expert_bias)
+        router = self.hidden_size + moe.router_bias + moe.choice_bias
+        shared = self._mlp_parameters(moe.shared_size, False) if moe.shared_size else 0
+        gate = self.hidden_size if moe.shared_gate else 0
+        return moe.num_experts * (expert + router) + shared + gate

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.moe_config import ExpertRouting
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.forward_batch import Array as Array
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
@@ -391,7 +392,7 @@ class Backend(Protocol):
         ...
 
     def gated_activation(self, x: Array, activation: str, out: Array) -> Array:
-        """``out = act(x[:, :M]) * x[:, M:]`` for x (T, 2 M); ``silu``, ``gelu``, ``gelu_tanh``."""
+        """``out = act(x[:, :M]) * x[:, M:]`` for x (T, 2 M); see ``kernels/activation.py``."""
         ...
 
     def activation(self, x: Array, activation: str, out: Array) -> Array:
@@ -418,11 +419,17 @@ class Backend(Protocol):
         """Prepare several steps of a head as one call; None where this backend cannot."""
         ...
 
-    def route(self, logits: Array, top_k: int, renormalize: bool) -> tuple[Array, Array]:
-        """Softmax over (T, E), keep ``top_k``: ids (T, k) int32 and weights (T, k) float32.
+    def route(
+        self, logits: Array, routing: ExpertRouting, bias: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Choose experts by logits (T, E): ids (T, k) int32 and weights (T, k) float32.
 
-        Equal probabilities go to the lower expert. Best first.
+        Equal scores go to the lower expert. Best first. ``bias`` (E,) only chooses.
         """
+        ...
+
+    def add_gated_rows(self, x: Array, gate: Array, out: Array) -> Array:
+        """``out[t] += x[t] * sigmoid(gate[t])`` for x and out (T, D), gate (T, 1)."""
         ...
 
     def experts(
@@ -433,6 +440,7 @@ class Backend(Protocol):
         *,
         dtype: str | None,
         exact_activations: bool = False,
+        biases: Iterable[Sequence[HostTensor]] = (),
     ) -> Experts:
         """Pack one layer's mixture of experts.
 
@@ -440,8 +448,9 @@ class Backend(Protocol):
             gate_up: For each expert, matrices that stack to (2 M, D); each expert's are packed
                 before the next one's are asked for.
             down: The same, (D, M).
-            activation: ``silu``, ``gelu`` or ``gelu_tanh``.
+            activation: ``silu``, ``gelu``, ``gelu_tanh`` or ``clamped_swiglu``.
             dtype, exact_activations: As for :meth:`linear`.
+            biases: Of each expert's gate and up, then of each one's down; empty for none.
         """
         ...
 

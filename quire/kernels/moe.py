@@ -1,11 +1,20 @@
 """Mixture of experts: routing and the experts' MLPs, their definition and the checks.
 
-``route``: ``p = softmax(logits[t, :])``; the ``top_k`` largest, equal ones to the lower expert,
-best first; with ``renormalize`` their weights are divided by their sum.
+``route``: ``p = softmax(logits[t, :])`` or ``sigmoid(logits[t, :])``, and ``c = p + bias`` where
+there is a bias, else ``p``. Of ``num_groups`` groups of E / num_groups neighbours those
+``top_groups`` stay whose ``group_best`` largest ``c`` have the largest sum. Of their experts the
+``top_k`` of the largest ``c`` are chosen, equal ones from the lower expert (or group), best first.
+Their weights are their ``p``; with ``renormalize`` divided by their sum, or by 1e-20 if that is
+larger; times ``scale``. A softmax that is renormalized is the softmax over the chosen alone, as
+Mixtral and gpt-oss have it.
+
 ``experts``: ``out[t] = sum_j weights[t, j] * down[e](act(gate_up[e](x[t])))``, ``e = ids[t, j]``,
 summed in the order of ``j``, so a row's result does not depend on the other rows.
 
-Source: Shazeer et al. 2017; Jiang et al. 2024 (Mixtral).
+``add_gated_rows``: ``out[t] += x[t] * sigmoid(gate[t])``, of experts that are always on.
+
+Source: Shazeer et al. 2017; Jiang et al. 2024 (Mixtral); DeepSeek-AI 2024 (DeepSeek-V2, groups;
+DeepSeek-V3, sigmoid and bias); Qwen2-MoE's gate.
 """
 
 from __future__ import annotations
@@ -13,21 +22,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.core.errors import UnsupportedInputError
+from quire.core.moe_config import ExpertRouting
 from quire.kernels import activation
 from quire.kernels.backend import Array, Linear
 
+#: The order of RouteScores in native/include/types.h.
+SCORES = ("softmax", "sigmoid")
 
-def check_route(logits: Array, top_k: int) -> None:
-    """Refuse ``top_k`` outside 1..E.
+
+def check_route(logits: Array, routing: ExpertRouting, bias: Array | None) -> None:
+    """Refuse a routing that logits (T, E) cannot have.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: ``top_k`` is outside 1..E, or 1..the experts of the groups that stay;
+            groups are not of one size or too small; the bias is not (E,).
     """
-    if len(logits.shape) != 2 or not 1 <= top_k <= logits.shape[1]:
+    num_experts = logits.shape[-1]
+    if len(logits.shape) != 2 or not 1 <= routing.top_k <= num_experts:
         raise UnsupportedInputError(
-            f"[route] top_k must be in 1..E for logits (T, E); got {top_k} for "
+            f"[route] top_k must be in 1..E for logits (T, E); got {routing.top_k} for "
             f"{tuple(logits.shape)}."
         )
+    if routing.scores not in SCORES or (bias is not None and tuple(bias.shape) != (num_experts,)):
+        raise UnsupportedInputError(
+            f"[route] scores must be {' or '.join(SCORES)}, a bias ({num_experts},); got "
+            f"{routing.scores} and {None if bias is None else tuple(bias.shape)}."
+        )
+    if problem := groups_problem(routing, num_experts):
+        raise UnsupportedInputError(f"[route] {problem}")
+
+
+def groups_problem(routing: ExpertRouting, num_experts: int) -> str | None:
+    """Say which rule the groups of a routing break, and what they are; None where none."""
+    groups, kept = routing.num_groups, routing.top_groups
+    if groups < 1 or num_experts % groups or not 1 <= kept <= groups:
+        return f"groups must divide {num_experts} experts, 1..all be kept; got {groups}, {kept}."
+    size = num_experts // groups
+    if not 1 <= routing.group_best <= min(2, size) or routing.top_k > kept * size:
+        return (
+            f"{kept} groups of {size} experts must hold top_k, and each 1..2 that count; got "
+            f"top_k {routing.top_k}, {routing.group_best} that count."
+        )
+    return None
 
 
 def check_experts(gate_up: Sequence[Linear], down: Sequence[Linear], activation_name: str) -> None:
@@ -36,7 +72,7 @@ def check_experts(gate_up: Sequence[Linear], down: Sequence[Linear], activation_
     Raises:
         UnsupportedInputError: As said.
     """
-    activation.check_name(activation_name)
+    activation.check_name(activation_name, gated=True)
     shapes = {
         (g.in_features, g.out_features, d.in_features, d.out_features)
         for g, d in zip(gate_up, down, strict=True)
@@ -67,3 +103,16 @@ def refuse_expert(num_experts: int) -> UnsupportedInputError:
     return UnsupportedInputError(
         f"[experts] ids must be in [0, {num_experts}); got at least one outside."
     )
+
+
+def check_gated_rows(x: Array, gate: Array, out: Array) -> None:
+    """Refuse x and out that are not (T, D), or a gate that is not (T, 1).
+
+    Raises:
+        UnsupportedInputError: As said.
+    """
+    if len(x.shape) != 2 or x.shape != out.shape or tuple(gate.shape) != (x.shape[0], 1):
+        raise UnsupportedInputError(
+            "[add_gated_rows] x and out must be (T, D), gate (T, 1); got "
+            f"{[tuple(a.shape) for a in (x, out, gate)]}."
+        )

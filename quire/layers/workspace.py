@@ -29,6 +29,9 @@ class Activations:
         activated: (T, M); shares memory with ``attended``.
         routed: (T, experts) of a mixture of experts; shares memory with ``qkv``.
         mixed: (T, D), its output; shares memory with ``attended``.
+        shared_up, shared_activated: (T, 2 S) and (T, S) of experts that are always on, of width S;
+            share memory with ``up`` and ``activated``.
+        shared: (T, D), their output; shares memory with ``qkv``.
         apart: (T, D) of a parallel layer: attention's output while the MLP computes.
     """
 
@@ -42,6 +45,9 @@ class Activations:
     activated: Array
     routed: Array
     mixed: Array
+    shared_up: Array
+    shared_activated: Array
+    shared: Array
     apart: Array
 
 
@@ -103,6 +109,9 @@ class Workspace:
             (self._narrow, _activated_width(config)),
             (self._wide, config.moe.num_experts if config.moe else 0),
             (self._narrow, config.hidden_size if config.moe else 0),
+            (self._wide, 2 * _shared_size(config)),
+            (self._narrow, _shared_size(config)),
+            (self._wide, config.hidden_size if _shared_size(config) else 0),
             (self._apart, _apart_width(config)),
         )
         return tuple(buffer[: num_rows * width].reshape(num_rows, width) for buffer, width in cuts)
@@ -117,20 +126,27 @@ def workspace_bytes(config: ModelConfig, max_tokens: int, dtype: str) -> int:
 def _widths(config: ModelConfig) -> tuple[int, int]:
     query_width = config.num_heads * config.head_dim
     qkv_width = query_width + 2 * config.num_kv_heads * config.head_dim
-    wide = max(qkv_width, _up_width(config), config.moe.num_experts if config.moe else 0)
-    narrow = max(query_width, _activated_width(config), config.hidden_size if config.moe else 0)
+    wide, narrow = max(qkv_width, _up_width(config)), max(query_width, _activated_width(config))
+    if config.moe is not None:
+        shared, width = config.moe.shared_size, config.hidden_size
+        wide = max(wide, config.moe.num_experts, 2 * shared, width if shared else 0)
+        narrow = max(narrow, shared, width)
     return wide, narrow
 
 
 def _up_width(config: ModelConfig) -> int:
     # Experts have scratch of their own, and only a gated MLP needs room besides its input.
-    if config.moe:
+    if not config.num_dense_layers:
         return 0
     return config.intermediate_size * (2 if config.gated_mlp else 1)
 
 
 def _activated_width(config: ModelConfig) -> int:
-    return config.intermediate_size if config.gated_mlp and not config.moe else 0
+    return config.intermediate_size if config.gated_mlp and config.num_dense_layers else 0
+
+
+def _shared_size(config: ModelConfig) -> int:
+    return config.moe.shared_size if config.moe else 0
 
 
 def _apart_width(config: ModelConfig) -> int:

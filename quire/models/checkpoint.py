@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from quire.core.errors import ModelLoadError, WeightMismatchError
 from quire.core.model_config import ModelConfig
 from quire.kernels.host_tensor import HostTensor
@@ -85,6 +87,10 @@ class Checkpoint:
     def tensor(self, name: str) -> HostTensor:
         """Return a view of a tensor; its pages stay resident until :meth:`release`."""
         return self._files[name].tensor(name)
+
+    def array(self, name: str) -> np.ndarray:
+        """Return the elements of a tensor as they are, bfloat16 as float32."""
+        return self._files[name].array(name)
 
     def release(self, name: str) -> None:
         """Give the pages of a tensor back."""

@@ -40,8 +40,8 @@ _LLAMA = WeightNames(
 _MIXTRAL = replace(
     _LLAMA,
     router="ffn_gate_inp",
-    gate_up=("ffn_gate.{expert}", "ffn_up.{expert}"),
-    down="ffn_down.{expert}",
+    expert_gate_up=("ffn_gate.{expert}", "ffn_up.{expert}"),
+    expert_down="ffn_down.{expert}",
 )
 _GPT2 = replace(_LLAMA, positions="position_embd", qkv=FUSED_QKV, gate_up=("ffn_up",), harmless=())
 _GEMMA3 = replace(

@@ -13,7 +13,8 @@ import numpy as np
 from quire.core.errors import ConfigError
 from quire.core.machine import read_machine
 from quire.core.memory_budget import format_bytes
-from quire.core.model_config import ModelConfig, MoEConfig
+from quire.core.model_config import ModelConfig
+from quire.core.moe_config import MoEConfig
 from quire.kernels.backend import Array, Attention, AttentionSpec, Backend, Linear, Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
@@ -23,7 +24,7 @@ from quire.layers.adapted_linear import AdaptedLinear
 from quire.layers.decoder_layer import DecoderLayer, End, Layer, ParallelLayer
 from quire.layers.logits_head import logits_head
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
-from quire.layers.moe import MixtureOfExperts
+from quire.layers.moe import MixtureOfExperts, SharedExperts
 from quire.layers.norm import LayerNorm, Norm, RMSNorm, Unnormed
 from quire.layers.rope import rope_table_bytes, rope_tables
 from quire.models.adapters.places import adapter_place
@@ -111,9 +112,7 @@ class ModelBuilder:
         if held is not None:
             self._finish(*(name for name, _ in weights.shapes()))
             return held
-        biases = []
-        if weights.bias:
-            biases = [_floats(self.checkpoint.tensor(f"{m}.bias")) for m in weights.modules]
+        biases = self._biases(weights)
         matrices = self._matrices(weights, scheme)
         linear = self.backend.linear(
             matrices, biases, dtype=self._dtype, exact_activations=self._exact
@@ -122,6 +121,11 @@ class ModelBuilder:
         self.made.linears[key] = linear
         self._finish(*(name for name, _ in weights.shapes()))
         return linear
+
+    def _biases(self, weights: LinearWeights) -> Sequence[HostTensor]:
+        if not weights.bias:
+            return ()
+        return [_floats(self.checkpoint.tensor(f"{module}.bias")) for module in weights.modules]
 
     def _layer_linear(self, weights: LinearWeights) -> Linear:
         """Pack matrices of a layer, which adapters may be added to."""
@@ -310,28 +314,35 @@ class ModelBuilder:
         return attention, plans.setdefault(replace(spec, layer=0), len(plans))
 
     def _feed_forward(self, config: ModelConfig, layer: int) -> FeedForward:
-        weights = self.weights
-        if config.moe:
-            return self._experts(config.moe, config.activation, layer)
-        up = self._layer_linear(weights.gate_up(layer))
-        down = self._layer_linear(weights.down(layer))
+        moe, mlp = config.layer_moe(layer), self.weights.mlp(layer)
+        if moe is not None:
+            return self._experts(moe, config.activation, layer)
+        assert mlp is not None, layer
+        up, down = map(self._layer_linear, mlp)
         make = GatedMLP if config.gated_mlp else MLP
         return make(self.backend, up, down, config.activation)
 
     def _experts(self, config: MoEConfig, activation: str, layer: int) -> MixtureOfExperts:
-        numbers = range(config.num_experts)
-        gate_up = [self.weights.gate_up(layer, expert) for expert in numbers]
-        down = [self.weights.down(layer, expert) for expert in numbers]
+        weights, mlps = self.weights, self.weights.experts(layer)
+        gate_up, down = [mlp.gate_up for mlp in mlps], [mlp.down for mlp in mlps]
         experts = self.backend.experts(
             self._matrices_in_turn(gate_up),
             self._matrices_in_turn(down),
             activation,
             dtype=self._dtype,
             exact_activations=self._exact,
+            biases=map(self._biases, (*gate_up, *down)),
         )
         self._made(experts.nbytes, zip((*gate_up, *down), experts.packed, strict=False))
-        router = self.linear(self.weights.router(layer), None)
-        return MixtureOfExperts(self.backend, config, router, experts)
+        router = self.linear(weights.router(layer), None)
+        bias = self.parameter(weights.choice_bias(layer)) if config.choice_bias else None
+        shared = weights.mlp(layer)
+        if shared is None:
+            return MixtureOfExperts(self.backend, config.routing, router, bias, experts)
+        gate = self.linear(weights.shared_gate(layer), None) if config.shared_gate else None
+        up, down_of_all = (self.linear(linear, self._plan.layers) for linear in shared)
+        always = SharedExperts(self.backend, up, down_of_all, activation, gate)
+        return MixtureOfExperts(self.backend, config.routing, router, bias, experts, always)
 
     def _matrices_in_turn(self, linears: Iterable[LinearWeights]) -> Iterator[Sequence[Weight]]:
         """Yield the matrices of each linear; when the next is asked for, the last is packed."""

@@ -376,6 +376,13 @@ def _squeezellm(fields: ConfigFields) -> StoredQuantization:
     return StoredQuantization("squeezellm", (whole,), lambda _: whole)
 
 
+def _mxfp4(fields: ConfigFields) -> StoredQuantization:
+    """Read gpt-oss's: experts alone are quantized, and their tensors tell."""
+    fields.has("modules_to_not_convert")
+    whole = FourBitFloats(MX_GROUP)
+    return StoredQuantization("mxfp4", (whole,), lambda _: whole)
+
+
 def _wildcard(text: str) -> re.Pattern[str]:
     return re.compile(translate(text))
 
@@ -389,6 +396,7 @@ _METHODS: dict[str, Callable[[ConfigFields], StoredQuantization]] = {
     "fp8": _fp8,
     "modelopt": _modelopt,
     "hqq": _hqq,
+    "mxfp4": _mxfp4,
     "torchao": _torchao,
     "squeezellm": _squeezellm,
     "quip": _quip,

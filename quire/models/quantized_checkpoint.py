@@ -16,6 +16,7 @@ from quire.models.checkpoint import Checkpoint
 from quire.models.input_rounding import OWN
 from quire.models.quantization_config import StoredQuantization
 from quire.models.safetensors_file import TensorEntry
+from quire.models.split_experts import ExpertShare, SplitExperts
 from quire.models.weight_names import WeightNames
 from quire.quantization.formats.stored_matrix import (
     StoredMatrix,
@@ -63,7 +64,7 @@ class QuantizedCheckpoint:
         WeightMismatchError: The tensors are not those of the configuration.
     """
 
-    def __init__(self, stored: Checkpoint, quantization: StoredQuantization) -> None:
+    def __init__(self, stored: Checkpoint | SplitExperts, quantization: StoredQuantization) -> None:
         self._stored = stored
         self._quantization = quantization
         self._matrices: dict[str, MatrixEntry] = {}
@@ -127,7 +128,7 @@ class QuantizedCheckpoint:
             notices.append(f"{count} scales of the KV cache are not used: it has its own")
         return notices
 
-    def entry(self, name: str) -> TensorEntry | MatrixEntry:
+    def entry(self, name: str) -> TensorEntry | ExpertShare | MatrixEntry:
         """Return shape and size of a tensor."""
         found = self._matrices.get(name)
         return self._stored.entry(name) if found is None else found
@@ -156,12 +157,11 @@ class QuantizedCheckpoint:
                 )
             return
         found = {part: name for part, name in parts.items() if part in form.parts}
-        files = self._stored.files
         entries = {part: self._stored.entry(name) for part, name in found.items()}
         matrix = StoredMatrix(
             module,
             {
-                part: StoredPart(entry.dtype, entry.shape, partial(files[name].array, name))
+                part: StoredPart(entry.dtype, entry.shape, partial(self._stored.array, name))
                 for (part, name), entry in zip(found.items(), entries.values(), strict=True)
             },
         )
@@ -174,7 +174,9 @@ class QuantizedCheckpoint:
         )
 
 
-def _by_module(stored: Checkpoint, formats: tuple[WeightFormat, ...]) -> dict[str, dict[str, str]]:
+def _by_module(
+    stored: Checkpoint | SplitExperts, formats: tuple[WeightFormat, ...]
+) -> dict[str, dict[str, str]]:
     """Return the tensors that may be parts: by module, then by part."""
     known = sorted({part for form in formats for part in form.parts}, key=len, reverse=True)
     modules: dict[str, dict[str, str]] = {}

@@ -10,6 +10,7 @@ from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields
 from quire.models.families import (
     cohere,
+    deepseek_moe,
     falcon,
     gemma,
     glm,
@@ -21,6 +22,7 @@ from quire.models.families import (
     llava,
     mixtral,
     phi,
+    qwen_moe,
     smollm3,
     starcoder2,
 )
@@ -49,14 +51,18 @@ class Family:
 FAMILIES = {
     "Cohere2ForCausalLM": Family(cohere.read_cohere2, cohere.NAMES),
     "CohereForCausalLM": Family(cohere.read_cohere, cohere.NAMES),
+    "Dots1ForCausalLM": Family(deepseek_moe.read_dots1, deepseek_moe.NAMES),
     "FalconForCausalLM": Family(falcon.read_falcon, falcon.NAMES, falcon.falcon_names),
     "GPTJForCausalLM": Family(gpt_j.read_gpt_j, gpt_j.NAMES),
     "GPTNeoXForCausalLM": Family(gpt_neox.read_gpt_neox, gpt_neox.NAMES),
     "Gemma3ForCausalLM": Family(gemma.read_gemma3, gemma.SANDWICH_NAMES),
     "GemmaForCausalLM": Family(gemma.read_gemma, gemma.NAMES),
     "Glm4ForCausalLM": Family(glm.read_glm4, glm.GLM4_NAMES),
+    "Glm4MoeForCausalLM": Family(deepseek_moe.read_glm4_moe, deepseek_moe.NAMES),
     "GlmForCausalLM": Family(glm.read_glm, glm.NAMES),
     "GraniteForCausalLM": Family(granite.read_granite, llama.NAMES),
+    "GraniteMoeForCausalLM": Family(granite.read_granite_moe, granite.MOE_NAMES),
+    "GraniteMoeSharedForCausalLM": Family(granite.read_granite_moe_shared, granite.MOE_NAMES),
     "MinistralForCausalLM": Family(llama.read_ministral, llama.NAMES),
     "Phi3ForCausalLM": Family(phi.read_phi3, phi.PHI3_NAMES),
     "PhiForCausalLM": Family(phi.read_phi, phi.PHI_NAMES),
@@ -68,7 +74,9 @@ FAMILIES = {
     "MistralForCausalLM": Family(llama.read_mistral, llama.NAMES),
     "MixtralForCausalLM": Family(mixtral.read_mixtral, mixtral.NAMES),
     "Qwen2ForCausalLM": Family(llama.read_qwen2, llama.NAMES),
+    "Qwen2MoeForCausalLM": Family(qwen_moe.read_qwen2_moe, qwen_moe.NAMES),
     "Qwen3ForCausalLM": Family(llama.read_qwen3, llama.NAMES),
+    "Qwen3MoeForCausalLM": Family(qwen_moe.read_qwen3_moe, qwen_moe.NAMES),
 }
 
 

@@ -18,6 +18,7 @@ from quire.models.gguf_checkpoint import GgufCheckpoint
 from quire.models.gguf_file import open_gguf
 from quire.models.quantization_config import SETTINGS_FILES, read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
+from quire.models.split_experts import split_experts
 from quire.models.weight_map import WeightMap
 from quire.models.weight_names import WeightNames
 from quire.quantization.formats.stored_matrix import UnpackedMatrix
@@ -101,7 +102,7 @@ def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
     """
     if path.is_file():
         return GgufCheckpoint(open_gguf(path), config)
-    stored, quantization = Checkpoint(path), read_quantization(path)
+    stored, quantization = split_experts(Checkpoint(path), config), read_quantization(path)
     if quantization is not None:
         return QuantizedCheckpoint(stored, quantization)
     packed = sorted(name for name in stored.names if name.endswith(".qweight"))

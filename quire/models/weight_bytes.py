@@ -84,8 +84,8 @@ def _schemes(weights: WeightMap, plan: QuantizationPlan) -> dict[Modules, Scheme
     if config.tie_word_embeddings:
         shared = plan.scheme_of(weights.names.head, plan.tables)
         schemes[weights.embedding().modules] = shared
-    if config.moe:
-        schemes |= {weights.router(layer).modules: None for layer in range(config.num_layers)}
+    for layer in range(config.num_layers):
+        schemes |= {linear.modules: None for linear in weights.unrounded(layer)}
     return schemes
 
 
@@ -97,7 +97,10 @@ def _shared(
     if plan.exact_activations != target_plan.exact_activations:
         return shared
     own, others = _schemes(weights, plan), _schemes(weights, target_plan)
-    experts = {part.modules for part in weights.experts()}
+    layers = range(weights.config.num_layers)
+    experts = {
+        linear.modules for layer in layers for mlp in weights.experts(layer) for linear in mlp
+    }
     for part in weights.parts():
         if isinstance(part, LinearWeights) and part.modules not in experts:
             modules, columns = part.modules, part.columns

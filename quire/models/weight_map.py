@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from quire.core.model_config import ModelConfig
 from quire.models.weight_names import WeightNames
@@ -60,6 +61,18 @@ class NormWeights:
         yield f"{self.module}.weight", (self.size,)
         if self.bias:
             yield f"{self.module}.bias", (self.size,)
+
+
+class MLPWeights(NamedTuple):
+    """An MLP's linears.
+
+    Attributes:
+        gate_up: (2 M, D), or (M, D) where the MLP is not gated.
+        down: (D, M).
+    """
+
+    gate_up: LinearWeights
+    down: LinearWeights
 
 
 class WeightMap:
@@ -134,29 +147,44 @@ class WeightMap:
     def router(self, layer: int) -> LinearWeights:
         """(experts, D)."""
         assert self.config.moe is not None
-        rows = (self.config.moe.num_experts,)
-        return self._linear((self.names.router,), layer, rows, self.config.hidden_size, False)
+        moe, names = self.config.moe, (self.names.router,)
+        rows = (moe.num_experts,)
+        return self._linear(names, layer, rows, self.config.hidden_size, moe.router_bias)
 
-    def gate_up(self, layer: int, expert: int = 0) -> LinearWeights:
-        """(2 M, D), or (M, D) where the MLP is not gated."""
-        config, names = self.config, self.names.gate_up
-        width = self._mlp_width() * (2 if config.gated_mlp else 1)
-        rows = (width // len(names),) * len(names)
-        return self._linear(names, layer, rows, config.hidden_size, config.mlp_bias, expert)
+    def choice_bias(self, layer: int) -> str:
+        """Name of the bias (experts,) that only chooses."""
+        return self._name(self.names.choice_bias, layer)
 
-    def down(self, layer: int, expert: int = 0) -> LinearWeights:
-        """(D, M)."""
-        config, rows = self.config, (self.config.hidden_size,)
-        names = (self.names.down,)
-        return self._linear(names, layer, rows, self._mlp_width(), config.mlp_bias, expert)
+    def shared_gate(self, layer: int) -> LinearWeights:
+        """(1, D), of the experts that are always on."""
+        names = (self.names.shared_gate,)
+        return self._linear(names, layer, (1,), self.config.hidden_size, False)
 
-    def experts(self) -> list[LinearWeights]:
-        """Return the linears of all experts; none where there are no experts."""
-        if self.config.moe is None:
+    def experts(self, layer: int) -> list[MLPWeights]:
+        """Return the experts that a router chooses from; none in a layer without."""
+        moe, names = self.config.layer_moe(layer), self.names
+        if moe is None:
             return []
-        layers, numbers = range(self.config.num_layers), range(self.config.moe.num_experts)
-        pairs = [(layer, expert) for layer in layers for expert in numbers]
-        return [make(*pair) for pair in pairs for make in (self.gate_up, self.down)]
+        made, width, bias = [], moe.intermediate_size, moe.expert_bias
+        for expert in range(moe.num_experts):
+            given = names.expert_gate_up, names.expert_down, width, bias, expert
+            made.append(self._mlp(layer, *given))
+        return made
+
+    def mlp(self, layer: int) -> MLPWeights | None:
+        """Return the MLP that all tokens pass: a dense layer's, or of experts always on."""
+        config, names, moe = self.config, self.names, self.config.layer_moe(layer)
+        if moe is None:
+            width = config.intermediate_size
+            return self._mlp(layer, names.gate_up, names.down, width, config.mlp_bias)
+        if not moe.shared_size:
+            return None
+        return self._mlp(layer, names.shared_gate_up, names.shared_down, moe.shared_size, False)
+
+    def mlps(self, layer: int) -> list[MLPWeights]:
+        """Return all MLPs of a layer, experts first."""
+        mlp = self.mlp(layer)
+        return [*self.experts(layer), *([] if mlp is None else [mlp])]
 
     def parts(self) -> list[LinearWeights | NormWeights]:
         """Return all linears and norms; a tied embedding is there twice."""
@@ -167,10 +195,16 @@ class WeightMap:
             first, *norms = self.norms(layer)
             parts += [first, self.qkv(layer), self.attention_output(layer), *norms]
             parts += self.qk_norm(layer) if config.qk_norm else ()
-            parts += [self.router(layer)] if config.moe else []
-            for expert in range(config.moe.num_experts if config.moe else 1):
-                parts += [self.gate_up(layer, expert), self.down(layer, expert)]
+            parts += self.unrounded(layer)
+            parts += [linear for mlp in self.mlps(layer) for linear in mlp]
         return parts
+
+    def unrounded(self, layer: int) -> list[LinearWeights]:
+        """Return linears of a layer that stay floats: its router, the gate of experts always on."""
+        moe = self.config.layer_moe(layer)
+        if moe is None:
+            return []
+        return [self.router(layer), *([self.shared_gate(layer)] if moe.shared_gate else [])]
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return every tensor of the model."""
@@ -178,6 +212,10 @@ class WeightMap:
         shapes = dict(pair for part in self.parts() for pair in part.shapes())
         if config.learned_positions:
             shapes[self.positions()] = (config.learned_positions, config.hidden_size)
+        for layer in range(config.num_layers):
+            moe = config.layer_moe(layer)
+            if moe is not None and moe.choice_bias:
+                shapes[self.choice_bias(layer)] = (moe.num_experts,)
         return shapes
 
     def positions(self) -> str:
@@ -187,9 +225,21 @@ class WeightMap:
     def _vocabulary(self, module: str) -> LinearWeights:
         return LinearWeights((module,), (self.config.vocab_size,), self.config.hidden_size)
 
-    def _mlp_width(self) -> int:
-        moe = self.config.moe
-        return moe.intermediate_size if moe else self.config.intermediate_size
+    def _mlp(
+        self,
+        layer: int,
+        gate_up: tuple[str, ...],
+        down: str,
+        width: int,
+        bias: bool,
+        expert: int = 0,
+    ) -> MLPWeights:
+        config = self.config
+        rows = (width * (2 if config.gated_mlp else 1) // len(gate_up),) * len(gate_up)
+        return MLPWeights(
+            self._linear(gate_up, layer, rows, config.hidden_size, bias, expert),
+            self._linear((down,), layer, (config.hidden_size,), width, bias, expert),
+        )
 
     def _name(self, name: str, layer: int, expert: int = 0) -> str:
         return (self.names.layer + name).format(layer=layer, expert=expert)

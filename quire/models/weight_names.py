@@ -6,6 +6,25 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FusedExperts:
+    """Experts of a layer as one tensor of each kind: (E, 2 M, D) and (E, D, M).
+
+    Attributes:
+        gate_up, down: Names of the tensors, without the endings below.
+        weight, bias: What is appended to them.
+        transposed: Stored (E, in, out).
+        interleaved: Rows of gate and up alternate; else all of gate's come first.
+    """
+
+    gate_up: str
+    down: str
+    weight: str = ""
+    bias: str = "_bias"
+    transposed: bool = False
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightNames:
     """Names of a checkpoint's modules, without ``.weight`` and ``.bias``.
 
@@ -15,6 +34,10 @@ class WeightNames:
     Attributes:
         optional_prefix: First part of the names that some checkpoints leave out.
         attention_norm_after, mlp_norm_after: Of what attention and MLP give.
+        router, choice_bias: Of a mixture of experts, whose bias that only chooses is a tensor.
+        expert_gate_up, expert_down: Of each expert.
+        shared_gate_up, shared_down, shared_gate: Of the experts that are always on, taken as one.
+        fused_experts: How a layer's experts may be stored as one tensor instead, in turn.
         groups_qkv: The one matrix of ``qkv`` has, for each KV head, its queries, key and value.
         linear_is_transposed: Matrices are stored (in, out), as GPT-2's Conv1D keeps them.
         harmless: Regular expressions of tensors that may be there and are not needed.
@@ -37,6 +60,13 @@ class WeightNames:
     q_norm: str = ""
     k_norm: str = ""
     router: str = ""
+    choice_bias: str = ""
+    expert_gate_up: tuple[str, ...] = ()
+    expert_down: str = ""
+    shared_gate_up: tuple[str, ...] = ()
+    shared_down: str = ""
+    shared_gate: str = ""
+    fused_experts: tuple[FusedExperts, ...] = ()
     groups_qkv: bool = False
     linear_is_transposed: bool = False
     harmless: tuple[str, ...] = ()

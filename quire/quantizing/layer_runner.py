@@ -182,9 +182,8 @@ class LayerRunner:
 
     def _unread(self, layer: int, keep: bool) -> set[tuple[str, ...]]:
         """Return the linears whose products only the layer's end has."""
-        moe, weights = self._opened.config.moe, self._opened.weights
-        experts = range(moe.num_experts if moe else 1)
-        return set() if keep else {weights.down(layer, expert).modules for expert in experts}
+        weights = self._opened.weights
+        return set() if keep else {mlp.down.modules for mlp in weights.mlps(layer)}
 
     def _builder(self, backend: Backend, replaced: Mapping[str, np.ndarray]) -> ModelBuilder:
         tensors = ReplacedTensors(self._opened.tensors, replaced)

@@ -56,14 +56,17 @@ class ObservedBackend:
         gate_up: Iterable[Sequence[Weight]],
         down: Iterable[Sequence[Weight]],
         activation: str,
+        *,
+        biases: Iterable[Sequence[HostTensor]] = (),
         **options: Any,
     ) -> Experts:
         """Pack experts; the inputs of each are seen."""
         if self._observer is None:
-            return self._backend.experts(gate_up, down, activation, **options)
+            return self._backend.experts(gate_up, down, activation, biases=biases, **options)
         first, second = [list(w) for w in gate_up], [list(w) for w in down]
-        made = self._backend.experts(first, second, activation, **options)
-        seen = _ObservedMatrices(first, [_modules(w) for w in second], activation)
+        added = list(biases)
+        made = self._backend.experts(first, second, activation, biases=added, **options)
+        seen = _ObservedMatrices(first, added, [_modules(w) for w in second], activation)
         return _ObservedExperts(self._backend, made, seen, self._observer)
 
 
@@ -88,13 +91,21 @@ class _ObservedMatrices:
     """What it takes to compute the inputs of experts' second matrices."""
 
     def __init__(
-        self, first: list[list[Weight]], second: list[tuple[str, ...]], activation: str
+        self,
+        first: list[list[Weight]],
+        biases: Sequence[Sequence[HostTensor]],
+        second: list[tuple[str, ...]],
+        activation: str,
     ) -> None:
         self.first, self.second, self.activation = first, second, activation
+        self._biases = biases
 
-    def gate_up(self, expert: int) -> np.ndarray:
-        """Return (2 M, D) float32."""
-        return np.concatenate([_float32(weight) for weight in self.first[expert]])
+    def gate_up(self, expert: int, rows: np.ndarray) -> np.ndarray:
+        """Return the product (T, 2 M) float32 of rows (T, D)."""
+        matrix = np.concatenate([_float32(weight) for weight in self.first[expert]])
+        product = np.ascontiguousarray(rows @ matrix.T)
+        biases = self._biases[expert] if self._biases else ()
+        return product + np.concatenate([b.float32() for b in biases]) if biases else product
 
 
 class _ObservedExperts:
@@ -112,10 +123,9 @@ class _ObservedExperts:
             rows = x[(ids == expert).any(axis=1)]
             if not len(rows):
                 continue
-            matrix = self._seen.gate_up(expert)
+            up = self._seen.gate_up(expert, rows)
             self._observer(_modules(self._seen.first[expert]), rows)
-            activated = np.empty((len(rows), len(matrix) // 2), np.float32)
-            up = np.ascontiguousarray(rows @ matrix.T)
+            activated = np.empty((len(rows), up.shape[1] // 2), np.float32)
             self._backend.gated_activation(up, self._seen.activation, activated)
             self._observer(second, activated)
         return self._experts(x, ids, weights, out)

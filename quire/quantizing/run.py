@@ -34,6 +34,8 @@ from quire.quantizing.statistics import Statistics, samples_digest, source_state
 from quire.quantizing.stored_format import StoredFormat
 from quire.quantizing.unfinished import Unfinished, stored_data
 
+#: What a folder is whose tensors are not read one by one.
+NOT_PLAIN = "quantized already, or has all experts of a layer in one tensor"
 #: Shares of a layer's time: each pass over the samples, and quantizing; for the bar only.
 PASS, SOLVE = 0.3, 0.4
 
@@ -102,7 +104,7 @@ class Run:
         if not isinstance(opened.tensors, Checkpoint):
             raise ConfigError(
                 f"[quantize] SOURCE must be safetensors of floats; got {folder}, which is "
-                f"{'a GGUF file' if folder.is_file() else 'quantized already'}."
+                f"{'a GGUF file' if folder.is_file() else NOT_PLAIN}."
             )
         if opened.weights.names.linear_is_transposed:
             raise UnsupportedArchitectureError(
@@ -278,9 +280,8 @@ class Run:
 
     def _routers(self) -> list[str]:
         weights, layers = self._opened.weights, range(self._opened.config.num_layers)
-        if self._opened.config.moe is None:
-            return []
-        return [module for layer in layers for module in weights.router(layer).modules]
+        linears = [linear for layer in layers for linear in weights.unrounded(layer)]
+        return [module for linear in linears for module in linear.modules]
 
     def _tensors(self, unfinished: Unfinished) -> dict[str, TensorData]:
         made: dict[str, TensorData] = {}
@@ -335,11 +336,8 @@ class _Weights(Mapping[str, np.ndarray]):
 
 def layer_linears(weights: WeightMap, layer: int) -> list[LinearWeights]:
     """Return the linears of a layer but a router, in the order of their inputs."""
-    moe = weights.config.moe
-    found = [weights.qkv(layer), weights.attention_output(layer)]
-    for expert in range(moe.num_experts if moe else 1):
-        found += [weights.gate_up(layer, expert), weights.down(layer, expert)]
-    return found
+    mlps = [linear for mlp in weights.mlps(layer) for linear in mlp]
+    return [weights.qkv(layer), weights.attention_output(layer), *mlps]
 
 
 def check_head(format_name: str, weights: WeightMap) -> None:
@@ -377,13 +375,12 @@ def in_stages(weights: WeightMap, layer: int) -> list[list[LinearWeights]]:
 
     Source: AutoGPTQ (``inside_layer_modules`` with ``true_sequential``).
     """
-    moe = weights.config.moe
-    experts = range(moe.num_experts if moe else 1)
+    mlps = weights.mlps(layer)
     return [
         [weights.qkv(layer)],
         [weights.attention_output(layer)],
-        [weights.gate_up(layer, expert) for expert in experts],
-        [weights.down(layer, expert) for expert in experts],
+        [mlp.gate_up for mlp in mlps],
+        [mlp.down for mlp in mlps],
     ]
 
 

@@ -69,12 +69,12 @@ class LayerScaler:
         self._by_norm(made, qkv, weights.attention_norm(layer), sums)
         if config.num_heads == config.num_kv_heads and len(qkv.modules) == 3:
             self._by_rows(made, output, qkv, sums)
-        if config.moe is None:
-            self._by_norm(made, weights.gate_up(layer), weights.mlp_norm(layer), sums)
+        mlps = weights.mlps(layer)
+        if config.layer_moe(layer) is None:
+            self._by_norm(made, mlps[0].gate_up, weights.mlp_norm(layer), sums)
         if config.gated_mlp:
-            for expert in range(config.moe.num_experts if config.moe else 1):
-                down, gate_up = weights.down(layer, expert), weights.gate_up(layer, expert)
-                self._by_rows(made, down, gate_up, sums)
+            for mlp in mlps:
+                self._by_rows(made, mlp.down, mlp.gate_up, sums)
         return made
 
     def _by_norm(

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import GptOssConfig
+from transformers.models.gpt_oss import modeling_gpt_oss
 
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.cpu.backend import CpuBackend
-from quire.kernels.reference.activation import activate
+from quire.kernels.reference.activation import activate, gated
 from tests.kernels.accuracy import assert_as_exact_as_torch
 
 torch.set_num_threads(1)
@@ -44,6 +46,34 @@ def test_gated_multiplies_by_the_right_half(isa: str, name: str, shape: tuple[in
     theirs = TORCH[name](narrow[:, :columns]) * narrow[:, columns:]
     got = BACKEND.gated_activation(x, name, np.empty(shape, np.float32))
     assert_as_exact_as_torch(got, theirs, exact)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_clamped_swiglu_is_that_of_gpt_oss(isa: str, shape: tuple[int, int]) -> None:
+    rows, columns = shape
+    x = np.random.default_rng(0).standard_normal((rows, 2 * columns)).astype(np.float32) * 6
+    narrow = torch.from_numpy(x)
+    theirs = swiglu_of_transformers(narrow[:, :columns], narrow[:, columns:])
+    wide = narrow.double()
+    exact = swiglu_of_transformers(wide[:, :columns], wide[:, columns:]).numpy()
+    got = BACKEND.gated_activation(x, "clamped_swiglu", np.empty(shape, np.float32))
+    assert_as_exact_as_torch(got, theirs, exact)
+    np.testing.assert_allclose(gated(narrow, "clamped_swiglu"), exact, rtol=1e-5, atol=1e-6)
+
+
+def swiglu_of_transformers(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Return what its experts make of gates and factors, which it takes in turn."""
+    rows, columns = gate.shape
+    experts = modeling_gpt_oss.GptOssExperts(
+        GptOssConfig(hidden_size=1, intermediate_size=columns, num_local_experts=1)
+    )
+    return experts._apply_gate(torch.stack([gate, up], dim=-1).reshape(rows, 2 * columns))
+
+
+def test_clamped_swiglu_takes_pairs_alone() -> None:
+    x = np.zeros((2, 8), np.float32)
+    with pytest.raises(UnsupportedInputError, match="silu, gelu, gelu_tanh; got 'clamped_swiglu'"):
+        BACKEND.activation(x, "clamped_swiglu", x)
 
 
 @pytest.mark.parametrize("name", TORCH)

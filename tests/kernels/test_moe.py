@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+import transformers
+from transformers.models.deepseek_v2 import modeling_deepseek_v2
+from transformers.models.deepseek_v3 import modeling_deepseek_v3
+from transformers.models.gpt_oss import modeling_gpt_oss
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 from quire.core.errors import UnsupportedInputError
+from quire.core.moe_config import ExpertRouting
 from quire.kernels.backend import Weight
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.moe import CpuExperts
@@ -23,7 +31,9 @@ CPU, REFERENCE = CpuBackend(threads=1), ReferenceBackend()
 WIDTH, MIDDLE = 24, 40
 
 
-def experts(num_experts: int) -> tuple[CpuExperts, ReferenceExperts]:
+def experts(
+    num_experts: int, activation: str = "silu", *, biased: bool = False
+) -> tuple[CpuExperts, ReferenceExperts]:
     rng = np.random.default_rng(3)
 
     def matrices(rows: int, columns: int) -> list[HostTensor]:
@@ -33,37 +43,140 @@ def experts(num_experts: int) -> tuple[CpuExperts, ReferenceExperts]:
         ]
 
     gate_up, down = matrices(2 * MIDDLE, WIDTH), matrices(WIDTH, MIDDLE)
+    sizes = [2 * MIDDLE] * num_experts + [WIDTH] * num_experts if biased else []
+    vectors = [rng.standard_normal(size, dtype=np.float32) for size in sizes]
+    biases = [[HostTensor("b", "float32", vector)] for vector in vectors]
     made = [
-        backend.experts([[w] for w in gate_up], [[w] for w in down], "silu", dtype="float32")
+        backend.experts(
+            [[w] for w in gate_up], [[w] for w in down], activation, dtype="float32", biases=biases
+        )
         for backend in (CPU, REFERENCE)
     ]
     return made[0], made[1]
 
 
-@pytest.mark.parametrize("renormalize", [True, False])
-@pytest.mark.parametrize(("num_experts", "top_k"), [(1, 1), (8, 2), (17, 4), (60, 8)])
-def test_route_equals_the_reference(
-    isa: str, num_experts: int, top_k: int, renormalize: bool
-) -> None:
-    logits = np.random.default_rng(0).standard_normal((50, num_experts)).astype(np.float32) * 2
-    logits[:10, : num_experts // 2] = 1.5  # ties
+ROUTINGS = {
+    "one": ExpertRouting(top_k=1),
+    "softmax": ExpertRouting(top_k=4, renormalize=False),
+    "mixtral": ExpertRouting(top_k=2),
+    "scaled": ExpertRouting(top_k=3, renormalize=False, scale=16.0),
+    "sigmoid": ExpertRouting(top_k=8, scores="sigmoid", scale=2.5),
+    "one-group": ExpertRouting(top_k=6, num_groups=4, renormalize=False),
+    "deepseek-v2": ExpertRouting(
+        top_k=6, renormalize=False, scale=16.0, num_groups=6, top_groups=3
+    ),
+    "deepseek-v3": ExpertRouting(
+        top_k=8, scores="sigmoid", scale=2.5, num_groups=6, top_groups=2, group_best=2
+    ),
+    "all-of-a-group": ExpertRouting(top_k=10, num_groups=6, top_groups=1, group_best=2),
+}
+
+
+def case(num_experts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits (50, E), some of them equal, and a bias (E,)."""
+    random = np.random.default_rng(0)
+    logits = random.standard_normal((50, num_experts)).astype(np.float32) * 2
+    logits[:10, : num_experts // 2] = 1.5
+    return logits, random.standard_normal(num_experts).astype(np.float32)
+
+
+@pytest.mark.parametrize("is_biased", [False, True])
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_route_equals_the_reference(isa: str, name: str, is_biased: bool) -> None:
+    routing, (logits, bias) = ROUTINGS[name], case(60)
+    added = bias if is_biased else None
     before = logits.copy()
-    ids, weights = CPU.route(logits, top_k, renormalize)
-    want_ids, want_weights = REFERENCE.route(torch.from_numpy(logits), top_k, renormalize)
+    ids, weights = CPU.route(logits, routing, added)
+    theirs = None if added is None else torch.from_numpy(added)
+    want_ids, want_weights = REFERENCE.route(torch.from_numpy(logits), routing, theirs)
+    np.testing.assert_array_equal(ids, want_ids.numpy())
+    np.testing.assert_allclose(weights, want_weights.numpy(), rtol=4e-6)
+    np.testing.assert_array_equal(logits, before)
+    if routing.renormalize:
+        np.testing.assert_allclose(weights.sum(1), routing.scale, rtol=2e-6)
+
+
+@pytest.mark.parametrize(("num_experts", "top_k"), [(1, 1), (8, 2), (17, 17)])
+def test_few_experts(isa: str, num_experts: int, top_k: int) -> None:
+    logits, _ = case(num_experts)
+    routing = ExpertRouting(top_k=top_k)
+    ids, weights = CPU.route(logits, routing)
+    want_ids, want_weights = REFERENCE.route(torch.from_numpy(logits), routing)
     np.testing.assert_array_equal(ids, want_ids.numpy())
     np.testing.assert_allclose(weights, want_weights.numpy(), rtol=2e-6)
-    np.testing.assert_array_equal(logits, before)
-    if renormalize:
-        np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
 
 
+def oracles() -> dict[str, tuple[Any, ExpertRouting]]:
+    """Routers of transformers with the identity as matrix, so that inputs are logits."""
+    size = {"hidden_size": 60, "num_experts_per_tok": 6, "num_attention_heads": 4}
+    groups = {"n_group": 6, "topk_group": 3, "routed_scaling_factor": 2.5}
+    three = {"num_groups": 6, "top_groups": 3, "scale": 2.5}
+    second = transformers.DeepseekV2Config(
+        **size, **groups, n_routed_experts=60, topk_method="group_limited_greedy"
+    )
+    third = transformers.DeepseekV3Config(**size, **groups, n_routed_experts=60)
+    openai = transformers.GptOssConfig(**size, num_local_experts=60)
+    qwen = transformers.Qwen3MoeConfig(**size, num_experts=60, norm_topk_prob=True)
+    return {
+        "deepseek-v2": (
+            modeling_deepseek_v2.DeepseekV2TopkRouter(second),
+            ExpertRouting(top_k=6, renormalize=False, **three),
+        ),
+        "deepseek-v3": (
+            modeling_deepseek_v3.DeepseekV3TopkRouter(third),
+            ExpertRouting(top_k=6, scores="sigmoid", group_best=2, **three),
+        ),
+        "gpt-oss": (modeling_gpt_oss.GptOssTopKRouter(openai), ExpertRouting(top_k=6)),
+        "qwen3": (modeling_qwen3_moe.Qwen3MoeTopKRouter(qwen), ExpertRouting(top_k=6)),
+    }
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3", "gpt-oss", "qwen3"])
+def test_route_is_that_of_transformers(isa: str, name: str) -> None:
+    router, routing = oracles()[name]
+    logits, bias = case(60)
+    logits = logits[10:]  # transformers does not say which of equal ones it takes
+    with torch.no_grad():
+        router.weight.copy_(torch.eye(60))
+        if name == "deepseek-v3":
+            router.e_score_correction_bias.copy_(torch.from_numpy(bias))
+        _, theirs, chosen = router(torch.from_numpy(logits))
+    ids, weights = CPU.route(logits, routing, bias if name == "deepseek-v3" else None)
+    order, own = chosen.argsort(dim=-1), torch.from_numpy(ids).argsort(dim=-1)
+    np.testing.assert_array_equal(np.sort(ids), chosen.gather(-1, order).numpy())
+    want = theirs.gather(-1, order).numpy()
+    np.testing.assert_allclose(torch.from_numpy(weights).gather(-1, own), want, rtol=4e-6)
+
+
+def test_scores_of_zero_are_not_divided_by(isa: str) -> None:
+    """Sigmoids far to the left are 0, and so is their sum."""
+    logits = np.full((1, 8), -200, np.float32)
+    ids, weights = CPU.route(logits, ExpertRouting(top_k=2, scores="sigmoid"))
+    np.testing.assert_array_equal(ids, [[0, 1]])
+    np.testing.assert_array_equal(weights, [[0, 0]])
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 7), (9, 64)])
+def test_gated_rows_are_added(isa: str, shape: tuple[int, int]) -> None:
+    random = np.random.default_rng(2)
+    x, out = (random.standard_normal(shape, dtype=np.float32) for _ in range(2))
+    gate = random.standard_normal((shape[0], 1), dtype=np.float32) * 4
+    want = REFERENCE.add_gated_rows(*(torch.from_numpy(a.copy()) for a in (x, gate, out)))
+    got = CPU.add_gated_rows(x, gate, out)
+    assert got is out
+    np.testing.assert_allclose(got, want.numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("activation", "biased"), [("silu", False), ("gelu", True), ("clamped_swiglu", True)]
+)
 @pytest.mark.parametrize("rows", [0, 1, 2, 33])
-def test_experts_equal_the_reference(isa: str, rows: int) -> None:
-    ours, theirs = experts(5)
+def test_experts_equal_the_reference(isa: str, rows: int, activation: str, biased: bool) -> None:
+    ours, theirs = experts(5, activation, biased=biased)
     rng = np.random.default_rng(rows)
     x = rng.standard_normal((rows, WIDTH), dtype=np.float32)
     logits = rng.standard_normal((rows, 5), dtype=np.float32)
-    ids, weights = CPU.route(logits, 2, True)
+    ids, weights = CPU.route(logits, ExpertRouting(top_k=2))
     got = ours(x, ids, weights, np.empty_like(x))
     want = theirs(*map(torch.from_numpy, (x, ids, weights, np.empty_like(x))))
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-4)
@@ -73,7 +186,7 @@ def test_a_rows_bits_depend_on_that_row_alone(isa: str, threads: int) -> None:
     ours, _ = experts(5)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((40, WIDTH), dtype=np.float32)
-    ids, weights = CPU.route(rng.standard_normal((40, 5), dtype=np.float32), 3, False)
+    ids, weights = CPU.route(rng.standard_normal((40, 5), dtype=np.float32), ExpertRouting(top_k=3))
     together = ours(x, ids, weights, np.empty_like(x))
     for row in range(40):
         one = slice(row, row + 1)
@@ -126,7 +239,31 @@ def test_wrong_routes_are_refused() -> None:
     with pytest.raises(UnsupportedInputError, match="ids and weights"):
         ours(x, np.zeros((2, 1), np.int32), weights, x)
     with pytest.raises(UnsupportedInputError, match=r"top_k must be in 1\.\.E"):
-        CPU.route(np.zeros((1, 4), np.float32), 5, True)
+        CPU.route(np.zeros((1, 4), np.float32), ExpertRouting(top_k=5))
     with pytest.raises(UnsupportedInputError, match="every expert must map"):
         matrices = [[HostTensor("w", "float32", x)]] * 2
         CPU.experts(matrices, matrices, "silu", dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_groups": 3}, "groups must divide 8 experts"),
+        ({"num_groups": 4, "top_groups": 5}, "groups must divide 8 experts"),
+        ({"num_groups": 4, "top_k": 3}, "must hold top_k"),
+        ({"num_groups": 8, "top_groups": 8, "group_best": 2}, "must hold top_k"),
+        ({"scores": "tanh"}, "scores must be softmax or sigmoid"),
+    ],
+)
+def test_routings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    routing = ExpertRouting(**{"top_k": 2, **settings})
+    with pytest.raises(UnsupportedInputError, match=message):
+        CPU.route(np.zeros((1, 8), np.float32), routing)
+
+
+def test_other_shapes_are_refused() -> None:
+    x = np.zeros((2, 8), np.float32)
+    with pytest.raises(UnsupportedInputError, match=r"a bias \(8,\)"):
+        CPU.route(x, ExpertRouting(top_k=2), x[0, :4])
+    with pytest.raises(UnsupportedInputError, match=r"gate \(T, 1\)"):
+        CPU.add_gated_rows(x, x, x)

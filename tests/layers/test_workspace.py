@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from quire.core.model_config import ModelConfig, MoEConfig
+from quire.core.model_config import ModelConfig
+from quire.core.moe_config import ExpertRouting, MoEConfig
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.layers.workspace import Workspace, workspace_bytes
@@ -19,11 +20,17 @@ SIZES = {
     "intermediate_size": 9,
     "max_position_embeddings": 8,
 }
+EXPERTS = {"num_experts": 3, "intermediate_size": 9, "routing": ExpertRouting(top_k=2)}
 CONFIGS = {
     "gated": ModelConfig(**SIZES),
     "plain": ModelConfig(**SIZES, gated_mlp=False),
     "wide-mlp": ModelConfig(**SIZES | {"intermediate_size": 100}),
-    "experts": ModelConfig(**SIZES, moe=MoEConfig(num_experts=3, top_k=2, intermediate_size=9)),
+    "experts": ModelConfig(**SIZES, moe=MoEConfig(**EXPERTS)),
+    "shared-experts": ModelConfig(**SIZES, moe=MoEConfig(**EXPERTS, shared_size=31)),
+    "dense-layers": ModelConfig(
+        **SIZES | {"intermediate_size": 100, "num_layers": 2},
+        moe=MoEConfig(**EXPERTS, shared_size=5, dense_layers=(0,)),
+    ),
 }
 
 
@@ -91,10 +98,14 @@ def test_what_is_alive_together_shares_no_memory(config):
         (step.residual, step.normed, step.qkv, step.attended),
         (step.residual, step.normed, step.up, step.activated),
         (step.residual, step.normed, step.routed, step.mixed),
+        (step.residual, step.normed, step.shared_up, step.shared_activated),
+        (step.residual, step.normed, step.shared_activated, step.shared),
+        (step.residual, step.normed, step.shared, step.mixed),
         (step.residual, step.attended, last.attended, last.residual),
         (last.attended, last.residual, last.normed),
         (last.residual, last.normed, last.up, last.activated),
         (last.residual, last.normed, last.routed, last.mixed),
+        (last.residual, last.normed, last.shared, last.mixed),
     ]
     for group in together:
         arrays = [array.numpy() for array in group]

@@ -67,6 +67,18 @@ GEMMA3 = {
         "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
     },
 }
+MANY_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+DEEPSEEK_EXPERTS = {
+    "n_routed_experts": 12,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True,
+    "first_k_dense_replace": 1,
+}
 FALCON = {**SHARED, "ffn_hidden_size": 96}
 
 MODELS = {
@@ -77,6 +89,38 @@ MODELS = {
     ),
     "mistral": ("Mistral", {**SHARED, "sliding_window": 11, "head_dim": 24}),
     "mixtral": ("Mixtral", {**SHARED, **EXPERTS, "sliding_window": None}),
+    "dots1": (
+        "Dots1",
+        {**SHARED, **DEEPSEEK_EXPERTS, "sliding_window": 9, "max_window_layers": 2},
+    ),
+    "glm4-moe": (
+        "Glm4Moe",
+        {**SHARED, **DEEPSEEK_EXPERTS, "use_qk_norm": True, "attention_bias": True},
+    ),
+    "granite-moe": ("GraniteMoe", {**SHARED, **GRANITE, **EXPERTS}),
+    "granite-moe-shared": (
+        "GraniteMoeShared",
+        {**SHARED, **GRANITE, **EXPERTS, "shared_intermediate_size": 56},
+    ),
+    "qwen2-moe": (
+        "Qwen2Moe",
+        {
+            **SHARED,
+            **MANY_EXPERTS,
+            "shared_expert_intermediate_size": 40,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {
+            **SHARED,
+            **MANY_EXPERTS,
+            "head_dim": 20,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 2,
+        },
+    ),
     "qwen2": ("Qwen2", {**SHARED, **QWEN_WINDOW}),
     "qwen3": ("Qwen3", {**SHARED, "head_dim": 20, "tie_word_embeddings": True}),
     "gpt2": ("GPT2", GPT2),
@@ -129,6 +173,9 @@ def create_oracle():
                 parameter.normal_(0, 0.15, generator=generator)
                 if "norm" in name or "ln_" in name:
                     parameter.add_(0.0 if name.endswith("bias") else 1.0)
+            for name, buffer in model.named_buffers():
+                if name.endswith("e_score_correction_bias"):
+                    buffer.normal_(0, 0.15, generator=generator)
         return model.eval().float()
 
     return create

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
-from quire.core.model_config import MoEConfig, RopeConfig
+from quire.core.model_config import RopeConfig
+from quire.core.moe_config import ExpertRouting, MoEConfig
 from quire.layers.rope import rope_tables
 from quire.models.config_reader import read_model_config
 
@@ -108,9 +109,91 @@ def test_mistral_window_is_4096_unless_said_otherwise(read):
 
 def test_mixtral(read):
     config = read(LLAMA | {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4})
-    assert config.moe == MoEConfig(num_experts=4, top_k=2, intermediate_size=128)
+    assert config.moe == MoEConfig(
+        num_experts=4, intermediate_size=128, routing=ExpertRouting(top_k=2)
+    )
     assert config.rope is not None
     assert (config.rope.theta, config.norm_eps, config.sliding_window) == (1e6, 1e-5, None)
+
+
+def test_layers_without_experts(read):
+    moe = LLAMA | {"architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 4}
+    assert read(moe).moe.dense_layers == ()
+    assert read(moe | {"mlp_only_layers": [1, 3]}).moe.dense_layers == (1, 3)
+    config = read(moe | {"mlp_only_layers": [1], "decoder_sparse_step": 2})
+    assert config.moe.dense_layers == (0, 1, 2)
+    assert [config.layer_moe(n) is None for n in range(4)] == [True, True, True, False]
+    assert (config.num_dense_layers, config.num_moe_layers) == (3, 1)
+    assert read(moe | {"decoder_sparse_step": 5}).moe is None
+
+
+def test_experts_of_qwen(read):
+    config = read(LLAMA | {"architectures": ["Qwen2MoeForCausalLM"]})
+    assert config.moe == MoEConfig(
+        num_experts=60,
+        intermediate_size=1408,
+        routing=ExpertRouting(top_k=4, renormalize=False),
+        shared_size=5632,
+        shared_gate=True,
+    )
+    assert config.qkv_bias
+    moe = LLAMA | {"architectures": ["Qwen3MoeForCausalLM"]}
+    assert read(moe).moe.num_experts == 128
+    assert read(moe | {"num_experts": 16}).moe.num_experts == 16
+    assert read(moe | {"num_local_experts": 16}).moe.num_experts == 16
+    assert read(moe | {"norm_topk_prob": True}).moe.routing == ExpertRouting(top_k=8)
+    assert read(moe | {"sliding_window": 16}).sliding_window is None
+    assert read(moe | {"sliding_window": 16, "use_sliding_window": True}).sliding_window == 16
+
+
+def test_experts_of_deepseek(read):
+    moe = LLAMA | {
+        "architectures": ["Glm4MoeForCausalLM"], "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16, "n_shared_experts": 2, "n_group": 4, "topk_group": 2,
+        "routed_scaling_factor": 2.5, "first_k_dense_replace": 1,
+    }  # fmt: skip
+    groups = {"num_groups": 4, "top_groups": 2, "scale": 2.5}
+    config = read(moe)
+    assert config.moe == MoEConfig(
+        num_experts=8,
+        intermediate_size=16,
+        routing=ExpertRouting(top_k=2, scores="sigmoid", group_best=2, **groups),
+        choice_bias=True,
+        shared_size=32,
+        dense_layers=(0,),
+    )
+    second = read(moe | {"topk_method": "group_limited_greedy", "norm_topk_prob": False})
+    assert second.moe.routing == ExpertRouting(top_k=2, renormalize=False, **groups)
+    assert not second.moe.choice_bias
+    greedy = read(moe | {"topk_method": "greedy"}).moe.routing
+    assert greedy == ExpertRouting(top_k=2, scale=2.5)
+    assert read(moe | {"first_k_dense_replace": 9}).moe is None
+    for change, message in (
+        ({"n_group": 3}, "n_group must divide 8 experts"),
+        ({"topk_group": 5}, "topk_group must be at most 4 groups"),
+        ({"num_experts_per_tok": 5}, "must be at most 2 groups of 2"),
+        ({"topk_method": "best"}, "topk_method must be noaux_tc"),
+        ({"scoring_func": "tanh"}, "scoring_func must be sigmoid or softmax"),
+        ({"moe_layer_freq": 2}, "moe_layer_freq must be 1"),
+        ({"n_routed_experts": None}, "n_routed_experts is required"),
+    ):
+        with pytest.raises(ModelLoadError, match=message):
+            read(moe | change)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "change", "message"),
+    [
+        ("Qwen3Moe", {"num_experts": 4}, "num_experts_per_tok must be at most 4 experts"),
+        ("Qwen3Moe", {"mlp_only_layers": 1}, "mlp_only_layers must be a list of layers"),
+        ("Qwen3Moe", {"decoder_sparse_step": 0}, "decoder_sparse_step must be an integer >= 1"),
+        ("Qwen2Moe", {"use_sliding_window": True}, "use_sliding_window must be False"),
+        ("GraniteMoe", {"num_local_experts": 1}, "num_experts_per_tok must be at most 1 experts"),
+    ],
+)
+def test_experts_that_cannot_be_are_refused(read, architecture, change, message):
+    with pytest.raises(ModelLoadError, match=message):
+        read(LLAMA | {"architectures": [f"{architecture}ForCausalLM"], **change})
 
 
 def test_qwen_windows(read):

@@ -55,6 +55,25 @@ def test_rounded_matrices_are_the_producer_s(checkpoint, quantized, preset, form
         np.testing.assert_array_equal(values, want, name)
 
 
+def test_experts_always_on_and_dense_layers_are_rounded_and_gates_are_not(
+    checkpoint, quantized, small
+):
+    source = checkpoint("tiny-qwen2-moe")
+    out = quantized(source, "--method", "gptq", "--group-size", "32", *FEW)
+    names = quantized_names(out)
+    # Attention, four experts and the one always on; the second layer's MLP instead.
+    assert len(names) == 2 * (4 + 3 * 5) + (4 + 3)
+    assert "model.layers.0.mlp.shared_expert.down_proj.weight" in names
+    before, after = values_of(source), values_of(out)
+    for gate in ("gate", "shared_expert_gate"):
+        name = f"model.layers.2.mlp.{gate}.weight"
+        np.testing.assert_array_equal(after[name], before[name])
+    llm = LLM(str(out), **small)
+    (output,) = llm.generate(["a text"], SamplingParams(max_tokens=4, temperature=0.0))
+    llm.shutdown()
+    assert len(output.outputs[0].token_ids) == 4
+
+
 @pytest.mark.parametrize("options", [(), ("--act-order", "--bits", "3"), ("--asymmetric",)])
 @pytest.mark.parametrize("preset", ["tiny-llama", "tiny-qwen2"])
 def test_gptq_is_its_definition_on_the_inputs_that_transformers_has(

@@ -7,7 +7,8 @@ import pytest
 from quire.core.forward_work import Work, decoder_shape
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.machine_speed import MachineSpeed
-from quire.core.model_config import ModelConfig, MoEConfig
+from quire.core.model_config import ModelConfig
+from quire.core.moe_config import ExpertRouting, MoEConfig
 from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
 from quire.kernels.tree_batch import num_masked_pairs
 from quire.runner.step_estimate import StepEstimate
@@ -22,7 +23,11 @@ def shape_of(spec):
     return decoder_shape(ModelConfig(**SHAPE), 1000, spec.token_bytes)
 
 
-@pytest.mark.parametrize("moe", [None, MoEConfig(num_experts=8, top_k=2, intermediate_size=5)])
+EXPERTS = {"num_experts": 8, "intermediate_size": 5, "routing": ExpertRouting(top_k=2)}
+SHARED = {"shared_size": 7, "shared_gate": True, "dense_layers": (1,)}
+
+
+@pytest.mark.parametrize("moe", [None, MoEConfig(**EXPERTS), MoEConfig(**EXPERTS, **SHARED)])
 def test_a_step(moe):
     config = ModelConfig(**SHAPE, moe=moe)
     spec = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=2, block_size=4, dtype="float16")
@@ -30,13 +35,13 @@ def test_a_step(moe):
     rows = [ScheduledRequest("a", 5, 1, [], True), ScheduledRequest("b", 2, 3, [], False)]
     estimate.add(SchedulerOutput(scheduled=rows), StepOutput(), 0.1)
     linears = {"q": (8, 8), "k": (4, 8), "v": (4, 8), "o": (8, 8)}
-    if moe is None:
-        linears |= {"gate": (16, 8), "up": (16, 8), "down": (8, 16)}
-    else:
-        expert = {"gate": (5, 8), "up": (5, 8), "down": (8, 5)}
-        linears |= {f"{name}{i}": shape for i in range(2) for name, shape in expert.items()}
-        linears["router"] = (8, 8)
-    per_token = 3 * sum(2 * rows * columns for rows, columns in linears.values())
+    dense = [(16, 8), (16, 8), (8, 16)]
+    mixed = [(5, 8), (5, 8), (8, 5)] * 2 + [(8, 8)]
+    shared = [(7, 8), (7, 8), (8, 7), (1, 8)]
+    mlps = dense * 3 if moe is None else mixed * 3
+    if moe is not None and moe.shared_size:
+        mlps = dense + (mixed + shared) * 2
+    per_token = sum(2 * rows * columns for rows, columns in [*linears.values()] * 3 + mlps)
     pairs = 6 + (3 + 4 + 5)  # each new token sees all before it and itself
     attention = 3 * 4 * pairs * (2 * 2 + 2 * 2)  # layers, heads, scores and sums of H = 2
     assert estimate.work.flops == 4 * per_token + attention + 2 * 100 * 8

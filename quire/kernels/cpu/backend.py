@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.moe_config import ExpertRouting
 from quire.kernels import activation as activation_op
 from quire.kernels import elementwise, norm, sampling
 from quire.kernels import moe as moe_op
@@ -20,7 +21,7 @@ from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.low_rank import CpuLowRank, add_low_rank
 from quire.kernels.cpu.matrix_rows import choose_matrix_rows
-from quire.kernels.cpu.moe import CpuExperts
+from quire.kernels.cpu.moe import CpuExperts, route
 from quire.kernels.cpu.native import isa_choice, native
 from quire.kernels.host_tensor import HostTensor
 
@@ -146,13 +147,16 @@ class CpuBackend:
     def draft_chain(self, forward: Forward, shape: ChainShape) -> CpuDraftChain | None:
         return record_chain(forward, shape)
 
-    def route(self, logits: Floats, top_k: int, renormalize: bool) -> tuple[Ints, Floats]:
-        moe_op.check_route(logits, top_k)
-        num_rows, num_experts = logits.shape
-        ids = np.empty((num_rows, top_k), np.int32)
-        weights = np.empty((num_rows, top_k), np.float32)
-        native.route(logits, num_rows, num_experts, top_k, renormalize, ids, weights)
-        return ids, weights
+    def route(
+        self, logits: Floats, routing: ExpertRouting, bias: Floats | None = None
+    ) -> tuple[Ints, Floats]:
+        moe_op.check_route(logits, routing, bias)
+        return route(logits, routing, bias)
+
+    def add_gated_rows(self, x: Floats, gate: Floats, out: Floats) -> Floats:
+        moe_op.check_gated_rows(x, gate, out)
+        native.add_gated_rows(x, gate, *x.shape, out)
+        return out
 
     def sample(self, logits: Floats, batch: SamplingBatch) -> Ints:
         sampling.check(logits, batch)

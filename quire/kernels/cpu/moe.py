@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 
 import numpy as np
 
 from quire.core.errors import UnsupportedInputError
+from quire.core.moe_config import ExpertRouting
 from quire.kernels import moe
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.backend import Weight
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
+from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
+
+
+def route(
+    logits: np.ndarray, routing: ExpertRouting, bias: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids (T, k) int32 and weights (T, k) of the chosen experts."""
+    shape = len(logits), routing.top_k
+    ids, weights = np.empty(shape, np.int32), np.empty(shape, np.float32)
+    native.route(
+        logits,
+        *logits.shape,
+        routing.top_k,
+        moe.SCORES.index(routing.scores),
+        bias,
+        (routing.num_groups, routing.top_groups, routing.group_best),
+        routing.renormalize,
+        routing.scale,
+        ids,
+        weights,
+    )
+    return ids, weights
 
 
 class CpuExperts:
@@ -25,9 +49,14 @@ class CpuExperts:
         activation: str,
         dtype: str | None = None,
         exact_activations: bool = False,
+        biases: Iterable[Sequence[HostTensor]] = (),
     ) -> None:
+        given = chain(biases, repeat(()))
         ups, downs = (
-            [CpuLinear(weights, (), dtype, exact_activations) for weights in side]
+            [
+                CpuLinear(weights, bias, dtype, exact_activations)
+                for weights, bias in zip(side, given, strict=False)
+            ]
             for side in (gate_up, down)
         )
         moe.check_experts(ups, downs, activation)

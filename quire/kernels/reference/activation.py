@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from quire.kernels.activation import SWIGLU_ALPHA, SWIGLU_LIMIT
+
 
 def activate(x: torch.Tensor, activation: str) -> torch.Tensor:
     """Return ``act(x)`` elementwise."""
@@ -19,4 +21,7 @@ def activate(x: torch.Tensor, activation: str) -> torch.Tensor:
 def gated(x: torch.Tensor, activation: str) -> torch.Tensor:
     """Return ``act(left half) * right half`` of the last dim."""
     gate, up = x.chunk(2, dim=-1)
+    if activation == "clamped_swiglu":
+        gate, up = gate.clamp(max=SWIGLU_LIMIT), up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)
+        return gate * torch.sigmoid(SWIGLU_ALPHA * gate) * (up + 1.0)
     return activate(gate, activation) * up

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from quire.core.moe_config import ExpertRouting
 from quire.kernels import activation as activation_op
 from quire.kernels import elementwise as elementwise_op
 from quire.kernels import moe as moe_op
@@ -132,9 +133,15 @@ class ReferenceBackend:
     def draft_chain(self, forward: Forward, shape: ChainShape) -> None:
         """Steps are taken one by one."""
 
-    def route(self, logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
-        moe_op.check_route(logits, top_k)
-        return moe.route(logits, top_k, renormalize)
+    def route(
+        self, logits: Tensor, routing: ExpertRouting, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        moe_op.check_route(logits, routing, bias)
+        return moe.route(logits, routing, bias)
+
+    def add_gated_rows(self, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
+        moe_op.check_gated_rows(x, gate, out)
+        return out.add_(x * gate.sigmoid())
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         sampling_op.check(logits, batch)

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 
 import torch
 
+from quire.core.moe_config import ExpertRouting
 from quire.kernels import moe
 from quire.kernels.backend import Weight
+from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.reference.activation import gated
 from quire.kernels.reference.linear import ReferenceLinear
 
 
-def route(logits: torch.Tensor, top_k: int, renormalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids (T, k) int32 and weights (T, k) of the best experts."""
-    probabilities, ids = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
-    weights = probabilities[:, :top_k]
-    if renormalize:
-        weights = weights / weights.sum(-1, keepdim=True)
-    return ids[:, :top_k].to(torch.int32), weights
+def route(
+    logits: torch.Tensor, routing: ExpertRouting, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids (T, k) int32 and weights (T, k) of the chosen experts."""
+    scores = logits.softmax(-1) if routing.scores == "softmax" else logits.sigmoid()
+    choice = scores if bias is None else scores + bias
+    size = choice.shape[1] // routing.num_groups
+    groups = choice.reshape(-1, routing.num_groups, size)
+    best = groups.sort(dim=-1, descending=True).values[..., : routing.group_best].sum(-1)
+    order = best.sort(dim=-1, descending=True, stable=True).indices
+    dropped = torch.zeros_like(best, dtype=torch.bool)
+    dropped.scatter_(-1, order[:, routing.top_groups :], True)
+    choice = groups.masked_fill(dropped[..., None], -torch.inf).reshape(choice.shape)
+    ids = choice.sort(dim=-1, descending=True, stable=True).indices[:, : routing.top_k]
+    weights = scores.gather(-1, ids)
+    if routing.renormalize:
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-20)
+    return ids.to(torch.int32), weights * routing.scale
 
 
 class ReferenceExperts:
@@ -32,9 +46,14 @@ class ReferenceExperts:
         activation: str,
         dtype: str | None = None,
         exact_activations: bool = True,
+        biases: Iterable[Sequence[HostTensor]] = (),
     ) -> None:
+        given = chain(biases, repeat(()))
         self.gate_up, self.down = (
-            [ReferenceLinear(weights, (), dtype, exact_activations) for weights in side]
+            [
+                ReferenceLinear(weights, bias, dtype, exact_activations)
+                for weights, bias in zip(side, given, strict=False)
+            ]
             for side in (gate_up, down)
         )
         moe.check_experts(self.gate_up, self.down, activation)

@@ -25,8 +25,8 @@ def adaptable_linears(weights: WeightMap) -> list[LinearWeights]:
     found = []
     for layer in range(weights.config.num_layers):
         found += [weights.qkv(layer), weights.attention_output(layer)]
-        if weights.config.moe is None:
-            found += [weights.gate_up(layer), weights.down(layer)]
+        mlp = None if weights.config.layer_moe(layer) else weights.mlp(layer)
+        found += mlp or ()
     tied = weights.config.tie_word_embeddings
     return [*found, weights.own_head() if tied else weights.head()]
 

@@ -62,7 +62,7 @@ def read_ministral(config: ConfigFields) -> ModelConfig:
 
 def read_qwen2(config: ConfigFields) -> ModelConfig:
     """Read a Qwen2ForCausalLM (also Qwen 2.5): biases on queries, keys and values."""
-    return read_decoder(config, qkv_bias=True, **_qwen_windows(config))
+    return read_decoder(config, qkv_bias=True, **read_qwen_windows(config))
 
 
 def read_qwen3(config: ConfigFields) -> ModelConfig:
@@ -74,7 +74,7 @@ def read_qwen3(config: ConfigFields) -> ModelConfig:
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=True,
-        **_qwen_windows(config),
+        **read_qwen_windows(config),
     )
 
 
@@ -108,7 +108,7 @@ def read_decoder(
     if num_heads % num_kv_heads:
         raise config.error("num_key_value_heads", f"must divide num_attention_heads ({num_heads})")
     if "head_dim" not in choices:
-        choices["head_dim"] = _head_dim(config, hidden_size, num_heads)
+        choices["head_dim"] = read_head_dim(config)
     if "rope" not in choices:
         choices["rope"], context = read_rope(
             config, choices["head_dim"], default_theta=default_theta
@@ -181,7 +181,7 @@ def read_windows(config: ConfigFields, default: int, pattern: Sequence[str]) -> 
     return {"sliding_window": config.integer("sliding_window", default), "layer_windows": flags}
 
 
-def _qwen_windows(config: ConfigFields) -> dict[str, Any]:
+def read_qwen_windows(config: ConfigFields) -> dict[str, Any]:
     """Read Qwen's window: off by default, else in the layers from ``max_window_layers`` on."""
     num_layers = config.integer("num_hidden_layers")
     first = config.integer("max_window_layers", 28, minimum=0)
@@ -196,9 +196,12 @@ def _qwen_windows(config: ConfigFields) -> dict[str, Any]:
     return read_windows(config, 4096, pattern)
 
 
-def _head_dim(config: ConfigFields, hidden_size: int, num_heads: int) -> int:
+def read_head_dim(config: ConfigFields) -> int:
+    """Read the elements of a head; its share of the model's where nothing tells."""
     if config.has("head_dim"):
         return config.integer("head_dim")
+    hidden_size = config.integer("hidden_size")
+    num_heads = config.integer("num_attention_heads")
     if hidden_size % num_heads:
         raise config.error("hidden_size", f"must be a multiple of the {num_heads} heads")
     return hidden_size // num_heads
