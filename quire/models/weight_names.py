@@ -15,6 +15,7 @@ class WeightNames:
     Attributes:
         optional_prefix: First part of the names that some checkpoints leave out.
         attention_norm_after, mlp_norm_after: Of what attention and MLP give.
+        sinks: Attention sinks, a tensor that is called so itself.
         groups_qkv: The one matrix of ``qkv`` has, for each KV head, its queries, key and value.
         linear_is_transposed: Matrices are stored (in, out), as GPT-2's Conv1D keeps them.
         harmless: Regular expressions of tensors that may be there and are not needed.
@@ -36,6 +37,7 @@ class WeightNames:
     positions: str = ""
     q_norm: str = ""
     k_norm: str = ""
+    sinks: str = ""
     router: str = ""
     groups_qkv: bool = False
     linear_is_transposed: bool = False

@@ -73,7 +73,7 @@ def read_qwen3(config: ConfigFields) -> ModelConfig:
         head_dim=config.integer("head_dim", 128),
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=True,
+        qk_norm="rms_of_heads",
         **_qwen_windows(config),
     )
 
@@ -108,7 +108,7 @@ def read_decoder(
     if num_heads % num_kv_heads:
         raise config.error("num_key_value_heads", f"must divide num_attention_heads ({num_heads})")
     if "head_dim" not in choices:
-        choices["head_dim"] = _head_dim(config, hidden_size, num_heads)
+        choices["head_dim"] = read_head_dim(config)
     if "rope" not in choices:
         choices["rope"], context = read_rope(
             config, choices["head_dim"], default_theta=default_theta
@@ -196,9 +196,12 @@ def _qwen_windows(config: ConfigFields) -> dict[str, Any]:
     return read_windows(config, 4096, pattern)
 
 
-def _head_dim(config: ConfigFields, hidden_size: int, num_heads: int) -> int:
+def read_head_dim(config: ConfigFields) -> int:
+    """Return H: a row divided among the heads, where the configuration does not say."""
     if config.has("head_dim"):
         return config.integer("head_dim")
+    hidden_size = config.integer("hidden_size")
+    num_heads = config.integer("num_attention_heads")
     if hidden_size % num_heads:
         raise config.error("hidden_size", f"must be a multiple of the {num_heads} heads")
     return hidden_size // num_heads
