@@ -25,8 +25,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.scripted_proposer import use_script
-from quire import LLM, AsyncLLM, SamplingParams, StructuredOutputs
+from quire import LLM, AsyncLLM, LoRARequest, SamplingParams, StructuredOutputs
+from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
+from quire.core.request import Picture
+from quire.core.vision_config import VisionConfig
+from quire.llm.engine_client import Prompt
+from quire.llm.pictures.placing import make_room
 from quire.llm.text_engine import TextEngine
 
 NUM_OUTPUT_TOKENS = 20
@@ -104,8 +109,39 @@ def few_conditions() -> list[Condition]:
     return [*single, Condition(batched=True, preempted=True), *both]
 
 
-def requests(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
-    """Make prompts and settings: greedy and seeded, one and several sequences, every logprob."""
+def requests(config: ModelConfig) -> list[tuple[Prompt, SamplingParams]]:
+    """Make prompts and settings: greedy and seeded, one and several sequences, every logprob.
+
+    A model that reads pictures gets one in every prompt.
+    """
+    vision, made = config.vision, _texts(config.vocab_size)
+    if vision is None:
+        return [(prompt, params) for prompt, params in made]
+    return [
+        (_illustrated(prompt, number, vision), params)
+        for number, (prompt, params) in enumerate(made)
+    ]
+
+
+def _illustrated(prompt: list[int], number: int, vision: VisionConfig) -> Prompt:
+    """Return a prompt with a picture in it, which two prompts in turn have."""
+    texts = [3 if token_id == vision.token_id else token_id for token_id in prompt]
+    token_ids, (start,) = make_room([*texts[:1], vision.token_id, *texts[1:]], 1, vision)
+    shape, key = vision.input, number // 2
+    size = 3 * shape.height * shape.width
+    pixels = np.random.default_rng(key).integers(0, 256, size, dtype=np.uint8).tobytes()
+    picture = Picture(start, vision.num_tokens, str(key), pixels, shape.height, shape.width)
+    return {"prompt_token_ids": token_ids, "pictures": [picture]}
+
+
+def token_ids_of(prompt: Prompt) -> list[int]:
+    """Return the tokens of one of the prompts."""
+    found = prompt["prompt_token_ids"] if isinstance(prompt, dict) else prompt
+    assert isinstance(found, list)
+    return found
+
+
+def _texts(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
     random = np.random.default_rng(11)
 
     def prompt(length: int) -> list[int]:
@@ -144,8 +180,23 @@ def requests(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
     ]
 
 
+def _loras(adapters: Sequence[Path]) -> list[LoRARequest]:
+    return [LoRARequest(folder.name, i, str(folder)) for i, folder in enumerate(adapters, 1)]
+
+
+def _adapters_of(num_requests: int, adapters: Sequence[Path]) -> list[LoRARequest | None]:
+    """Return which request has which adapter."""
+    turn: list[LoRARequest | None] = [None, *_loras(adapters)]
+    return [turn[i % len(turn)] for i in range(num_requests)]
+
+
 def check_lattice(
-    folder: Path, conditions: Iterable[Condition], *, device: str = "cpu", **settings: Any
+    folder: Path,
+    conditions: Iterable[Condition],
+    *,
+    device: str = "cpu",
+    adapters: Sequence[Path] = (),
+    **settings: Any,
 ) -> list[Outcome]:
     """Run the requests under each condition and compare with the baseline.
 
@@ -153,13 +204,14 @@ def check_lattice(
         folder: A checkpoint.
         conditions: Which ones.
         device: Backend.
+        adapters: PEFT folders; requests have them in turn, every so often none.
         **settings: Further engine settings of all runs, such as ``dtype``.
     """
-    settings = {"device": device, **settings}
-    baseline = run(folder, Condition(), settings)
+    settings = {"device": device, "enable_lora": bool(adapters), **settings}
+    baseline = run(folder, Condition(), settings, adapters=adapters)
     outcomes = []
     for condition in conditions:
-        found = run(folder, condition, settings, baseline)
+        found = run(folder, condition, settings, baseline, adapters)
         failures = _differences(baseline.results, found.results)
         failures += _did_not_happen(condition, baseline, found)
         outcomes.append(Outcome(condition, tuple(failures)))
@@ -167,7 +219,11 @@ def check_lattice(
 
 
 def run(
-    folder: Path, condition: Condition, settings: dict[str, Any], baseline: Run | None = None
+    folder: Path,
+    condition: Condition,
+    settings: dict[str, Any],
+    baseline: Run | None = None,
+    adapters: Sequence[Path] = (),
 ) -> Run:
     """Run all requests under one condition, on a model loaded for it.
 
@@ -176,6 +232,7 @@ def run(
         condition: Whether tokens are proposed, too.
         settings: Of the engine.
         baseline: Proposals come from its answers, and one in five is wrong.
+        adapters: As of :func:`check_lattice`.
     """
     block_size = settings.get("block_size", BLOCK_SIZE)
     settings = {
@@ -190,17 +247,24 @@ def run(
     }
     passes = 2 if condition.warm else 1
     if condition.streamed:
-        return asyncio.run(_run_streamed(folder, condition, settings, passes, baseline))
+        streamed = _run_streamed(folder, condition, settings, passes, baseline, adapters)
+        return asyncio.run(streamed)
     with LLM(str(folder), **settings) as llm:
         _arrange(llm.engine, condition, baseline)
-        vocab_size = llm.engine.model_config.vocab_size
+        for adapter in _loras(adapters):  # reading them would spread the starts
+            llm.generate([5], SamplingParams(max_tokens=1), lora_request=adapter)
         for _ in range(passes):
-            work = requests(vocab_size)
+            work = requests(llm.engine.model_config)
+            lora = _adapters_of(len(work), adapters)
             before = llm.engine.stats()
             if condition.batched:
-                outputs = llm.generate([p for p, _ in work], [s for _, s in work], use_tqdm=False)
+                prompts, params = zip(*work, strict=True)
+                outputs = llm.generate(list(prompts), params, False, lora)
             else:
-                outputs = [llm.generate(prompt, params)[0] for prompt, params in work]
+                outputs = [
+                    llm.generate(prompt, params, lora_request=adapter)[0]
+                    for (prompt, params), adapter in zip(work, lora, strict=True)
+                ]
         return _collect(outputs, before, llm.engine.stats())
 
 
@@ -211,9 +275,9 @@ def _arrange(engine: TextEngine, condition: Condition, baseline: Run | None) -> 
     if condition.speculative or condition.trees:
         assert baseline is not None
         answers = [
-            prompt + list(sequence[0])
+            token_ids_of(prompt) + list(sequence[0])
             for (prompt, _), result in zip(
-                requests(engine.model_config.vocab_size), baseline.results, strict=True
+                requests(engine.model_config), baseline.results, strict=True
             )
             for sequence in result[1:]
         ]
@@ -230,15 +294,20 @@ async def _run_streamed(
     settings: dict[str, Any],
     passes: int,
     baseline: Run | None,
+    adapters: Sequence[Path],
 ) -> Run:
     llm = AsyncLLM(str(folder), **settings)
     _arrange(llm._engine, condition, baseline)
     try:
+        for adapter in _loras(adapters):
+            await _read_stream(llm, [5], SamplingParams(max_tokens=1), adapter.lora_name, adapter)
         for number in range(passes):
             before = llm.stats()
+            work = requests(llm.model_config)
+            lora = _adapters_of(len(work), adapters)
             streams = [
-                _read_stream(llm, prompt, params, f"{number}-{i}")
-                for i, (prompt, params) in enumerate(requests(llm.model_config.vocab_size))
+                _read_stream(llm, prompt, params, f"{number}-{i}", lora[i])
+                for i, (prompt, params) in enumerate(work)
             ]
             if condition.batched:
                 outputs = list(await asyncio.gather(*streams))
@@ -250,9 +319,14 @@ async def _run_streamed(
 
 
 async def _read_stream(
-    llm: AsyncLLM, prompt: list[int], params: SamplingParams, request_id: str
+    llm: AsyncLLM,
+    prompt: Prompt,
+    params: SamplingParams,
+    request_id: str,
+    adapter: LoRARequest | None,
 ) -> RequestOutput:
-    states = [state async for state in llm.generate(prompt, params, request_id)]
+    stream = llm.generate(prompt, params, request_id, lora_request=adapter)
+    states = [state async for state in stream]
     final = states[-1]
     for state in states:
         for part, whole in zip(state.outputs, final.outputs, strict=True):

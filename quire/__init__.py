@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from quire.core.beam_search_params import BeamSearchParams
     from quire.core.engine_keywords import KvCacheConfig
     from quire.core.sampling_params import RequestOutputKind, SamplingParams
     from quire.core.speculative_params import SpeculativeParams
     from quire.core.structured_outputs import StructuredOutputs
     from quire.core.structured_outputs import StructuredOutputs as StructuredOutputsParams
+    from quire.llm.adapter_reader import LoRARequest
     from quire.llm.async_llm import AsyncLLM
     from quire.llm.async_llm import AsyncLLM as AsyncLLMEngine
     from quire.llm.engine_args import EngineArgs
@@ -24,8 +26,10 @@ __all__ = [
     "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
+    "BeamSearchParams",
     "EngineArgs",
     "KvCacheConfig",
+    "LoRARequest",
     "RequestOutputKind",
     "SamplingParams",
     "SpeculativeParams",
@@ -40,7 +44,9 @@ _HOMES = {
     "AsyncEngineArgs": "quire.llm.engine_args:EngineArgs",
     "AsyncLLM": "quire.llm.async_llm:AsyncLLM",
     "AsyncLLMEngine": "quire.llm.async_llm:AsyncLLM",
+    "BeamSearchParams": "quire.core.beam_search_params:BeamSearchParams",
     "EngineArgs": "quire.llm.engine_args:EngineArgs",
+    "LoRARequest": "quire.llm.adapter_reader:LoRARequest",
     "KvCacheConfig": "quire.core.engine_keywords:KvCacheConfig",
     "RequestOutputKind": "quire.core.sampling_params:RequestOutputKind",
     "SamplingParams": "quire.core.sampling_params:SamplingParams",

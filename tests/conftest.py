@@ -22,6 +22,9 @@ from quire.core.errors import NoKernelError
 from quire.kernels.registry import create_backend
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
+#: Its Python is a link to the machine's; the folder makes it another one, so it is not resolved.
+LLAMA_ENVIRONMENT = Path(__file__).absolute().parents[1] / ".venv-llama"
+
 pytest_plugins = ["tests.required"]
 
 # On CI a red run means that the change broke something: the same examples every time. At a desk
@@ -61,6 +64,25 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def small() -> dict[str, Any]:
     """Settings with which an engine takes little of the machine that runs the tests."""
     return {"memory": 64 * 2**20, "max_num_seqs": 8, "threads": 1}
+
+
+@pytest.fixture(scope="session")
+def peer_python() -> str:
+    """Return a Python that has llama-cpp-python."""
+    python = os.environ.get("QUIRE_TEST_LLAMA_PYTHON", LLAMA_ENVIRONMENT / "bin/python")
+    if not Path(python).exists():
+        pytest.skip("no llama_cpp: scripts/install_test_programs builds it")
+    return str(python)
+
+
+@pytest.fixture(scope="session")
+def llama_source() -> Path:
+    """Return the folder of llama.cpp's sources: its converter, and templates of many models."""
+    given = os.environ.get("QUIRE_TEST_LLAMA_SOURCE")
+    found = [Path(given)] if given else [*LLAMA_ENVIRONMENT.glob("source/*/vendor/llama.cpp")]
+    if not found:
+        pytest.skip("no sources of llama.cpp: scripts/install_test_programs fetches them")
+    return found[0]
 
 
 @pytest.fixture(scope="session")

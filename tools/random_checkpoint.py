@@ -18,6 +18,7 @@ import numpy as np
 
 from quire.models.config_reader import read_model_config
 from quire.models.registry import get_family
+from quire.models.vision.weights import VisionWeights
 from quire.models.weight_map import WeightMap
 
 FORMAT_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -29,6 +30,15 @@ SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+#: Of a model that reads pictures, in place of the others: a token, and a template that shows it.
+PICTURE, PICTURE_TOKEN = 259, "<image>"
+PICTURE_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% for part in message.content if part.type == 'image' %}<image>\n{% endfor %}"
+    "{% for part in message.content if part.type == 'text' %}{{ part.text }}{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 LLAMA3_ROPE = {
@@ -69,6 +79,24 @@ def _gpt2(vocab_size: int, hidden_size: int, layers: int, heads: int) -> dict[st
     }
 
 
+def _llava(image_size: int, patch_size: int) -> dict[str, Any]:
+    return {
+        "architectures": ["LlavaForConditionalGeneration"],
+        "model_type": "llava",
+        "image_token_index": PICTURE,
+        "text_config": _dense("LlamaForCausalLM", (320, 64, 3, 4, 2, 16, 128)),
+        "vision_config": {
+            "model_type": "clip_vision_model",
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "image_size": image_size,
+            "patch_size": patch_size,
+        },
+    }
+
+
 #: vocabulary, hidden, layers, heads, KV heads, head dim, MLP width
 TINY = (320, 64, 3, 4, 2, 16, 128)
 PRESETS: dict[str, dict[str, Any]] = {
@@ -102,6 +130,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny-qwen2": _dense("Qwen2ForCausalLM", TINY, tie_word_embeddings=True),
     "tiny-qwen3": _dense("Qwen3ForCausalLM", TINY, tie_word_embeddings=True),
     "tiny-gpt2": _gpt2(320, 64, 3, 4),
+    "tiny-llava": _llava(28, 7),
 }
 
 
@@ -128,8 +157,12 @@ def random_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     ids = {"bos_token_id": END_OF_TEXT, "eos_token_id": END_OF_TEXT}
     (folder / "config.json").write_text(json.dumps({**ids, **config, "dtype": dtype}, indent=2))
+    if "vision_config" in config:
+        _write_preprocessor(folder, config["vision_config"]["image_size"])
     model = read_model_config(folder)
     shapes = WeightMap(model, get_family(model.architecture).weight_names(model)).shapes()
+    if model.vision is not None:
+        shapes |= VisionWeights(model.vision, model.hidden_size, ()).shapes()
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():
@@ -150,7 +183,7 @@ def random_checkpoint(
                 done += file.write(_encode(values, dtype))
                 if on_progress is not None:
                     on_progress(done, end)
-    _write_tokenizer(folder)
+    _write_tokenizer(folder, reads_pictures=model.vision is not None)
 
 
 def _values(
@@ -172,20 +205,33 @@ def _encode(values: np.ndarray, dtype: str) -> bytes:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
 
 
-def _write_tokenizer(folder: Path) -> None:
+def _write_preprocessor(folder: Path, edge: int) -> None:
+    """Write CLIP's way to prepare pictures."""
+    settings = {
+        "image_processor_type": "CLIPImageProcessor",
+        "size": {"shortest_edge": edge},
+        "crop_size": {"height": edge, "width": edge},
+        "resample": 3,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.26862954, 0.26130258, 0.27577711],
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=2))
+
+
+def _write_tokenizer(folder: Path, *, reads_pictures: bool) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.add_special_tokens([*SPECIAL_TOKENS, *[PICTURE_TOKEN] * reads_pictures])
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": SPECIAL_TOKENS[0],
         "eos_token": SPECIAL_TOKENS[0],
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": PICTURE_TEMPLATE if reads_pictures else CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
 

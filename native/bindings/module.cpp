@@ -7,6 +7,7 @@ void bind_draft_chain(nanobind::module_& m);
 void bind_experts(nanobind::module_& m);
 void bind_gguf(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
+void bind_low_rank(nanobind::module_& m);
 void bind_ngram(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_probe(nanobind::module_& m);
@@ -23,6 +24,7 @@ NB_MODULE(_native, m) {
   quire::bind_attention(m);
   quire::bind_gguf(m);
   quire::bind_linear(m);
+  quire::bind_low_rank(m);
   quire::bind_ngram(m);
   quire::bind_ops(m);
   quire::bind_probe(m);

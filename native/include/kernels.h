@@ -9,6 +9,7 @@
 #include "include/gguf.h"
 #include "include/gguf_vectors.h"
 #include "include/linear.h"
+#include "include/low_rank.h"
 #include "include/quantized.h"
 #include "include/sampling.h"
 #include "include/types.h"

@@ -131,7 +131,7 @@ def _judge_here(
     from quire.llm.stage_bar import stage_bar
     from quire.models.config_reader import read_model_config
 
-    reader = RequestReader(config.model, ())
+    reader = RequestReader(config.model, (), config.adapters)
     folders, configs = [reader.folder], [config]
     if reference is not None:
         configs.append(_reference_config(config, reference, reference_dtype))

@@ -38,6 +38,7 @@ COMMANDS = {
         "quire.cli.finetune:finetune",
         "Train a model's own matrices: rounded (QAT), or by adapters (QLoRA).",
     ),
+    "merge": ("quire.cli.merge:merge", "Write a model with an adapter added to it."),
     "ps": ("quire.cli.ps:ps", "Show the models of a running server."),
     "top": ("quire.cli.top.command:top", "Watch a running server: figures and alarms, live."),
     "stop": ("quire.cli.stop:stop", "Unload a model of a running server."),

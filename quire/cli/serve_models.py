@@ -18,6 +18,7 @@ from quire.llm.process.proxy import EngineProxy
 from quire.models.file_state import file_state
 from quire.models.hub import resolve_model
 from quire.server.access.authentication import ApiKey
+from quire.server.generation.adapters import NamedFolder, parse_modules
 from quire.server.generation.models import ManagedModels, OneModel
 from quire.server.generation.service import Service, model_names
 from quire.server.generation.shared import Shared
@@ -79,10 +80,13 @@ def load_models(
             meanwhile=_import_routes,
         )
 
-    on_demand = options.load_on_demand
-    if named and len(configs) == 1 and not on_demand:
+    on_demand, alone = options.load_on_demand, _is_alone(configs, options, named)
+    folders = _adapter_folders(configs[0], options, alone)
+    if alone:
         engine = load(configs[0], loading)
-        return OneModel(Service(engine, engine.config, shared))
+        service = Service(engine, engine.config, shared)
+        service.adapters.add_folders(folders, engine)
+        return OneModel(service)
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
@@ -110,6 +114,31 @@ def load_models(
         loading.begin()
         registry.preload(name, loading)
     return registry
+
+
+def _is_alone(configs: Sequence[EngineConfig], options: ServerOptions, named: bool) -> bool:
+    """Return whether one model is loaded at the start and no other one ever."""
+    return named and len(configs) == 1 and not options.load_on_demand
+
+
+def _adapter_folders(
+    config: EngineConfig, options: ServerOptions, alone: bool
+) -> list[NamedFolder]:
+    """Return the adapters that are there from the start.
+
+    Raises:
+        ConfigError: Settings of adapters contradict each other, or there are several models.
+    """
+    enabled = config.adapters.enable_lora
+    if enabled and not alone:
+        raise ConfigError(
+            "[config] --enable-lora must come with one MODEL that is loaded at the start; got "
+            "several, none, or --load-on-demand."
+        )
+    if not enabled and (options.lora_modules or options.allow_runtime_lora_updating):
+        flag = "--lora-modules" if options.lora_modules else "--allow-runtime-lora-updating"
+        raise ConfigError(f"[config] {flag} must come with --enable-lora; got it without.")
+    return parse_modules(options.lora_modules)
 
 
 def _import_routes() -> None:

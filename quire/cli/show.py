@@ -58,6 +58,7 @@ def show(model: str, hub: bool, as_json: bool) -> None:
 
 def _facts(model: StoredModel) -> dict[str, Any]:
     from quire.cli.list import summary
+    from quire.models.config_reader import supported_config
     from quire.models.named_models import named_model
     from quire.server.generation.answer_parser import AnswerFormats
     from quire.server.generation.model_facts import capabilities
@@ -75,7 +76,9 @@ def _facts(model: StoredModel) -> dict[str, Any]:
         "embedding": details.embedding,
         "licence": details.licence or (named.licence if named is not None else ""),
         "memory": _memory(model.path, named),
-        "capabilities": capabilities(formats, not texts.fim_tokens.missing),
+        "capabilities": capabilities(
+            formats, not texts.fim_tokens.missing, supported_config(model.path)
+        ),
         "sampling": dict(preset.sampling),
         "system": preset.system or "",
         "messages": [f"{message['role']}: {message['content']}" for message in preset.messages],

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, fields, replace
 from os import PathLike, fspath
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from quire.core.adapter_options import AdapterOptions
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
+from quire.core.option import option as option
+from quire.core.picture_settings import parse_pictures_per_prompt
 from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
 from quire.core.speculative_config import METHODS, MethodName, SpeculativeMethod
 from quire.core.speculative_settings import (
@@ -28,20 +31,6 @@ KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
 KVCacheDtype: TypeAlias = Literal[
     "auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8", "int4"
 ]
-
-
-def option(default: Any, help: str, **extra: Any) -> Any:
-    """Declare a config field.
-
-    Args:
-        default: Its default.
-        help: Its line in the help.
-        **extra: ``common``: the short help of a command shows it. ``aliases``: further names of its
-            flag. ``spellings``: further values, with what they stand for. ``sized``: text with a
-            unit, such as ``8GiB``, is taken from Python, too. ``is_json``: text of JSON, or what
-            it stands for.
-    """
-    return field(default=default, metadata={"help": help, **extra})
 
 
 #: Tokens that a step may draw in any case: a single sequence may have that many proposed but one.
@@ -107,6 +96,20 @@ class ModelOptions:
     )
     max_logprobs: int = option(20, "most alternatives a request may ask for; -1: no limit")
     disable_any_whitespace: bool = option(False, "forced JSON has no white space between its parts")
+
+    limit_mm_per_prompt: str | None = option(
+        None, "most pictures of a prompt: image=4; default: what fits", is_json=True
+    )
+    allowed_media_domains: tuple[str, ...] = option(
+        (), "host that pictures may be fetched from; *: any public one"
+    )
+    allowed_local_media_path: str | None = option(
+        None, "folder that pictures may be read from, by file: URLs"
+    )
+
+    def pictures_per_prompt(self) -> int | None:
+        """Return the most pictures of a prompt; None: what fits."""
+        return parse_pictures_per_prompt(self.limit_mm_per_prompt)
 
     def json_object(self, name: str) -> dict[str, Any]:
         """Return a setting that holds a JSON object; empty when it is not given.
@@ -294,6 +297,7 @@ class EngineConfig:
     cache: CacheOptions = field(default_factory=CacheOptions)
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
     speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
+    adapters: AdapterOptions = field(default_factory=AdapterOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
     seed: int = option(0, "base seed of requests that bring none")
 
@@ -319,7 +323,7 @@ class EngineConfig:
         return cls(**parts)
 
     def __post_init__(self) -> None:
-        for part in (self.model, self.cache, self.scheduler, self.speculative, self.parallel, self):
+        for part in (*(getattr(self, name) for name in PARTS), self):
             _check_types(part)
         at_least_one = {
             "--block-size": self.cache.block_size,
@@ -352,6 +356,8 @@ class EngineConfig:
         self._check_quantization()
         self._check_cache()
         self.speculative.parsed()
+        self.adapters.check()
+        self.model.pictures_per_prompt()
         for name in ("override_generation_config", "default_chat_template_kwargs"):
             self.model.json_object(name)
         if not self.scheduler.enable_chunked_prefill and self.model.max_model_len is not None:
@@ -467,6 +473,7 @@ PARTS: dict[str, type] = {
     "cache": CacheOptions,
     "scheduler": SchedulerOptions,
     "speculative": SpeculativeOptions,
+    "adapters": AdapterOptions,
     "parallel": ParallelOptions,
 }
 #: Every setting's field, by name.

@@ -79,6 +79,9 @@ class EngineKeywords(TypedDict, total=False):
     default_chat_template_kwargs: JsonObject | None
     max_logprobs: int
     disable_any_whitespace: bool
+    limit_mm_per_prompt: JsonObject | None
+    allowed_media_domains: str | list[str] | tuple[str, ...]
+    allowed_local_media_path: str | PathLike[str] | None
     block_size: int
     memory: Count | None
     gpu_memory_utilization: float
@@ -111,6 +114,10 @@ class EngineKeywords(TypedDict, total=False):
     ngram_prompt_lookup_min: int | None
     speculative_draft_tensor_parallel_size: int | None
     speculative_disable_by_batch_size: int | None
+    enable_lora: bool
+    max_loras: int
+    max_lora_rank: int
+    max_cpu_loras: int | None
     device: Literal["auto", "cpu", "reference"]
     threads: int | None
     seed: int
@@ -169,17 +176,11 @@ class EngineKeywords(TypedDict, total=False):
     rope_theta: Any
     logprobs_mode: Any
     logits_processors: Any
-    enable_lora: bool
     lora_modules: Any
-    max_loras: int | None
-    max_lora_rank: int | None
-    max_cpu_loras: int | None
     lora_dtype: Any
     fully_sharded_loras: bool
-    limit_mm_per_prompt: Any
     mm_processor_kwargs: Any
     mm_processor_cache_gb: Any
-    allowed_local_media_path: Any
     structured_outputs_config: Any
     guided_decoding_backend: Any
     enable_sleep_mode: bool

@@ -15,9 +15,7 @@ from quire.core.errors import ConfigError
 _ALWAYS = "is how it is always done here"
 _ONE_PROCESS = "is not available: one process computes each model, on all cores it may use"
 _NO_GRAPHS = "changes nothing: there are no graphs to capture and no code to compile"
-_NO_ADAPTERS = "is not available: adapters are not served"
 _NO_TRANSFER = "is not available: the KV cache stays in the engine's memory"
-_TEXT_ONLY = "is not available: models take text only"
 _FILES = "changes nothing: the files say what they are"
 _NO_TEXTS = "is not available: texts of requests and answers are never logged"
 _NO_CODE = "names code that would run in the engine, which it does not do"
@@ -158,17 +156,13 @@ ENGINE: dict[str, KnownSetting] = {
     "rope_theta": _refused("would change the model: edit its config.json"),
     "logprobs_mode": _refused("must be raw_logprobs", "raw_logprobs"),
     "logits_processors": _refused(_NO_CODE, is_list=True),
-    "enable_lora": _switch(_NO_ADAPTERS),
-    "lora_modules": KnownSetting(_NO_ADAPTERS, is_list=True),
-    "max_loras": _number(_NO_ADAPTERS),
-    "max_lora_rank": _number(_NO_ADAPTERS),
-    "max_cpu_loras": _number(_NO_ADAPTERS),
-    "lora_dtype": _value(_NO_ADAPTERS),
-    "fully_sharded_loras": _switch(_NO_ADAPTERS),
-    "limit_mm_per_prompt": _value(_TEXT_ONLY),
-    "mm_processor_kwargs": _value(_TEXT_ONLY),
-    "mm_processor_cache_gb": _value(_TEXT_ONLY, "4", "4.0"),
-    "allowed_local_media_path": _value(_TEXT_ONLY),
+    "lora_modules": KnownSetting(
+        "is of quire serve: elsewhere a call names its adapter (lora_request)", is_list=True
+    ),
+    "lora_dtype": _value("changes nothing: adapters keep the type of their files", "auto"),
+    "fully_sharded_loras": _switch(_ONE_PROCESS),
+    "mm_processor_kwargs": _refused("would change pictures: edit preprocessor_config.json"),
+    "mm_processor_cache_gb": _value("changes nothing: pictures are decoded anew", "4", "4.0"),
     "structured_outputs_config": _value(
         "changes nothing: grammars are compiled by llguidance (but see --disable-any-whitespace)"
     ),

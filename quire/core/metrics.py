@@ -86,7 +86,16 @@ METRICS: dict[str, Metric] = {
     "kv_cache_fragmentation_perc": _gauge("Part of the slots of used KV blocks that is empty."),
     "avg_prompt_throughput_toks_per_s": _gauge("Prompt tokens computed a second, last 10 s."),
     "avg_generation_throughput_toks_per_s": _gauge("Tokens generated a second, last 10 s."),
-    "memory_bytes": _gauge("Memory reserved at start, by pool: weights, scratch, kv_cache."),
+    "memory_bytes": _gauge(
+        "Memory reserved at start, by pool: weights, scratch, kv_cache, adapters."
+    ),
+    "lora_requests_info": _gauge(
+        "Adapters of running and of waiting requests, as labels; when that was, unix seconds."
+    ),
+    "lora_adapters": _gauge("Adapters in memory."),
+    "lora_adapter_bytes": _gauge("Memory that they take."),
+    "lora_adapter_loads": _counter("Adapters read into memory."),
+    "lora_adapter_evictions": _counter("Adapters given up for others."),
     "process_memory_bytes": _gauge("Resident memory, by process: engine, server."),
     "process_heap_bytes": _gauge("The C library's heap, by process and state: used, free."),
     "host_cpu_usage_perc": _gauge("Part of the machine's cores that were busy lately, 0 to 1."),
@@ -150,6 +159,8 @@ METRICS: dict[str, Metric] = {
     "estimated_write_bytes_per_gpu": _counter("Bytes of KV written, estimated, drafters included."),
     "kv_canary_checks": _counter("Reused KV blocks whose checksum was verified (--kv-canary)."),
     "kv_canary_failures": _counter("Of these, found changed."),
+    "mm_cache_queries": _counter("Pictures of prompts that were computed."),
+    "mm_cache_hits": _counter("Of these, rows of pictures known already."),
     "engine_restarts": _counter("Times that the engine's process was started again."),
     "log_lines_dropped": _counter("Lines of the log that nobody read in time, by process."),
     "process_cpu_seconds": _counter("CPU time, by process: engine, server."),

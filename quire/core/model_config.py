@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.core.vision_config import VisionConfig
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
@@ -90,6 +92,7 @@ class ModelConfig:
         sliding_window: Tokens a position sees, itself included; None for all.
         layer_windows: Per layer, whether the window applies; empty means to all layers.
         moe: None for a dense MLP.
+        vision: Of a model that reads pictures; None for text alone.
         bos_token_id, eos_token_ids: As in the checkpoint's configuration.
     """
 
@@ -132,6 +135,7 @@ class ModelConfig:
     sliding_window: int | None = None
     layer_windows: tuple[bool, ...] = ()
     moe: MoEConfig | None = None
+    vision: VisionConfig | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default=())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
+from quire.core.adapters import AdapterReference
 from quire.core.client import SHARED, Client
 from quire.core.sampling_params import SamplingParams
 
@@ -15,6 +16,50 @@ class RangeKey:
     start: int
     stop: int
     key: str
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Picture:
+    """A picture in a prompt, decoded and resized.
+
+    Attributes:
+        start: Position of the first of its rows; its tokens there are placeholders.
+        num_tokens: How many rows it has.
+        key: Names its content: pictures with equal keys are equal.
+        pixels: (height, width, 3) uint8, red, green and blue, row by row.
+        height, width: In pixels.
+    """
+
+    start: int
+    num_tokens: int
+    key: str
+    pixels: bytes
+    height: int
+    width: int
+
+    @property
+    def range_key(self) -> RangeKey:
+        """The key that separates the blocks with its rows."""
+        return RangeKey(self.start, self.start + self.num_tokens, f"picture:{self.key}")
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """How a request's blocks go from one to the next; nothing but the cost depends on it.
+
+    Attributes:
+        keeps_blocks: Its blocks are kept when it has ended, for requests that continue it.
+        continues: Id of such a request, whose blocks it begins with where its tokens do. Without
+            effect when that one's blocks are gone.
+        releases: Ids of such requests that nobody continues any more.
+    """
+
+    keeps_blocks: bool = False
+    continues: str | None = None
+    releases: tuple[str, ...] = ()
+
+
+NO_CONTINUATION = Continuation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +79,15 @@ class EngineRequest:
         extra_keys: What separates its prefix cache from others' besides the tokens, such as
             ``("salt:...", "adapter:...")``.
         range_keys: What separates the blocks that hold certain positions, and those after them.
+        pictures: In the order of their positions.
         deadline: When it ends with ``timeout``, wherever it stands; in seconds on the monotonic
             clock, which processes share.
         client: Clients that compete are served alike, by their weights; see
             :mod:`quire.engine.fair_queue`.
         speculative_method: By which its tokens are proposed; only where their origins are told.
+        continuation: Whether it goes on from the blocks of another one, and others from its own.
         arrival_time: On the same clock; None means when the engine gets it.
+        adapter: Added to the model for its tokens; its ``cache_keys`` are among ``extra_keys``.
     """
 
     request_id: str
@@ -50,10 +98,28 @@ class EngineRequest:
     priority: int = 0
     extra_keys: tuple[str, ...] = ()
     range_keys: tuple[RangeKey, ...] = ()
+    pictures: tuple[Picture, ...] = ()
     deadline: float | None = None
     client: Client = SHARED
     speculative_method: str | None = None
+    continuation: Continuation = NO_CONTINUATION
     arrival_time: float | None = None
+    adapter: AdapterReference | None = None
+
+    def with_adapter(self, adapter: AdapterReference) -> EngineRequest:
+        """Return the request with an adapter, and cached blocks of that one's requests alone."""
+        keys = (*self.extra_keys, *adapter.cache_keys)
+        return replace(self, adapter=adapter, extra_keys=keys)
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """Only requests with the same ones may learn from each other's tokens."""
+        return self.extra_keys + tuple(part.key for part in self.ranges)
+
+    @property
+    def ranges(self) -> tuple[RangeKey, ...]:
+        """The range keys, those of pictures included."""
+        return self.range_keys + tuple(picture.range_key for picture in self.pictures)
 
 
 def salt_keys(cache_salt: str | None) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from quire.core.structured_outputs import StructuredOutputs
 MAX_N = 128
 #: Stop strings, and words that are never generated: each is looked for at every token.
 MAX_TEXTS = 1024
+#: Tokens whose log-probabilities are reported by name: each costs a look at all logits.
+MAX_NAMED_LOGPROBS = 128
 POOLINGS = ("mean", "last")
 
 #: Type of the fields, as text and by name.
@@ -92,6 +94,8 @@ class SamplingParams:
         logprobs: Alternatives reported per output token; None reports nothing, -1 the whole
             vocabulary. The sampled token is always reported as well.
         prompt_logprobs: The same for prompt tokens.
+        logprob_token_ids: Tokens whose log-probabilities are reported as well, however unlikely
+            they are; at most 128.
         logit_bias: Added to the logits of the given token ids; minus infinity forbids one.
         allowed_token_ids: When given, no other token is generated.
         include_stop_str_in_output: Keep the matched stop string in the text.
@@ -130,6 +134,7 @@ class SamplingParams:
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: Sequence[int] = ()
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool = False
@@ -149,6 +154,9 @@ class SamplingParams:
         self.bad_words_token_ids = tuple(
             _ids("bad_words_token_ids", ids) for ids in self.bad_words_token_ids
         )
+        self.logprob_token_ids = _ids("logprob_token_ids", self.logprob_token_ids or ())
+        if self.logprob_token_ids and self.logprobs is None:
+            self.logprobs = 0
         if self.allowed_token_ids is not None:
             self.allowed_token_ids = _ids("allowed_token_ids", self.allowed_token_ids)
         if self.logit_bias is not None:
@@ -198,6 +206,9 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None and value < -1:
                 _refuse(name, "must be -1 (all), 0 or more", value)
+        if len(self.logprob_token_ids) > MAX_NAMED_LOGPROBS:
+            count = f"{len(self.logprob_token_ids)} of them"
+            _refuse("logprob_token_ids", f"must hold at most {MAX_NAMED_LOGPROBS} ids", count)
         if any(not text for text in self.stop or ()):
             _refuse("stop", "must not hold empty strings", self.stop)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:

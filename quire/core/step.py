@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from quire.core.forward_work import Work
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 
 
@@ -24,8 +25,7 @@ class NewRequest:
         seed: Seed of the sequence's random draws, resolved (never None).
         block_ids: The whole block table for this step.
         num_computed_tokens: Leading tokens whose KV is already in those blocks.
-        extra_keys: Only requests with the same ones may learn from each other's tokens; as of
-            :class:`~quire.core.request.EngineRequest`.
+        source: What the caller asked for; of it, ``params`` are those of all sequences.
     """
 
     request_id: str
@@ -35,7 +35,7 @@ class NewRequest:
     seed: int
     block_ids: list[int]
     num_computed_tokens: int
-    extra_keys: tuple[str, ...] = ()
+    source: EngineRequest
 
 
 @dataclass(slots=True)
@@ -134,12 +134,14 @@ class TokenLogprobs:
         logprob: Its natural logarithm, from raw logits.
         rank: Its 1-based rank in the vocabulary.
         top: ``(token_id, logprob)`` of the most likely tokens, best first.
+        named: ``(token_id, logprob, rank)`` of the tokens that the request names.
     """
 
     token_id: int
     logprob: float
     rank: int
     top: list[tuple[int, float]]
+    named: list[tuple[int, float, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,8 @@ class StructuredOutputs:
         grammar: A context-free grammar in Lark's form, or in GBNF (rules with ``::=``).
         json_object: True for any JSON object.
         disable_any_whitespace: JSON has no white space between its parts.
-        or_grammar: A grammar in Lark's form that the text may follow instead.
+        before: A grammar in Lark's form of what comes first.
+        or_grammar: A grammar in Lark's form that the text may follow instead of all that.
         reasoning_end: Free text up to this mark comes first, the mark included.
         reasoning_start: That free text comes only when the output begins with this mark.
 
@@ -48,6 +49,7 @@ class StructuredOutputs:
     grammar: str | None = None
     json_object: bool | None = None
     disable_any_whitespace: bool = False
+    before: str = ""
     or_grammar: str = ""
     reasoning_end: str = ""
     reasoning_start: str = ""
@@ -100,6 +102,7 @@ class StructuredOutputs:
         value = self.constraint
         text = f"{self.kind}:{value if isinstance(value, str) else json_library.dumps(value)}"
         around = (
+            self.before,
             self.or_grammar,
             self.reasoning_end,
             self.reasoning_start,

@@ -13,8 +13,8 @@ from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
 from quire.core.request import EngineRequest
-from quire.core.sampling_params import SamplingParams
 from quire.core.step import SchedulerOutput, StepOutput
+from quire.engine.adapter_gate import LOADING_SECONDS, AdapterGate
 from quire.engine.block_lifetimes import BlockLifetimes
 from quire.engine.block_observer import CanaryFeed
 from quire.engine.block_pool import BlockPool
@@ -106,6 +106,8 @@ class Engine:
         self.scheduler = Scheduler(
             options, kv, eos_token_ids, cache.use_cache, clock, takes_more, lookahead
         )
+        if executor.adapters is not None:
+            self.scheduler.gate = AdapterGate(executor.adapters, config.adapters.max_loras)
 
     @property
     def max_cached_tokens(self) -> int:
@@ -129,10 +131,16 @@ class Engine:
         self.check_alive()
         request_id, params = request.request_id, request.params
         prompt = list(request.prompt_token_ids)
-        max_total_tokens = self._check_request(prompt, params)
+        max_total_tokens = self.check_request(request)
         if abs(request.priority) >= 2**31:
             raise RequestError(
                 f"[priority] must be within 32 bits; got {request.priority}.", param="priority"
+            )
+        if request.adapter is not None and self.scheduler.gate is None:
+            raise RequestError(
+                f"[adapter] an engine without --enable-lora has none; got {request.adapter.name!r}."
+                " Start it with the setting.",
+                param="model",
             )
         time = self._clock() if request.arrival_time is None else request.arrival_time
         number = self._num_added
@@ -157,7 +165,10 @@ class Engine:
             for index in range(params.n)
         ]
         live = self.scheduler.requests
-        if self.scheduler.group(request_id) or any(one.request_id in live for one in group):
+        kept = self.scheduler.kept
+        if self.scheduler.group(request_id) or any(
+            one.request_id in live or one.request_id in kept for one in group
+        ):
             raise RequestError(
                 f"[request_id] must be unique among live requests; got {request_id!r}. "
                 "Choose another.",
@@ -177,9 +188,12 @@ class Engine:
     def abort_request(self, request_id: str) -> list[EngineOutput]:
         """End a request with ``abort`` in whatever state; its blocks are free on return.
 
+        What is kept of one that has ended is freed, too.
+
         Returns:
             The last output of each sequence that was alive; empty for unknown and finished ids.
         """
+        self.scheduler.kept.release(request_id)
         group = self.scheduler.group(request_id)
         return [self.scheduler.end(sequence, "abort") for sequence in group]
 
@@ -202,12 +216,15 @@ class Engine:
         While all requests wait for their KV, a step now and then ends those past their deadlines
         and shows that the engine is alive.
         """
-        if self.scheduler.running or len(self.scheduler.waiting):
+        if self.scheduler.running or len(self.scheduler.waiting) or self._waits_for_adapter:
             return 0.0
         return HELD_SECONDS if self.scheduler.requests else None
 
     def starts_at_once(self, request: EngineRequest) -> bool:
         """Return whether the step after this one would compute a request's prompt, if added."""
+        gate = self.scheduler.gate
+        if request.adapter and not (gate and gate.adapters.is_ready(request.adapter)):
+            return False
         num_prompt_tokens, params = len(request.prompt_token_ids), request.params
         return self.scheduler.starts_at_once(num_prompt_tokens, params.n)
 
@@ -223,7 +240,7 @@ class Engine:
                 ``error``, no outputs) and their blocks are free; the engine takes nothing more.
         """
         self.check_alive()
-        expired = self._end_expired()
+        expired = self._end_expired() + self._end_without_adapter()
         watch = StepWatch(self.scheduler.stats.step_seconds)
         unready = self.executor.unready()
         plan = self.scheduler.schedule(unready)
@@ -232,6 +249,9 @@ class Engine:
         watch.lap("schedule")
         if unready and not plan.scheduled:
             self.executor.wait_until_ready(UNREADY_SECONDS)
+        elif self._waits_for_adapter and not plan.scheduled:
+            assert self.executor.adapters is not None, "requests wait for adapters"
+            self.executor.adapters.wait(LOADING_SECONDS)
         result = self._execute(plan, someone_came)
         watch.lap("execute")
         watch.move(result.sample_seconds, "execute", "sample")
@@ -268,7 +288,8 @@ class Engine:
         }
         blocks = {} if self._lifetimes is None else self._lifetimes.samples()
         lookahead = {} if scheduler.lookahead is None else scheduler.lookahead.policy.samples()
-        return now | scheduler.stats.samples() | blocks | lookahead | self.executor.stats()
+        gate = {} if scheduler.gate is None else scheduler.gate.samples(scheduler.running)
+        return now | scheduler.stats.samples() | blocks | lookahead | gate | self.executor.stats()
 
     def describe_cache(self) -> str:
         """Return the KV pool, each live request's block table and whether they agree, as text."""
@@ -303,6 +324,21 @@ class Engine:
                     ended.append(self.scheduler.end(sequence, "timeout"))
         return ended
 
+    @property
+    def _waits_for_adapter(self) -> bool:
+        return self.scheduler.gate is not None and self.scheduler.gate.is_waiting
+
+    def _end_without_adapter(self) -> list[EngineOutput]:
+        """Queue requests whose adapter has come; end those whose adapter cannot be read."""
+        scheduler, ended = self.scheduler, list[EngineOutput]()
+        failed = [] if scheduler.gate is None else scheduler.gate.step_begins(scheduler)
+        for request, error in failed:
+            for sequence in (request, *request.pending_children):
+                output = scheduler.end(sequence, "error")
+                output.result.error = error
+                ended.append(output)
+        return ended
+
     def _execute(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepOutput:
         if not plan.scheduled:
             return StepOutput()
@@ -317,8 +353,13 @@ class Engine:
                 raise EngineDeadError(self._dead) from error
             raise
 
-    def _check_request(self, prompt: list[int], params: SamplingParams) -> int:
-        """Return the total length at which its sequences end, or refuse the request."""
+    def check_request(self, request: EngineRequest) -> int:
+        """Return the total length at which a request's sequences end; nothing is kept of it.
+
+        Raises:
+            RequestError: It can never run as asked.
+        """
+        prompt, params = request.prompt_token_ids, request.params
         if not prompt:
             raise RequestError("[prompt] must hold at least one token; got none.", param="prompt")
         if min(prompt) < 0 or max(prompt) >= self._vocab_size:

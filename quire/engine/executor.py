@@ -8,6 +8,7 @@ from typing import Protocol
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.metrics import Samples
 from quire.core.step import SchedulerOutput, StepOutput
+from quire.engine.adapter_gate import Adapters
 
 
 class StepHandle(Protocol):
@@ -32,6 +33,11 @@ class Executor(Protocol):
 
     kv_cache_spec: KVCacheSpec
     num_blocks: int
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """Those of requests; None where they may have none."""
+        ...
 
     def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepHandle:
         """Compute one step and sample, in the order of submission; errors are the handle's.

@@ -7,7 +7,7 @@ from enum import Enum
 from hashlib import blake2b
 
 from quire.core.outputs import RequestMetrics
-from quire.core.request import EngineRequest
+from quire.core.request import EngineRequest, RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import PromptLogprobs
 
@@ -15,8 +15,8 @@ from quire.core.step import PromptLogprobs
 class RequestStatus(Enum):
     """Where a request stands.
 
-    Preempted: its blocks were freed and it waits to recompute. Waiting for KV: it does not start
-    before it is released; no setting leads there yet.
+    Preempted: its blocks were freed and it waits to recompute. Waiting for KV, or for its adapter:
+    it does not start before it is released.
     """
 
     WAITING = "waiting"
@@ -48,6 +48,7 @@ class Request:
         num_prompt_logprobs: Prompt tokens (the first included) that need no more logprobs.
         block_hashes: Of the leading full blocks; kept over preemption.
         finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error`` once finished.
+        ranges: The source's.
     """
 
     request_id: str
@@ -69,6 +70,10 @@ class Request:
     num_prompt_logprobs: int = 1
     block_hashes: list[bytes] = field(default_factory=list)
     finish_reason: str | None = None
+    ranges: tuple[RangeKey, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.ranges = self.source.ranges
 
     @property
     def group_id(self) -> str:
@@ -85,6 +90,12 @@ class Request:
         """Generated tokens."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    @property
+    def decodes(self) -> bool:
+        """Whether the next step draws a token, or comes to those that needed no drawing."""
+        num_computed = self.num_computed_tokens
+        return num_computed >= self.num_prompt_tokens or len(self.token_ids) - num_computed == 1
+
     def block_keys(self, start: int, stop: int) -> tuple[str, ...]:
         """Return what the block of the positions ``[start, stop)`` depends on besides its tokens.
 
@@ -93,7 +104,7 @@ class Request:
         keys = self.source.extra_keys if start == 0 else ()
         return keys + tuple(
             f"{part.start - start}:{part.stop - start}:{part.key}"
-            for part in self.source.range_keys
+            for part in self.ranges
             if part.start < stop and part.stop > start
         )
 

@@ -15,11 +15,13 @@ from quire.core.step import (
     SequenceResult,
     StepOutput,
 )
+from quire.engine.adapter_gate import AdapterGate
 from quire.engine.admission import Admission, Growth, Outlook
 from quire.engine.block_pool import NULL_BLOCK
 from quire.engine.droppable_parts import DroppableParts
 from quire.engine.engine_output import EngineOutput
 from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
+from quire.engine.kept_blocks import KeptBlocks
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
 from quire.engine.lookahead import Lookahead, LookaheadPolicy
 from quire.engine.prefill_policy import Division, PrefillPolicy
@@ -44,8 +46,8 @@ class Scheduler:
     A request with ``n`` > 1 takes ``n`` of ``max_num_seqs`` from its admission on, though its other
     sequences split off only when the prompt is computed; they share its blocks and live on alone.
 
-    :meth:`hold`, :meth:`release`, :meth:`store_blocks` and :meth:`load_blocks` are for KV that
-    comes from elsewhere. No setting leads to them yet, only tests call them.
+    :meth:`store_blocks` and :meth:`load_blocks` are for KV that comes from elsewhere. No setting
+    leads to them yet, only tests call them.
 
     Args:
         options: Limits and policy.
@@ -71,6 +73,7 @@ class Scheduler:
         self.kv = kv
         self.prefill = PrefillPolicy(options, takes_more and use_cache)
         self.admission = Admission(kv)
+        self.kept = KeptBlocks(kv)
         self.stats = EngineStats()
         self.waiting = FairQueue(clock)
         self.running: list[Request] = []  # sorted by order
@@ -81,10 +84,11 @@ class Scheduler:
         self._clock = clock
         self._planned_time = 0.0
         self._ended: list[str] = []  # the runner does not know yet
-        self.held: dict[str, RequestStatus] = {}  # who waits for KV, and the status before
+        self.held: dict[str, RequestStatus] = {}  # who is held, and the status before
         self._block_stores: list[tuple[int, bytes]] = []
         self._block_loads: list[tuple[int, bytes]] = []
         self._droppable = DroppableParts()
+        self.gate: AdapterGate | None = None
         self.lookahead = None if lookahead is None else Lookahead(kv, lookahead, options)
 
     def add(self, request: Request) -> None:
@@ -96,16 +100,17 @@ class Scheduler:
         self.stats.num_sequences_added += len(group)
         if self.running or len(self.waiting):
             self.prefill.chunk_size.joined(self._clock())
+        self.kept.added(request)
         self.waiting.push(request)
 
     def hold(self, request: Request) -> None:
-        """Keep a request in the queue from starting until :meth:`release`: its KV is on the way."""
+        """Keep a queued request from starting until :meth:`release`: something is on the way."""
         self.waiting.remove(request)
         self.held[request.request_id] = request.status
         request.status = RequestStatus.WAITING_FOR_KV
 
     def release(self, request: Request) -> None:
-        """Queue a request that waited for its KV."""
+        """Queue a request that was held."""
         request.status = self.held.pop(request.request_id)
         self.waiting.push(request)
 
@@ -150,6 +155,8 @@ class Scheduler:
         self._schedule_waiting(plan, division, min(room, division.room), outlook)
         if not plan.scheduled:  # what was to start has found no blocks
             self._schedule_running(plan, None, unready)
+            if not plan.scheduled and len(self.waiting) and self.kept.give_up():
+                return self.schedule(unready)
         if plan.scheduled:
             if self.lookahead is not None:
                 self.lookahead.extend(plan, self.requests, len(self.running))
@@ -240,14 +247,14 @@ class Scheduler:
             request = running[position]
             num_new_tokens = len(request.token_ids) - request.num_computed_tokens
             hits: Sequence[int] = ()
-            num_decodes_after -= _decodes(request)
+            num_decodes_after -= request.decodes
             if request.request_id in unready:
                 position += 1
                 continue
             if num_new_tokens > 1:
                 room = max(budget - num_decodes_after, 1)
-                may_cut = self.options.enable_chunked_prefill or _decodes(request)
-                if division is not None and not _decodes(request):
+                may_cut = self.options.enable_chunked_prefill or request.decodes
+                if division is not None and not request.decodes:
                     room = min(room, division.shares.get(request.request_id, 0))
                 if room:
                     hits = self.kv.get_computed_blocks(request)
@@ -267,7 +274,7 @@ class Scheduler:
         num_decodes, num_prompt_tokens, has_part = 0, 0, False
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]
-            if _decodes(request):
+            if request.decodes:
                 num_decodes += 1
                 continue
             num_prompt_tokens += scheduled.num_scheduled_tokens
@@ -276,7 +283,7 @@ class Scheduler:
         self.prefill.observe(seconds, num_decodes, num_prompt_tokens, has_part)
 
     def _num_decodes(self) -> int:
-        return sum(map(_decodes, self.running))
+        return sum(request.decodes for request in self.running)
 
     def _divide(self, unready: Container[str], outlook: Outlook) -> Division:
         """Divide the tokens that the next step has for prompts."""
@@ -284,7 +291,7 @@ class Scheduler:
         prompts = [
             (request, self._num_missing(request))
             for request in self.running
-            if not _decodes(request) and request.request_id not in unready
+            if not request.decodes and request.request_id not in unready
         ]
         found = self._next_request(outlook)
         head = None if found is None else (found[0], self._num_missing(found[0], found[1]))
@@ -295,7 +302,7 @@ class Scheduler:
         """Return who may start now, its prefix hits and how it would grow; None for nobody."""
         if outlook.num_seqs >= self.options.max_num_seqs:
             return None
-        request = self.waiting.peek()
+        request = self.waiting.peek() if self.gate is None else self.gate.next_request(self)
         if request is None:
             return None
         if outlook.num_seqs + 1 + len(request.pending_children) > self.options.max_num_seqs:
@@ -338,7 +345,7 @@ class Scheduler:
             self.waiting.remove(request)
             outlook.add(1 + len(request.pending_children), own)
             self._start(plan, request, hits)
-            self._plan_request(plan, request, num_new_tokens, Allocation([]))
+            self._plan_request(plan, request, num_new_tokens, Allocation([], allocation.copy))
             room -= num_new_tokens
 
     def _allocate_or_preempt(
@@ -349,6 +356,8 @@ class Scheduler:
             allocation = self.kv.allocate_slots(request, num_new_tokens, hits)
             if allocation is not None:
                 return allocation
+            if self.kept.give_up():
+                continue
             victim = self.running.pop()
             self._preempt(victim)
             if victim is request:
@@ -375,8 +384,11 @@ class Scheduler:
         if request.status is RequestStatus.WAITING:
             looked_up = self.kv.enable_prefix_caching and not request.needs_whole_prompt
             self.stats.started(request, self._clock(), looked_up=looked_up)
-            missing = request.num_prompt_tokens - len(hits) * self.kv.block_size
+            if request.num_computed_tokens:  # of the one that it continues
+                self.stats.prefix_hit(request, request.num_computed_tokens)
+            missing = self._num_missing(request, hits)
             self.waiting.charge(request.source.client, PROMPT_TOKEN_COST * missing)
+        self.kept.started(request)
         self._apply_hits(request, hits)
         request.status = RequestStatus.RUNNING
         insort(self.running, request, key=_order)
@@ -389,7 +401,7 @@ class Scheduler:
                 seed=request.seed,
                 block_ids=self.kv.block_ids(request),
                 num_computed_tokens=request.num_computed_tokens,
-                extra_keys=request.source.extra_keys,
+                source=request.source,
             )
         )
 
@@ -471,7 +483,7 @@ class Scheduler:
         )
         if request.status is RequestStatus.RUNNING:
             self._ended.append(request.request_id)
-        self.kv.free(request)
+        self.kept.ended(request, reason)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         self._droppable.ended(request)
@@ -484,9 +496,3 @@ class Scheduler:
         group.remove(request)
         if not group:
             del self._groups[request.group_id]
-
-
-def _decodes(request: Request) -> bool:
-    """Return whether the next step draws a token, or comes to those that needed no drawing."""
-    num_computed = request.num_computed_tokens
-    return num_computed >= request.num_prompt_tokens or len(request.token_ids) - num_computed == 1

@@ -22,6 +22,7 @@ from quire.kernels.forward_batch import Array as Array
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.lattice_matrix import LatticeMatrix
+from quire.kernels.low_rank import LowRank, LowRankPart
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import QuantizedTensor
 
@@ -346,6 +347,12 @@ class Backend(Protocol):
         """
         ...
 
+    def low_rank(
+        self, parts: Sequence[LowRankPart], in_features: int, out_features: int
+    ) -> LowRank:
+        """Hold what an adapter adds to a linear, in ``nbytes``; see ``kernels/low_rank.py``."""
+        ...
+
     def attention(
         self,
         spec: AttentionSpec,
@@ -367,6 +374,16 @@ class Backend(Protocol):
         ...
 
     # -- plain ops ---------------------------------------------------------------------------
+    def add_low_rank(
+        self,
+        groups: Sequence[tuple[LowRank, int, int]],
+        rows: npt.NDArray[np.int32],
+        x: Array,
+        out: Array,
+    ) -> Array:
+        """Add what each adapter makes of its rows, ``rows[begin:end]``, of ``x`` to ``out``."""
+        ...
+
     def rms_norm(
         self, x: Array, weight: Array, eps: float, out: Array, residual: Array | None = None
     ) -> Array:

@@ -33,6 +33,8 @@ class ForwardBatch:
             that several of a request's last rows have; ``seq_lens`` where none has.
         tree_slots: (T, depth) int64, or None likewise: the slots of the tokens that a row of a tree
             sees from there on, its own the last, then -1; -1 alone for all other rows.
+        adapters: (B,) int32, the slot of each request's adapter, 0 for none; None when no request
+            has one.
     """
 
     input_ids: Array
@@ -46,6 +48,7 @@ class ForwardBatch:
     embeddings: Array | None = None
     tree_starts: Array | None = None
     tree_slots: Array | None = None
+    adapters: Array | None = None
 
 
 @dataclass(slots=True)
@@ -55,7 +58,9 @@ class BatchRows:
     Attributes:
         batch: The step.
         indices: Rows of the batch (int32) in the array's order; None for all T in theirs.
+        adapter_groups: Which of them have which adapter, once that was asked.
     """
 
     batch: ForwardBatch
     indices: Array | None = None
+    adapter_groups: Any = None

@@ -411,13 +411,15 @@ class QuantizedTensor:
         return ordered
 
     def with_rows(self, rows: np.ndarray) -> QuantizedTensor:
-        """Return the matrix of these rows.
+        """Return the matrix of these rows; runs of nested scales go over rows, so they end.
 
         Raises:
-            UnsupportedInputError: What rows are made of does not lie apart.
+            UnsupportedInputError: There are outliers.
         """
-        if self.nested is not None or self.outliers is not None:
-            raise self._refuse("rows can be picked without nested scales and outliers", self.form)
+        if self.outliers is not None:
+            raise self._refuse("rows can be picked without outliers", self.form)
+        if self.nested is not None:
+            return replace(self, scales=self.scale_numbers(), nested=None).with_rows(rows)
         arrays = (
             "codes", "scales", "offsets", "super_scales", "super_offsets", "zeros", "row_scales",
             "tables",

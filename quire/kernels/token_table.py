@@ -23,6 +23,7 @@ class TokenTable:
         num_tokens, num_prompt_tokens: (rows,) int32.
         block_ids: (rows, max_blocks) int32; 0 after ``num_blocks[row]``.
         num_blocks: (rows,) int32.
+        adapters: (rows,) int32, the slot of each row's adapter; 0 for none.
         rows: Request id to row.
     """
 
@@ -33,11 +34,12 @@ class TokenTable:
         self.num_prompt_tokens: IntArray = np.zeros(num_rows, np.int32)
         self.block_ids: IntArray = np.zeros((num_rows, max_blocks), np.int32)
         self.num_blocks: IntArray = np.zeros(num_rows, np.int32)
+        self.adapters: IntArray = np.zeros(num_rows, np.int32)
         self.rows: dict[str, int] = {}
         self._free = list(range(num_rows - 1, -1, -1))
 
     def add(self, request_id: str, token_ids: list[int] | IntArray, num_prompt_tokens: int) -> int:
-        """Give ``request_id`` a row that holds ``token_ids`` and no blocks; return the row."""
+        """Give ``request_id`` a row of ``token_ids``, no blocks and no adapter; return the row."""
         assert request_id not in self.rows, f"{request_id} already has row {self.rows[request_id]}"
         if not self._free:
             self._grow_rows()
@@ -48,7 +50,7 @@ class TokenTable:
         self.num_tokens[row] = count
         self.num_prompt_tokens[row] = num_prompt_tokens
         self.block_ids[row, : self.num_blocks[row]] = 0
-        self.num_blocks[row] = 0
+        self.num_blocks[row] = self.adapters[row] = 0
         return row
 
     def fork(self, parent_id: str, child_id: str) -> int:
@@ -57,6 +59,7 @@ class TokenTable:
         tokens = self.token_ids[parent, : self.num_tokens[parent]].copy()
         blocks = self.block_ids[parent, : self.num_blocks[parent]].copy()
         row = self.add(child_id, tokens, int(self.num_prompt_tokens[parent]))
+        self.adapters[row] = self.adapters[parent]
         self.append_blocks(row, blocks)
         return row
 
@@ -100,6 +103,7 @@ class TokenTable:
     def _grow_rows(self) -> None:
         count = len(self.num_tokens)
         self._free.extend(range(2 * count - 1, count - 1, -1))
-        for name in ("token_ids", "num_tokens", "num_prompt_tokens", "block_ids", "num_blocks"):
+        names = ("token_ids", "num_tokens", "num_prompt_tokens", "block_ids", "num_blocks")
+        for name in (*names, "adapters"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros_like(old)]))

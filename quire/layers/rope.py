@@ -108,9 +108,18 @@ def _longrope(rope: RopeConfig, num_positions: int) -> tuple[np.ndarray, float]:
     frequencies = np.float32(1) / (factors * np.power(np.float32(rope.theta), exponents))
     attention = rope.scaling.get("attention_factor")
     if attention is None:
-        stretch = rope.scaling["factor"]
-        attention = math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
+        attention = longrope_attention(rope.scaling["factor"], original)
     return frequencies, float(attention)
+
+
+def longrope_attention(stretch: float, original: int) -> float:
+    """Return LongRoPE's factor on cosines and sines.
+
+    Args:
+        stretch: How many times as long as the original context the longest is.
+        original: The original context, in tokens.
+    """
+    return math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
 
 
 def _yarn(rope: RopeConfig) -> np.ndarray:

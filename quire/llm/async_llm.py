@@ -17,6 +17,7 @@ from os import PathLike
 from queue import Empty, SimpleQueue
 from typing import Any, Unpack
 
+from quire.core.adapters import AdapterReference
 from quire.core.config import EngineConfig
 from quire.core.engine_keywords import EngineKeywords
 from quire.core.errors import EngineDeadError
@@ -97,7 +98,7 @@ class AsyncLLM:
                 it.
             sampling_params: None means the model's own defaults.
             request_id: Unique among live requests.
-            **attributes: Such as ``priority`` and ``cache_salt``, see :meth:`RequestReader.read`.
+            **attributes: Such as ``priority`` and ``lora_request``, see :meth:`RequestReader.read`.
         """
         self.check_health()
         request = await self._read(prompt, sampling_params, request_id, attributes)
@@ -133,7 +134,7 @@ class AsyncLLM:
 
     async def abort(self, request_id: str) -> None:
         """End a request with ``abort``; its blocks are free on return."""
-        if request_id in self._streams and not self._closed:
+        if not self._closed:
             await self._call(lambda: self._streams.deliver(self._engine.abort_request(request_id)))
 
     def check_health(self) -> None:
@@ -167,6 +168,10 @@ class AsyncLLM:
         self.check_health()
         await self._call(self._engine.reset_prefix_cache)
 
+    def read_adapter(self, name: str, folder: str) -> AdapterReference:
+        """Return what stands for an adapter in requests; see the protocol."""
+        return self._engine.read_adapter(name, folder)
+
     async def shutdown(self) -> None:
         """Stop the engine; open requests end with ``abort``. A second call does nothing."""
         if not self._closed:
@@ -191,7 +196,7 @@ class AsyncLLM:
             size = len(text) if isinstance(text, str) else 0
             params = params or SamplingParams(**self.default_sampling_params)
             work = partial(self._engine.prepare, request_id, prompt, params, **attributes)
-        if params.structured_outputs is not None:
+        if params.structured_outputs is not None or attributes.get("lora_request") is not None:
             size = INLINE_CHARACTERS
         return await run_by_size(size, work)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from quire.core.adapters import AdapterReference
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
@@ -108,6 +109,15 @@ class EngineClient(Protocol):
 
         Raises:
             EngineDeadError: The engine has stopped.
+        """
+        ...
+
+    def read_adapter(self, name: str, folder: str) -> AdapterReference:
+        """Return what stands for an adapter in requests; any thread may, all of it is read.
+
+        Raises:
+            RequestError: The engine takes no adapters.
+            ModelLoadError: It cannot be read, has too large a rank, or is another model's.
         """
         ...
 

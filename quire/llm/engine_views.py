@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
+from quire.core.adapters import AdapterReference
 from quire.core.config import ModelOptions
 from quire.core.metrics import Samples, add_counters
 from quire.core.outputs import RequestOutput
@@ -112,6 +113,10 @@ class EngineView:
     async def reset_prefix_cache(self) -> None:
         """See the protocol."""
         await self.engine.reset_prefix_cache()
+
+    def read_adapter(self, name: str, folder: str) -> AdapterReference:
+        """See the protocol."""
+        return self.engine.read_adapter(name, folder)
 
     async def shutdown(self) -> None:
         """Close the view."""

@@ -9,13 +9,20 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Unpack
 
+from quire.core.beam_search_params import BeamSearchParams
 from quire.core.engine_keywords import EngineKeywords
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.llm.adapter_reader import LoRARequest
+from quire.llm.beam_search import BeamSearch, BeamSearchOutput, width_errors
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
+from quire.llm.pictures.placing import make_room
+from quire.llm.pictures.reader import PictureReader
+from quire.llm.pictures.sources import picture_sources
 from quire.llm.pooling_outputs import (
     EmbeddingOutput,
     PooledRequestOutput,
@@ -59,12 +66,14 @@ class LLM:
             self.engine = TextEngine(config, on_progress=on_progress, takes_more=False)
         self._request_ids = map(str, count())
         self._turn = threading.RLock()
+        self._pictures: PictureReader | None = None
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: Params = None,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         *,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
@@ -75,10 +84,12 @@ class LLM:
             sampling_params: For all or one per prompt; None means the model's own defaults, their
                 ``max_tokens`` lowered to what fits.
             use_tqdm: Show progress when there are several prompts and stderr is a terminal.
+            lora_request: An adapter for all, or one or None per prompt; needs ``enable_lora``.
             priority: One per prompt, lower first, under ``scheduling_policy="priority"``.
 
         Raises:
             RequestError: A prompt or setting is wrong; nothing was generated.
+            ModelLoadError: An adapter cannot be used; nothing was generated.
             EngineDeadError: A step failed; the engine cannot be used again.
             KeyboardInterrupt: Ctrl-C, after the step that was running; the engine can go on.
         """
@@ -90,32 +101,44 @@ class LLM:
                 f"[priority] must be one per prompt ({len(items)}); got {len(priorities)}.",
                 "priority",
             )
+        adapters = _as_adapters(lora_request, len(items))
+        attributes = [
+            {"priority": level, "lora_request": adapter}
+            for level, adapter in zip(priorities, adapters, strict=True)
+        ]
         with self._turn:
             self.engine.check_alive()
-            return self._run(items, params, priorities, use_tqdm, fit=sampling_params is None)
+            return self._run(items, params, attributes, use_tqdm, fit=sampling_params is None)
 
     def _run(
         self,
         items: Sequence[Prompt],
         params: Sequence[SamplingParams],
-        priorities: Sequence[int],
+        attributes: Sequence[dict[str, Any]],
         use_tqdm: bool,
         *,
         fit: bool,
     ) -> list[RequestOutput]:
         """Complete prompts in this thread's turn; ``fit`` lowers ``max_tokens`` to what fits."""
+        self._check_idle()
+        # All are read before any is queued, so that a wrong one costs no computation.
+        requests = [
+            self.engine.prepare(next(self._request_ids), prompt, own, **its)
+            for prompt, own, its in zip(items, params, attributes, strict=True)
+        ]
+        if fit:
+            requests = [self.engine.fit_output(request) for request in requests]
+        return self._complete(requests, use_tqdm)
+
+    def _check_idle(self) -> None:
         if self.engine.has_unfinished_requests():
             raise RequestError(
                 "[generate] the engine must be idle; requests added by add_request are unfinished. "
                 "Step until they are done."
             )
-        # All are read before any is queued, so that a wrong one costs no computation.
-        requests = [
-            self.engine.prepare(next(self._request_ids), prompt, own, priority=level)
-            for prompt, own, level in zip(items, params, priorities, strict=True)
-        ]
-        if fit:
-            requests = [self.engine.fit_output(request) for request in requests]
+
+    def _complete(self, requests: Sequence[EngineRequest], use_tqdm: bool) -> list[RequestOutput]:
+        """Run requests to their ends; return the output of each."""
         ids = [request.request_id for request in requests]
         finished: dict[str, RequestOutput] = {}
         try:
@@ -135,11 +158,56 @@ class LLM:
                 self.engine.abort_request(request_id)
         return [finished[request_id] for request_id in ids]
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        use_tqdm: bool = False,
+    ) -> list[BeamSearchOutput]:
+        """Look for each prompt's most likely continuations; return the best ones, best first.
+
+        Args:
+            prompts: As of :meth:`generate`.
+            params: Width, length and so on, for all prompts.
+            use_tqdm: As of :meth:`generate`, of each step.
+
+        Raises:
+            RequestError: A prompt or setting is wrong, or a step has failed.
+            EngineDeadError: A step failed; the engine cannot be used again.
+            KeyboardInterrupt: As of :meth:`generate`.
+        """
+        engine = self.engine
+        limit = SamplingParams(max_tokens=params.max_tokens, logprobs=2 * params.beam_width)
+        with self._turn:
+            engine.check_alive()
+            self._check_idle()
+            with width_errors(params.beam_width, "beam_width"):
+                sources = [
+                    engine.prepare(next(self._request_ids), prompt, limit)
+                    for prompt in _as_list(prompts)
+                ]
+            for source in sources:
+                engine.engine.check_request(source)
+            eos_token_ids = frozenset(engine.model_config.eos_token_ids)
+            searches = [BeamSearch(source, params, eos_token_ids) for source in sources]
+            try:
+                while any(search.requests for search in searches):
+                    asked = [one for search in searches for one in search.requests]
+                    outputs = iter(self._complete(asked, use_tqdm))
+                    for search in searches:
+                        search.advance([next(outputs) for _ in search.requests])
+            finally:
+                for search in searches:
+                    for request_id in search.kept | {one.request_id for one in search.requests}:
+                        engine.abort_request(request_id)
+        return [search.result(self.get_tokenizer()) for search in searches]
+
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params = None,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -149,8 +217,9 @@ class LLM:
         """Answer one conversation or several; return one finished output for each.
 
         Args:
-            messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists.
-            sampling_params, use_tqdm: As of :meth:`generate`.
+            messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists; a content
+                may be a list of parts, with ``image_url`` parts where the model reads pictures.
+            sampling_params, use_tqdm, lora_request: As of :meth:`generate`.
             add_generation_prompt: Ask for a new message of the assistant.
             continue_final_message: Go on with the last message instead.
             tools: JSON schemas of functions, in OpenAI's form.
@@ -162,17 +231,20 @@ class LLM:
         """
         conversations: Any = [messages] if _is_conversation(messages) else messages
         prompts = [
-            chat_prompt(
+            self._with_pictures(
                 conversation,
-                self.get_tokenizer(),
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tools=tools,
-                **(chat_template_kwargs or {}),
+                chat_prompt(
+                    conversation,
+                    self.get_tokenizer(),
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tools=tools,
+                    **(chat_template_kwargs or {}),
+                ),
             )
             for conversation in conversations
         ]
-        return self.generate(prompts, sampling_params, use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm, lora_request)
 
     def encode(
         self,
@@ -248,6 +320,8 @@ class LLM:
         """Release the model, after the call that runs; no call follows but this one."""
         with self._turn:
             self.engine.shutdown()
+        if self._pictures is not None:
+            self._pictures.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -259,6 +333,26 @@ class LLM:
         traceback: TracebackType | None,
     ) -> None:
         self.shutdown()
+
+    def _with_pictures(self, messages: Sequence[Message], prompt: Prompt) -> Prompt:
+        """Return a conversation's prompt with the pictures that are in it."""
+        vision = self.engine.model_config.vision
+        if vision is None:
+            return prompt  # a template of text has refused them
+        sources = picture_sources(
+            (f"messages[{index}].content", message.get("content"))
+            for index, message in enumerate(messages)
+        )
+        if not sources:
+            return prompt
+        assert isinstance(prompt, dict)
+        if self._pictures is None:
+            self._pictures = PictureReader(vision, self.engine.config.model)
+        self._pictures.check_count(sources)
+        token_ids, starts = make_room(prompt["prompt_token_ids"], len(sources), vision)
+        read = self._pictures.read_now
+        pictures = [read(*place) for place in zip(sources, starts, strict=True)]
+        return {**prompt, "prompt_token_ids": token_ids, "pictures": pictures}
 
     def _as_params(self, given: Params, num_prompts: int) -> list[SamplingParams]:
         if given is None:
@@ -280,6 +374,19 @@ def _as_list(prompts: Any) -> list[Prompt]:
         return [prompts]
     items = list(prompts)
     return [items] if items and all(isinstance(item, int) for item in items) else items
+
+
+def _as_adapters(
+    given: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int
+) -> list[LoRARequest | None]:
+    if given is None or isinstance(given, LoRARequest):
+        return [given] * num_prompts
+    if len(given) != num_prompts:
+        raise RequestError(
+            f"[lora_request] must be one, or one per prompt ({num_prompts}); got {len(given)}.",
+            "lora_request",
+        )
+    return list(given)
 
 
 def _is_conversation(messages: Sequence[Any]) -> bool:

@@ -260,6 +260,7 @@ class OutputProcessor:
         for entry in entries:
             ranked = [(entry.token_id, entry.logprob, entry.rank)]
             ranked += [(*pair, rank) for rank, pair in enumerate(entry.top, start=1)]
+            ranked += entry.named
             texts = {
                 token_id: self._tokenizer.token_text(token_id) if params.detokenize else None
                 for token_id, _, _ in ranked

@@ -33,6 +33,7 @@ def complete_params(
                 f"[{name}] must be at most {max_logprobs} (--max-logprobs); got {value}.", name
             )
     _check_ids("stop_token_ids", params.stop_token_ids or (), vocab_size)
+    _check_ids("logprob_token_ids", params.logprob_token_ids, vocab_size)
     _check_ids("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
     _check_ids("logit_bias", params.logit_bias or (), vocab_size)
     for ids in params.bad_words_token_ids:

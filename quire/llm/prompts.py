@@ -56,7 +56,7 @@ def chat_prompt(
 
 def _read_dict(prompt: dict[str, Any]) -> tuple[Any, Any]:
     text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-    surplus = set(prompt) - {"prompt_token_ids", "prompt"}
+    surplus = set(prompt) - {"prompt_token_ids", "prompt", "pictures"}
     if surplus or (text is None and ids is None):
         raise RequestError(
             "[prompt] a dict must hold prompt or prompt_token_ids and nothing else; got "

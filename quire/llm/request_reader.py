@@ -9,12 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quire.core.adapter_options import AdapterOptions
 from quire.core.config import ModelOptions
 from quire.core.model_config import ModelConfig
 from quire.core.request import EngineRequest, salt_keys
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import choose_speculation
+from quire.llm.adapter_reader import AdapterReader, LoRARequest
 from quire.llm.engine_client import Prompt
 from quire.llm.generation_config import add_recommended, read_generation_config
 from quire.llm.params import complete_params
@@ -35,8 +37,10 @@ class RequestReader:
     Args:
         options: Names the model.
         speculative_methods: What requests may ask for.
+        adapters: Which of them may have adapters.
 
     Attributes:
+        adapters: Reads them.
         folder: The checkpoint.
         tokenizer_folder: Where the model's tokenizer is.
         default_sampling_params: The model's own defaults, as keywords.
@@ -49,7 +53,10 @@ class RequestReader:
     """
 
     def __init__(
-        self, options: ModelOptions, speculative_methods: Sequence[SpeculativeMethod]
+        self,
+        options: ModelOptions,
+        speculative_methods: Sequence[SpeculativeMethod],
+        adapters: AdapterOptions,
     ) -> None:
         preset = model_preset(options.model)
         self.folder: Path = resolve_model(options.model, options.revision)
@@ -57,6 +64,7 @@ class RequestReader:
         if options.tokenizer is not None:
             of_text = resolve_model(options.tokenizer, weights=False)
         self.tokenizer_folder = of_text
+        self.adapters = AdapterReader(self.folder, adapters)
         self._options, self._preset = options, preset
         self._has_preset_template = preset.template is not None and options.chat_template is None
         generation = read_generation_config(
@@ -69,6 +77,7 @@ class RequestReader:
         self.eos_token_ids = generation.eos_token_ids
         self.vocab_size = 0
         self.grammars: GrammarCompiler | None = None
+        self._picture_text: str | None = None
         self._max_logprobs = options.max_logprobs
         self._compact_json = options.disable_any_whitespace
         self._speculative_methods = speculative_methods
@@ -104,9 +113,15 @@ class RequestReader:
             )
         elif tokenizer.chat_template is not None:
             tokenizer.chat_template = copy(tokenizer.chat_template)
+        self._show_pictures(tokenizer)
         _set_template_defaults(tokenizer, options, preset)
         made._set_sampling(options, preset)
         return made
+
+    def _show_pictures(self, tokenizer: Tokenizer) -> None:
+        """Have a chat template take pictures, if the model does."""
+        if tokenizer.chat_template is not None:
+            tokenizer.chat_template.picture_text = self._picture_text
 
     def _set_sampling(self, options: ModelOptions, preset: Preset) -> None:
         mode, override = (
@@ -124,6 +139,11 @@ class RequestReader:
 
         forget_gguf()
         self.vocab_size = model_config.vocab_size
+        if model_config.vision is not None:
+            (self._picture_text,) = self.tokenizer.convert_ids_to_tokens(
+                [model_config.vision.token_id]
+            )
+            self._show_pictures(self.tokenizer)
         self.grammars = compiler = GrammarCompiler(
             self.tokenizer, model_config.eos_token_ids, self.vocab_size
         )
@@ -136,6 +156,7 @@ class RequestReader:
         request_id: str,
         *,
         cache_salt: str | None = None,
+        lora_request: LoRARequest | None = None,
         **attributes: Any,
     ) -> EngineRequest:
         """Read a request as users give it.
@@ -143,16 +164,24 @@ class RequestReader:
         Args:
             prompt, params, request_id: Of the request.
             cache_salt: Only requests with the same salt share cached blocks.
+            lora_request: Its adapter.
             **attributes: Fields of :class:`~quire.core.request.EngineRequest`.
 
         Raises:
             RequestError: The prompt is wrong.
+            ModelLoadError: The adapter cannot be used.
         """
         text, token_ids = tokenize_prompt(prompt, self.tokenizer)
+        if isinstance(prompt, dict) and "pictures" in prompt:  # of quire.llm.pictures
+            attributes["pictures"] = tuple(prompt["pictures"])
         keys = salt_keys(cache_salt)
-        return EngineRequest(
+        request = EngineRequest(
             request_id, token_ids, params, prompt=text, extra_keys=keys, **attributes
         )
+        if lora_request is None:
+            return request
+        adapter = self.adapters.read(lora_request.lora_name, lora_request.lora_path)
+        return request.with_adapter(adapter)
 
     def complete(self, request: EngineRequest) -> EngineRequest:
         """Return a request with settings of its own, checked and completed for this model.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from quire.core.adapters import AdapterReference
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.core.log import get_logger
@@ -58,7 +59,9 @@ class TextEngine:
         takes_more: bool = True,
     ) -> None:
         config = infer_methods(config)
-        self._reader = reader = RequestReader(config.model, config.speculative.methods())
+        self._reader = reader = RequestReader(
+            config.model, config.speculative.methods(), config.adapters
+        )
         self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
         methods = config.speculative.methods()
         vocabularies = pair_draft_vocabularies(methods, reader.tokenizer_folder)
@@ -175,6 +178,14 @@ class TextEngine:
     def seconds_until_work(self) -> float | None:
         """Return how long its owner may sleep; as of :class:`Engine`."""
         return None if self._dead else self.engine.seconds_until_work()
+
+    def read_adapter(self, name: str, folder: str) -> AdapterReference:
+        """Return what stands for an adapter in requests; any thread may.
+
+        Raises:
+            RequestError, ModelLoadError: As of :meth:`AdapterReader.read`.
+        """
+        return self._reader.adapters.read(name, folder)
 
     def stats(self) -> Samples:
         """Return the engine's counters and gauges by metric stem."""

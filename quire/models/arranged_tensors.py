@@ -84,16 +84,13 @@ def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
     if stored.is_arranged:
         return stored
     config, changes = weights.config, dict[str, Change]()
-    orders = _qkv_orders(config, weights.names)
+    for module, order in row_orders(stored, weights).items():
+        changes |= {f"{module}.{part}": _in_order(order) for part in ("weight", "bias")}
     turned = _turned(config)
-    for layer in range(config.num_layers):
-        for module, order in zip(weights.qkv(layer).modules, orders, strict=True):
-            if order is not None:
-                change = _in_order(order)
-                changes |= {f"{module}.{part}": change for part in ("weight", "bias")}
-        if turned is not None and config.qk_norm:
-            change = _heads_in_order(turned)
-            changes |= {f"{norm.module}.weight": change for norm in weights.qk_norm(layer)}
+    if turned is not None and config.qk_norm:
+        change = _heads_in_order(turned)
+        norms = [norm for layer in range(config.num_layers) for norm in weights.qk_norm(layer)]
+        changes |= {f"{norm.module}.weight": change for norm in norms}
     if config.norm_offset:
         norms = [weights.final_norm()]
         for layer in range(config.num_layers):
@@ -102,6 +99,22 @@ def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
         for name in (f"{norm.module}.weight" for norm in norms):
             changes[name] = _added(config.norm_offset, changes.get(name))
     return ArrangedTensors(stored, changes) if changes else stored
+
+
+def row_orders(stored: TensorSource, weights: WeightMap) -> dict[str, np.ndarray]:
+    """Return, by module, which stored row each of its rows is as kernels take them.
+
+    Modules whose rows stay where they are are left out.
+    """
+    if stored.is_arranged:
+        return {}
+    orders = _qkv_orders(weights.config, weights.names)
+    return {
+        module: order
+        for layer in range(weights.config.num_layers)
+        for module, order in zip(weights.qkv(layer).modules, orders, strict=True)
+        if order is not None
+    }
 
 
 def _qkv_orders(config: ModelConfig, names: WeightNames) -> list[np.ndarray | None]:

@@ -19,6 +19,7 @@ from quire.models.nearest_family import refuse_architecture
 from quire.models.quantization_config import KEYS, read_quantization
 from quire.models.registry import FAMILIES
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
+from quire.models.vision.config import read_picture_shape
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +43,27 @@ def read_model_config(folder: Path) -> ModelConfig:
     if architecture not in FAMILIES:
         raise refuse_architecture(architecture, fields)
     config = FAMILIES[architecture].read_config(fields)
-    bos = fields.token_ids("bos_token_id")
+    bos = _special_ids(fields, "bos_token_id")
     config = replace(
         config,
         dtype=_read_dtype(fields, folder),
         bos_token_id=bos[0] if bos else None,
-        eos_token_ids=fields.token_ids("eos_token_id"),
+        eos_token_ids=_special_ids(fields, "eos_token_id"),
     )
+    if config.vision is not None:
+        shape = read_picture_shape(folder, config.vision)
+        config = replace(config, vision=replace(config.vision, input=shape))
     for name in KEYS:
         fields.has(name)
     read_quantization(folder)
     fields.refuse_unread()
     return config
+
+
+def _special_ids(fields: ConfigFields, name: str) -> tuple[int, ...]:
+    """Return ids of the model, which one that reads pictures may have with its decoder's fields."""
+    text = fields.object("text_config")
+    return fields.token_ids(name) or (() if text is None else text.token_ids(name))
 
 
 def supported_config(path: Path) -> ModelConfig | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
+from quire.layers.adapted_linear import AdaptedLinear
 from quire.layers.decoder_layer import Layer
 from quire.layers.norm import Norm
 from quire.layers.residual_capture import ResidualCapture
@@ -31,6 +32,7 @@ class DecoderParts:
         held: What of it was made for this decoder.
         weight_bytes: Memory of all weights and tables that were made for it.
         shared_bytes: That of an output head that was made for another one.
+        adapted: Of its linears, those that adapters may be added to; empty where none may.
     """
 
     embedding: Linear
@@ -41,6 +43,7 @@ class DecoderParts:
     held: HeldWeights
     weight_bytes: int
     shared_bytes: int
+    adapted: Sequence[AdaptedLinear] = ()
 
 
 @dataclass(slots=True)
@@ -92,6 +95,11 @@ class Decoder:
     def embedding(self) -> Linear:
         """Looked up by token id; V to D."""
         return self._parts.embedding
+
+    @property
+    def adapted(self) -> Sequence[AdaptedLinear]:
+        """Its linears that adapters may be added to; empty where it takes none."""
+        return self._parts.adapted
 
     @property
     def pass_bytes(self) -> int:

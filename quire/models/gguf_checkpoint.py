@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from quire.core.model_config import ModelConfig
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
 from quire.models.gguf_file import GgufFile
-from quire.models.gguf_names import gguf_family
+from quire.models.gguf_names import FUSED_QKV, gguf_family
 from quire.models.weight_names import WeightNames
 from quire.quantization.gguf_layouts import Layout
 from quire.quantization.gguf_types import FORMS, MX_SCALE_NAN, dequantize
@@ -26,7 +26,7 @@ from quire.quantization.gguf_types import FORMS, MX_SCALE_NAN, dequantize
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 _EXPERTS = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))_exps\.weight")
-_ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(?:weight|bias)")
+_ROTATED = re.compile(r"blk\.\d+\.attn_(q|k|qkv)\.(?:weight|bias)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,6 @@ class GgufCheckpoint:
     def __init__(self, file: GgufFile, config: ModelConfig) -> None:
         self._file = file
         self._config = config
-        self._family = gguf_family(config.architecture)
         self._entries: dict[str, GgufEntry] = {}
         for name in file.tensors:
             self._add(name)
@@ -86,7 +85,13 @@ class GgufCheckpoint:
 
     def weight_names(self, config: ModelConfig) -> WeightNames:
         """Return what the tensors are called."""
-        return gguf_family(config.architecture).names
+        names = gguf_family(config.architecture).weight_names(config)
+        forms = {FUSED_QKV, ("attn_q", "attn_k", "attn_v")}
+        # Files of one architecture have the one or the other.
+        for qkv in forms - {names.qkv}:
+            if f"blk.0.{qkv[0]}.weight" in self._entries:
+                names = replace(names, qkv=qkv)
+        return names
 
     def notices(self) -> list[str]:
         """Return the types of tensors in one line."""
@@ -107,10 +112,9 @@ class GgufCheckpoint:
         data = np.frombuffer(self._file.data(entry.stored), np.uint8)
         if entry.expert is not None:
             data = data[entry.expert * entry.nbytes : (entry.expert + 1) * entry.nbytes]
-        match = _ROTATED.fullmatch(name)
-        if match is not None and self._family.interleaved_rope:
-            heads = self._config.num_heads if match[1] == "q" else self._config.num_kv_heads
-            data = data.reshape(entry.shape[0], -1)[row_order(heads, self._config)]
+        order = row_order(name, self._config)
+        if order is not None:
+            data = data.reshape(entry.shape[0], -1)[order]
         rows = math.prod(entry.shape[:-1])
         return data.reshape(rows, entry.nbytes // rows)
 
@@ -173,13 +177,23 @@ class GgufCheckpoint:
         self._entries[name] = entry
 
 
-def row_order(heads: int, config: ModelConfig) -> np.ndarray:
-    """Return which stored row each of our rows is.
+def row_order(name: str, config: ModelConfig) -> np.ndarray | None:
+    """Return which stored row each of our rows is; None where a tensor's are stored in our order.
 
     Stored heads rotate the neighbours (2i, 2i + 1), ours (i, i + R/2); R rotated elements.
     """
-    head = np.arange(config.head_dim)
-    if config.rope is not None:
-        rotated = config.rope.rotary_dim
-        head[:rotated] = head[:rotated].reshape(-1, 2).T.reshape(-1)
-    return (np.arange(heads)[:, None] * config.head_dim + head).reshape(-1)
+    match = _ROTATED.fullmatch(name)
+    if (
+        match is None
+        or config.rope is None
+        or not gguf_family(config.architecture).interleaved_rope
+    ):
+        return None
+    queries, keys = config.num_heads, config.num_kv_heads
+    heads = {"q": queries, "k": keys, "qkv": queries + 2 * keys}[match[1]]
+    rows = np.arange(heads * config.head_dim).reshape(heads, config.head_dim)
+    turned = rows[: queries + keys]
+    rotated = config.rope.rotary_dim
+    pairs = turned[:, :rotated].reshape(len(turned), -1, 2)
+    turned[:, :rotated] = pairs.swapaxes(1, 2).reshape(len(turned), rotated)
+    return rows.reshape(-1)

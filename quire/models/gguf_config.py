@@ -18,78 +18,26 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
+from quire.layers.rope import longrope_attention
 from quire.models.config_fields import ConfigFields
-from quire.models.gguf_file import GgufFile
-from quire.models.gguf_names import ROPE_FACTORS
+from quire.models.gguf_architectures import (
+    ARCHITECTURES,
+    NEUTRAL,
+    OTHER_KEYS,
+    REQUIRED,
+    SCALES,
+    WINDOW,
+    WINDOW_PATTERN,
+)
+from quire.models.gguf_file import GgufHeader
+from quire.models.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
 from quire.models.registry import get_family
 
 log = logging.getLogger(__name__)
 
-#: ``general.architecture`` to the class that a ``config.json`` names; with experts, Mixtral's.
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-}
-#: A field of ``config.json`` to the metadata's key without its architecture.
-LLAMA_KEYS = {
-    "hidden_size": "embedding_length",
-    "num_hidden_layers": "block_count",
-    "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "intermediate_size": "feed_forward_length",
-    "max_position_embeddings": "context_length",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-    "rope_theta": "rope.freq_base",
-    "num_local_experts": "expert_count",
-    "num_experts_per_tok": "expert_used_count",
-}
-GPT2_KEYS = {
-    "n_embd": "embedding_length",
-    "n_layer": "block_count",
-    "n_head": "attention.head_count",
-    "n_inner": "feed_forward_length",
-    "n_positions": "context_length",
-    "layer_norm_epsilon": "attention.layer_norm_epsilon",
-}
-REQUIRED = (
-    "embedding_length", "block_count", "attention.head_count", "feed_forward_length",
-    "context_length", "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon",
-)  # fmt: skip
-
 MAX_EXPERTS = 1024
-
-#: Keys that change the output, with the values that change nothing; others are refused.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "attention.causal": (True,),
-    "attention.clamp_kqv": (0.0,),
-    "attention.max_alibi_bias": (0.0,),
-    "attention.scale": (0.0,),
-    "attention.sliding_window_pattern": (),
-    "attn_logit_softcapping": (0.0,),
-    "embedding_scale": (0.0, 1.0),
-    "expert_shared_count": (0,),
-    "expert_weights_norm": (True,),
-    "expert_weights_scale": (0.0, 1.0),
-    "final_logit_softcapping": (0.0,),
-    "logit_scale": (0.0, 1.0),
-    "residual_scale": (0.0, 1.0),
-    "rope.scaling.yarn_ext_factor": (1.0, -1.0),
-    "rope.scaling.yarn_log_multiplier": (0.0,),
-    "use_parallel_residual": (False,),
-}
-#: Keys that are read below or say nothing about the forward pass.
-OTHER_KEYS = frozenset(
-    {
-        "attention.sliding_window", "attention.value_length", "expert_feed_forward_length",
-        "rope.dimension_count", "rope.scale_linear", "rope.scaling.attn_factor",
-        "rope.scaling.factor", "rope.scaling.finetuned", "rope.scaling.original_context_length",
-        "rope.scaling.type", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
-        "tensor_data_layout", "vocab_size",
-    }
-)  # fmt: skip
+#: Of llama.cpp, where a file says nothing.
+DEFAULT_THETA = 10_000.0
 
 
 class _MetadataFields(ConfigFields):
@@ -105,7 +53,7 @@ class _MetadataFields(ConfigFields):
         return ModelLoadError(f"[load] {self.where}: {key} {rule}; got {got}.")
 
 
-def read_gguf_config(file: GgufFile) -> ModelConfig:
+def read_gguf_config(file: GgufHeader) -> ModelConfig:
     """Read the configuration of a decoder from its metadata and the shapes of its tensors.
 
     Raises:
@@ -140,16 +88,17 @@ def read_gguf_config(file: GgufFile) -> ModelConfig:
 class _Reader:
     """Spells one architecture's metadata as a ``config.json``."""
 
-    def __init__(self, file: GgufFile, name: str) -> None:
+    def __init__(self, file: GgufHeader, name: str) -> None:
         self.file = file
         self.name = name
+        self.architecture = ARCHITECTURES[name]
         prefix = f"{name}."
         self.values = {
             key.removeprefix(prefix): _uniform(file, key, value)
             for key, value in file.metadata.items()
             if key.startswith(prefix)
         }
-        self.keys = GPT2_KEYS if name == "gpt2" else LLAMA_KEYS
+        self.keys = self.architecture.keys
 
     def config(self) -> ModelConfig:
         """Read everything but dtype and special tokens."""
@@ -159,64 +108,116 @@ class _Reader:
         self._refuse_options()
         self._at_most("block_count", len(self.file.tensors), "the number of tensors")
         self._at_most("expert_count", MAX_EXPERTS, "the most that Quire takes")
-        fields = {field: self.values[key] for field, key in self.keys.items() if key in self.values}
-        architecture = ARCHITECTURES[self.name]
-        if self.name != "gpt2":
-            fields |= self._rope_fields()
+        fields = dict(self.architecture.fields) | {
+            field: self.values[key]
+            for field, key in self.keys.items()
+            if key in self.values and not (key in SCALES and self.values[key] == 0.0)
+        }
+        model = self.architecture.model
+        if self.architecture.rotates:
+            fields |= self._head_fields() | self._rope_fields()
             if fields.get("num_local_experts"):
-                architecture = "MixtralForCausalLM"
+                model = "MixtralForCausalLM"
                 self._same("expert_feed_forward_length", fields["intermediate_size"])
-        fields["architectures"] = [architecture]
+        if self.architecture.window_every:
+            fields |= self._window_fields()
+        if fields.get("head_dim"):
+            for name, derive in self.architecture.derived.items():
+                fields.setdefault(name, derive(fields, self.file.tensors))
+        fields["architectures"] = [model]
         fields["vocab_size"] = self._vocab_size()
         fields["tie_word_embeddings"] = "output.weight" not in self.file.tensors
         keys = {field: f"{self.name}.{key}" for field, key in self.keys.items()}
+        keys["partial_rotary_factor"] = f"{self.name}.rope.dimension_count"
         where = str(self.file.path)
-        config = get_family(architecture).read_config(_MetadataFields(fields, where, keys))
+        config = get_family(model).read_config(_MetadataFields(fields, where, keys))
         return self._complete(config)
 
     def _complete(self, config: ModelConfig) -> ModelConfig:
         """Add what only the tensors tell, and options the families spell differently."""
-        self._same("attention.value_length", config.head_dim)
-        if self.name != "gpt2":
+        for key in ("attention.key_length", "attention.value_length"):
+            self._same(key, config.head_dim)
+        if self.architecture.rotates:
             tensors = self.file.tensors
+            biases = {"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"}
             config = replace(
                 config,
-                qkv_bias="blk.0.attn_q.bias" in tensors,
+                qkv_bias=not biases.isdisjoint(tensors),
                 output_bias="blk.0.attn_output.bias" in tensors,
                 mlp_bias="blk.0.ffn_down.bias" in tensors,
+                head_bias="output.bias" in tensors,
             )
-        window = self._integer("attention.sliding_window", 0)
-        if window:
-            config = replace(config, sliding_window=window)
+        window = self._integer(WINDOW, 0)
+        if window and not self.architecture.window_every:
+            config = replace(config, sliding_window=window, layer_windows=self._layer_windows())
+        elif WINDOW_PATTERN in self.values and not window:
+            raise self._error(WINDOW, f"is required where {WINDOW_PATTERN} is given")
         if ROPE_FACTORS not in self.file.tensors or config.rope is None:
             return config
         if config.rope.scaling is not None:
             raise self._error("rope.scaling.type", f"must be absent where {ROPE_FACTORS} is given")
-        scaling = {"rope_type": "factors", "factors": self._rope_factors(config.rope.rotary_dim)}
+        factors = self._rope_factors(ROPE_FACTORS, config.rope.rotary_dim)
+        scaling = {"rope_type": "factors", "factors": factors}
         return replace(config, rope=replace(config.rope, scaling=scaling))
 
+    def _window_fields(self) -> dict[str, Any]:
+        """Return the fields of a window that some layers have; none has it where it is 0."""
+        window = self._integer(WINDOW, 0)
+        flags = self._layer_windows() if window else (False,) * self.values["block_count"]
+        kinds = ["sliding_attention" if flag else "full_attention" for flag in flags]
+        return {"layer_types": kinds} | ({"sliding_window": window} if window else {})
+
+    def _layer_windows(self) -> tuple[bool, ...]:
+        """Return which layers have the window; nothing where no key tells, and all have it."""
+        num_layers, every = self.values["block_count"], self.architecture.window_every
+        if WINDOW_PATTERN not in self.values and not every:
+            return ()
+        pattern = self.values.get(WINDOW_PATTERN, every)
+        if type(pattern) is int and pattern >= 0:
+            # Of that many layers, the last sees all; of 0, none does.
+            return tuple(not pattern or n % pattern < pattern - 1 for n in range(num_layers))
+        flags = tuple(pattern) if isinstance(pattern, list | array) else ()
+        if len(flags) != num_layers or not all(flag in (0, 1) for flag in flags):
+            raise self._error(WINDOW_PATTERN, f"must be a number of layers or {num_layers} flags")
+        return tuple(map(bool, flags))
+
+    def _head_fields(self) -> dict[str, Any]:
+        """Return the fields of a head's size and of how much of it positions turn."""
+        heads, width = self._integer("attention.head_count"), self._integer("embedding_length")
+        if "attention.key_length" in self.values:
+            head_dim = self._integer("attention.key_length")
+        elif heads and width % heads:
+            raise self._error("embedding_length", f"must be a multiple of the {heads} heads")
+        else:
+            head_dim = width // heads if heads else 0
+        rotary_dim = self._integer("rope.dimension_count", head_dim)
+        # Half an element more, so that rounding does not take one away.
+        whole = not head_dim or rotary_dim == head_dim
+        share = 1.0 if whole else (rotary_dim + 0.5) / head_dim
+        return {"head_dim": head_dim, "partial_rotary_factor": share}
+
     def _rope_fields(self) -> dict[str, Any]:
-        """Return the fields of positions and heads; defaults are llama.cpp's."""
+        """Return the fields of positions; defaults are llama.cpp's."""
         values = self.values
-        fields: dict[str, Any] = {"rope_theta": values.get("rope.freq_base", 10_000.0)}
-        heads, width = values["attention.head_count"], values["embedding_length"]
-        head_dim = values.get("attention.key_length")
-        if head_dim is None and type(heads) is type(width) is int and heads and width % heads == 0:
-            head_dim = width // heads
-        fields["head_dim"] = head_dim
-        if "rope.dimension_count" in values and type(head_dim) is int and head_dim:
-            rotary_dim = self._integer("rope.dimension_count", head_dim)
-            fields["partial_rotary_factor"] = rotary_dim / head_dim
+        fields: dict[str, Any] = {"rope_theta": values.get("rope.freq_base", DEFAULT_THETA)}
         kind = values.get("rope.scaling.type", "none")
         factor = values.get("rope.scaling.factor", 0.0)
+        attention = values.get("rope.scaling.attn_factor", 1.0)
+        if type(attention) is not float or not 0.0 < attention < math.inf:
+            raise self._error("rope.scaling.attn_factor", "must be a number > 0")
+        if {LONG_FACTORS, SHORT_FACTORS} & set(self.file.tensors):
+            return fields | {"rope_scaling": self._longrope(kind, attention)}
         if "rope.scale_linear" in values and kind == "none":
             kind, factor = "linear", values["rope.scale_linear"]
+        if kind != "yarn" and attention != 1.0:
+            raise UnsupportedArchitectureError(
+                str(self._error("rope.scaling.attn_factor", f"must be 1 for the type {kind}"))
+            )
         if kind == "none" or (kind == "linear" and factor in (0.0, 1.0)):
             return fields
         if kind not in ("linear", "yarn"):
-            raise UnsupportedArchitectureError(
-                str(self._error("rope.scaling.type", "must be none, linear or yarn"))
-            )
+            rule = f"must be none, linear or yarn where there is no {LONG_FACTORS}"
+            raise UnsupportedArchitectureError(str(self._error("rope.scaling.type", rule)))
         if type(factor) is not float or not 1.0 <= factor < math.inf:
             raise self._error("rope.scaling.factor", "must be a number >= 1")
         scaling = {"rope_type": kind, "factor": factor}
@@ -227,24 +228,46 @@ class _Reader:
                 "beta_slow": "rope.scaling.yarn_beta_slow",
             }
             scaling |= {field: values[key] for field, key in names.items() if key in values}
-            attention = values.get("rope.scaling.attn_factor", 1.0)
-            if type(attention) is not float or not 0.0 < attention < math.inf:
-                raise self._error("rope.scaling.attn_factor", "must be a number > 0")
             if attention != 1.0:
                 scaling["attention_factor"] = attention * (0.1 * math.log(factor) + 1.0)
         return fields | {"rope_scaling": scaling}
 
-    def _rope_factors(self, rotary_dim: int) -> tuple[float, ...]:
-        tensor = self.file.tensors[ROPE_FACTORS]
-        if tensor.layout.name != "F32" or tensor.shape != (rotary_dim // 2,):
-            raise ModelLoadError(
-                f"[load] {self.file.path}: {ROPE_FACTORS} must be F32 ({rotary_dim // 2},); got "
-                f"{tensor.layout.name} {tensor.shape}."
+    def _longrope(self, kind: str, attention: float) -> dict[str, Any]:
+        """Return LongRoPE's parameters: factors of two tensors, by the length of the context."""
+        if kind not in ("none", "longrope"):
+            raise self._error(
+                "rope.scaling.type", f"must be longrope where {LONG_FACTORS} is given"
             )
-        factors = np.frombuffer(self.file.data(ROPE_FACTORS), np.float32)
+        head_dim = self._head_fields()["head_dim"]
+        rotary_dim = self._integer("rope.dimension_count", head_dim)
+        limit = self._integer("context_length")
+        original = self._integer("rope.scaling.original_context_length", limit)
+        if original < 2:
+            raise self._error("rope.scaling.original_context_length", "must be > 1")
+        scaling = {
+            "rope_type": "longrope",
+            "original_max_position_embeddings": original,
+            "long_factor": list(self._rope_factors(LONG_FACTORS, rotary_dim)),
+            "short_factor": list(self._rope_factors(SHORT_FACTORS, rotary_dim)),
+        }
+        usual = longrope_attention(limit / original, original)
+        return (
+            scaling
+            if math.isclose(attention, usual, rel_tol=1e-6)
+            else scaling | {"attention_factor": attention}
+        )
+
+    def _rope_factors(self, name: str, rotary_dim: int) -> tuple[float, ...]:
+        tensor = self.file.tensors.get(name)
+        got = "none" if tensor is None else f"{tensor.layout.name} {tensor.shape}"
+        if tensor is None or got != f"F32 {(rotary_dim // 2,)}":
+            raise ModelLoadError(
+                f"[load] {self.file.path}: {name} must be F32 ({rotary_dim // 2},); got {got}."
+            )
+        factors = np.frombuffer(self.file.data(name), np.float32)
         if not (np.isfinite(factors) & (factors > 0)).all():
             raise ModelLoadError(
-                f"[load] {self.file.path}: {ROPE_FACTORS} must be finite and > 0; got others."
+                f"[load] {self.file.path}: {name} must be finite and > 0; got others."
             )
         return tuple(factors.tolist())
 
@@ -270,7 +293,7 @@ class _Reader:
         if type(value) is not int or value > limit:
             raise self._error(key, f"must be an integer of at most {limit}, {what}")
 
-    def _integer(self, key: str, default: int) -> int:
+    def _integer(self, key: str, default: int | None = None) -> int:
         value = self.values.get(key, default)
         if type(value) is not int or not 0 <= value < 2**31:
             raise self._error(key, "must be an integer >= 0 and < 2**31")
@@ -281,14 +304,15 @@ class _Reader:
             raise self._error(key, f"must be {value}, as its tensors and other keys say")
 
     def _refuse_options(self) -> None:
-        values = self.values
-        for key, allowed in NEUTRAL.items():
+        values, used = self.values, set(self.keys.values())
+        options = {key: allowed for key, allowed in NEUTRAL.items() if key not in used}
+        for key, allowed in {**options, **self.architecture.neutral}.items():
             if key in values and values[key] not in allowed:
                 raise UnsupportedArchitectureError(
                     f"{self._error(key, 'is an option that Quire does not implement')} "
                     "Use a model without it."
                 )
-        known = {*self.keys.values(), *NEUTRAL, *OTHER_KEYS}
+        known = {*used, *NEUTRAL, *OTHER_KEYS}
         unknown = sorted(set(values) - known)
         if unknown:
             log.warning("%s: keys not known to Quire have no effect: %s", self.file.path, unknown)
@@ -298,9 +322,9 @@ class _Reader:
         return ModelLoadError(f"[load] {self.file.path}: {self.name}.{key} {rule}; got {got}.")
 
 
-def _uniform(file: GgufFile, key: str, value: Any) -> Any:
+def _uniform(file: GgufHeader, key: str, value: Any) -> Any:
     """Return the one number that a list per layer repeats; other values as they are."""
-    if not isinstance(value, array):
+    if not isinstance(value, array) or key.endswith(WINDOW_PATTERN):
         return value
     if len(set(value)) != 1:
         raise UnsupportedArchitectureError(
@@ -310,7 +334,7 @@ def _uniform(file: GgufFile, key: str, value: Any) -> Any:
     return value[0]
 
 
-def _dtype(file: GgufFile) -> str:
+def _dtype(file: GgufHeader) -> str:
     """Return the half-precision type that most bytes of float matrices have.
 
     Without any it is float32; float16, which the KV cache then has, in files of quantized ones:

@@ -13,15 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.errors import ConfigError, ModelLoadError, UnsupportedArchitectureError
+from quire.core.errors import ConfigError, ModelLoadError
 from quire.core.model_config import ModelConfig
 from quire.kernels.block_matrix import CHUNK
+from quire.kernels.host_tensor import HostTensor
 from quire.layers.rope import inverse_frequencies
+from quire.models.arranged_tensors import arrange
 from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_checkpoint import row_order
+from quire.models.gguf_metadata import PlannedFile, check_file_says, model_metadata
 from quire.models.gguf_mix import Mix
-from quire.models.gguf_names import ROPE_FACTORS, gguf_family
+from quire.models.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, gguf_family
 from quire.models.gguf_writer import TensorPlan
 from quire.models.importance_matrix import ImportanceMatrix
 from quire.models.registry import get_family
@@ -38,7 +41,6 @@ HALF_MAX = 65504.0
 LARGEST = {"Q8_0": 127 * HALF_MAX, "Q4_0": 8 * HALF_MAX, "F32": math.inf, "BF16": math.inf}
 
 _EXPERT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.weight")
-_ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(?:weight|bias)")
 #: Small, and read as float32 by llama.cpp.
 _KEPT_FLOAT = re.compile(r"blk\.\d+\.ffn_gate_inp\.weight|position_embd\.weight")
 
@@ -95,9 +97,10 @@ class GgufExport:
         }
         if LAYOUTS[self._mix.main].is_quantized:
             self.metadata["general.quantization_version"] = QUANTIZATION_VERSION
-        options = _model_metadata(config, folder)
+        options = model_metadata(config, folder)
         self.metadata |= {f"{self._family.architecture}.{key}": v for key, v in options.items()}
         self.tensors = self._plans()
+        check_file_says(config, PlannedFile(folder, self.metadata, self.tensors))
 
     def _plans(self) -> list[TensorPlan]:
         """Pair our names with the file's: both come from the same map, in the same order."""
@@ -106,6 +109,7 @@ class GgufExport:
         names, ours = weights.names, weights.shapes()
         tied = (re.escape(f"{names.head}.weight"),) if config.tie_word_embeddings else ()
         check_tensors(self._checkpoint, ours, (*names.harmless, *tied))
+        self._arranged = arrange(self._checkpoint, weights)
         sources: dict[str, list[_Source]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for (name, stored), (gguf_name, shape) in zip(ours.items(), _shapes(config), strict=True):
@@ -113,20 +117,12 @@ class GgufExport:
             names = get_family(config.architecture).weight_names(config)
             is_transposed = names.linear_is_transposed
             transposed = is_transposed and gguf_name.startswith("blk.") and len(stored) == 2
-            source = _Source(name, transposed, self._order(gguf_name))
+            order = row_order(gguf_name, config)
+            source = _Source(name, transposed, None if order is None else np.argsort(order))
             sources.setdefault(gguf_name, []).append(source)
             shapes[gguf_name] = shape
         plans = [self._plan(name, shapes[name], parts) for name, parts in sources.items()]
-        if config.rope and config.rope.scaling and config.rope.scaling["rope_type"] == "llama3":
-            plans.append(self._rope_factors())
-        return plans
-
-    def _order(self, name: str) -> np.ndarray | None:
-        match = _ROTATED.fullmatch(name)
-        if match is None or not self._family.interleaved_rope:
-            return None
-        heads = self.config.num_heads if match[1] == "q" else self.config.num_kv_heads
-        return np.argsort(row_order(heads, self.config))
+        return plans + self._factor_plans()
 
     def _plan(self, name: str, shape: tuple[int, ...], sources: list[_Source]) -> TensorPlan:
         if len(shape) == 1 or _KEPT_FLOAT.fullmatch(name):
@@ -155,7 +151,8 @@ class GgufExport:
     ) -> Iterator[bytes]:
         largest = LARGEST.get(type_name, HALF_MAX)
         for source, counts in zip(sources, importance, strict=True):
-            tensor = self._checkpoint.tensor(source.name)
+            tensor = self._arranged.tensor(source.name)
+            assert isinstance(tensor, HostTensor)
             array = tensor.array.T if source.transposed else tensor.array
             if source.order is not None:
                 array = array[source.order]
@@ -163,7 +160,7 @@ class GgufExport:
             step = max(1, CHUNK // rows.shape[1])
             for begin in range(0, len(rows), step):
                 part = np.ascontiguousarray(rows[begin : begin + step])
-                values = type(tensor)(source.name, tensor.dtype, part).float32()
+                values = HostTensor(source.name, tensor.dtype, part).float32()
                 # Not greater: NaN is neither.
                 if largest < math.inf and not np.abs(values).max() <= largest:
                     raise ModelLoadError(
@@ -171,16 +168,29 @@ class GgufExport:
                         f"{np.abs(values).max():g}. Use --type bf16 or f32."
                     )
                 yield quantize_rows(type_name, values, counts, self._threads).tobytes()
-            self._checkpoint.release(source.name)
+            self._arranged.release(source.name)
 
-    def _rope_factors(self) -> TensorPlan:
+    def _factor_plans(self) -> list[TensorPlan]:
+        """Return the tensors of factors that the frequencies of positions are divided by."""
         rope = self.config.rope
-        assert rope is not None
-        plain = type(rope)(theta=rope.theta, rotary_dim=rope.rotary_dim)
-        scaled, _ = inverse_frequencies(rope, 1)
-        factors = inverse_frequencies(plain, 1)[0] / scaled
-        chunks = partial(iter, [factors.astype(np.float32).tobytes()])
-        return TensorPlan(ROPE_FACTORS, LAYOUTS["F32"], factors.shape, chunks)
+        kind = rope.scaling["rope_type"] if rope is not None and rope.scaling is not None else ""
+        if rope is None or rope.scaling is None or kind not in ("llama3", "longrope"):
+            return []
+        if kind == "longrope":
+            long, short = (rope.scaling[f"{name}_factor"] for name in ("long", "short"))
+            factors = {LONG_FACTORS: np.array(long), SHORT_FACTORS: np.array(short)}
+        else:
+            plain = type(rope)(theta=rope.theta, rotary_dim=rope.rotary_dim)
+            scaled, _ = inverse_frequencies(rope, 1)
+            factors = {ROPE_FACTORS: inverse_frequencies(plain, 1)[0] / scaled}
+        return [
+            TensorPlan(name, LAYOUTS["F32"], row.shape, partial(_bytes_of, row.astype(np.float32)))
+            for name, row in factors.items()
+        ]
+
+
+def _bytes_of(row: np.ndarray) -> Iterator[bytes]:
+    yield row.tobytes()
 
 
 def tensor_names(folder: Path) -> dict[str, list[str]]:
@@ -195,76 +205,11 @@ def tensor_names(folder: Path) -> dict[str, list[str]]:
 
 def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield names and shapes in the file, in our order; an expert's are those of all of them."""
-    for name, shape in WeightMap(config, gguf_family(config.architecture).names).shapes().items():
+    names = gguf_family(config.architecture).weight_names(config)
+    for name, shape in WeightMap(config, names).shapes().items():
         match = _EXPERT.fullmatch(name)
         if match is None:
             yield name, shape
         else:
             assert config.moe is not None
             yield f"{match[1]}_exps.weight", (config.moe.num_experts, *shape)
-
-
-def _model_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:
-    """Return the keys of the architecture, without its name before them."""
-    is_gpt2 = config.architecture == "GPT2LMHeadModel"
-    _refuse(folder, "hidden_act", config.activation, "gelu_tanh" if is_gpt2 else "silu")
-    _refuse(folder, "layer_types", config.layer_windows, (), (True,) * config.num_layers)
-    values: dict[str, Any] = {
-        "context_length": config.max_position_embeddings,
-        "embedding_length": config.hidden_size,
-        "block_count": config.num_layers,
-        "feed_forward_length": config.intermediate_size,
-        "attention.head_count": config.num_heads,
-        "vocab_size": config.vocab_size,
-    }
-    if is_gpt2:
-        return values | {"attention.layer_norm_epsilon": config.norm_eps}
-    values |= {
-        "attention.head_count_kv": config.num_kv_heads,
-        "attention.key_length": config.head_dim,
-        "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": config.norm_eps,
-    }
-    if config.moe is not None:
-        values |= {"expert_count": config.moe.num_experts, "expert_used_count": config.moe.top_k}
-    if config.sliding_window is not None:
-        log.warning("%s: the sliding window is written; not every program keeps to it", folder)
-        values["attention.sliding_window"] = config.sliding_window
-    return values | _rope_metadata(config, folder)
-
-
-def _rope_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:
-    rope = config.rope
-    assert rope is not None
-    values: dict[str, Any] = {
-        "rope.dimension_count": rope.rotary_dim,
-        "rope.freq_base": rope.theta,
-    }
-    scaling = rope.scaling
-    if scaling is None:
-        return values
-    kind = scaling["rope_type"]
-    if kind == "llama3" and gguf_family(config.architecture).architecture == "llama":
-        return values
-    _refuse(folder, "rope_type", kind, "linear", "yarn")
-    factor = scaling["factor"]
-    values |= {"rope.scaling.type": kind, "rope.scaling.factor": factor}
-    if kind == "linear":
-        # Readers stretch the context they find by the factor.
-        return values | {"context_length": round(config.max_position_embeddings / factor)}
-    _refuse(folder, "truncate", scaling["truncate"], True)
-    attention = inverse_frequencies(rope, 1)[1] / (0.1 * math.log(factor) + 1.0)
-    values |= {
-        "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
-        "rope.scaling.yarn_beta_fast": scaling["beta_fast"],
-        "rope.scaling.yarn_beta_slow": scaling["beta_slow"],
-    }
-    return values if abs(attention - 1) < 1e-6 else values | {"rope.scaling.attn_factor": attention}
-
-
-def _refuse(folder: Path, option: str, value: object, *allowed: object) -> None:
-    if value not in allowed:
-        raise UnsupportedArchitectureError(
-            f"[convert] {folder}: {option} must be {' or '.join(map(repr, allowed))}; got "
-            f"{value!r:.80}. A GGUF file cannot say this."
-        )

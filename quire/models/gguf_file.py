@@ -21,6 +21,7 @@ import mmap
 import os
 import struct
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,43 +91,22 @@ def is_gguf(path: Path) -> bool:
         return file.read(4) == MAGIC
 
 
-class GgufFile:
-    """A mapped file; tensors are not read before their bytes are.
+class GgufHeader(ABC):
+    """What a file says of itself.
 
     Attributes:
         path: The file.
-        version: 2 or 3.
         metadata: Key to value: int, float, bool, str, or a list or ``array.array`` of them.
         tensors: Name to place.
-
-    Raises:
-        ModelLoadError: The file cannot be read, or any part of its header is wrong.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size < 24:
-                    raise damaged(path, "must begin with a header of 24 bytes", f"{size} bytes")
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise ModelLoadError(f"[load] {path} must be readable; got {error.strerror}.") from None
-        header = _Header(path, self._map)
-        self.version = header.version
-        self.metadata = header.metadata
-        self.tensors = header.tensors
+    path: Path
+    metadata: dict[str, Any]
+    tensors: dict[str, GgufTensor]
 
+    @abstractmethod
     def data(self, name: str) -> memoryview:
-        """Return the bytes of a tensor; its pages stay resident until :meth:`release`."""
-        tensor = self.tensors[name]
-        return memoryview(self._map)[tensor.begin : tensor.end]
-
-    def release(self, name: str) -> None:
-        """Give the pages of a tensor back; reading it again maps them again."""
-        tensor = self.tensors[name]
-        release_pages(self._map, tensor.begin, tensor.end)
+        """Return the bytes of a tensor."""
 
     def error(self, key: str, rule: str) -> ModelLoadError:
         """Return the error that the value of ``key`` breaks ``rule``."""
@@ -174,6 +154,45 @@ class GgufFile:
         if not isinstance(value, array.array) and value != []:
             raise self.error(key, "must be a list of numbers")
         return list(value)
+
+
+class GgufFile(GgufHeader):
+    """A mapped file; tensors are not read before their bytes are.
+
+    Attributes:
+        path: The file.
+        version: 2 or 3.
+        metadata: Key to value: int, float, bool, str, or a list or ``array.array`` of them.
+        tensors: Name to place.
+
+    Raises:
+        ModelLoadError: The file cannot be read, or any part of its header is wrong.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < 24:
+                    raise damaged(path, "must begin with a header of 24 bytes", f"{size} bytes")
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise ModelLoadError(f"[load] {path} must be readable; got {error.strerror}.") from None
+        header = _Header(path, self._map)
+        self.version = header.version
+        self.metadata = header.metadata
+        self.tensors = header.tensors
+
+    def data(self, name: str) -> memoryview:
+        """Return the bytes of a tensor; its pages stay resident until :meth:`release`."""
+        tensor = self.tensors[name]
+        return memoryview(self._map)[tensor.begin : tensor.end]
+
+    def release(self, name: str) -> None:
+        """Give the pages of a tensor back; reading it again maps them again."""
+        tensor = self.tensors[name]
+        release_pages(self._map, tensor.begin, tensor.end)
 
 
 #: The file opened last, with what it was then: a start asks for the same one several times, and

@@ -50,6 +50,8 @@ _ATTENTION_OUTPUT = {
     "IQ3_XXS": "IQ3_S",
     "IQ3_M": "Q4_K",
 }
+#: Values, alone or with queries and keys.
+_VALUES = ("attn_v", "attn_qkv")
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+?)(?:_exps)?\.weight")
 
 
@@ -113,7 +115,7 @@ class Mix:
         layer, part = int(match[1]), match[2]
         if self.name in _FEW_BITS:
             return self._few_bits(layer, part)
-        if part == "attn_v":
+        if part in _VALUES:
             return self._value(layer)
         if part in ("attn_q", "attn_k"):
             return self._query_or_key(part)
@@ -128,7 +130,7 @@ class Mix:
     def _few_bits(self, layer: int, part: str) -> str:
         """Return the type of a matrix of a layer in the mixes of IQ2 and IQ1."""
         more = "IQ3_S" if self.name in ("IQ2_S", "IQ2_M") else "Q2_K"
-        if part == "attn_v":
+        if part in _VALUES:
             return "Q4_K" if self._shared_values or self._num_experts >= 4 else more
         if part == "attn_k":
             return "Q4_K" if self._eight_experts else self.main

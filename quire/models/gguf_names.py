@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from quire.core.errors import UnsupportedArchitectureError
+from quire.core.model_config import ModelConfig
 from quire.models.weight_names import WeightNames
 
-#: Factors by which the rotary frequencies are divided.
+#: Factors by which the rotary frequencies are divided; in contexts longer than the original one,
+#: and in those up to it.
 ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS = "rope_factors_long.weight"
+SHORT_FACTORS = "rope_factors_short.weight"
+#: Queries, keys and values of a layer in one matrix, which some files have.
+FUSED_QKV = ("attn_qkv",)
 
 _LLAMA = WeightNames(
     layer="blk.{layer}.",
@@ -23,8 +30,12 @@ _LLAMA = WeightNames(
     mlp_norm="ffn_norm",
     gate_up=("ffn_gate", "ffn_up"),
     down="ffn_down",
-    # The configuration reader takes the one into its frequencies; old files have the other.
-    harmless=(r"rope_freqs\.weight", r"blk\.\d+\.attn_rot_embd\.weight"),
+    # The configuration reader takes factors into its frequencies; old files have the other.
+    harmless=(
+        r"rope_freqs\.weight",
+        r"rope_factors_(long|short)\.weight",
+        r"blk\.\d+\.attn_rot_embd\.weight",
+    ),
 )
 _MIXTRAL = replace(
     _LLAMA,
@@ -32,9 +43,20 @@ _MIXTRAL = replace(
     gate_up=("ffn_gate.{expert}", "ffn_up.{expert}"),
     down="ffn_down.{expert}",
 )
-_GPT2 = replace(
-    _LLAMA, positions="position_embd", qkv=("attn_qkv",), gate_up=("ffn_up",), harmless=()
+_GPT2 = replace(_LLAMA, positions="position_embd", qkv=FUSED_QKV, gate_up=("ffn_up",), harmless=())
+_GEMMA3 = replace(
+    _LLAMA, attention_norm_after="post_attention_norm", mlp_norm_after="post_ffw_norm"
 )
+_PHI2 = replace(_LLAMA, mlp_norm="attn_norm", gate_up=("ffn_up",))
+_FUSED = replace(_LLAMA, qkv=FUSED_QKV, gate_up=("ffn_up",))
+_FALCON = replace(_FUSED, mlp_norm="attn_norm")
+_ONE_UP = replace(_LLAMA, gate_up=("ffn_up",))
+_GLM4 = replace(_GEMMA3, gate_up=("ffn_up",))
+_COHERE = replace(_LLAMA, mlp_norm="attn_norm")
+
+
+def _falcon_names(config: ModelConfig) -> WeightNames:
+    return _FALCON if config.shared_norm else replace(_FALCON, attention_norm="attn_norm_2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +67,40 @@ class GgufFamily:
         architecture: ``general.architecture``, the prefix of its metadata.
         names: Of tensors. Experts have one each here; a file keeps a layer's experts together.
         interleaved_rope: Query and key rows are ordered for a RoPE of neighbouring pairs.
+        names_of: As ``names``, where a configuration decides, or None.
     """
 
     architecture: str
     names: WeightNames
     interleaved_rope: bool = False
+    names_of: Callable[[ModelConfig], WeightNames] | None = None
+
+    def weight_names(self, config: ModelConfig) -> WeightNames:
+        """Return what the tensors of a model are called."""
+        return self.names if self.names_of is None else self.names_of(config)
 
 
 GGUF_FAMILIES = {
     "LlamaForCausalLM": GgufFamily("llama", _LLAMA, True),
     "MistralForCausalLM": GgufFamily("llama", _LLAMA, True),
+    "MinistralForCausalLM": GgufFamily("llama", _LLAMA, True),
     "MixtralForCausalLM": GgufFamily("llama", _MIXTRAL, True),
     "Qwen2ForCausalLM": GgufFamily("qwen2", _LLAMA),
     "Qwen3ForCausalLM": GgufFamily("qwen3", _LLAMA),
     "GPT2LMHeadModel": GgufFamily("gpt2", _GPT2),
+    "GemmaForCausalLM": GgufFamily("gemma", _LLAMA),
+    "Gemma3ForCausalLM": GgufFamily("gemma3", _GEMMA3),
+    "PhiForCausalLM": GgufFamily("phi2", _PHI2),
+    "Phi3ForCausalLM": GgufFamily("phi3", _FUSED),
+    "GPTNeoXForCausalLM": GgufFamily("gptneox", _FUSED),
+    "FalconForCausalLM": GgufFamily("falcon", _FALCON, names_of=_falcon_names),
+    "Starcoder2ForCausalLM": GgufFamily("starcoder2", _ONE_UP),
+    "SmolLM3ForCausalLM": GgufFamily("smollm3", _LLAMA, True),
+    "GlmForCausalLM": GgufFamily("chatglm", _ONE_UP, True),
+    "Glm4ForCausalLM": GgufFamily("glm4", _GLM4, True),
+    "GraniteForCausalLM": GgufFamily("granite", _LLAMA, True),
+    "CohereForCausalLM": GgufFamily("command-r", _COHERE, True),
+    "Cohere2ForCausalLM": GgufFamily("cohere2", _COHERE, True),
 }
 
 

@@ -51,7 +51,8 @@ def write_gguf(
 
     Args:
         path: Replaced when it is there.
-        metadata: str, bool, int (as uint32), float (as float32), lists of str, ``array.array``.
+        metadata: str, bool, int (as uint32), float (as float32), lists of str or of bool,
+            ``array.array``.
         tensors: In the order of the file.
         on_progress: Called with bytes done and bytes in all.
 
@@ -111,6 +112,8 @@ def _value(value: Any) -> bytes:
             kind = _ARRAY_CODES[value.typecode]
             numbers = struct.pack(f"<{len(value)}{value.typecode}", *value)
             return struct.pack("<IIQ", ARRAY, kind, len(value)) + numbers
+        case list() if value and all(type(flag) is bool for flag in value):
+            return struct.pack("<IIQ", ARRAY, BOOL, len(value)) + bytes(value)
         case list():
             texts = b"".join(_text(text) for text in value)
             return struct.pack("<IIQ", ARRAY, STRING, len(value)) + texts

@@ -23,6 +23,7 @@ from quire.models.model_builder import ModelBuilder, Progress
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
 from quire.models.tensor_source import TensorSource, check_tensors, map_weights, open_tensors
+from quire.models.vision.loader import encoder_names
 from quire.models.weight_map import WeightMap
 from quire.quantization.plan import QuantizationPlan
 
@@ -61,11 +62,40 @@ def load_model(
             does not fit in memory.
     """
     opened = open_checkpoint(Path(path), dtype, max_model_len)
+    return _load(opened, backend, plan, packed_weights_cache, on_progress, meanwhile, False)
+
+
+def load_adaptable_model(
+    path: str | Path,
+    backend: Backend,
+    *,
+    dtype: str = "auto",
+    plan: QuantizationPlan | None = None,
+    max_model_len: int | None = None,
+    packed_weights_cache: str | None = None,
+    on_progress: Progress | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Decoder:
+    """Load a checkpoint so that adapters may be added to its linears; else :func:`load_model`."""
+    opened = open_checkpoint(Path(path), dtype, max_model_len)
+    return _load(opened, backend, plan, packed_weights_cache, on_progress, meanwhile, True)
+
+
+def _load(
+    opened: OpenedCheckpoint,
+    backend: Backend,
+    plan: QuantizationPlan | None,
+    packed_weights_cache: str | None,
+    on_progress: Progress | None,
+    meanwhile: Callable[[], object],
+    takes_adapters: bool,
+) -> Decoder:
     plan = plan or QuantizationPlan()
     plan.check_overrides(_modules(opened.weights))
     cache = _open_cache(opened, packed_weights_cache, backend, plan.held)
     meanwhile()
-    return _build(opened, backend, plan, cache, on_progress, HeldWeights())
+    builder = ModelBuilder(backend, opened, plan, cache, on_progress, HeldWeights(), takes_adapters)
+    return _build(opened, builder, cache)
 
 
 def load_rounded(
@@ -97,7 +127,8 @@ def load_rounded(
     # What is shared is not in the file: it is not that of the plan without a target.
     settings = f"{plan.held} next to {sorted(map(str, target.held.linears))}"
     cache = _open_cache(opened, packed_weights_cache, target.backend, settings)
-    return _build(opened, target.backend, plan, cache, on_progress, target.held)
+    builder = ModelBuilder(target.backend, opened, plan, cache, on_progress, target.held)
+    return _build(opened, builder, cache)
 
 
 def _open_cache(
@@ -108,20 +139,14 @@ def _open_cache(
 
 
 def _build(
-    opened: OpenedCheckpoint,
-    backend: Backend,
-    plan: QuantizationPlan,
-    cache: PackedWeightsCache | None,
-    on_progress: Progress | None,
-    shared: HeldWeights,
+    opened: OpenedCheckpoint, builder: ModelBuilder, cache: PackedWeightsCache | None
 ) -> Decoder:
     if cache is not None:
         cache.wait()
-    builder = ModelBuilder(backend, opened, plan, cache, on_progress, shared)
     with cache or nullcontext():
         parts = builder.decoder_parts(opened.max_model_len)
         builder.report()
-    return Decoder(opened.config, backend, opened.max_model_len, parts)
+    return Decoder(opened.config, builder.backend, opened.max_model_len, parts)
 
 
 def open_checkpoint(path: Path, dtype: str, max_model_len: int | None) -> OpenedCheckpoint:
@@ -166,7 +191,8 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
     tied = weights.config.tie_word_embeddings
     harmless = (*names.harmless, *((re.escape(head),) if tied else ()))
     modules = module_names(checkpoint.names, weights.config.num_layers)
-    check_tensors(checkpoint, weights.shapes(), harmless, modules)
+    of_pictures = set() if weights.config.vision is None else encoder_names(checkpoint.names)
+    check_tensors(checkpoint, weights.shapes(), harmless, modules | of_pictures)
     if modules:
         log.info(
             "%s: %d tensors are a module that drafts further tokens, which the model itself does "

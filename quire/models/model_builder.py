@@ -19,13 +19,15 @@ from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
+from quire.layers.adapted_linear import AdaptedLinear
 from quire.layers.decoder_layer import DecoderLayer, End, Layer, ParallelLayer
 from quire.layers.logits_head import logits_head
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts
 from quire.layers.norm import LayerNorm, Norm, RMSNorm, Unnormed
 from quire.layers.rope import rope_table_bytes, rope_tables
-from quire.models.arranged_tensors import arrange
+from quire.models.adapters.places import adapter_place
+from quire.models.arranged_tensors import arrange, row_orders
 from quire.models.decoder import DecoderParts
 from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
 from quire.models.opened_checkpoint import OpenedCheckpoint
@@ -51,6 +53,7 @@ class ModelBuilder:
         cache: PackedWeightsCache | None,
         on_progress: Progress | None,
         shared: HeldWeights,
+        takes_adapters: bool = False,
     ) -> None:
         self.backend = backend
         self.checkpoint = arrange(opened.tensors, opened.weights)
@@ -58,6 +61,9 @@ class ModelBuilder:
         self.weight_bytes = 0
         self.made = HeldWeights()
         self._shared = shared
+        self._adapted: list[AdaptedLinear] = []
+        self._takes_adapters = takes_adapters
+        self._orders = row_orders(opened.tensors, opened.weights) if takes_adapters else {}
         self._dtype = None if opened.keeps_types else opened.config.dtype
         self._plan = plan
         self._exact = plan.exact_activations
@@ -85,15 +91,17 @@ class ModelBuilder:
         layers = [self.layer(config, layer, ropes) for layer in range(config.num_layers)]
         self.made.embedding = embedding
         is_own = any(own is head for own in self.made.linears.values())
+        adapted_head = self._adapt(weights.own_head() if tied else weights.head(), head)
         return DecoderParts(
             embedding=embedding,
             positions=positions,
             first_norm=first_norm,
             layers=layers,
-            head=logits_head(self.backend, head, config.logits_scale, config.logits_cap),
+            head=logits_head(self.backend, adapted_head, config.logits_scale, config.logits_cap),
             held=self.made,
             weight_bytes=self.weight_bytes,
             shared_bytes=0 if is_own else head.nbytes,
+            adapted=self._adapted,
         )
 
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> Linear:
@@ -114,6 +122,18 @@ class ModelBuilder:
         self.made.linears[key] = linear
         self._finish(*(name for name, _ in weights.shapes()))
         return linear
+
+    def _layer_linear(self, weights: LinearWeights) -> Linear:
+        """Pack matrices of a layer, which adapters may be added to."""
+        return self._adapt(weights, self.linear(weights, self._plan.layers))
+
+    def _adapt(self, weights: LinearWeights, linear: Linear) -> Linear:
+        """Return a linear that takes adapters, where the model does."""
+        if not self._takes_adapters:
+            return linear
+        made = AdaptedLinear(self.backend, linear, adapter_place(weights, self._orders))
+        self._adapted.append(made)
+        return made
 
     def _key(self, weights: LinearWeights, scheme: Scheme | None) -> LinearKey:
         forms = self._plan.forms(weights.modules, weights.columns, scheme)
@@ -202,6 +222,8 @@ class ModelBuilder:
 
     def parameter(self, name: str) -> Array:
         """Copy a small weight to the backend."""
+        if name in self.made.parameters:
+            return self.made.parameters[name]  # a norm that two parts share
         if name in self._shared.parameters:
             self._finish(name)
             return self._shared.parameters[name]
@@ -231,8 +253,8 @@ class ModelBuilder:
         """Build one layer, and the norm that comes after it; ``ropes`` are of ``config.ropes``."""
         weights, last = self.weights, layer + 1 == config.num_layers
         attention, plan = self._attention(config, layer, ropes)
-        qkv = self.linear(weights.qkv(layer), self._plan.layers)
-        output = self.linear(weights.attention_output(layer), self._plan.layers)
+        qkv = self._layer_linear(weights.qkv(layer))
+        output = self._layer_linear(weights.attention_output(layer))
         mlp_norm = self.norm(weights.mlp_norm(layer))
         feed_forward = self._feed_forward(config, layer)
         next_norm = self.norm(weights.final_norm() if last else weights.attention_norm(layer + 1))
@@ -292,9 +314,8 @@ class ModelBuilder:
         weights = self.weights
         if config.moe:
             return self._experts(config.moe, config.activation, layer)
-        scheme = self._plan.layers
-        up = self.linear(weights.gate_up(layer), scheme)
-        down = self.linear(weights.down(layer), scheme)
+        up = self._layer_linear(weights.gate_up(layer))
+        down = self._layer_linear(weights.down(layer))
         make = GatedMLP if config.gated_mlp else MLP
         return make(self.backend, up, down, config.activation)
 

@@ -141,6 +141,9 @@ def _read_scaling(
             raise fields.error("high_freq_factor", "must be > low_freq_factor")
         return scaling, limit
     if rope_type == "longrope":
+        # The factor on cosines is in units of its logarithm.
+        if original < 2:
+            raise fields.error("original_max_position_embeddings", "must be > 1")
         if fields.has("attention_factor"):
             scaling["attention_factor"] = fields.number("attention_factor")
         return scaling, limit

@@ -177,7 +177,8 @@ class WeightMap:
         parts: list[LinearWeights | NormWeights] = [self.embedding(), self.head()]
         parts.append(self.final_norm())
         for layer in range(config.num_layers):
-            parts += [self.qkv(layer), self.attention_output(layer), *self.norms(layer)]
+            first, *norms = self.norms(layer)
+            parts += [first, self.qkv(layer), self.attention_output(layer), *norms]
             parts += self.qk_norm(layer) if config.qk_norm else ()
             parts += [self.router(layer)] if config.moe else []
             for expert in range(config.moe.num_experts if config.moe else 1):

@@ -14,7 +14,7 @@ from quire.pretrained.options import Option, done, idle, read_options, refused
 
 #: Tokens that are generated where nothing says how many, and the ``top_k`` of sampling.
 NEW_TOKENS, TOP_K = 20, 50
-_BEAMS = "is a setting of beam search, which is not done"
+_BEAMS = "is a setting of beam search, which generate() does not do; see LLM.beam_search"
 _SCORES = "is not returned: LLM.generate gives log-probabilities"
 _SAMPLER = "is not among the ways of sampling"
 _ASSISTANT = "is set when the model is loaded, as speculative_config"

@@ -171,16 +171,17 @@ class AnthropicPrompt(StreamableBody, kw_only=True):
             found += [f"context_management.edits[{i}]" for i, edit in edits if edit != _KEEP_ALL]
         return found
 
-    def chat_request(self, **settings: Any) -> ChatCompletionRequest:
+    def chat_request(self, takes_pictures: bool = False, **settings: Any) -> ChatCompletionRequest:
         """Return the chat request that has the same prompt.
 
         Args:
+            takes_pictures: Whether the model reads pictures.
             **settings: More fields of it.
 
         Raises:
             RequestError: A turn or a tool is one that is not served; ``param`` gives its path.
         """
-        messages, prefilled = to_messages(self.system, self.messages)
+        messages, prefilled = to_messages(self.system, self.messages, takes_pictures)
         choice = self.tool_choice
         form = self.output_config.format if self.output_config is not None else None
         form = self.output_format if form is None else form
@@ -211,9 +212,10 @@ class AnthropicRequest(AnthropicPrompt, kw_only=True):
     seed: Seed | None = None
     speculative: SpeculativeField = None
 
-    def chat_request(self, **settings: Any) -> ChatCompletionRequest:
+    def chat_request(self, takes_pictures: bool = False, **settings: Any) -> ChatCompletionRequest:
         """Return the chat request that has the same answer; see :class:`AnthropicPrompt`."""
         return super().chat_request(
+            takes_pictures,
             max_completion_tokens=self.max_tokens,
             stop=self.stop_sequences,
             temperature=self.temperature,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -37,7 +37,7 @@ class TextBlock(_Block, tag="text"):
 
 
 class ImageBlock(_Block, tag="image"):
-    """Refused."""
+    """For models that read pictures; in base64, or with a URL."""
 
     source: dict[str, Any]
 
@@ -121,6 +121,10 @@ class Turn(msgspec.Struct, kw_only=True):
         return [TextBlock(text=self.content)] if isinstance(self.content, str) else self.content
 
 
+#: A part of our content.
+Picture: TypeAlias = dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class _Placed:
     """A block and its path in the request."""
@@ -135,7 +139,7 @@ def is_billing_header(block: TextBlock) -> bool:
 
 
 def to_messages(
-    system: str | list[TextBlock] | None, turns: list[Turn]
+    system: str | list[TextBlock] | None, turns: list[Turn], takes_pictures: bool = False
 ) -> tuple[list[Message], bool]:
     """Return the conversation as our messages, and whether the last one is to be gone on with.
 
@@ -159,7 +163,7 @@ def to_messages(
         elif role == "system":
             found.append(_system_message(placed))
         else:
-            found += _user_messages(placed)
+            found += _user_messages(placed, takes_pictures)
     messages = list(_with_systems_joined(found))
     return messages, bool(turns) and turns[-1].role == "assistant" and _is_prefill(messages, turns)
 
@@ -215,24 +219,53 @@ def _assistant_message(placed: Iterable[_Placed]) -> Message:
     )
 
 
-def _user_messages(placed: Iterable[_Placed]) -> list[Message]:
+def _user_messages(placed: Iterable[_Placed], takes_pictures: bool) -> list[Message]:
     """Return the results of tools, then the text, with system prompts where they stand in it."""
     results: list[Message] = []
     others: list[Message] = []
-    texts: list[str] = []
+    texts: list[str | Picture] = []
     for item in placed:
         match item.block:
+            case ImageBlock(source=source) if takes_pictures:
+                texts.append(_picture(source, f"{item.where}.source"))
             case ToolResultBlock(tool_use_id=call_id, content=content):
                 text, _ = result_text(content, f"{item.where}.content")
                 results.append(Message(role="tool", content=text, tool_call_id=call_id))
             case SystemBlock():
-                others += _joined("user", texts)
+                others += _with_pictures(texts)
                 texts = []
                 others.append(_system_message([item]))
             case _:
                 texts.append(_text(item))
-    others += _joined("user", texts)
+    others += _with_pictures(texts)
     return results + others or [Message(role="user", content="")]
+
+
+def _with_pictures(parts: list[str | Picture]) -> list[Message]:
+    """Return a user's message, a text where it has no picture."""
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return _joined("user", texts)
+    content: list[dict[str, Any]] = []
+    for is_text, group in itertools.groupby(parts, lambda part: isinstance(part, str)):
+        if is_text:
+            content.append({"type": "text", "text": SEPARATOR.join(map(str, group))})
+        else:
+            content += [dict(part) for part in group if not isinstance(part, str)]
+    return [Message(role="user", content=content)]
+
+
+def _picture(source: dict[str, Any], where: str) -> Picture:
+    """Return the source of a picture as a part of our content."""
+    match source:
+        case {"type": "base64", "media_type": str(kind), "data": str(data)}:
+            url = f"data:{kind};base64,{data}"
+        case {"type": "url", "url": str(found)}:
+            url = found
+        case _:
+            rule = "must be base64 with media_type and data, or a url"
+            raise refuse(where, rule, source.get("type"))
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _joined(role: Literal["user", "system"], texts: list[str]) -> list[Message]:

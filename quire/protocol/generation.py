@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from quire.core.beam_search_params import BeamSearchParams
 from quire.core.errors import RequestError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.protocol.speculation import SpeculativeField, asked_speculation
@@ -28,6 +29,16 @@ Count = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 CacheSalt = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 MAX_LOGIT_BIAS = 100.0
+
+
+#: Settings that mean nothing to a beam search, and their values that ask for nothing.
+_NOT_OF_BEAMS: dict[str, tuple[Any, ...]] = {
+    "stream": (False,), "temperature": (0.0,), "top_p": (1.0,), "top_k": (-1, 0), "min_p": (0.0,),
+    "repetition_penalty": (1.0,), "presence_penalty": (0.0,), "frequency_penalty": (0.0,),
+    "stop": ([], ""), "stop_token_ids": ([],), "bad_words": ([],), "min_tokens": (0,),
+    "logit_bias": ({},), "allowed_token_ids": (), "include_stop_str_in_output": (False,),
+    "logprobs": (False,), "prompt_logprobs": (), "return_token_origins": (False,),
+}  # fmt: skip
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -74,6 +85,8 @@ class GenerationRequest(StructuredRequest, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     return_token_origins: bool | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
 
     def check(self) -> None:
         """Refuse combinations that no single field shows.
@@ -90,6 +103,22 @@ class GenerationRequest(StructuredRequest, kw_only=True):
                 "[prompt_logprobs] is not available when stream is true. Send stream: false.",
                 "prompt_logprobs",
             )
+        if self.length_penalty not in (None, 1.0) and not self.use_beam_search:
+            raise RequestError(
+                f"[length_penalty] needs use_beam_search: true; got {self.length_penalty} without.",
+                "length_penalty",
+            )
+        if self.use_beam_search:
+            for name, neutral in _NOT_OF_BEAMS.items():
+                value = getattr(self, name, None)
+                if value is not None and not any(
+                    type(value) is type(one) and value == one for one in neutral
+                ):
+                    raise RequestError(
+                        f"[{name}] does not go with use_beam_search, which keeps the most likely "
+                        "sequences whole. Leave one of the two out.",
+                        name,
+                    )
         for token_id, bias in (self.logit_bias or {}).items():
             if not -MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS:
                 raise RequestError(
@@ -131,6 +160,24 @@ class GenerationRequest(StructuredRequest, kw_only=True):
         keywords["logprobs"] = logprobs
         keywords["output_kind"] = RequestOutputKind.DELTA
         return SamplingParams(**(keywords | settings))
+
+    def beam_search(self, params: SamplingParams) -> BeamSearchParams:
+        """Return how beams are searched, as many as ``n``, for a request with ``use_beam_search``.
+
+        Args:
+            params: Of :meth:`sampling_params`, ``max_tokens`` known.
+
+        Raises:
+            RequestError: The request is for something that a beam search cannot do.
+        """
+        if params.structured_outputs is not None or params.max_tokens is None:
+            name = "max_tokens" if params.max_tokens is None else "structured_outputs"
+            rule = "must be given with" if params.max_tokens is None else "does not go with"
+            raise RequestError(f"[{name}] {rule} use_beam_search.", name)
+        penalty = 1.0 if self.length_penalty is None else self.length_penalty
+        return BeamSearchParams(
+            self.n or 1, params.max_tokens, bool(self.ignore_eos), length_penalty=penalty
+        )
 
 
 class PromptTokensDetails(msgspec.Struct):

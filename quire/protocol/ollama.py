@@ -167,13 +167,13 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
 
     refused = {
         **OllamaRequest.refused,
-        "images": ([],),
         "template": ("",),
         "context": ([],),
     }
     sent_names = OllamaRequest.sent_names | {"messages": "prompt", "prompt": "prompt"}
 
     prompt: str = ""
+    images: list[Any] | None = None
     suffix: str | None = None
     system: str | None = None
     raw: bool | None = None
@@ -188,10 +188,15 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
         """Whether it has no prompt."""
         return not self.prompt
 
-    def our_request(self) -> CompletionRequest | ChatCompletionRequest:
+    def our_request(
+        self, takes_pictures: bool = False
+    ) -> CompletionRequest | ChatCompletionRequest:
         """Return the request that has the same text: of a chat, unless it is raw.
 
         With a suffix it has the prompt alone, around whose end the answer is to be put.
+
+        Args:
+            takes_pictures: Whether the model reads pictures.
 
         Raises:
             RequestError: A combination that no single field shows.
@@ -199,11 +204,12 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
         if self.raw and self.suffix:
             raise refuse("suffix", "must be absent when raw is true", self.suffix)
         if not self.raw and not self.suffix:
-            messages = [Message(role="user", content=self.prompt)]
+            content = _content(self.prompt, self.images, "images", takes_pictures)
+            messages = [Message(role="user", content=content)]
             if self.system:
                 messages.insert(0, Message(role="system", content=self.system))
             return self.chat(messages)
-        for name in ("system", "think"):
+        for name in ("system", "think", "images"):
             if getattr(self, name):
                 where = "when raw is true" if self.raw else "when there is a suffix"
                 raise refuse(name, f"must be absent {where}", getattr(self, name))
@@ -253,8 +259,11 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
         """Whether it has no messages."""
         return not self.messages
 
-    def our_request(self) -> ChatCompletionRequest:
+    def our_request(self, takes_pictures: bool = False) -> ChatCompletionRequest:
         """Return the chat request that has the same answer.
+
+        Args:
+            takes_pictures: Whether the model reads pictures.
 
         Raises:
             RequestError: A message holds what is not served here.
@@ -266,9 +275,8 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
             if role is None:
                 rule = "must be system, user, assistant or tool"
                 raise refuse(f"messages[{index}].role", rule, message.role)
-            if message.images:
-                where = f"messages[{index}].images"
-                raise refuse(where, "must be empty: this model takes text only", message.images)
+            where = f"messages[{index}].images"
+            content = _content(message.content or "", message.images, where, takes_pictures)
             calls = [
                 _call(call, f"{index:05d}{number:04d}")
                 for number, call in enumerate(message.tool_calls or ())
@@ -277,7 +285,7 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
             messages.append(
                 Message(
                     role=role,
-                    content=message.content or "",
+                    content=content,
                     reasoning=message.thinking,
                     tool_calls=calls or None,
                     name=message.tool_name,
@@ -289,6 +297,22 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
                 )
             )
         return self.chat(messages, self.tools)
+
+
+def _content(
+    text: str, images: list[Any] | None, where: str, takes_pictures: bool
+) -> str | list[dict[str, Any]]:
+    """Return a text with pictures before it, each a file in base64, as our content."""
+    if not images:
+        return text
+    if not takes_pictures:
+        raise refuse(where, "must be empty: this model takes text only", images)
+    for number, data in enumerate(images):
+        if not isinstance(data, str):
+            raise refuse(f"{where}[{number}]", "must be a file in base64", data)
+    urls = [f"data:image/*;base64,{data}" for data in images]
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [*pictures, {"type": "text", "text": text}]
 
 
 def _call(call: OllamaToolCall, fallback: str) -> ToolCall:

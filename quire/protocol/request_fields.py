@@ -24,8 +24,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "ebnf": (),
     "grammar": ("",),
     "json_schema": (),
-    "use_beam_search": (False,),
-    "length_penalty": (1.0,),
     "logprob_token_ids": ([],),
     "truncate_prompt_tokens": (),
     "truncation_side": (),

@@ -88,6 +88,8 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         "response_format": (),
         "top_logprobs": (0,),
         "truncation": ("disabled",),
+        "use_beam_search": (False,),
+        "length_penalty": (1.0,),
     }
 
     input: str | list[dict[str, Any]]
@@ -144,8 +146,11 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
             reasoning_effort=self.effort,
         )
 
-    def messages(self) -> list[Message]:
+    def messages(self, takes_pictures: bool = False) -> list[Message]:
         """Return the input as messages.
+
+        Args:
+            takes_pictures: Whether the model reads pictures.
 
         Raises:
             RequestError: An item is of a kind that is not served, or malformed.
@@ -163,7 +168,7 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
                 reasoning = _joined_text(item.get("content") or [], where)
                 continue
             if kind == "message":
-                messages.append(_message(item, where))
+                messages.append(_message(item, where, takes_pictures))
             elif kind == "function_call":
                 _add_call(messages, item, where)
             elif kind == "function_call_output":
@@ -210,11 +215,27 @@ def _response_format(form: TextFormat) -> ResponseFormat:
     )
 
 
-def _message(item: dict[str, Any], where: str) -> Message:
+def _message(item: dict[str, Any], where: str, takes_pictures: bool) -> Message:
     role = item.get("role")
     if role not in ("user", "assistant", "system", "developer"):
         _refuse(f"{where}.role", "must be user, assistant, system or developer", role)
-    return Message(role=role, content=_content(item.get("content"), f"{where}.content"))
+    value = item.get("content")
+    if takes_pictures and isinstance(value, list):
+        parts = [_part(part, f"{where}.content[{index}]") for index, part in enumerate(value)]
+        if any(part["type"] == "image_url" for part in parts):
+            return Message(role=role, content=parts)
+    return Message(role=role, content=_content(value, f"{where}.content"))
+
+
+def _part(part: Any, where: str) -> dict[str, Any]:
+    """Return a part as chats have it."""
+    if isinstance(part, dict) and part.get("type") == "input_image":
+        if not isinstance(part.get("image_url"), str):
+            _refuse(
+                f"{where}.image_url", "must be a URL; files are not kept", part.get("image_url")
+            )
+        return {"type": "image_url", "image_url": {"url": part["image_url"]}}
+    return {"type": "text", "text": _joined_text([part], where)}
 
 
 def _content(value: Any, where: str) -> str:

@@ -178,7 +178,7 @@ def quantize(name: str, rows: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
             return rows.astype(np.float16).view(np.uint8).reshape(shape)
     if name == "BF16":
-        return _to_bfloat16(rows).view(np.uint8).reshape(shape)
+        return to_bfloat16(rows).view(np.uint8).reshape(shape)
     return _QUANTIZE[name](rows.reshape(-1, layout.block_size)).reshape(shape)
 
 
@@ -341,7 +341,7 @@ _UNPACK: dict[str, Callable[[np.ndarray], Groups]] = {
 }
 
 
-def _to_bfloat16(values: np.ndarray) -> np.ndarray:
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
     """Round float32 to the nearest bfloat16, ties to even; NaN stays NaN."""
     bits = values.view(np.uint32)
     rounded = (bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16

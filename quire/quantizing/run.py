@@ -16,8 +16,10 @@ import numpy as np
 from quire.core.errors import ConfigError, UnsupportedArchitectureError
 from quire.kernels.backend import Backend
 from quire.kernels.host_tensor import HostTensor
+from quire.models.arranged_tensors import row_orders
 from quire.models.checkpoint import Checkpoint
 from quire.models.loader import open_checkpoint
+from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantizing.input_scales import input_scales
@@ -123,6 +125,7 @@ class Run:
         job.recipe.check_rules(list(shapes))
         asked = {module: job.recipe.scheme_of(module) for module in shapes}
         chosen = {module: scheme for module, scheme in asked.items() if scheme is not None}
+        _check_rotated(chosen, opened)
         told = self._choose_for_head(chosen)
         self.schemes, self.notices = job.format.fit(chosen, shapes)
         self.notices += told
@@ -395,3 +398,14 @@ def _notices(result: LayerResult) -> list[str]:
         f"{module} saw {seen} inputs and is rounded to nearest"
         for module, seen in result.too_few.items()
     ]
+
+
+def _check_rotated(schemes: Mapping[str, Scheme], opened: OpenedCheckpoint) -> None:
+    """Refuse rotated matrices whose rows a loader would have to put in another order."""
+    for module in row_orders(opened.tensors, opened.weights):
+        if module in schemes and schemes[module].method == "quip":
+            raise ConfigError(
+                f"[quantize] --method quip rotates outputs together, and those of {module} are "
+                "loaded in another order. Leave such matrices out with --skip, or use another "
+                "method."
+            )

@@ -110,9 +110,11 @@ class LayerScaler:
         scales = self._scales(made, linear, sums)
         if before.bias:
             bias = f"{source}.bias"
-            rounded = _rounded(self._small(made, bias) / scales, self._dtype(bias))
-            made.small[bias] = rounded
-        made.weights[source] /= scales[:, None]
+            values = np.array(self._small(made, bias))
+            values[-len(scales) :] /= scales
+            made.small[bias] = _rounded(values, self._dtype(bias))
+        # Where matrices are stored as one, these are the last of its rows.
+        made.weights[source][-len(scales) :] /= scales[:, None]
         _scale_columns(made, linear, scales, sums)
 
     def _scales(self, made: ScaledLayer, linear: LinearWeights, sums: InputSums) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quire.core import machine_speed
@@ -22,6 +22,7 @@ from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_file import forget_gguf
 from quire.models.model_builder import Progress
+from quire.runner.adapter_store import create_adapter_store
 from quire.runner.kv_canary import KVCanary
 from quire.runner.loaded_drafts import (
     divide_progress,
@@ -72,6 +73,8 @@ class InProcessExecutor:
         shape = decoder_shape(model.config, demand.weight_bytes, demand.spec.token_bytes)
         self._estimate = StepEstimate(shape, machine_speed.remembered())
         self._canary = runner.canary
+        self.adapters = runner.adapters
+        self._adapter_bytes = 0 if self.adapters is None else self.adapters.budget_bytes
         self.runner: ModelRunner | None = runner
 
     def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> FinishedStep:
@@ -104,14 +107,16 @@ class InProcessExecutor:
         budget = self.memory.budget
         values: Samples = {
             'memory_bytes{pool="weights"}': budget.demand.weight_bytes,
-            'memory_bytes{pool="scratch"}': budget.demand.scratch_bytes,
+            'memory_bytes{pool="scratch"}': budget.demand.scratch_bytes - self._adapter_bytes,
             'memory_bytes{pool="kv_cache"}': budget.kv_bytes,
             "kv_canary_checks": 0,
             "kv_canary_failures": 0,
         }
         values |= self._estimate.samples()
         if self.runner is not None:
-            values |= self.runner.speculation_samples()
+            values |= self.runner.speculation_samples() | self.runner.picture_samples()
+        if self.adapters is not None:
+            values |= self.adapters.samples()
         return values if self._canary is None else values | self._canary.samples()
 
     def shutdown(self) -> None:
@@ -173,7 +178,11 @@ def load_executor(
     drafts = {d: load_draft(d, decoder, part) for d, part in zip(found, parts[1:], strict=True)}
     demands = {draft: loaded.demand for draft, loaded in drafts.items()}
     loaded_heads = [load_head(head, decoder) for head in heads]
+    adapters = create_adapter_store(decoder, backend, config.adapters)
     demand = with_heads(model.demand, loaded_heads)
+    if adapters is not None:
+        reserved = demand.scratch_bytes + adapters.budget_bytes
+        demand = replace(demand, scratch_bytes=reserved)
     memory = plan_with_drafts(resolved, demand, demands, device_bytes)
     for line in (*resolved.choices, *memory.choices, *memory.lines()):
         log.info("%s", line)
@@ -190,7 +199,10 @@ def load_executor(
         RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
         create_grammars and create_grammars(model.config),
         None if mode == "off" else KVCanary(kv_cache, mode),
+        encoder=model.encoder,
     )
+    if adapters is not None:
+        runner.take_adapters(adapters)
     methods = config.speculative.methods()
     if methods:
         num_blocks = memory.budget.num_blocks

@@ -6,8 +6,10 @@ It computes nothing of the model and draws no tokens. B requests, T tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from quire.core.step import NewRequest, ScheduledRequest, SchedulerOutput
 from quire.kernels.backend import Backend
@@ -15,6 +17,21 @@ from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.ragged_batch import ragged_batch
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.kernels.tree_batch import BatchTree, add_trees, tree_paths
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRows:
+    """Neighbouring rows of a request whose embedding is given instead of looked up.
+
+    Attributes:
+        index: Into the plan's ``scheduled``.
+        first: Of the request's rows in the step.
+        embeddings: (rows, D) float32 on the host.
+    """
+
+    index: int
+    first: int
+    embeddings: npt.NDArray[np.float32]
 
 
 class InputBatch:
@@ -34,12 +51,18 @@ class InputBatch:
         self._backend = backend
         self._block_size = block_size
 
-    def add(self, request: NewRequest) -> int:
-        """Add a request that is new, or resumed after preemption; return its row."""
+    def add(self, request: NewRequest, adapter: int = 0) -> int:
+        """Add a request that is new, or resumed after preemption; return its row.
+
+        Args:
+            request: Of a plan.
+            adapter: The slot of its adapter, 0 for none.
+        """
         # A preempted request comes back under its own id, in the plan that forgets it or later.
         self.table.remove(request.request_id)
         row = self.table.add(request.request_id, request.token_ids, request.num_prompt_tokens)
         self.table.append_blocks(row, request.block_ids)
+        self.table.adapters[row] = adapter
         return row
 
     def update_blocks(self, plan: SchedulerOutput) -> None:
@@ -57,6 +80,7 @@ class InputBatch:
         prompt_rows: Sequence[tuple[int, int, int]] = (),
         num_proposed: IntArray | None = None,
         parents: Mapping[int, Sequence[int]] | None = None,
+        given: Sequence[GivenRows] = (),
     ) -> ForwardBatch:
         """Lay the step's rows out, requests in the plan's order.
 
@@ -68,6 +92,7 @@ class InputBatch:
                 are computed with them; None for none at all.
             parents: By row of the table, of those whose such tokens are trees; as of
                 :func:`~quire.kernels.tree_batch.tree_paths`.
+            given: Rows whose embedding is not looked up.
 
         Returns:
             The step; ``logits_indices`` are the rows of the last own token and of the proposed ones
@@ -81,6 +106,9 @@ class InputBatch:
         if num_proposed is not None:
             lengths += num_proposed
         step = ragged_batch(table, self._block_size, rows, computed, lengths)
+        adapters = table.adapters[rows]
+        if adapters.any():
+            step.adapters = adapters
         if parents:
             trees = [
                 BatchTree(i, int(table.num_tokens[row]), tree_paths(parents[row]))
@@ -95,6 +123,14 @@ class InputBatch:
             first += int(step.query_start_loc[i])
             wanted.append(np.arange(first, first + count, dtype=np.int32))
         step.logits_indices = np.concatenate(wanted)
+        if given:
+            starts = [int(step.query_start_loc[part.index]) + part.first for part in given]
+            places = [
+                np.arange(start, start + len(part.embeddings), dtype=np.int32)
+                for start, part in zip(starts, given, strict=True)
+            ]
+            step.embedding_rows = np.concatenate(places)
+            step.embeddings = np.concatenate([part.embeddings for part in given])
         return self._backend.upload(step)
 
     def rows_without_memory(self, num_rows: int) -> ForwardBatch:

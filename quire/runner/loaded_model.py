@@ -6,14 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from quire.core.errors import ConfigError
 from quire.core.log import get_logger
 from quire.core.memory_budget import MemoryDemand
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
-from quire.models.loader import load_model
+from quire.models.loader import load_adaptable_model, load_model
 from quire.models.model_builder import Progress
+from quire.models.vision.encoder import PictureEncoder
+from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.runner.memory import model_demand
@@ -29,11 +32,13 @@ class LoadedModel:
         decoder: Its weights, on a backend.
         config: The decoder's shape, its dtype resolved, with all end-of-sequence ids.
         demand: Its bytes and the blocks of its KV cache.
+        encoder: Of pictures, or None.
     """
 
     decoder: Decoder
     config: ModelConfig
     demand: MemoryDemand
+    encoder: PictureEncoder | None = None
 
 
 def expected_demand(
@@ -47,6 +52,7 @@ def expected_demand(
         create_plan(resolved.config.model),
         resolved.max_model_len,
     )
+    weight_bytes += expected_encoder_bytes(model_config, resolved.dtype)
     return model_demand(model_config, resolved, weight_bytes, backend.activation_dtype)
 
 
@@ -71,9 +77,18 @@ def load(
 
     Raises:
         ModelLoadError: The checkpoint cannot be used.
+        ConfigError: It takes no adapters.
     """
     options = resolved.config.model
-    decoder = load_model(
+    takes_adapters = resolved.config.adapters.enable_lora
+    if takes_adapters and folder.is_file():
+        raise ConfigError(
+            f"[load] --enable-lora needs a checkpoint of safetensors; got {folder}, a GGUF file, "
+            "whose matrices have other names and orders than adapters. Load the checkpoint it was "
+            "made of, with --quantization."
+        )
+    make = load_adaptable_model if takes_adapters else load_model
+    decoder = make(
         folder,
         backend,
         dtype=resolved.dtype,
@@ -85,8 +100,10 @@ def load(
     )
     config = decoder.config
     eos = _possible((*config.eos_token_ids, *eos_token_ids), config.vocab_size)
-    demand = model_demand(config, resolved, decoder.weight_bytes, backend.activation_dtype)
-    return LoadedModel(decoder, replace(config, eos_token_ids=eos), demand)
+    encoder = load_encoder(folder, config, backend, config.dtype)
+    weight_bytes = decoder.weight_bytes + (0 if encoder is None else encoder.nbytes)
+    demand = model_demand(config, resolved, weight_bytes, backend.activation_dtype)
+    return LoadedModel(decoder, replace(config, eos_token_ids=eos), demand, encoder)
 
 
 def _possible(eos_token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:

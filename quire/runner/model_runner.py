@@ -16,6 +16,7 @@ from quire.core.metrics import Samples
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.step import (
+    NewRequest,
     PromptLogprobs,
     SchedulerOutput,
     SequenceResult,
@@ -29,9 +30,12 @@ from quire.kernels.token_table import IntArray
 from quire.kernels.tree_batch import num_masked_pairs
 from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder, HiddenStates
+from quire.models.vision.encoder import PictureEncoder
+from quire.runner.adapter_store import AdapterStore
 from quire.runner.block_store import BlockStore, move_blocks
 from quire.runner.input_batch import InputBatch
 from quire.runner.kv_canary import KVCanary
+from quire.runner.picture_rows import PictureRows
 from quire.runner.pooling import PoolingState
 from quire.runner.sampling_state import SamplingState
 from quire.runner.speculation import CreateProposers, Speculation
@@ -91,12 +95,14 @@ class ModelRunner:
         grammars: GrammarSource | None = None,
         canary: KVCanary | None = None,
         block_store: BlockStore | None = None,
+        encoder: PictureEncoder | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
         self._kv_cache = kv_cache
         self.canary = canary
         self.block_store = block_store
+        self.adapters: AdapterStore | None = None
         self._input = InputBatch(
             backend,
             num_rows=options.max_num_seqs,
@@ -111,8 +117,13 @@ class ModelRunner:
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
         self._pooling = PoolingState()
+        self._pictures = PictureRows(encoder, backend)
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
         self._someone_came: Callable[[], bool] = lambda: False
+
+    def take_adapters(self, adapters: AdapterStore) -> None:
+        """Have requests with adapters from now on, those that are in memory."""
+        self.adapters = adapters
 
     def speculate(
         self, methods: Sequence[SpeculativeMethod], create_proposers: CreateProposers
@@ -130,6 +141,10 @@ class ModelRunner:
     def speculation_samples(self) -> Samples:
         """Return what proposers have done, by metric stem."""
         return {} if self._speculation is None else self._speculation.samples()
+
+    def picture_samples(self) -> Samples:
+        """Return what became of pictures, by metric stem."""
+        return self._pictures.samples()
 
     def execute(
         self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
@@ -192,7 +207,8 @@ class ModelRunner:
             capture, parents = self._speculation.capture, self._speculation.parents
             output.num_masked_pairs = sum(map(num_masked_pairs, parents.values()))
         begin = time.perf_counter()
-        batch = self._input.build(plan.scheduled, wanted, num_proposed, parents)
+        given = self._pictures.given(plan.scheduled)
+        batch = self._input.build(plan.scheduled, wanted, num_proposed, parents, given)
         hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan), capture)
         num_samples = len(hidden) - sum(count for _, _, count in wanted)
         at = num_samples
@@ -271,6 +287,8 @@ class ModelRunner:
     def close(self) -> None:
         """End what runs besides; no call follows."""
         self._sampling.close()
+        if self.adapters is not None:
+            self.adapters.close()
 
     def _forget(self, request_id: str) -> None:
         if self._speculation is not None and request_id in self._table.rows:
@@ -279,6 +297,7 @@ class ModelRunner:
         self._params.pop(request_id, None)
         self._prompt_logprobs_ids.discard(request_id)
         self._pooling.remove(request_id)
+        self._pictures.remove(request_id)
 
     def _update_requests(self, plan: SchedulerOutput) -> dict[str, BaseException]:
         """Take a plan's news; return the new requests that cannot be computed, and why."""
@@ -288,10 +307,11 @@ class ModelRunner:
         for request in plan.new_requests:
             self._params[request.request_id] = request.params
             try:
-                row = self._input.add(request)
+                row = self._input.add(request, self._adapter_slot(request))
+                self._pictures.set(request.request_id, request.source.pictures)
                 self._sampling.set(row, request.params, request.seed)
                 if self._speculation is not None:
-                    self._speculation.begin(row, request.params, request.extra_keys)
+                    self._speculation.begin(row, request.params, request.source.all_keys)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # Rust libraries raise panics as such
@@ -304,6 +324,13 @@ class ModelRunner:
                 self._pooling.set(request.request_id, pooling, length)
         self._input.update_blocks(plan)
         return broken
+
+    def _adapter_slot(self, request: NewRequest) -> int:
+        adapter = request.source.adapter
+        if adapter is None:
+            return 0
+        assert self.adapters is not None, "a request with an adapter and no store of them"
+        return self.adapters.slot(adapter.content_hash)
 
     def _draws(self, plan: SchedulerOutput, num_proposed: IntArray | None) -> list[Draw]:
         """List the step's draws, forked children after the requests they come from."""

@@ -208,11 +208,12 @@ class TokenDraws:
         tokens: list[int] = []
         num_top: list[int] = []
         for draw, result, path in asked:
-            count = len(result.token_ids)
-            result.logprobs = []
-            at += [draw.first, *(draw.first + 1 + node for node in path)]
-            tokens += result.token_ids
-            num_top += [draw.params.logprobs or 0] * count
+            named = draw.params.logprob_token_ids
+            rows = [draw.first, *(draw.first + 1 + node for node in path)]
+            for row, token_id in zip(rows, result.token_ids, strict=True):
+                at += [row] * (1 + len(named))
+                tokens += [token_id, *named]
+                num_top += [draw.params.logprobs or 0, *[0] * len(named)]
         entries = []
         for start in range(0, len(at), LOGITS_CHUNK_ROWS):
             part = slice(start, start + LOGITS_CHUNK_ROWS)
@@ -220,8 +221,14 @@ class TokenDraws:
             chosen = np.array(tokens[part], np.int32)
             entries += self._sampler.logprobs(raw, chosen, num_top[part])
         found = iter(entries)
-        for _, result, _ in asked:
-            result.logprobs = [next(found) for _ in result.token_ids]
+        for draw, result, _ in asked:
+            result.logprobs = []
+            for _ in result.token_ids:
+                entry = next(found)
+                for _ in draw.params.logprob_token_ids:
+                    one = next(found)
+                    entry.named.append((one.token_id, one.logprob, one.rank))
+                result.logprobs.append(entry)
 
     def _follow(self, draws: Sequence[Draw], output: StepOutput, num_requests: int) -> None:
         """Have grammars follow what was drawn; add what they force."""

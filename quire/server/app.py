@@ -22,8 +22,8 @@ from quire.server.compat.invocations import Invocations
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import ManagedModels
+from quire.server.openai import adapters, openapi, responses, scoring, tokenization
 from quire.server.openai import models as openai_models
-from quire.server.openai import openapi, responses, tokenization
 from quire.server.openai.chat_completions import ChatCompletions
 from quire.server.openai.completions import Completions
 from quire.server.openai.embeddings import Embeddings
@@ -53,6 +53,7 @@ def create_app(models: ManagedModels) -> ASGIApp:
             for p, kind in generations.items()
         ),
         Route("/v1/embeddings", ByModel(models, Embeddings), methods=["POST"]),
+        *scoring.routes(models),
         Route("/invocations", Invocations(models, invoked), methods=["POST"]),
         *responses.routes(models, shared.responses),
         *tgi.routes(models),
@@ -64,6 +65,7 @@ def create_app(models: ManagedModels) -> ASGIApp:
         *anthropic.routes(models),
         *anthropic_models.routes(models),
         *openai_models.routes(models),
+        *adapters.routes(models),
         *tokenization.routes(models),
         *health.routes(models),
         *models_operations.routes(models),

@@ -62,7 +62,19 @@ class ServerOptions:
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
     stream_interval: int = option(1, "tokens per event of a stream, at least")
     decoupled: bool = option(True, "answers may be streamed")
+    lora_modules: tuple[str, ...] = option(
+        (), "NAME=FOLDER of an adapter that requests may name as model", common=True
+    )
+    allow_runtime_lora_updating: bool = option(
+        False, "serve /v1/load_lora_adapter and /v1/unload_lora_adapter"
+    )
     pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
+    classifier_from_token: tuple[str, ...] = option(
+        (), "token of a class (no, then yes) by whose probability texts are scored"
+    )
+    score_template: str | None = option(
+        None, "Jinja file that makes a prompt of messages of the roles query and document"
+    )
     load_on_demand: bool = option(False, "load models when a request names them first", common=True)
     preload: tuple[str, ...] = option((), "load this one at once, of those loaded on demand")
     keep_alive: float = option(
@@ -76,10 +88,10 @@ class ServerOptions:
     playground: bool = option(True, "serve a chat page at /", common=True)
     enable_auto_tool_choice: bool = option(True, "the model may choose tools")
     tool_call_parser: str = option(
-        "auto", "format of calls: hermes, llama3_json, mistral, none", common=True
+        "auto", "format of calls, a name of docs/tools.md; none: not looked for", common=True
     )
     reasoning_parser: str = option(
-        "auto", "marks of reasoning: qwen3, deepseek_r1, none", common=True
+        "auto", "marks of reasoning, a name of docs/tools.md; none: not looked for", common=True
     )
     exclude_tools_when_tool_choice_none: bool = option(
         False, "leave tools out of the prompt when they may not be called"
@@ -110,7 +122,8 @@ class ServerOptions:
     otlp_traces_endpoint: str | None = option(None, "send traces there (needs quire[otel])")
 
     def __post_init__(self) -> None:
-        for name in ("api_key", "allowed_origins", "allowed_hosts", "core_weight", "preload"):
+        lists = ("api_key", "allowed_origins", "allowed_hosts", "core_weight", "preload")
+        for name in (*lists, "lora_modules"):
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, (value,))

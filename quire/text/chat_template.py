@@ -17,11 +17,14 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from quire.core.errors import ConfigError, RequestError
+from quire.text.message_content import as_parts, as_text, read_content, with_text
 from quire.text.plain_text import SpecialTexts, cut_at, unused_mark
 
 # Put after the text of a message to be continued. The space shows whether the template trims.
 _END_MARK = "\x02end of the final message\x02 "
 
+#: Is shown by every template that shows a user's text.
+_PROBE = "a text"
 _SYSTEM = ("system", "developer")
 #: What Ollama's templates are full of and Jinja's never have: ``{{ .Prompt }}``, ``{{ end }}``.
 _GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:\.|\$|(?:if|else|end|range|with|define|block)\b)")
@@ -87,6 +90,7 @@ class ChatTemplate:
         default_kwargs: Further variables, unless a conversation brings its own.
         default_system: Put before a conversation that has no message of the system or developer.
         default_messages: Put before the other messages of every conversation.
+        picture_text: What stands for a picture in a prompt; None where the model reads text alone.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
@@ -95,6 +99,8 @@ class ChatTemplate:
         self.default_kwargs: Mapping[str, Any] = {}
         self.default_system: str | None = None
         self.default_messages: Sequence[Mapping[str, Any]] = ()
+        self.picture_text: str | None = None
+        self._takes_parts: dict[str, bool] = {}
         self._compiled: dict[str, Template] = {}
 
     @cached_property
@@ -147,7 +153,8 @@ class ChatTemplate:
 
         Args:
             special_texts: That are text in messages and tools; None for none.
-            messages: In OpenAI's form. Content parts must be text; they are joined by newlines.
+            messages: In OpenAI's form. Content parts must be text, which is joined by newlines, or
+                pictures where the model reads them.
             add_generation_prompt: End with the header of an assistant's message.
             continue_final_message: End inside the last message, so that the model goes on with it;
                 ``add_generation_prompt`` must be off.
@@ -181,7 +188,10 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         chat_template_kwargs: Mapping[str, Any],
     ) -> list[str]:
-        conversation = [_read_message(message, i) for i, message in enumerate(messages)]
+        takes_pictures = self.picture_text is not None
+        conversation = [
+            _read_message(message, i, takes_pictures) for i, message in enumerate(messages)
+        ]
         if conversation:
             self._add_defaults(conversation)
         shown = None if tools is None else _plain(tools, "tools")
@@ -203,7 +213,10 @@ class ChatTemplate:
                     "add_generation_prompt; got both. Turn one off.",
                     "continue_final_message",
                 )
-            conversation[-1]["content"] += _END_MARK
+            conversation[-1]["content"] = with_text(conversation[-1]["content"], _END_MARK)
+        name = self._choose(tools)
+        if self.picture_text is not None:
+            self._show_pictures(name, conversation, self.picture_text)
         variables = {
             **self.special_tokens,
             "documents": None,
@@ -212,10 +225,39 @@ class ChatTemplate:
             "tools": shown,
             "add_generation_prompt": add_generation_prompt,
         }
-        prompt = self._render(self._choose(tools), variables)
+        prompt = self._render(name, variables)
         if continue_final_message:
             prompt = _cut_after_mark(prompt)
         return [prompt] if mark is None else cut_at(prompt, mark)
+
+    def _show_pictures(
+        self, name: str, conversation: list[dict[str, Any]], picture_text: str
+    ) -> None:
+        """Give contents the form that the template takes: parts, or text with placeholders."""
+        if name not in self._takes_parts:
+            self._takes_parts[name] = self._shows_parts(name, picture_text)
+        for message in conversation:
+            content = message["content"]
+            if self._takes_parts[name]:
+                message["content"] = as_parts(content)
+            else:
+                message["content"] = as_text(content, picture_text)
+
+    def _shows_parts(self, name: str, picture_text: str) -> bool:
+        """Return whether a template writes a placeholder for a part that is a picture."""
+        content = [{"type": "image"}, {"type": "text", "text": _PROBE}]
+        variables = {
+            **self.special_tokens,
+            **self.default_kwargs,
+            "messages": [{"role": "user", "content": content}],
+            "add_generation_prompt": False,
+        }
+        try:
+            shown = self._render(name, variables)
+        except RequestError:
+            return False
+        # A template of text alone writes the list out as Python does.
+        return shown.count(picture_text) == 1 and _PROBE in shown and "'type'" not in shown
 
     def _add_defaults(self, conversation: list[dict[str, Any]]) -> None:
         roles = [message["role"] for message in conversation]
@@ -347,8 +389,8 @@ def _cut_after_mark(prompt: str) -> str:
     return kept if prompt.startswith(_END_MARK, at) else kept.rstrip()
 
 
-def _read_message(message: Any, index: int) -> dict[str, Any]:
-    """Check one message and return a copy made of plain values, its content as text."""
+def _read_message(message: Any, index: int, takes_pictures: bool) -> dict[str, Any]:
+    """Check one message and return a copy made of plain values, its content text or parts."""
     where = f"messages[{index}]"
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise RequestError(
@@ -357,34 +399,10 @@ def _read_message(message: Any, index: int) -> dict[str, Any]:
     plain: dict[str, Any] = _plain({k: v for k, v in message.items() if k != "content"}, where)
     if message.get("content") is None and not message.get("tool_calls"):
         raise RequestError(f"[chat] {where}.content must be given; got none.", f"{where}.content")
-    plain["content"] = _read_content(message.get("content"), f"{where}.content")
+    plain["content"] = read_content(message.get("content"), f"{where}.content", takes_pictures)
     for number, call in enumerate(plain.get("tool_calls") or []):
         _read_arguments(call, f"{where}.tool_calls[{number}]")
     return plain
-
-
-def _read_content(content: Any, where: str) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return str(content)
-    if not isinstance(content, Sequence):
-        raise RequestError(f"[chat] {where} must be text or parts; got {content!r:.80}.", where)
-    texts = []
-    for number, part in enumerate(content):
-        name = f"{where}[{number}]"
-        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-        if kind != "text":
-            raise RequestError(
-                f"[chat] {name}.type must be 'text'; got {kind!r}. This model takes text only.",
-                f"{name}.type",
-            )
-        if not isinstance(part.get("text"), str):
-            raise RequestError(
-                f"[chat] {name}.text must be text; got {part.get('text')!r:.80}.", f"{name}.text"
-            )
-        texts.append(str(part["text"]))
-    return "\n".join(texts)
 
 
 def _read_arguments(call: Any, where: str) -> None:

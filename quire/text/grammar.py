@@ -21,6 +21,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from quire.core.errors import GRAMMAR_LIMIT, RequestError
 from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
 from quire.core.structured_outputs import StructuredOutputs
+from quire.text.grammar_marks import escaped
 from quire.text.grammar_vocabulary import Vocabulary
 from quire.text.json_schema import check_schema
 from quire.text.tokenizer import Tokenizer
@@ -33,7 +34,6 @@ WHITESPACE = r"( |\n( {0,16}|\t{0,4}))?"
 LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False)
 #: What a grammar must allow, and what one does that leaves nothing else.
 UNWRITABLE = "what this model's tokens can write; got text with characters that none of them has"
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9]")
 
 
 class SequenceMatcher:
@@ -267,15 +267,17 @@ def grammar_of(constraint: StructuredOutputs) -> str:
 
 def _grammar(constraint: StructuredOutputs) -> str:
     grammar = _of_kind(constraint)
+    if constraint.before:
+        grammar = _composed("start: @head @body", {"head": constraint.before, "body": grammar})
     if constraint.or_grammar:
         parts = {"one": grammar, "two": constraint.or_grammar}
         grammar = _composed("start: @one | @two", parts)
     if constraint.reasoning_end:
         # Lazily, so that it ends with the first mark.
-        head = f"/[ \\n]*{_literal(constraint.reasoning_start)}"
+        head = f"/[ \\n]*{escaped(constraint.reasoning_start)}"
         if not constraint.reasoning_start:
             head = "/"
-        thinking = f"think[lazy]: {head}(.|\\n)*{_literal(constraint.reasoning_end)}/"
+        thinking = f"think[lazy]: {head}(.|\\n)*{escaped(constraint.reasoning_end)}/"
         start = "(think SPACE)?" if constraint.reasoning_start else "think SPACE"
         rules = f"start: {start} @one\n{thinking}\nSPACE: /[ \\n]*/"
         grammar = _composed(rules, {"one": grammar})
@@ -314,7 +316,7 @@ def _of_kind(constraint: StructuredOutputs) -> str:
     if constraint.regex is not None:
         return LLMatcher.grammar_from_regex(constraint.regex)
     if constraint.choice is not None:
-        return LLMatcher.grammar_from_regex("|".join(map(_literal, constraint.choice)))
+        return LLMatcher.grammar_from_regex("|".join(map(escaped, constraint.choice)))
     return LLMatcher.grammar_from_lark(_lark(constraint.grammar or ""))
 
 
@@ -351,11 +353,6 @@ def _lark(grammar: str) -> str:
     except Exception as error:  # the converter raises plain ones
         raise _refusal(f"grammar must be valid GBNF ({_one_line(str(error))})") from error
     return lark
-
-
-def _literal(text: str) -> str:
-    """Return a regular expression for ``text`` alone."""
-    return _NOT_PLAIN.sub(lambda found: f"\\x{{{ord(found[0]):x}}}", text)
 
 
 def _one_line(text: str) -> str:

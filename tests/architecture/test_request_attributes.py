@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from quire.core.adapters import AdapterReference
 from quire.core.client import Client
-from quire.core.request import EngineRequest, RangeKey
+from quire.core.request import Continuation, EngineRequest, Picture, RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_params import SpeculativeParams
 from quire.core.structured_outputs import StructuredOutputs
@@ -55,7 +56,10 @@ def test_a_request_is_the_same_at_the_other_side_of_the_process_boundary() -> No
     request = EngineRequest(
         "r", [1, 2, 3], params, prompt="p", priority=-2, extra_keys=("salt:x",), deadline=1.5,
         range_keys=(RangeKey(1, 2, "image"),),
+        pictures=(Picture(1, 2, "key", bytes(12), 2, 2),),
         client=Client("c", 2.0), arrival_time=0.25, speculative_method="ngram",
+        adapter=AdapterReference("a", "/a", "0f", 8, 100),
+        continuation=Continuation(True, "p", ("q",)),
     )  # fmt: skip
     for field in fields(request)[3:]:
         assert getattr(request, field.name) != field.default, "give the new field a value here"

@@ -60,8 +60,8 @@ def test_a_list_of_a_repeatable_flag_stays_one(tmp_path):
     text = "lora-modules:\n- {name: a, path: b}\n- c=d\n"
     code, output = run(tmp_path, text)
     assert code == 0
-    assert '--lora-modules {"name": "a", "path": "b"} is not' in output
-    assert "--lora-modules c=d is not" in output
+    assert '--lora-modules {"name": "a", "path": "b"} is of quire serve' in output
+    assert "--lora-modules c=d is of quire serve" in output
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ VLLM = """
 --enable-expert-parallel -ep --decode-context-parallel-size 2 -dcp 2 --prefill-context-parallel-size 2 -pcp 2
 --distributed-executor-backend ray --nnodes !2 -n !2 --node-rank !1 -r !1
 --speculative-config {"method":"ngram"} -sc {} --spec-method ngram --spec-model m --spec-tokens 3
---structured-outputs-config {"backend":"xgrammar"} --limit-mm-per-prompt {"image":1} --mm-processor-kwargs {"a":1}
+--structured-outputs-config {"backend":"xgrammar"} --limit-mm-per-prompt {"image":1} --mm-processor-kwargs !{"a":1}
 --mm-processor-cache-gb 1 --enforce-eager --compilation-config 3 -cc 3 --optimization-level 1 -O 1
 --performance-mode throughput --attention-config {"a":1} -ac {"a":1} --kv-transfer-config {"a":1}
 --kv-events-config {"a":1} --kv-offloading-size 4 --kv-offloading-backend lmcache --enable-sleep-mode

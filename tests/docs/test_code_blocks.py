@@ -24,6 +24,7 @@ from quire.cli.main import cli
 from quire.models.preset_file import read_preset_file
 from quire.quantizing.scheme import read_rules
 from quire.server.access.authentication import read_key_file
+from tools.random_adapter import random_adapter
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
@@ -122,6 +123,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the pages speak of."""
     folder = tmp_path_factory.mktemp("desk")
     random_checkpoint(folder / "my-model", PRESETS["tiny-llama"])
+    random_adapter(folder / "my-model", folder / "adapters" / "sql")
     (folder / "text.txt").write_text(40 * "The quick brown fox jumps over the lazy dog.\n")
     line = '{"question": "2 + 2?", "choices": ["4", "5"], "answer": 0}'
     (folder / "questions.jsonl").write_text(line)

@@ -18,6 +18,7 @@ from quire.core.step import (
     StepOutput,
     TokenLogprobs,
 )
+from quire.engine.adapter_gate import Adapters
 from quire.kernels.token_table import TokenTable
 from quire.runner.step_parts import StepParts
 
@@ -102,6 +103,7 @@ class PagedExecutor:
             num_layers=2, num_kv_heads=1, head_dim=1, block_size=block_size, dtype="float32"
         )
         self.num_blocks = num_blocks
+        self.adapters: Adapters | None = None
         self.layers: list[dict[int, int]] = [{}, {}]
         self.held: dict[str, Held] = {}
         self.plans: list[SchedulerOutput] = []

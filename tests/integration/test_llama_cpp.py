@@ -7,9 +7,7 @@ Runs with the environment of ``scripts/install_test_programs``, or the Python th
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -22,8 +20,6 @@ from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.record_pre_tokenizers import RECORD, peer_ids
 
-#: A link to the machine's Python; its folder makes it another one, so it is not resolved.
-ENVIRONMENT = Path(__file__).absolute().parents[2] / ".venv-llama"
 TEXTS = [
     "Hello, world! It's 12345 o'clock.",
     "  two  spaces\n\n\tand tabs   ",
@@ -47,15 +43,6 @@ for text in texts:
     result.append([tokens, output])
 print(json.dumps(result))
 """
-
-
-@pytest.fixture(scope="module")
-def peer_python():
-    """Return a Python that has llama-cpp-python."""
-    python = os.environ.get("QUIRE_TEST_LLAMA_PYTHON", ENVIRONMENT / "bin/python")
-    if not Path(python).exists():
-        pytest.skip("no llama_cpp: scripts/install_test_programs builds it")
-    return str(python)
 
 
 @pytest.fixture(scope="module")

@@ -276,3 +276,9 @@ def test_nested_scales_take_a_tenth_of_the_numbers(isa: str) -> None:
     )
     bits = CpuLinear([weight], [], "float32").nbytes * 8 / 2048**2
     assert 4.127 <= bits <= 1.006 * 4.127
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_rows_in_another_order_have_their_values(kind: str) -> None:
+    matrix, order = other_quantized(kind, 33, 128), np.random.default_rng(1).permutation(33)
+    np.testing.assert_array_equal(matrix.with_rows(order).float32(), matrix.float32()[order])

@@ -219,3 +219,28 @@ def test_json_without_white_space_is_a_setting_too(create_llm: Callable[..., LLM
     for constraint, text in (({"json": schema}, '{"a":1,"b":[2,3]}'), ({"regex": "a b"}, "a b")):
         params = SamplingParams(max_tokens=60, structured_outputs=StructuredOutputs(**constraint))
         assert llm.generate("A", params, use_tqdm=False)[0].outputs[0].text == text
+
+
+def test_log_probabilities_of_tokens_by_name(llm: LLM) -> None:
+    """However unlikely they are: the same figures as among all of the vocabulary."""
+    named, prompt = [250, 3, 17], [5, 9, 200]
+    settings = {"temperature": 0, "max_tokens": 3, "ignore_eos": True}
+    (asked,) = llm.generate([prompt], SamplingParams(logprob_token_ids=named, **settings))
+    vocabulary = llm.engine.model_config.vocab_size
+    (every,) = llm.generate([prompt], SamplingParams(logprobs=20, **settings))
+    for found, token_id in zip(asked.outputs[0].logprobs, asked.outputs[0].token_ids, strict=True):
+        assert set(found) == {*named, token_id}
+        assert all(1 <= one.rank <= vocabulary for one in found.values())
+    for some, most in zip(asked.outputs[0].logprobs, every.outputs[0].logprobs, strict=True):
+        for token_id in set(some) & set(most):
+            assert some[token_id] == most[token_id]
+    for token_id in named:
+        only = SamplingParams(
+            allowed_token_ids=[token_id], logprobs=0, max_tokens=1, ignore_eos=True
+        )
+        (alone,) = llm.generate([prompt], only)
+        assert alone.outputs[0].logprobs[0][token_id] == asked.outputs[0].logprobs[0][token_id]
+    with pytest.raises(RequestError, match="logprob_token_ids"):
+        llm.generate([prompt], SamplingParams(logprob_token_ids=[vocabulary]))
+    with pytest.raises(RequestError, match="at most 128"):
+        SamplingParams(logprob_token_ids=list(range(129)))

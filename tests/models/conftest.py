@@ -7,7 +7,7 @@ from quire.core.errors import NoKernelError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.models.loader import load_model
+from quire.models.loader import load_adaptable_model, load_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -186,10 +186,12 @@ def backend(request):
 class Driver:
     """Runs a decoder without scheduler or runner: block tables by hand, one per sequence."""
 
-    def __init__(self, folder, backend, block_size=16, **options):
+    def __init__(self, folder, backend, block_size=16, takes_adapters=False, **options):
         self.backend = backend
-        self.decoder = load_model(folder, backend, **options)
+        load = load_adaptable_model if takes_adapters else load_model
+        self.decoder = load(folder, backend, **options)
         self.block_size = block_size
+        self.adapters = None
         self.start(1)
 
     def start(self, num_sequences):
@@ -223,6 +225,8 @@ class Driver:
             "seq_lens": np.array(self.seq_lens, dtype=np.int32),
             "logits_indices": rows.astype(np.int32),
         }
+        if self.adapters is not None:
+            arrays["adapters"] = np.array(self.adapters, np.int32)
         batch = self.backend.upload(ForwardBatch(**arrays))
         hidden = self.decoder.forward(batch, self.kv_cache)
         return np.array(self.backend.to_numpy(self.decoder.logits(hidden)))

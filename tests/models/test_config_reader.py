@@ -241,6 +241,15 @@ def test_bad_value_names_its_field(read, name):
         ({"rope_type": "linear", "factor": 0.5}, "factor must be >= 1"),
         ({"rope_type": "llama3", "factor": 8.0}, "low_freq_factor is required"),
         ({"rope_type": "default", "mrope_section": [8]}, "mrope_section is an option"),
+        (
+            {
+                "rope_type": "longrope",
+                "short_factor": [1.0] * 8,
+                "long_factor": [2.0] * 8,
+                "original_max_position_embeddings": 1,
+            },
+            "original_max_position_embeddings must be > 1",
+        ),
     ],
 )
 def test_bad_rope_scaling_is_refused(read, scaling, message):

@@ -3,7 +3,7 @@
 import json
 import logging
 from array import array
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -16,8 +16,9 @@ from quire.core.errors import (
 )
 from quire.core.machine import Machine
 from quire.kernels.registry import create_backend
-from quire.models import model_builder
+from quire.models import gguf_config, model_builder
 from quire.models.config_reader import read_model_config
+from quire.models.gguf_architectures import ARCHITECTURES
 from quire.models.gguf_checkpoint import GgufCheckpoint, row_order
 from quire.models.gguf_export import GgufExport
 from quire.models.gguf_file import GgufFile
@@ -26,35 +27,10 @@ from quire.models.loader import load_model
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import FORMS, QUANTIZED, dequantize
 from quire.quantization.plan import QuantizationPlan
-from tests.models.conftest import MODELS, SHARED
+from tests.models.conftest import GPT2, MODELS, SHARED
+from tests.models.gguf_settings import SETTINGS
 
 torch = pytest.importorskip("torch")
-
-#: Families that have names for GGUF files.
-KEPT = ("llama", "llama-biased-tied", "mistral", "mixtral", "qwen2", "qwen3", "gpt2")
-SETTINGS = {
-    **{name: MODELS[name] for name in KEPT},
-    "qwen2": ("Qwen2", SHARED),
-    "llama-yarn": (
-        "Llama",
-        {
-            **SHARED,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 10000.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
-            },
-        },
-    ),
-    "llama-linear": (
-        "Llama",
-        {
-            **SHARED,
-            "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0},
-        },
-    ),
-}
 
 
 @pytest.fixture(scope="module")
@@ -95,17 +71,27 @@ def set_value(key, value):
     return lambda exported: exported.metadata.__setitem__(key, value)
 
 
+def as_floats(value):
+    """Return a value as a file can hold it: numbers rounded to float32."""
+    if is_dataclass(value):
+        return {field.name: as_floats(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {key: as_floats(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(as_floats, value))
+    return float(np.float32(value)) if type(value) is float else value
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_same_configuration(name, folder, export):
     want, got = read_model_config(folder(name)), read_model_config(export(name))
-    approximate = {"norm_eps": pytest.approx(want.norm_eps, rel=1e-7)}
+    changed = {"architecture": got.architecture}  # Mistral is a Llama there.
     if name == "llama":
         assert got.rope.scaling["rope_type"] == "factors"
-        approximate["rope"] = got.rope
-    architecture = {"architecture": got.architecture}  # Mistral is a Llama there.
-    want = replace(want, bos_token_id=None, eos_token_ids=(), **architecture)
+        changed["rope"] = got.rope
+    want = replace(want, bos_token_id=None, eos_token_ids=(), **changed)
     for field in want.__slots__:
-        assert getattr(got, field) == approximate.get(field, getattr(want, field)), field
+        assert as_floats(getattr(got, field)) == as_floats(getattr(want, field)), field
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -220,8 +206,15 @@ def test_every_quantized_type_loads(type_name, tmp_path, create_driver, referenc
 
 def test_partial_rotation_reorders_only_what_is_rotated(export):
     config = read_model_config(export("mistral"))
-    config = replace(config, head_dim=6, rope=replace(config.rope, rotary_dim=4))
-    assert row_order(2, config).tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
+    rope = replace(config.rope, rotary_dim=4)
+    config = replace(config, num_heads=2, num_kv_heads=1, head_dim=6, rope=rope)
+    first, second = [0, 2, 1, 3, 4, 5], [6, 8, 7, 9, 10, 11]
+    assert row_order("blk.0.attn_q.weight", config).tolist() == first + second
+    assert row_order("blk.7.attn_k.bias", config).tolist() == first
+    third, fourth = [12, 14, 13, 15, 16, 17], [18, 19, 20, 21, 22, 23]
+    fused = row_order("blk.0.attn_qkv.weight", config).tolist()
+    assert fused == first + second + third + fourth
+    assert row_order("blk.0.attn_v.weight", config) is None
 
 
 REFUSED = {
@@ -319,9 +312,144 @@ def test_vocabulary_without_weights_is_no_model(export):
         read_model_config(path)
 
 
-def test_what_a_file_cannot_say_is_refused(folder, oracle):
-    with pytest.raises(UnsupportedArchitectureError, match="layer_types must be"):
-        GgufExport(oracle("qwen2")[1], "F16")
+UNSAID = {
+    "falcon-rw": (*MODELS["falcon-rw"], "attention_bias must be False; got True"),
+    "gemma3-scale": ("Gemma3", MODELS["gemma3"][1], r"attention_scale must be 0\.22.*; got 0\.18"),
+    "gemma-act": ("Gemma", {**SHARED, "hidden_act": "silu"}, "hidden_act must be 'gelu_tanh'"),
+    "smollm3": ("SmolLM3", {**SHARED, "no_rope_layer_interval": 2}, "no_rope_layers must be"),
+    "smollm3-rope": (
+        "SmolLM3",
+        {**SHARED, "rope_parameters": MODELS["llama"][1]["rope_parameters"]},
+        "rope_type must be 'linear' or 'yarn'; got 'llama3'",
+    ),
+    "cohere2": (*MODELS["cohere2"], "head_dim must be 16; got 20"),
+    "cohere": ("Cohere", {**SHARED, "tie_word_embeddings": False}, "tie_word_embeddings must be"),
+    "gpt-j": ("GPTJ", {**GPT2, "rotary_dim": 8}, "the architecture must be one of .*; got GPTJ"),
+}
+
+
+@pytest.mark.parametrize("name", UNSAID)
+def test_what_a_file_cannot_say_is_refused(name, create_oracle, tmp_path):
+    family, settings, message = UNSAID[name]
+    create_oracle(family, settings).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedArchitectureError, match=message):
+        GgufExport(tmp_path, "F16")
+
+
+FAMILY_REFUSED = {
+    "command-r.logit_scale": ("cohere", "x", "logit_scale must be a finite number"),
+    "gptneox.use_parallel_residual": ("gpt-neox", 1, "must be true or false"),
+    "granite.rope.scaling.finetuned": ("granite", False, "is an option that Quire does not"),
+    "granite.logit_scale": ("granite", -1.0, "logit_scale must be a finite number > 0"),
+    "gemma.final_logit_softcapping": ("gemma", 30.0, "is an option that Quire does not"),
+    "gemma3.attention.scale": ("gemma3", 0.5, "is an option that Quire does not"),
+    "gemma3.attention.sliding_window_pattern": ("gemma3", [True], "a number of layers or 3 flags"),
+    "gemma3.attention.sliding_window": ("gemma3", 0, "is required where"),
+    "gemma.rope.freq_base_swa": ("gemma", 1e4, "is an option that Quire does not"),
+    "phi2.attention.value_length": ("phi", 8, "value_length must be 16"),
+    "phi3.rope.scaling.type": ("phi3-long", "yarn", "must be longrope where rope_factors_long"),
+    "phi3.rope.scaling.attn_factor": ("phi3-long", 0.0, "must be a number > 0"),
+    "llama.rope.scaling.attn_factor": ("llama-linear", 1.5, "must be 1 for the type linear"),
+    "glm4.rope.dimension_sections": ("glm4", array("i", [2, 2, 2, 2]), "does not implement"),
+    "glm4.nextn_predict_layers": ("glm4", 1, "is an option that Quire does not"),
+    "phi2.expert_count": ("phi", 4, "is an option that Quire does not"),
+}
+
+
+@pytest.mark.parametrize("key", FAMILY_REFUSED)
+def test_options_of_a_family_are_read_or_refused(key, export):
+    name, value, message = FAMILY_REFUSED[key]
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        read_model_config(export(name, change=set_value(key, value)))
+    assert key in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_field_of_the_tables_is_read(name, export, monkeypatch):
+    """A key that stands in a table, and that no reader asks for, would have no effect."""
+    made = []
+
+    class Recorded(gguf_config._MetadataFields):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    path = export(name)
+    monkeypatch.setattr(gguf_config, "_MetadataFields", Recorded)
+    read_model_config(path)
+    (fields_read,) = made
+    # What a head's size follows from is compared with it later.
+    assert set(fields_read.values) - fields_read.read <= {"head_dim"}
+
+
+@pytest.mark.parametrize("name", ["llama-biased-tied", "granite", "glm4", "qwen2", "phi"])
+def test_queries_keys_and_values_in_one_matrix(
+    name, folder, export, reference, create_driver, random_prompts
+):
+    """As llama.cpp's converter writes them when asked to, and others did."""
+
+    def fuse(exported):
+        plans = {plan.name: plan for plan in exported.tensors}
+        for layer in range(exported.config.num_layers):
+            for end in ("weight", "bias"):
+                names = [f"blk.{layer}.attn_{part}.{end}" for part in "qkv"]
+                parts = [plans.pop(name) for name in names if name in plans]
+                if parts:
+                    rows = sum(part.shape[0] for part in parts)
+                    chunks = [chunk for part in parts for chunk in part.chunks()]
+                    fused = f"blk.{layer}.attn_qkv.{end}"
+                    shape = (rows, *parts[0].shape[1:])
+                    plans[fused] = TensorPlan(fused, parts[0].layout, shape, chunks.__iter__)
+        exported.tensors[:] = plans.values()
+
+    (prompt,) = random_prompts([20])
+    want = create_driver(export(name), reference).step([np.array(prompt)])
+    got = create_driver(export(name, change=fuse), reference).step([np.array(prompt)])
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "want"),
+    [
+        (3, (True, True, False)),
+        (1, (False,) * 3),
+        (array("i", [0, 1, 0]), (False, True, False)),
+        ([True, False, True], (True, False, True)),
+        (0, (True,) * 3),
+    ],
+)
+def test_which_layers_have_the_window(pattern, want, export):
+    key = "gemma3.attention.sliding_window_pattern"
+    config = read_model_config(export("gemma3", change=set_value(key, pattern)))
+    assert config.layer_windows == want
+    key = "llama.attention.sliding_window_pattern"
+    config = read_model_config(export("ministral", change=set_value(key, pattern)))
+    assert config.layer_windows == want and config.sliding_window == 9
+
+
+def test_no_window_where_a_file_names_none(export):
+    def drop(exported):
+        del exported.metadata["gemma3.attention.sliding_window"]
+        del exported.metadata["gemma3.attention.sliding_window_pattern"]
+
+    config = read_model_config(export("gemma3", change=drop))
+    assert not any(map(config.has_window, range(3)))
+
+
+def test_rotated_part_of_every_size(export):
+    """30 of 44 elements became 29.99, and that 29."""
+    export("phi")
+    for rotated in range(2, 17, 2):
+        path = export("phi", change=set_value("phi2.rope.dimension_count", rotated))
+        assert read_model_config(path).rope.rotary_dim == rotated
+
+
+def test_attention_of_the_largest_gemma():
+    """llama.cpp knows Gemma 3 of 27 billion by its layers, and scales its scores by D / N."""
+    scalar = ARCHITECTURES["gemma3"].derived["query_pre_attn_scalar"]
+    sizes = {"hidden_size": 5376, "num_attention_heads": 32, "head_dim": 128}
+    assert scalar({**sizes, "num_hidden_layers": 62}, ()) == 168
+    assert scalar({**sizes, "num_hidden_layers": 48}, ()) == 128
 
 
 def test_rows_of_part_blocks_become_float16(export, caplog):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import NewRequest, ScheduledRequest, SchedulerOutput
 from quire.runner.input_batch import InputBatch
@@ -29,7 +30,9 @@ def make_batch(num_rows: int = 4, block_size: int = 4, max_model_len: int = 64) 
 
 
 def new(request_id: str, tokens: list[int], blocks: list[int], computed: int = 0) -> NewRequest:
-    return NewRequest(request_id, tokens, len(tokens), SamplingParams(), 0, blocks, computed)
+    params = SamplingParams()
+    source = EngineRequest(request_id, tokens, params)
+    return NewRequest(request_id, tokens, len(tokens), params, 0, blocks, computed, source)
 
 
 def test_prefill_and_decode_in_one_batch() -> None:
@@ -92,7 +95,9 @@ def test_rows_grow_and_are_reused_without_traces() -> None:
 def test_resumed_request_replaces_its_old_self() -> None:
     batch = make_batch()
     batch.add(new("a", [1, 2, 3], [2, 3]))
-    row = batch.add(NewRequest("a", [1, 2, 3, 4], 3, SamplingParams(), 0, [5], 0))
+    resumed = new("a", [1, 2, 3, 4], [5])
+    resumed.num_prompt_tokens = 3
+    row = batch.add(resumed)
     assert batch.table.tokens(row).tolist() == [1, 2, 3, 4]
     assert batch.table.num_prompt_tokens[row] == 3
     assert batch.table.block_ids[row, :2].tolist() == [5, 0]

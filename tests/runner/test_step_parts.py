@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import (
     NewRequest,
@@ -44,8 +45,10 @@ class Requests:
     def add(self, name: str, block_ids: list[int], num_cached_tokens: int = 0) -> None:
         tokens = list(range(len(block_ids) * BLOCK_SIZE))
         self.table.append_blocks(self.table.add(name, tokens, len(tokens)), block_ids)
+        params = SamplingParams()
+        source = EngineRequest(name, tokens, params)
         self.news[name] = NewRequest(
-            name, tokens, len(tokens), SamplingParams(), 0, block_ids, num_cached_tokens
+            name, tokens, len(tokens), params, 0, block_ids, num_cached_tokens, source
         )
 
     def end(self, name: str) -> None:

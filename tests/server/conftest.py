@@ -15,9 +15,10 @@ import httpx2
 import openai
 import pytest
 
+from quire.core.adapters import AdapterReference
 from quire.core.client import Client
 from quire.core.config import EngineConfig, ModelOptions
-from quire.core.errors import EngineDeadError
+from quire.core.errors import EngineDeadError, ModelLoadError
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from quire.core.request import EngineRequest
@@ -200,6 +201,10 @@ class ScriptedEngine:
 
     async def reset_prefix_cache(self) -> None:
         """There is none."""
+
+    def read_adapter(self, name: str, folder: str) -> AdapterReference:
+        """There is none."""
+        raise ModelLoadError(f"[adapter] {folder} must be readable; got nothing.")
 
     async def shutdown(self) -> None:
         """End everything with ``abort``."""

@@ -9,7 +9,9 @@ from dataclasses import replace
 import openai
 import pytest
 
+from quire.core.errors import ConfigError
 from quire.server.generation.answer_parser import AnswerFormats
+from quire.server.options import ServerOptions
 from quire.text.chat_template import ChatTemplate
 
 TEMPLATE = """\
@@ -196,6 +198,56 @@ def test_auto_needs_a_parser(engine, with_tools, serve, options, text):
     forced = client.post("/v1/chat/completions", json={**body, "tool_choice": "required"}).json()
     assert forced["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "now"
     assert engine.params[-1].structured_outputs.kind == "grammar"
+
+
+HARMONY = (
+    "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+    "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+    '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Rome"}'
+)
+TAGGED = "<tool_call>\n<function=get_weather>\n<parameter=city>\n7\n</parameter>\n</function>\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "content", "reasoning", "arguments"),
+    [
+        (
+            {"tool_call_parser": "openai", "reasoning_parser": "openai_gptoss"},
+            HARMONY, "I look.", "hm", '{"city": "Rome"}',
+        ),
+        # The schema says that a city is text.
+        ({"tool_call_parser": "qwen3_xml"}, TAGGED + "</tool_call>", None, None, '{"city": "7"}'),
+        (
+            {"tool_call_parser": "pythonic", "reasoning_parser": "granite"},
+            "Here's my thought process: hm Here's my response: [get_weather(city='Rome')]",
+            None, "hm", '{"city": "Rome"}',
+        ),
+    ],
+)  # fmt: skip
+def test_other_formats(engine, with_tools, serve, options, text, content, reasoning, arguments):
+    engine.text, engine.max_model_len = text, 4096
+    http = serve(**options)
+    with openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="none", max_retries=0) as client:
+        message = ask(client).choices[0].message
+        assert (message.content, message.model_extra.get("reasoning")) == (content, reasoning)
+        assert calls_of(message) == [["get_weather", arguments]]
+        made, reasons = streamed(client)
+    assert made["tool_calls"] == calls_of(message) and reasons[-1] == "tool_calls"
+    assert (made["content"] or None, made["reasoning"]) == (content, reasoning)
+
+
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [
+        ("tool_call_parser", "hermes, llama3_json, pythonic, mistral, qwen3_coder"),
+        ("reasoning_parser", "qwen3, deepseek_r1, glm45, granite, openai_gptoss"),
+    ],
+)
+def test_unknown_formats_are_refused_with_those_there_are(option, names):
+    with pytest.raises(ConfigError, match=f"one of {names}") as caught:
+        AnswerFormats.resolve(ServerOptions(**{option: "nonsense"}), None)
+    assert f"--{option.replace('_', '-')}" in str(caught.value)
+    assert str(caught.value).endswith("got nonsense.")
 
 
 def test_mistral_ids(engine, with_tools, serve):

@@ -9,34 +9,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quire
-from quire.text.reasoning import (
-    FORMATS,
-    ReasoningSplitter,
-    count_reasoning_tokens,
-    detect_reasoning,
-)
+from quire.text.reasoning import FORMATS, detect_reasoning
 from quire.text.tokenizer import load_tokenizer
 
-PIECES = ("<think>", "</think>", "\n", " ", "a", "b ", "<", "</th", "ink>", "think", "\n\n", "{")
+PIECES = ("\n", " ", "a", "b ", "<", "</th", "ink>", "think", "\n\n", "{", "Here", "'s my")
 
 
 def split(name, is_open, pieces):
     """Return reasoning and content of a text in pieces."""
-    splitter = ReasoningSplitter(FORMATS[name], is_open)
+    splitter = FORMATS[name].create_splitter(is_open)
     parts = [splitter.add(piece) for piece in pieces] + [splitter.flush()]
     return "".join(part[0] for part in parts), "".join(part[1] for part in parts)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=150, deadline=None)
-@given(text=st.lists(st.sampled_from(PIECES), max_size=9).map("".join), is_open=st.booleans())
-def test_however_the_text_is_cut(name, text, is_open):
+@given(data=st.data(), is_open=st.booleans())
+def test_however_the_text_is_cut(name, data, is_open):
+    marks = FORMATS[name].marks
+    pieces = st.sampled_from(PIECES) | st.sampled_from(marks)
+    text = data.draw(st.lists(pieces, max_size=9).map("".join))
     whole = split(name, is_open, [text])
     assert split(name, is_open, list(text)) == whole
     for cut in range(1, len(text)):
         assert split(name, is_open, [text[:cut], text[cut:]]) == whole
-    if not is_open and "<think>" not in text:
-        assert whole == ("", text)
+    if not is_open and not any(mark in text for mark in marks):
+        assert whole == ("", "" if name == "openai_gptoss" and not text.strip() else text)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +71,26 @@ def test_tokens_are_counted_up_to_the_mark():
     for is_open, text, end in ((False, "<think>ab</think>c", -1), (True, "ab</think>c", -1)):
         ids = [i for c in text for i in tokenizer.encode(c, add_special_tokens=False)]
         made = tokenizer.create_detokenizer(continues=True)
-        count = count_reasoning_tokens(FORMATS["qwen3"], is_open, made, ids)
+        count = FORMATS["qwen3"].count_tokens(is_open, made, ids)
         assert tokenizer.decode(ids[:count]) == text[:end]
     made = tokenizer.create_detokenizer(continues=True)
-    assert count_reasoning_tokens(FORMATS["qwen3"], False, made, ids) == 0
+    assert FORMATS["qwen3"].count_tokens(False, made, ids) == 0
 
 
 def test_detection():
     assert detect_reasoning(["{{ content.split('</think>') }}"]) == "qwen3"
+    assert detect_reasoning(["Write it after 'Here is my thought process:'."]) == "granite"
+    assert detect_reasoning(["<|start|>assistant<|channel|>analysis<|message|>"]) == "openai_gptoss"
     assert detect_reasoning(["{{ messages }}"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        ("Here is my thought process: hm. Here is my response: Hi.", "hm.", "Hi."),
+        ("Here's my thought process:\nhm\nHere's my response:\nHi.", "hm", "Hi."),
+        ("Here is my answer.", "", "Here is my answer."),
+    ],
+)
+def test_granite(text, reasoning, content):
+    assert split("granite", False, [text]) == (reasoning, content)

@@ -14,7 +14,8 @@ from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 from quire.text.tool_grammar import Function, forced_calls, free_calls
 from quire.text.tool_parsers import PARSERS
-from tests.text.test_tool_parsers import read, written
+from tests.text import tool_calls
+from tests.text.tool_calls import NAMED, TAGGED, read, said
 
 CITY = {
     "type": "object",
@@ -26,6 +27,12 @@ WEATHER = Function("get_weather", CITY, strict=True)
 NOW = Function("now", {"type": "object", "properties": {}})
 OPEN = Function("open", {"type": "object", "not": {}})
 PARIS, EMPTY = ("get_weather", {"city": "Paris"}), ("now", {})
+
+
+def written(name, calls, *options):
+    """Write calls as a grammar lets a model write them: Python's texts with JSON's quotes."""
+    text = tool_calls.written(name, calls, *options)
+    return text.replace("'", '"') if name == "pythonic" else text
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,8 @@ def test_forced(compiler, tokenizer, name):
         text = written(name, calls, False, None)
         assert allowed(text)
         assert allowed(text, parallel=False) is (len(calls) == 1)
-        assert [(n, json.loads(a)) for n, a in read(name, [text])[1]] == calls
+        schemas = {f.name: f.parameters for f in (WEATHER, NOW)}
+        assert [(n, json.loads(a)) for n, a in read(name, [text], schemas)[1]] == calls
     for calls in ([("get_weather", {})], [("get_weather", {"city": ""})], [("now", {"a": 1})]):
         assert not allowed(written(name, calls, False, None))
     assert not allowed("Hello") and not allowed("")
@@ -67,13 +75,83 @@ def test_free(compiler, tokenizer, name):
         return allows(compiler, tokenizer, text, StructuredOutputs(grammar=grammar))
 
     for text in ("", "Hello.\n", "a < b"):
-        assert allowed(text) and allowed(text, parallel=False)
+        answer = said(name, text)
+        assert allowed(answer) and allowed(answer, parallel=False)
     one, two = (written(name, [PARIS] * count, False, None) for count in (1, 2))
     assert allowed(one) and allowed(one, parallel=False)
     assert allowed(two) and not allowed(two, parallel=False)
     # Not strict: any object will do.
     assert allowed(written(name, [("now", {"a": [1]})], False, None))
     assert not allowed(written(name, [("get_weather", {"a": 1})], False, None))
+
+
+RICH = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "kind": {"type": "string", "enum": ["a", "b c"]},
+        "count": {"type": "integer", "minimum": 1},
+        "flag": {"type": "boolean"},
+        "items": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+        "any": {},
+    },
+    "required": ["kind"],
+    "$defs": {"item": {"type": "number"}},
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize(
+    ("arguments", "fits"),
+    [
+        ({"kind": "a"}, True),
+        ({"kind": "b c"}, True),
+        ({"text": "x\ny", "kind": "a", "count": 3, "flag": False, "items": [1.5]}, True),
+        ({"kind": "a", "any": "what"}, True),
+        ({}, False),
+        ({"kind": "c"}, False),
+        ({"kind": "a", "count": 0}, False),
+        ({"kind": "a", "items": ["x"]}, False),
+        ({"kind": "a", "more": 1}, False),
+    ],
+)
+def test_arguments_one_by_one(compiler, tokenizer, name, arguments, fits):
+    if name == "pythonic":  # what must be given comes first; texts have JSON's quotes
+        arguments = {key: arguments[key] for key in sorted(arguments, key=lambda k: k != "kind")}
+    rich = Function("rich", RICH)
+    grammar = forced_calls(name, [rich], False, tokenizer)
+    text = written(name, [("rich", arguments)])
+    asked = StructuredOutputs(grammar=grammar)
+    assert allows(compiler, tokenizer, text, asked) is fits
+    if fits:
+        (found,) = read(name, [text], {"rich": RICH})[1]
+        assert (found[0], json.loads(found[1])) == ("rich", arguments)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_functions_of_any_arguments(compiler, tokenizer, name):
+    anything = Function("f", {"type": "object", "additionalProperties": True})
+    grammar = forced_calls(name, [anything], False, tokenizer)
+    for arguments in ({}, {"a": 1}, {"a": [1], "b": 2}):
+        text = written(name, [("f", arguments)])
+        assert allows(compiler, tokenizer, text, StructuredOutputs(grammar=grammar))
+
+
+@pytest.mark.parametrize("name", TAGGED)
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"properties": {"a": {"type": "string", "pattern": "x+"}}}, "pattern of a"),
+        ({"properties": {"a": {"type": "string", "maxLength": 5000}}}, "maxLength of a"),
+        ({"properties": {}, "additionalProperties": True}, "additionalProperties"),
+    ],
+)
+def test_strict_schemas_that_a_format_cannot_hold(tokenizer, name, more, problem):
+    strict = Function("f", {"type": "object", **more}, strict=True)
+    with pytest.raises(RequestError, match=f"got {problem}") as caught:
+        forced_calls(name, [strict], False, tokenizer)
+    assert caught.value.param == "tools[0].function.parameters"
+    forced_calls(name, [Function("f", strict.parameters)], False, tokenizer)
 
 
 def test_schemas_that_cannot_be_enforced(compiler, tokenizer):

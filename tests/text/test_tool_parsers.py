@@ -5,95 +5,116 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.text.tool_parsers import PARSERS, detect_parser
-from quire.text.tool_parsers.interface import Parsed
+from quire.text.tool_parsers import ALIASES, PARSERS, detect_parser
 from quire.text.tool_parsers.json_scanner import JsonScanner
+from quire.text.tool_parsers.python_literal import read_literal
+from tests.text.tool_calls import NAMED, every_cut, schemas_of, written
 
 #: What models write, and what they write wrong.
 FRAGMENTS = (
     "<tool_call>", "</tool_call>", "<tool", "\n", " ", "{", "}", "[", "]", ":", ", ", ";", "\\",
-    '"',
-    '"name"', '"f"', '"arguments"', '"parameters"', '{"a": 1}', '{"b": "x\\u00e9\\ud83d"}', "é😀",
-    '"s": "</tool_call>[TOOL_CALLS]"', "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "abc", "1.5e3", "nul",
-    "<|python_tag|>", '{"name": "g", "arguments": {"q": [1, {"z": null}]}}', '{"name": "h"}',
-    '"{}"',
-    '"{\\"k\\": 1}"', '{"name": "f", "parameters": {"a": ',
-    '<tool_call>\n{"name": "f", "arguments": ',
-    '[TOOL_CALLS][{"name": "f", "arguments": ', "[TOOL_CALLS]f[ARGS]", "[TOOL_CALLS]g{",
+    '"', '"name"', '"f"', '"arguments"', '"parameters"', '{"a": 1}', "é😀", "abc", "1.5e3", "nul",
+    '{"b": "x\\u00e9\\ud83d"}', '{"name": "g", "arguments": {"q": [1, {"z": null}]}}',
+    '{"name": "h"}',
 )  # fmt: skip
-TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)
+JSON_FRAGMENTS = (
+    '"s": "</tool_call>[TOOL_CALLS]"', '"{}"', '"{\\"k\\": 1}"',
+    '{"name": "f", "parameters": {"a": ', '<tool_call>\n{"name": "f", "arguments": ',
+)  # fmt: skip
+OWN = {
+    "hermes": JSON_FRAGMENTS,
+    "llama3_json": (*JSON_FRAGMENTS, "<|python_tag|>"),
+    "mistral": (*JSON_FRAGMENTS, "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[TOOL_CALLS]g{",
+                '[TOOL_CALLS][{"name": "f", "arguments": ', "[TOOL_CALLS]f[ARGS]"),
+    "granite": (*JSON_FRAGMENTS, "<|tool_call|>", '<tool_call>[{"name": "f", "arguments": '),
+    "pythonic": ("<|python_start|>", "<|python_end|>", "[f(", "g()", "a=", "b = ", ")", "'x'",
+                 "True", "{'k': (1, 2,)}", "[f(a=1", "'", "\\'", "None", "-1_0", "[f(a=1)]"),
+    "qwen3_coder": ("<tool_call>\n<function=f>\n", "<function=", ">", "<parameter=a>",
+                    "<parameter=n>\n", "</parameter>", "\n</parameter>\n", "</function>", "1"),
+    "glm45": ("<tool_call>f\n", "<arg_key>", "a</arg_key>", "n</arg_key>\n<arg_value>",
+              "<arg_value>", "</arg_value>", "<tool_call>f<arg_key>n</arg_key><arg_value>", "1"),
+    "deepseek_v3": ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function<｜tool▁sep｜>",
+                    "f\n```json\n", "```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+                    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"),
+    "deepseek_v31": ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "f<｜tool▁sep｜>",
+                     "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+                     "<｜tool▁call▁begin｜>f<｜tool▁sep｜>"),
+    "openai": ("<|channel|>", "<|message|>", "<|start|>assistant", "<|end|>", "<|call|>",
+               "commentary", "analysis", " to=functions.f", " <|constrain|>json",
+               "<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "final",
+               "<|channel|>analysis<|message|>", "to=", "<|return|>"),
+}  # fmt: skip
+SCHEMAS = {"f": {"properties": {"a": {"type": "string"}, "n": {"type": "integer"}}}}
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | FLOATS | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
     max_leaves=6,
 )
-CALLS = st.lists(
-    st.tuples(
-        st.from_regex(r"[a-z_][a-z0-9_]{0,9}", fullmatch=True),
-        st.dictionaries(st.text(max_size=5), JSON, max_size=3),
-    ),
-    min_size=1,
-    max_size=3,
-)
+NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,9}", fullmatch=True)
 
 
-def read(name, pieces):
-    """Return content, calls as (name, arguments) and errors of a text in pieces."""
-    parser, found = PARSERS[name](), Parsed()
-    for piece in pieces:
-        found.join(parser.add(piece))
-    found.join(parser.flush())
-    calls = []
-    for delta in found.calls:
-        if delta.name is not None:
-            assert delta.index == len(calls), "a name comes once, first, and in order"
-            calls.append([delta.name, ""])
-        calls[delta.index][1] += delta.arguments
-    return found.content, [tuple(call) for call in calls], parser.errors
+def calls_of(name):
+    """Return a strategy of calls, each of another function, as the format can write them."""
+    keys = NAMES if name in NAMED else st.text(max_size=5)
+    call = st.tuples(NAMES, st.dictionaries(keys, JSON, max_size=3))
+    return st.lists(call, min_size=1, max_size=3, unique_by=lambda made: made[0])
 
 
-def every_cut(name, text):
-    """Read a text cut at every place, and into characters; all agree."""
-    whole = read(name, [text])
-    assert read(name, list(text)) == whole
-    for cut in range(1, len(text)):
-        assert read(name, [text[:cut], text[cut:]]) == whole, (text, cut)
-    return whole
-
-
-def written(name, calls, ascii_only, indent):
-    """Write calls as a model of the format does."""
-    key = "parameters" if name == "llama3_json" else "arguments"
-    objects = [
-        json.dumps({"name": n, key: a}, ensure_ascii=ascii_only, indent=indent) for n, a in calls
-    ]
-    if name == "hermes":
-        return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in objects)
-    return "; ".join(objects) if name == "llama3_json" else f"[TOOL_CALLS][{', '.join(objects)}]"
+def texts_of(name):
+    """Return a strategy of what models write, and what they write wrong."""
+    own = st.sampled_from(OWN[name])
+    return st.lists(own | own | st.sampled_from(FRAGMENTS), max_size=12).map("".join)
 
 
 @pytest.mark.parametrize("name", PARSERS)
 @settings(max_examples=25, deadline=None)
-@given(calls=CALLS, ascii_only=st.booleans(), indent=st.sampled_from([None, 2]))
-def test_what_was_written_is_read(name, calls, ascii_only, indent):
+@given(data=st.data(), ascii_only=st.booleans(), indent=st.sampled_from([None, 2]))
+def test_what_was_written_is_read(name, data, ascii_only, indent):
+    calls = data.draw(calls_of(name))
     text = written(name, calls, ascii_only, indent)
-    content, found, errors = every_cut(name, text)
+    content, found, errors = every_cut(name, text, schemas_of(calls))
     assert (content, errors) == ("", [])
     assert [(n, json.loads(arguments)) for n, arguments in found] == calls
 
 
 @pytest.mark.parametrize("name", PARSERS)
 @settings(max_examples=120, deadline=None)
-@given(text=TEXTS)
-@example(text="[TOOL_CALLS]f[ARGS]{}")
-@example(text='[TOOL_CALLS][{"name": "f", "arguments": {}}][TOOL_CALLS]g{')
-@example(text='<tool_call>{"arguments": {"a": 1}, "name": "late"}</tool_call>')
-def test_however_the_text_is_cut(name, text):
-    content, calls, errors = every_cut(name, text)
+@given(data=st.data())
+def test_however_the_text_is_cut(name, data):
+    check_any_cut(name, data.draw(texts_of(name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mistral", "[TOOL_CALLS]f[ARGS]{}"),
+        ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {}}][TOOL_CALLS]g{'),
+        ("hermes", '<tool_call>{"arguments": {"a": 1}, "name": "late"}</tool_call>'),
+        # Longer than a call's beginning may be.
+        ("mistral", "[TOOL_CALLS]" + "f" * 300 + "{}"),
+        ("qwen3_coder", f"<tool_call><function={'f' * 300}>"),
+        ("qwen3_coder", f"<tool_call><function=f><parameter={'a' * 300}>1</parameter></function>"),
+        ("glm45", f"<tool_call>{'f' * 300}</tool_call>"),
+        (
+            "glm45",
+            f"<tool_call>f<arg_key>{'a' * 300}</arg_key><arg_value>1</arg_value></tool_call>",
+        ),
+        ("deepseek_v31", f"<｜tool▁call▁begin｜>{'f' * 300}<｜tool▁sep｜>{{}}"),
+        ("pythonic", f"[{'f' * 300}({'a' * 300}=1)]"),
+        ("openai", f"<|channel|>{'x' * 600}<|message|>Hi"),
+        ("openai", "  <|start|><|start|> what?"),
+    ],
+)
+def test_edges_however_they_are_cut(name, text):
+    check_any_cut(name, text)
+
+
+def check_any_cut(name, text):
+    content, calls, errors = every_cut(name, text, SCHEMAS)
     wrong = {index for index, _ in errors}
     for index, (called, arguments) in enumerate(calls):
         assert called
@@ -124,10 +145,71 @@ def test_however_the_text_is_cut(name, text):
         ("mistral", 'Hi[TOOL_CALLS]f[CALL_ID]abc[ARGS]{"a": 1}', "Hi", [("f", '{"a": 1}')]),
         ("mistral", "[TOOL_CALLS]f{}[TOOL_CALLS]g{}", "", [("f", "{}"), ("g", "{}")]),
         ("mistral", "[TOOL_CALLS] what?", "[TOOL_CALLS] what?", []),
-    ],
+        ("granite", '<|tool_call|>[{"name": "f", "arguments": {}}]', "", [("f", "{}")]),
+        ("granite", 'Hm.<tool_call> [{"name": "f", "arguments": {}}]', "Hm.", [("f", "{}")]),
+        ("granite", '[{"name": "f", "arguments": {}}]', "", [("f", "{}")]),
+        ("granite", '[{"name": "Ann"}]', None, []),
+        (
+            "pythonic",
+            "[f(a='x', b=[1, None], c={'k': True}), g()]",
+            "",
+            [("f", '{"a": "x", "b": [1, null], "c": {"k": true}}'), ("g", "{}")],
+        ),
+        (
+            "pythonic",
+            r"""[f(a='\d+\n', b="it's", c=-1.5e3, d=(1,))]""",
+            "",
+            [("f", '{"a": "\\\\d+\\n", "b": "it\'s", "c": -1500.0, "d": [1]}')],
+        ),
+        ("pythonic", "<|python_start|>[f(a=true,)]<|python_end|>", "", [("f", '{"a": true}')]),
+        ("pythonic", "[see f(x)] and [f(x)]", None, []),
+        ("pythonic", "[f(a=1), what]", ", what]", [("f", '{"a": 1}')]),
+        ("pythonic", "So: [f(a=1)]", None, []),
+        (
+            "qwen3_coder",
+            "I look.\n<tool_call>\n<function=f>\n<parameter=a>\n1\n\n2\n</parameter>\n"
+            "<parameter=n>\n7\n</parameter>\n<parameter=x>\n{'k': 1}\n</parameter>\n</function>\n"
+            "</tool_call>",
+            "I look.",
+            [("f", '{"a": "1\\n\\n2", "n": 7, "x": {"k": 1}}')],
+        ),
+        ("qwen3_coder", "<tool_call><function=f></function></tool_call>x", "x", [("f", "{}")]),
+        ("qwen3_coder", "<tool_call>\n<func", None, []),
+        (
+            "glm45",
+            "<tool_call>f<arg_key>a</arg_key><arg_value>7</arg_value><arg_key>n</arg_key>"
+            "<arg_value>seven</arg_value></tool_call>",
+            "",
+            [("f", '{"a": "7", "n": "seven"}')],
+        ),
+        ("glm45", "<tool_call>now</tool_call>", "", [("now", "{}")]),
+        ("glm45", "<tool_call>is not one</tool_call>", None, []),
+        (
+            "deepseek_v3",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```",
+            "",
+            [("f", "{}")],
+        ),
+        (
+            "deepseek_v31",
+            "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}"
+            "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "Hm.",
+            [("f", "{}")],
+        ),
+        ("deepseek_v31", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>none", None, []),
+        (
+            "openai",
+            " to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
+            "",
+            [("f", "{}")],
+        ),
+        ("openai", "<|channel|>analysis to=functions.f code<|message|><|call|>", "", [("f", "{}")]),
+        ("openai", "<|channel|>commentary to=python<|message|>1<|call|>", None, []),
+    ],  # fmt: skip
 )
 def test_cases(name, text, content, calls):
-    found = every_cut(name, text)
+    found = every_cut(name, text, SCHEMAS)
     assert found == (text if content is None else content, calls, [])
 
 
@@ -138,16 +220,22 @@ def test_cases(name, text, content, calls):
         ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1', '{"a": 1'),
         ("llama3_json", '{"name": "f", "parameters": {"a": 01}}', '{"a": 01}}'),
         ("mistral", "[TOOL_CALLS]f[ARGS]{'a': 1}", "{'a': 1}"),
+        ("pythonic", "[f(a=1, b=open)]", '{"a": 1open)]'),
+        ("qwen3_coder", "<tool_call><function=f>a=1</function></tool_call>", "{a=1</function>"),
+        ("glm45", "<tool_call>f<arg_key>n</arg_key><arg_value>1", '{"n": '),
+        ("deepseek_v31", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{a}<｜tool▁call▁end｜>", "{a}"),
+        ("openai", " to=functions.f<|message|>print(1)<|call|>", "print(1)"),
+        ("openai", '<|channel|>commentary to=functions.f<|message|>{"a": 1} x', '{"a": 1} x'),
     ],
 )
 def test_broken_arguments_are_passed_on_and_named(name, text, arguments):
-    content, calls, errors = every_cut(name, text)
+    content, calls, errors = every_cut(name, text, SCHEMAS)
     assert (content, calls) == ("", [("f", arguments)])
     assert [index for index, _ in errors] == [0]
 
 
 @settings(max_examples=150, deadline=None)
-@given(text=TEXTS | JSON.map(json.dumps))
+@given(text=texts_of("mistral") | JSON.map(json.dumps))
 def test_the_scanner_agrees_with_python(text):
     scanner = JsonScanner()
     end = scanner.feed(text + "\n")
@@ -169,7 +257,15 @@ def _valid(text):
     ("source", "name"),
     [
         ("{% if tools %}<tools>{% endif %}<tool_call>", "hermes"),
-        ("<tool_call><function=f><parameter=a>", None),
+        ("<tool_call><function=f><parameter=a>", "qwen3_coder"),
+        ("<tool_call><function=f>", None),
+        ("<tool_call><arg_key><arg_value>", "glm45"),
+        ("<|tool_call|>", "granite"),
+        ("<｜tool▁calls▁begin｜><｜tool▁sep｜>```json", "deepseek_v3"),
+        ("<｜tool▁calls▁begin｜><｜tool▁sep｜>", "deepseek_v31"),
+        ("<|start|>assistant to=functions.<|channel|>commentary json<|message|>", "openai"),
+        ("[func_name1(params_name1=params_value1)]", "pythonic"),
+        ("<invoke name=", None),
         ("[AVAILABLE_TOOLS][TOOL_CALLS]", "mistral"),
         ('{"name": x, "parameters": y}<|python_tag|>', "llama3_json"),
         ("<tool_call>[TOOL_CALLS]", None),
@@ -178,3 +274,21 @@ def _valid(text):
 )
 def test_detection_is_careful(source, name):
     assert detect_parser([source]) == name
+
+
+def test_aliases_are_of_known_formats():
+    assert set(ALIASES.values()) <= set(PARSERS) and not set(ALIASES) & set(PARSERS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(value=JSON)
+def test_literals_are_read_as_python_reads_them(value):
+    assert read_literal(repr(value)) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "f()", "[1 2]", "{1: 2}", "[,]", "1" * 2000, "1e999", "'a\nb'", "[" * 300, "'"]
+)
+def test_what_is_no_literal(text):
+    with pytest.raises(ValueError):
+        read_literal(text)

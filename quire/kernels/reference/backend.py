@@ -23,6 +23,7 @@ from quire.kernels.reference.activation import activate, gated
 from quire.kernels.reference.attention import ReferenceAttention
 from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.linear import ReferenceLinear
+from quire.kernels.reference.low_rank import ReferenceLowRank, add_low_rank
 
 Tensor = torch.Tensor
 
@@ -37,6 +38,8 @@ class ReferenceBackend:
 
     kv_cache = ReferenceKVCache
     linear = ReferenceLinear
+    low_rank = ReferenceLowRank
+    add_low_rank = staticmethod(add_low_rank)
     attention = ReferenceAttention
     experts = moe.ReferenceExperts
 

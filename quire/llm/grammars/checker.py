@@ -13,16 +13,14 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
-from multiprocessing.connection import Connection
-from queue import Empty, SimpleQueue
 
 import msgspec
 
 from quire.core.errors import CapacityError, RequestError
 from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
 from quire.core.structured_outputs import StructuredOutputs
-from quire.llm.grammars.turns import Turns
-from quire.llm.process.child import ChildProcess, ending_text
+from quire.llm.process.sandboxes import Sandbox, SandboxDied, Sandboxes
+from quire.llm.turns import Turns
 from quire.text.grammar import GrammarCompiler, grammar_of
 from quire.text.grammar_vocabulary import Vocabulary
 
@@ -33,14 +31,10 @@ MAX_PROCESSES = 3
 MAX_PER_CLIENT = 2
 #: New grammars of one client that wait for a process; further ones are sent away.
 MAX_WAITING_PER_CLIENT = 64
-#: A process lost to anything but the grammar says nothing of it: another one tries again, once.
-MAX_TRIES = 2
 #: How a process ends that its grammar has ended: stack, memory, computing time.
 _OF_THE_GRAMMAR = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGXCPU}
 #: Answers kept, refusals too.
 MAX_KEPT = 1024
-#: What a process gets to start and to read the vocabulary.
-START_SECONDS = 120.0
 
 
 class GrammarChecker:
@@ -59,11 +53,16 @@ class GrammarChecker:
         self._vocabulary: Vocabulary | None = None
         self._compiler = compiler
         self._seconds = seconds
-        self._idle: SimpleQueue[_Sandbox] = SimpleQueue()
+        self._sandboxes = Sandboxes(self._start)
         self._answers: OrderedDict[bytes, str] = OrderedDict()
         self._lock = threading.Lock()  # of the answers; held for moments only
-        self._closed = False
-        self._turns = Turns(MAX_PROCESSES, MAX_PER_CLIENT, MAX_WAITING_PER_CLIENT)
+        self._turns = Turns(
+            MAX_PROCESSES,
+            MAX_PER_CLIENT,
+            MAX_WAITING_PER_CLIENT,
+            f"[structured_outputs] at most {MAX_WAITING_PER_CLIENT} new grammars of one client may "
+            "wait to be checked. Try again.",
+        )
         self.threads = ThreadPoolExecutor(MAX_PROCESSES, thread_name_prefix="quire-grammars")
         self.compilation_time = Histogram(COMPILATION_BUCKETS)
 
@@ -95,26 +94,31 @@ class GrammarChecker:
 
     def _ask(self, kind: str, grammar: str) -> tuple[str, bool]:
         """Return the refusal of a grammar, empty without one, and whether it stands for good."""
-        ending = 0
-        for _ in range(MAX_TRIES):
-            sandbox = self._take()
-            try:
-                answer = sandbox.ask(kind, grammar, self._seconds)
-                return answer, sandbox.is_alive  # too slow: it may have been the machine
-            except (EOFError, OSError):
-                ending = sandbox.end()
-            finally:
-                self._give_back(sandbox)
-            if self._closed:
-                break
-        if ending not in _OF_THE_GRAMMAR:
+        try:
+            answer = self._sandboxes.ask(msgspec.msgpack.encode((kind, grammar)), self._seconds)
+        except SandboxDied as death:
+            return self._refusal_of(death, kind), False
+        except (OSError, EOFError) as error:
+            raise CapacityError(
+                f"[structured_outputs] no process to compile grammars: {error}.", 1.0
+            ) from error
+        if answer is not None:
+            return answer.decode(), True
+        # It may have been the machine.
+        rule = (
+            f"compile within {self._seconds:g} s (--grammar-compilation-timeout); it takes longer"
+        )
+        return f"[structured_outputs] {kind} must {rule}. Simplify it.", False
+
+    def _refusal_of(self, death: SandboxDied, kind: str) -> str:
+        if death.code not in _OF_THE_GRAMMAR:
             raise CapacityError(
                 "[structured_outputs] the process that checks grammars has died twice "
-                f"({ending_text(ending)}). Try again.",
+                f"({death}). Try again.",
                 1.0,
             )
         rule = "compile; it takes more memory or deeper nesting than there is"
-        return f"[structured_outputs] {kind} must {rule}. Simplify it.", False
+        return f"[structured_outputs] {kind} must {rule}. Simplify it."
 
     async def check(
         self, constraint: StructuredOutputs, deadline: float | None = None, client_id: str = ""
@@ -159,9 +163,8 @@ class GrammarChecker:
 
     def close(self) -> None:
         """End the processes; what waits for one is refused."""
-        self._closed = True
         self.threads.shutdown(wait=False, cancel_futures=True)
-        self._end_idle()
+        self._sandboxes.close()
 
     def _answer(self, key: bytes) -> str | None:
         """Return what is known of a constraint: its refusal, empty when it has none, or None."""
@@ -171,70 +174,13 @@ class GrammarChecker:
                 self._answers.move_to_end(key)
         return answer
 
-    def _take(self) -> _Sandbox:
-        try:
-            return self._idle.get_nowait()
-        except Empty:
-            pass
+    def _start(self) -> Sandbox:
+        """Start a process that knows the vocabulary."""
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = self._compiler.vocabulary()
-        try:
-            return _Sandbox(self._vocabulary, self._seconds)
-        except (OSError, EOFError) as error:
-            raise CapacityError(
-                f"[structured_outputs] no process to compile grammars: {error}.", 1.0
-            ) from error
-
-    def _give_back(self, sandbox: _Sandbox) -> None:
-        if sandbox.is_alive:
-            self._idle.put(sandbox)
-        if self._closed:
-            self._end_idle()
-
-    def _end_idle(self) -> None:
-        while True:
-            try:
-                self._idle.get_nowait().end()
-            except Empty:
-                return
-
-
-class _Sandbox:
-    """A process that compiles; used by one thread at a time."""
-
-    def __init__(self, vocabulary: Vocabulary, seconds: float) -> None:
-        # What a grammar that breaks it writes to stderr is of no use: the client is told.
-        self._process = ChildProcess(_COMPILER, quiet=True)
-        self._link = Connection(self._process.socket.detach())
-        self.is_alive = True
-        try:
-            self._link.send_bytes(msgspec.msgpack.encode((seconds, vocabulary.parts())))
-            if not self._link.poll(START_SECONDS):
-                raise OSError("it does not start")
-            self._link.recv_bytes()
-        except (OSError, EOFError):
-            self.end()
-            raise
-
-    def ask(self, kind: str, grammar: str, seconds: float) -> str:
-        """Return the refusal of a grammar, empty when it has none; one too slow ends the process.
-
-        Raises:
-            EOFError, OSError: It has died.
-        """
-        self._link.send_bytes(msgspec.msgpack.encode((kind, grammar)))
-        if self._link.poll(seconds):
-            return self._link.recv_bytes().decode()
-        self.end()
-        rule = f"compile within {seconds:g} s (--grammar-compilation-timeout); it takes longer"
-        return f"[structured_outputs] {kind} must {rule}. Simplify it."
-
-    def end(self) -> int:
-        """Kill it, if it lives; return its exit code, that of a signal below 0."""
-        self.is_alive = False
-        self._link.close()
-        return self._process.end(at_once=True)
+        first = msgspec.msgpack.encode((self._seconds, self._vocabulary.parts()))
+        return Sandbox(_COMPILER, first)
 
 
 def _key(constraint: StructuredOutputs) -> bytes:

@@ -6,9 +6,7 @@ stack than there is. Here they take no one else with them.
 
 from __future__ import annotations
 
-import math
 import os
-import resource
 import socket
 import threading
 from contextlib import suppress
@@ -19,6 +17,7 @@ from llguidance import LLTokenizer
 
 from quire.core.errors import RequestError
 from quire.llm.grammars.trial import try_out
+from quire.llm.process.sandboxes import limit_computing, limit_memory
 from quire.text.grammar import create_start
 from quire.text.grammar_vocabulary import Vocabulary
 
@@ -41,15 +40,12 @@ def compile_in_sandbox(connection: socket.socket) -> None:
         seconds, vocabulary = msgspec.msgpack.decode(link.recv_bytes())
         words = Vocabulary(*vocabulary)
         tokenizer = words.create_tokenizer()
-        _limit(resource.RLIMIT_AS, _address_space() + MEMORY_BYTES)
+        limit_memory(MEMORY_BYTES)
         link.send_bytes(b"")
         threading.stack_size(STACK_BYTES)
         while True:
             kind, grammar = msgspec.msgpack.decode(link.recv_bytes())
-            # Should the parent be gone, the kernel keeps the limit.
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            cpu_seconds = used.ru_utime + used.ru_stime + 2 * seconds + 1
-            _limit(resource.RLIMIT_CPU, math.ceil(cpu_seconds))
+            limit_computing(seconds)
             answer: list[str] = []
             task = (tokenizer, words, kind, grammar, answer)
             thread = threading.Thread(target=_compile, args=task)
@@ -68,18 +64,3 @@ def _compile(
         answer.append(str(refusal))
     except Exception as error:
         answer.append(f"[structured_outputs] compiling failed: {error!r}.")
-
-
-def _limit(what: int, value: int) -> None:
-    _, hard = resource.getrlimit(what)
-    with suppress(ValueError, OSError):  # a lower one is set already, or the system has none
-        resource.setrlimit(what, (value, hard))
-
-
-def _address_space() -> int:
-    """Return the bytes of addresses in use; a machine's worth where the system does not tell."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:
-        return 2**40

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quire.core import errors
+from quire.core.adapters import AdapterReference
 from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
@@ -95,7 +96,9 @@ class EngineProxy:
         self._supervisor = supervisor = Supervisor(self, watchdog_timeout, loading, process)
         try:
             config = infer_methods(config)
-            self._reader = reader = RequestReader(config.model, config.speculative.methods())
+            self._reader = reader = RequestReader(
+                config.model, config.speculative.methods(), config.adapters
+            )
             self.tokenizer: Tokenizer = reader.tokenizer
         except BaseException:
             supervisor.close()
@@ -163,9 +166,8 @@ class EngineProxy:
 
     async def abort(self, request_id: str) -> None:
         """End a request with ``abort``; its blocks are free on return."""
-        if request_id in self._streams:
-            with suppress(EngineDeadError, CapacityError):
-                await self._ask(lambda ticket: Abort(request_id, ticket))
+        with suppress(EngineDeadError, CapacityError):
+            await self._ask(lambda ticket: Abort(request_id, ticket))
 
     def check_health(self) -> None:
         """Return when the engine takes requests.
@@ -202,6 +204,10 @@ class EngineProxy:
     async def reset_prefix_cache(self) -> None:
         """Have no later request find what was computed so far; those under way keep theirs."""
         await self._ask(ResetPrefixCache)
+
+    def read_adapter(self, name: str, folder: str) -> AdapterReference:
+        """See the protocol."""
+        return self._reader.adapters.read(name, folder)
 
     async def shutdown(self) -> None:
         """Stop the engine; open requests end with ``abort``. A second call does nothing."""

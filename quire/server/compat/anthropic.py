@@ -31,6 +31,7 @@ _NAMES = (
     (".function.parameters", ".input_schema"),
     (".function.", "."),
     (".function", ""),
+    (".image_url", ".source"),
 )
 
 
@@ -49,7 +50,7 @@ class AnthropicMessages(GenerationEndpoint[AnthropicRequest]):
     ) -> tuple[AnthropicAnswer, Submission]:
         service, body = self.service, request.body
         with errors_in_this_shape(service):
-            chat = request.with_body(body.chat_request())
+            chat = request.with_body(body.chat_request(service.pictures is not None))
             submission, reading, _ = await prepare_chat(service, chat, clamped=True)
             (asked,) = submission.engine_requests
             if len(asked.prompt_token_ids) >= service.engine.max_model_len:
@@ -100,7 +101,7 @@ def routes(models: Models) -> list[Route]:
         body, headers = read_fields(fields, AnthropicPrompt, service.options.strict_params, unused)
         service.resolve_model(body.model)
         with errors_in_sent_names(body), errors_in_this_shape(service):
-            prompt = await encode_chat(service, body.chat_request())
+            prompt = await encode_chat(service, body.chat_request(service.pictures is not None))
         return json_response(TokenCount(len(prompt.token_ids)), headers)
 
     return [

@@ -21,7 +21,7 @@ from quire.server.http.errors import ANTHROPIC_HEADER, ApiError
 #: Models on a page, by default and at most.
 PAGE, MAX_PAGE = 20, 1000
 #: What no model here can do.
-_MISSING = ("batch", "citations", "code_execution", "image_input", "pdf_input")
+_MISSING = ("batch", "citations", "code_execution", "pdf_input")
 
 
 class AnthropicRoute(Route):
@@ -69,6 +69,7 @@ def _capabilities(facts: ModelFacts) -> dict[str, Any]:
     efforts = {name: _supported(has_effect(name, template)) for name in get_args(Effort)}
     modes = {"enabled": thinks, "adaptive": thinks, "disabled": True, "between_tools": True}
     return dict.fromkeys(_MISSING, _supported(False)) | {
+        "image_input": _supported("vision" in facts.capabilities),
         "structured_outputs": _supported(True),
         "effort": _supported(any(one["supported"] for one in efforts.values())) | efforts,
         "thinking": _supported(thinks)

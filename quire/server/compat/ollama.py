@@ -96,7 +96,7 @@ class Ollama(CompatEndpoint[T]):
 
     async def prepare(self, request: ApiRequest[T]) -> tuple[OllamaTexts, Submission]:
         service, body = self.service, request.body
-        ours = body.our_request()
+        ours = body.our_request(service.pictures is not None)
         defaults, longest = service.engine.default_sampling_params, service.engine.max_model_len
         where = "options.repeat_last_n"
         check_penalty_window(where, body.penalty_window, ours, defaults, longest)

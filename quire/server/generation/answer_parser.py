@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from quire.core.errors import ConfigError, RequestError
 from quire.server.options import ServerOptions
+from quire.text import reasoning as reasoning_formats
+from quire.text import tool_parsers
 from quire.text.chat_template import ChatTemplate
-from quire.text.reasoning import FORMATS, ReasoningFormat, ReasoningSplitter, detect_reasoning
-from quire.text.tool_parsers import PARSERS, detect_parser
+from quire.text.reasoning import ReasoningFormat
 from quire.text.tool_parsers.interface import CallDelta, Parsed
+from quire.text.tool_parsers.parser import Schemas
 
 #: Forced where a model's own format is not known: it needs no special tokens.
 DEFAULT_FORMAT = "hermes"
@@ -41,15 +43,25 @@ class AnswerFormats:
             ConfigError: A flag names no format.
         """
         sources = [] if template is None else list(template.templates.values())
-        tools = _named("--tool-call-parser", options.tool_call_parser, PARSERS)
+        tools = _named(
+            "--tool-call-parser",
+            options.tool_call_parser,
+            tool_parsers.PARSERS,
+            tool_parsers.ALIASES,
+        )
         if options.tool_call_parser == "auto":
-            tools = detect_parser(sources)
-        reasoning = _named("--reasoning-parser", options.reasoning_parser, FORMATS)
+            tools = tool_parsers.detect_parser(sources)
+        reasoning = _named(
+            "--reasoning-parser",
+            options.reasoning_parser,
+            reasoning_formats.FORMATS,
+            reasoning_formats.ALIASES,
+        )
         if options.reasoning_parser == "auto":
-            reasoning = detect_reasoning(sources)
+            reasoning = reasoning_formats.detect_reasoning(sources)
         return cls(
             tools,
-            None if reasoning is None else FORMATS[reasoning],
+            None if reasoning is None else reasoning_formats.FORMATS[reasoning],
             options.enable_auto_tool_choice,
             template is not None and template.shows_tools,
         )
@@ -70,19 +82,20 @@ class AnswerFormats:
             raise RequestError(
                 '[tool_choice] "auto" needs to know how this model writes tool calls; its chat '
                 f"template does not say. Start the server with --tool-call-parser "
-                f'({", ".join(PARSERS)}), or send "required", "none" or a function.',
+                f'({", ".join(tool_parsers.PARSERS)}), or send "required", "none" or a function.',
                 "tool_choice",
             )
 
 
-def _named(flag: str, name: str, known: Mapping[str, object]) -> str | None:
+def _named(
+    flag: str, name: str, known: Mapping[str, object], aliases: Mapping[str, str]
+) -> str | None:
     if name in ("auto", "none"):
         return None
-    if name not in known:
-        raise ConfigError(
-            f"[config] {flag} must be auto, none or one of {', '.join(known)}; got {name}."
-        )
-    return name
+    if name not in known and name not in aliases:
+        names = ", ".join([*known, *aliases])
+        raise ConfigError(f"[config] {flag} must be auto, none or one of {names}; got {name}.")
+    return aliases.get(name, name)
 
 
 def call_id(parser: str | None, prefix: str = "call_") -> str:
@@ -113,6 +126,7 @@ class AnswerParser:
         is_open: The prompt opened the reasoning.
         tool_parser: Format of the calls; None when they are not looked for.
         forced: A grammar lets nothing but calls follow the reasoning.
+        schemas: Of the functions' parameters, by name.
     """
 
     def __init__(
@@ -121,10 +135,11 @@ class AnswerParser:
         is_open: bool,
         tool_parser: str | None,
         forced: bool = False,
+        schemas: Schemas | None = None,
     ) -> None:
         self._forced = forced
-        self._splitter = None if reasoning is None else ReasoningSplitter(reasoning, is_open)
-        self._tools = None if tool_parser is None else PARSERS[tool_parser]()
+        self._splitter = None if reasoning is None else reasoning.create_splitter(is_open)
+        self._tools = None if tool_parser is None else tool_parsers.PARSERS[tool_parser](schemas)
         self.num_calls = 0
 
     @property

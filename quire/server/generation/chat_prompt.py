@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.core.request import Picture
+from quire.llm.pictures.placing import make_room
+from quire.llm.pictures.sources import PictureSource, picture_sources
+from quire.protocol.chat_completion import ChatCompletionRequest, Message
 from quire.server.generation.prompts import Conversation, PromptLimit, encode_prompt
 from quire.server.generation.reasoning_effort import effort_kwargs
 from quire.server.generation.service import Service
@@ -20,11 +24,15 @@ class ChatPrompt:
         token_ids: What the model reads.
         tool_use: What it may call.
         role: Of the answer.
+        sources: The pictures in it.
+        starts: Where each of them begins.
     """
 
     token_ids: list[int]
     tool_use: ToolUse
     role: str
+    sources: list[PictureSource]
+    starts: list[int]
 
 
 def read_conversation(
@@ -63,7 +71,49 @@ async def encode_chat(
     conversation, tool_use = read_conversation(service, body)
     tokenizer, special = service.engine.tokenizer, bool(body.add_special_tokens)
     token_ids = await encode_prompt(tokenizer, conversation, special, longest)
-    return ChatPrompt(token_ids, tool_use, conversation.role)
+    token_ids, sources, starts = room_for_pictures(service, body.messages, token_ids)
+    return ChatPrompt(token_ids, tool_use, conversation.role, sources, starts)
+
+
+def room_for_pictures(
+    service: Service, messages: Sequence[Message], token_ids: list[int]
+) -> tuple[list[int], list[PictureSource], list[int]]:
+    """Return a conversation's tokens with as many for a picture as it has rows.
+
+    Args:
+        service: The served model.
+        messages: The conversation.
+        token_ids: It, rendered, with one token for a picture.
+
+    Returns:
+        The tokens, the pictures and where each begins.
+
+    Raises:
+        RequestError: There are too many pictures, or the prompt does not show them.
+    """
+    pictures = service.pictures
+    if pictures is None:
+        return token_ids, [], []  # a template of text has refused them
+    sources = picture_sources(
+        (f"messages[{index}].content", message.content) for index, message in enumerate(messages)
+    )
+    if not sources:
+        return token_ids, [], []
+    pictures.check_count(sources)
+    made, starts = make_room(token_ids, len(sources), pictures.vision)
+    return made, sources, starts
+
+
+async def _read_pictures(
+    service: Service, request: ApiRequest[ChatCompletionRequest], prompt: ChatPrompt
+) -> list[Picture]:
+    """Return the pictures of a prompt; those of one that is too long anyway are not read."""
+    pictures = service.pictures
+    too_long = len(prompt.token_ids) > service.engine.max_model_len
+    if pictures is None or not prompt.sources or too_long:
+        return []
+    client_id = request.client.client_id
+    return await pictures.read(prompt.sources, prompt.starts, client_id, request.deadline)
 
 
 async def prepare_chat(
@@ -96,5 +146,6 @@ async def prepare_chat(
     limit = service.output_limit(body.output_limit, len(token_ids), clamped)
     defaults = service.engine.default_sampling_params
     params = body.sampling_params(defaults, limit, body.num_logprobs, **settings)
-    submission = Submission.create(request, param, [(token_ids, params)])
+    pictures = await _read_pictures(service, request, prompt)
+    submission = Submission.create(request, param, [(token_ids, params)], pictures)
     return submission, reading, prompt.role

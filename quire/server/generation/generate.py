@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY, OUT_OF_MEMORY, RequestError
 from quire.core.outputs import RequestOutput
+from quire.llm.beam_search_stream import search_beams
 from quire.server.generation.service import Service
 from quire.server.generation.submission import Submission
 from quire.server.http.errors import ApiError
@@ -46,7 +47,11 @@ async def generate(
             api_key=None if request.api_key is None else request.client.client_id,
             streamed=request.stream,
         )
-        streams = [service.engine.generate(one) for one in engine_requests]
+        if submission.beam_searches:
+            pairs = zip(engine_requests, submission.beam_searches, strict=True)
+            streams = [search_beams(service.engine, *pair) for pair in pairs]
+        else:
+            streams = [service.engine.generate(one) for one in engine_requests]
         async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as outputs:
             async for output in outputs:
                 index = indices[output.request_id]

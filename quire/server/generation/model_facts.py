@@ -91,14 +91,14 @@ class ModelFacts:
     @property
     def capabilities(self) -> list[str]:
         """What it can do, in Ollama's words."""
-        return capabilities(self.formats, self.fills_in)
+        return capabilities(self.formats, self.fills_in, self.config)
 
     def meant_name(self, name: str) -> str:
         """Return the served name that a request's name stands for, the first if none does."""
         return meant_name(name, self.model.config.model) or self.model.names[0]
 
 
-def capabilities(formats: AnswerFormats, fills_in: bool) -> list[str]:
+def capabilities(formats: AnswerFormats, fills_in: bool, config: ModelConfig | None) -> list[str]:
     """Return what a model can do, in Ollama's words; see :class:`ModelFacts`.
 
     Every model completes text and gives vectors.
@@ -108,6 +108,8 @@ def capabilities(formats: AnswerFormats, fills_in: bool) -> list[str]:
         found.append("tools")
     if formats.reasoning is not None:
         found.append("thinking")
+    if config is not None and config.vision is not None:
+        found.append("vision")
     return [*found, "insert"] if fills_in else found
 
 

@@ -97,6 +97,8 @@ def find_known(models: Models, name: str | None) -> tuple[KnownModel, str]:
         meant = meant_name(name, model.config.model)
         if meant is not None:
             return model, meant
+        if model.service is not None and name in model.service.adapters:
+            return model, name
     raise no_such_model(name)
 
 

@@ -11,11 +11,14 @@ from typing import Any, Protocol
 import quire
 from quire.core.config import EngineConfig, ModelOptions
 from quire.llm.engine_client import EngineClient
+from quire.llm.pictures.reader import PictureReader
 from quire.models.hub import served_name
 from quire.models.manifests import plain_name
 from quire.protocol.generation import StreamOptions
 from quire.server.access.admission import Admission
+from quire.server.generation.adapters import ServedAdapters
 from quire.server.generation.answer_parser import AnswerFormats
+from quire.server.generation.scoring import Scoring
 from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
 from quire.server.observability.metrics import ModelMetrics
@@ -92,8 +95,11 @@ class Service:
         options: The server's settings.
         admission: Bounds the queue.
         metrics: What its requests write to.
+        pictures: Reads those of requests; None where the model reads text alone.
         formats: How the model's tool calls and reasoning are read.
+        scoring: How it scores texts.
         model_names: Names that requests may use; the first is shown in answers.
+        adapters: Of the model; requests may use their names, too.
         created: When it began to be served, unix seconds.
         fingerprint: Same version and settings, same fingerprint.
         residence: Of a model that comes and goes; None if it stays.
@@ -111,12 +117,16 @@ class Service:
         self.shared = shared
         self.options = options = shared.options
         self.model_names = model_names(config.model)
+        self.adapters = ServedAdapters(self.model_names)
         self.formats = AnswerFormats.resolve(options, engine.tokenizer.chat_template)
+        self.scoring = Scoring.resolve(options, engine.tokenizer)
         self.admission = admission or Admission(
             options.max_num_queued_reqs,
             options.max_num_queued_tokens,
             rejections=shared.rejections,
         )
+        vision = engine.model_config.vision
+        self.pictures = None if vision is None else PictureReader(vision, config.model)
         self.metrics = ModelMetrics(engine, config, self.model_names[0])
         shared.metrics.add(self.metrics)
         self.residence: Residence | None = None
@@ -129,6 +139,8 @@ class Service:
         try:
             await self.engine.shutdown()
         finally:
+            if self.pictures is not None:
+                self.pictures.close()
             self.shared.metrics.remove(self.metrics)
 
     def check_serving(self) -> None:
@@ -143,11 +155,15 @@ class Service:
             raise ApiError(503, "The server is shutting down.")
 
     def resolve_model(self, name: str | None) -> str:
-        """Return the served name a request means; none, or one of no model, means the first.
+        """Return the served name, or the adapter, that a request means.
+
+        None, or a name of no model, means the first.
 
         Raises:
             ApiError: 404, no such model.
         """
+        if name and name in self.adapters:
+            return name
         if not name or is_placeholder(name, self.model_names):
             return self.model_names[0]
         found = meant_name(name, self.config.model)

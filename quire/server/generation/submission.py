@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from quire.core.adapters import AdapterReference
+from quire.core.beam_search_params import BeamSearchParams
 from quire.core.client import SHARED, Client
 from quire.core.errors import PromptTooLongError, RequestError
-from quire.core.request import EngineRequest, salt_keys
+from quire.core.request import EngineRequest, Picture, salt_keys
 from quire.core.sampling_params import SamplingParams
+from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody, StreamableBody
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
@@ -35,6 +38,7 @@ class ApiRequest(Generic[T]):
         api_key: The key that it came with, where keys are asked for.
         cache_keys: Only requests with the same ones share cached blocks.
         deadline: When it ends with ``timeout``, on the monotonic clock.
+        adapter: The one that ``model`` names.
         stream: Whether the answer is a stream.
         stream_interval: Tokens per event of the stream, at least.
     """
@@ -46,6 +50,7 @@ class ApiRequest(Generic[T]):
     api_key: ApiKey | None = None
     cache_keys: tuple[str, ...] = ()
     deadline: float | None = None
+    adapter: AdapterReference | None = None
     stream: bool = False
     stream_interval: int = 1
 
@@ -81,9 +86,11 @@ class ApiRequest(Generic[T]):
                 "stream",
             )
         request_id = body.request_id or streamable.rid or record.request_id
+        model = service.resolve_model(body.model)
         return cls(
             body=body,
-            model=service.resolve_model(body.model),
+            model=model,
+            adapter=service.adapters.get(model),
             response_id=f"{id_prefix}-{request_id}",
             record=record,
             api_key=api_key,
@@ -121,11 +128,13 @@ class Submission:
         request: Whose it is.
         engine_requests: One per prompt.
         param: Request field that holds the prompts, for errors.
+        beam_searches: How answers to each are searched; empty where tokens are drawn.
     """
 
     request: ApiRequest[Any]
     engine_requests: list[EngineRequest]
     param: str
+    beam_searches: tuple[BeamSearchParams, ...] = ()
 
     @classmethod
     def create(
@@ -133,6 +142,7 @@ class Submission:
         request: ApiRequest[Any],
         param: str,
         prompts: Iterable[tuple[list[int], SamplingParams]],
+        pictures: Sequence[Picture] = (),
     ) -> Submission:
         """Ask for an answer to each prompt, given as token ids with its sampling settings.
 
@@ -140,6 +150,7 @@ class Submission:
             request: A request whose body has ``priority`` and ``cache_salt``.
             param: Its field that holds the prompts.
             prompts: At least one.
+            pictures: Of each of them.
         """
         body, number = request.body, next(_numbers)
         engine_requests = [
@@ -149,12 +160,19 @@ class Submission:
                 params,
                 priority=body.priority or 0,
                 extra_keys=(*request.cache_keys, *salt_keys(body.cache_salt)),
+                pictures=tuple(pictures),
                 deadline=request.deadline,
                 client=request.client,
             )
             for index, (token_ids, params) in enumerate(prompts)
         ]
-        return cls(request, engine_requests, param)
+        adapter = request.adapter
+        if adapter is not None:
+            engine_requests = [one.with_adapter(adapter) for one in engine_requests]
+        beam_searches: tuple[BeamSearchParams, ...] = ()
+        if isinstance(body, GenerationRequest) and body.use_beam_search:
+            beam_searches = tuple(body.beam_search(one.params) for one in engine_requests)
+        return cls(request, engine_requests, param, beam_searches)
 
     def check(self, service: Service) -> None:
         """Refuse what would be ignored or only be found once other prompts of the request run.

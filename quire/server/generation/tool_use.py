@@ -12,7 +12,6 @@ from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.tools import NamedTool, Tool
 from quire.server.generation.answer_parser import DEFAULT_FORMAT, AnswerFormats, AnswerParser
 from quire.server.generation.service import Service
-from quire.text.reasoning import count_reasoning_tokens
 from quire.text.tokenizer import Tokenizer
 from quire.text.tool_grammar import Function, forced_calls, free_calls
 from quire.text.tool_parsers import PARSERS
@@ -144,21 +143,34 @@ class AnswerReading:
             RequestError: The schema of a strict function cannot be enforced.
         """
         tokenizer, form = self.tokenizer, self.formats.reasoning
+        if asked is not None and form is not None:
+            asked = form.begin_answer(asked, tokenizer)
         constraint = self.tool_use.constraint(asked, tokenizer)
         if constraint is not None and form is not None:
-            start = "" if self.is_open else form.start
-            constraint = replace(constraint, reasoning_end=form.end, reasoning_start=start)
+            constraint = form.follow_reasoning(constraint, self.is_open)
         settings: dict[str, Any] = {"structured_outputs": constraint}
-        if self.tool_parser is not None:
-            ids = map(tokenizer.token_to_id, PARSERS[self.tool_parser].marks)
-            if any(token_id is not None and tokenizer.is_special(token_id) for token_id in ids):
-                settings["skip_special_tokens"] = False
+        if self._shows_marks:
+            settings["skip_special_tokens"] = False
         return settings
+
+    @property
+    def _shows_marks(self) -> bool:
+        """Whether marks that are read are special tokens, so that the text must have these."""
+        marks: tuple[str, ...] = ()
+        if self.tool_parser is not None:
+            marks += PARSERS[self.tool_parser].marks
+        if self.formats.reasoning is not None:
+            marks += self.formats.reasoning.marks
+        ids = map(self.tokenizer.token_to_id, marks)
+        return any(token_id is not None and self.tokenizer.is_special(token_id) for token_id in ids)
 
     def create_parser(self) -> AnswerParser:
         """Return a parser for one answer."""
+        schemas = {
+            tool.function.name: tool.function.parameters or {} for tool in self.tool_use.allowed
+        }
         return AnswerParser(
-            self.formats.reasoning, self.is_open, self.tool_parser, self.tool_use.forced
+            self.formats.reasoning, self.is_open, self.tool_parser, self.tool_use.forced, schemas
         )
 
     def count_reasoning_tokens(self, answers: Iterable[list[int]]) -> int | None:
@@ -166,10 +178,9 @@ class AnswerReading:
         form = self.formats.reasoning
         if form is None:
             return None
-        skip = self.skip_special_tokens and self.tool_parser is None
+        skip = self.skip_special_tokens and not self._shows_marks
         return sum(
-            count_reasoning_tokens(
-                form,
+            form.count_tokens(
                 self.is_open,
                 self.tokenizer.create_detokenizer(skip_special_tokens=skip, continues=True),
                 token_ids,

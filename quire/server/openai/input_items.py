@@ -79,11 +79,10 @@ def _items(message: Message) -> Iterator[Item]:
     if message.reasoning:
         content = [{"type": "reasoning_text", "text": message.reasoning}]
         yield {"type": "reasoning", "summary": [], "content": content, "status": status}
-    if text or not message.tool_calls:
-        part: Item = {"type": "input_text", "text": text}
-        if message.role == "assistant":
-            part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-        yield {"type": "message", "role": message.role, "content": [part], "status": status}
+    if isinstance(message.content, list) or text or not message.tool_calls:
+        given = message.content if isinstance(message.content, list) else [{"text": text}]
+        parts = [_part(part, message.role) for part in given]
+        yield {"type": "message", "role": message.role, "content": parts, "status": status}
     for call in message.tool_calls or ():
         yield {
             "type": "function_call",
@@ -92,3 +91,12 @@ def _items(message: Message) -> Iterator[Item]:
             "arguments": call.function.arguments,
             "status": status,
         }
+
+
+def _part(part: Item, role: str) -> Item:
+    """Return a part of a message as it was sent."""
+    if "image_url" in part:
+        return {"type": "input_image", "image_url": part["image_url"]["url"], "detail": "auto"}
+    if role == "assistant":
+        return {"type": "output_text", "text": part["text"], "annotations": [], "logprobs": []}
+    return {"type": "input_text", "text": part["text"]}

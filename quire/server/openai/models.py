@@ -18,7 +18,7 @@ def routes(models: Models) -> list[Route]:
 
     async def list_models(request: Request) -> Response:
         found = await list_facts(models)
-        cards = [_card(facts, name) for facts in found for name in facts.model.names]
+        cards = [card for facts in found for card in _cards(facts)]
         return json_response(ModelList(data=cards))
 
     async def show_model(request: Request) -> Response:
@@ -26,6 +26,9 @@ def routes(models: Models) -> list[Route]:
         if not name:
             raise ApiError(404, "There is no route /v1/models/.")
         facts = await find_facts(models, name)
+        for card in _cards(facts):
+            if card.id == name:
+                return json_response(card)
         return json_response(_card(facts, facts.meant_name(name)))
 
     return [
@@ -33,6 +36,17 @@ def routes(models: Models) -> list[Route]:
         # A name may be a path or a hub id, so it may hold slashes.
         Route("/v1/models/{model:path}", show_model, methods=["GET"]),
     ]
+
+
+def _cards(facts: ModelFacts) -> list[ModelCard]:
+    """Return the names of a model, then its adapters."""
+    cards = [_card(facts, name) for name in facts.model.names]
+    service = facts.model.service
+    for adapter in () if service is None else service.adapters.list():
+        card = _card(facts, adapter.name)
+        card.root, card.parent = adapter.path, facts.model.names[0]
+        cards.append(card)
+    return cards
 
 
 def _card(facts: ModelFacts, name: str) -> ModelCard:

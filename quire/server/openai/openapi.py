@@ -33,6 +33,14 @@ from quire.protocol.ollama import (
     OllamaShowRequest,
 )
 from quire.protocol.responses import ResponsesRequest
+from quire.protocol.scoring import (
+    ClassifyRequest,
+    ClassifyResponse,
+    RerankRequest,
+    RerankResponse,
+    ScoreRequest,
+    ScoreResponse,
+)
 from quire.protocol.tgi import TgiAnswer, TgiRequest
 from quire.protocol.tokenization import (
     DetokenizeRequest,
@@ -113,6 +121,18 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Continue texts.", CompletionRequest, Completion, (_JSON, _EVENTS)
     ),
     ("POST", "/v1/embeddings"): Operation("Texts to vectors.", EmbeddingRequest, EmbeddingResponse),
+    **{
+        ("POST", path): Operation("How alike texts are.", ScoreRequest, ScoreResponse)
+        for path in ("/score", "/v1/score")
+    },
+    **{
+        ("POST", path): Operation("Sort texts by a query.", RerankRequest, RerankResponse)
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+    },
+    **{
+        ("POST", path): Operation("The classes of texts.", ClassifyRequest, ClassifyResponse)
+        for path in ("/classify", "/v1/classify")
+    },
     ("POST", "/invocations"): Operation(
         "A chat completion, completion or embedding, by the body's field.",
         media=(_JSON, _EVENTS),

@@ -60,7 +60,7 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         service, body = self.service, request.body
         if body.store and not service.shared.responses.keeps:
             raise RequestError("[store] this server keeps no responses; got true.", "store")
-        messages = self._earlier(request) + body.messages()
+        messages = self._earlier(request) + body.messages(service.pictures is not None)
         shown = messages
         if body.instructions is not None:
             shown = [Message(role="system", content=body.instructions), *messages]

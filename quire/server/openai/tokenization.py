@@ -15,6 +15,7 @@ from quire.protocol.tokenization import (
     TokenizeRequest,
     TokenizeResponse,
 )
+from quire.server.generation.chat_prompt import room_for_pictures
 from quire.server.generation.model_routes import post_route
 from quire.server.generation.models import Models
 from quire.server.generation.prompts import Conversation, encode_prompt
@@ -92,4 +93,5 @@ async def _encode(service: Service, body: TokenizeRequest) -> list[int]:
         body.chat_template_kwargs,
         body.tools,
     )
-    return await encode_prompt(tokenizer, conversation, bool(body.add_special_tokens))
+    token_ids = await encode_prompt(tokenizer, conversation, bool(body.add_special_tokens))
+    return room_for_pictures(service, conversation.messages, token_ids)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.text.tool_parsers.interface import Parsed
-from quire.text.tool_parsers.parser import StateParser
+from quire.text.tool_parsers.parser import Schemas, StateParser
 
 PYTHON_TAG = "<|python_tag|>"
 
@@ -17,8 +17,8 @@ class Llama3JsonParser(StateParser):
     marks = (PYTHON_TAG,)
     needs_arguments = True
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, schemas: Schemas | None = None) -> None:
+        super().__init__(schemas)
         self.state = "start"
 
     def in_start(self, parsed: Parsed) -> bool:

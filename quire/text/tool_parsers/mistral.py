@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import re
 
-from quire.text.tool_parsers.call_reader import CallReader
-from quire.text.tool_parsers.interface import CallDelta, Parsed
-from quire.text.tool_parsers.json_scanner import JsonScanner
-from quire.text.tool_parsers.parser import StateParser
+from quire.text.tool_parsers.call_list import ListParser
+from quire.text.tool_parsers.interface import Parsed
+from quire.text.tool_parsers.parser import MAX_HEAD
 
 START, ARGUMENTS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _HEAD = re.compile(r"([A-Za-z0-9_.\-]+)[ \t\n\r]*(\[CALL_ID\][A-Za-z0-9]*)?(\[ARGS\])?(?=\{)")
 _HEAD_BEGUN = re.compile(r"[A-Za-z0-9_.\-]+[ \t\n\r]*(\[[A-Z_\]A-Za-z0-9\[]*)?[ \t\n\r]*")
-MAX_HEAD = 256
 
 
-class MistralParser(StateParser):
+class MistralParser(ListParser):
     """See :class:`quire.text.tool_parsers.interface.ToolParser`.
 
     The list is of older models; the newer ones write ``name{...}`` or ``name[ARGS]{...}``.
     """
 
     marks = (START, ARGUMENTS, CALL_ID)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._scanner = JsonScanner()
-        self._in_list = False
 
     def in_content(self, parsed: Parsed) -> bool:
         """Look for the mark."""
@@ -40,66 +33,21 @@ class MistralParser(StateParser):
         space, text = self.split_space()
         if not text:
             return False
-        self._in_list = text[0] == "["
-        if self._in_list:
-            self.pending += space + "["
-            self.buffer = text[1:]
-            self.state = "item"
+        self.is_item = text[0] == "["
+        if self.is_item:
+            self.begin_list(space)
         elif text[0] == "{":
             self.begin_call(self.pending + space, len(space))
         else:
-            return self._read_name(parsed, text)
+            return self._read_name(parsed, space, text)
         return True
 
-    def _read_name(self, parsed: Parsed, text: str) -> bool:
-        head = _HEAD.match(text)
+    def _read_name(self, parsed: Parsed, space: str, text: str) -> bool:
+        head = _HEAD.match(text, 0, MAX_HEAD)
         if head is not None:
-            self.pending, self.buffer = "", text[head.end() :]
-            self._scanner, self.state = JsonScanner(), "bare_arguments"
-            parsed.calls.append(CallDelta(self.num_calls, head[1], ""))
-            self.reader = CallReader(self.num_calls)
-            self.reader.given = True
-            self.num_calls += 1
+            self.begin_arguments(parsed, head[1], len(space) + head.end())
             return True
-        if _HEAD_BEGUN.fullmatch(text) and len(text) <= MAX_HEAD:
+        if _HEAD_BEGUN.fullmatch(text) and len(text) < MAX_HEAD:
             return False
-        parsed.content += self.pending
-        self.pending, self.state = "", "content"
-        return True
-
-    def in_bare_arguments(self, parsed: Parsed) -> bool:
-        """Read the object after a name."""
-        end = self._scanner.feed(self.buffer)
-        if end:
-            parsed.calls.append(CallDelta(self.num_calls - 1, None, self.buffer[:end]))
-            self.buffer = self.buffer[end:]
-        if self._scanner.error:
-            self.errors.append((self.num_calls - 1, self._scanner.error))
-            self.state = "broken"
-        elif self._scanner.done:
-            self.state = "content"
-        return bool(self._scanner.error or self._scanner.done)
-
-    def in_item(self, parsed: Parsed) -> bool:
-        """Expect a call of the list."""
-        space, text = self.split_space()
-        if not text:
-            return False
-        if text[0] == "{":
-            self.begin_call(self.pending + space, len(space))
-        else:
-            parsed.content += self.pending
-            self.pending, self.state = "", "content"
-        return True
-
-    def in_after(self, parsed: Parsed) -> bool:
-        """Expect the next call of the list, or its end."""
-        space, text = self.split_space()
-        if not text:
-            return False
-        self.state = "content"
-        if self._in_list and text[0] in ",]":
-            if text[0] == ",":
-                self.pending, self.state = space + ",", "item"
-            self.buffer = text[1:]
+        self.show_pending(parsed)
         return True

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from quire.text.marks import SPACE, held_back
 from quire.text.tool_parsers.call_reader import CallReader
 from quire.text.tool_parsers.interface import CallDelta, Parsed
+from quire.text.tool_parsers.json_scanner import JsonScanner
 
-SPACE = " \t\n\r"
-
-
-def held_back(text: str, mark: str) -> int:
-    """Return how many characters at the end of ``text`` may begin ``mark``."""
-    for size in range(min(len(mark) - 1, len(text)), 0, -1):
-        if mark.startswith(text[-size:]):
-            return size
-    return 0
+#: JSON Schemas of the functions' parameters, by name.
+Schemas = Mapping[str, Mapping[str, Any]]
+#: Longest text before a call's arguments, in characters; what is longer is no call.
+MAX_HEAD = 256
 
 
 class StateParser:
@@ -22,11 +22,16 @@ class StateParser:
     A state's method returns False when it needs more. Formats define the first state and what
     follows a call; see :class:`quire.text.tool_parsers.interface.ToolParser`.
 
+    Args:
+        schemas: Of the functions that may be called; some formats write text that only they tell
+            from numbers.
+
     Attributes:
         state: Name of the method that reads next.
         buffer: Text not yet understood.
         pending: Text before the call under way, which is content if it turns out to be none.
-        reader: Of the call under way.
+        reader: Of the call under way, where it is one object.
+        scanner: Of arguments that stand alone.
         num_calls: Calls given away.
     """
 
@@ -35,12 +40,16 @@ class StateParser:
     needs_arguments = False
     #: What ends a call whose arguments are broken; the answer's end otherwise.
     end_mark = ""
+    #: The state that follows arguments that stand alone.
+    after_arguments = "content"
 
-    def __init__(self) -> None:
+    def __init__(self, schemas: Schemas | None = None) -> None:
+        self.schemas: Schemas = schemas or {}
         self.state = "content"
         self.buffer = ""
         self.pending = ""
         self.reader = CallReader(0)
+        self.scanner = JsonScanner()
         self.num_calls = 0
         self.errors: list[tuple[int, str]] = []
 
@@ -55,20 +64,51 @@ class StateParser:
     def flush(self) -> Parsed:
         """Return what was held back; the answer has ended."""
         parsed = Parsed()
-        if self.state in ("call", "broken", "bare_arguments"):
-            cut = self.reader.given and not self.reader.complete and self.state != "broken"
-            if cut:
-                self.errors.append((self.num_calls - 1, "they end in the middle"))
-            elif not self.reader.given:
-                parsed.content = self.pending + self.reader.raw + self.buffer
-        elif self.state == "after" and self.end_mark.startswith(self.buffer.strip(SPACE)):
-            pass
-        else:
+        if self.state == "call" and not self.reader.given:
+            parsed.content = self.pending + self.reader.raw + self.buffer
+        elif self.state == "broken":
+            if self.buffer:  # what might have begun the end mark
+                parsed.calls.append(CallDelta(self.num_calls - 1, None, self.buffer))
+        elif self.is_in_arguments():
+            self.errors.append((self.num_calls - 1, "they end in the middle"))
+        elif self.state != "call" and not (self.state == "after" and self.ends_call(self.buffer)):
             rest = self.pending + self.buffer
             parsed.content = "" if self.num_calls and not rest.strip(SPACE) else rest
         self.buffer = self.pending = ""
         self.state = "content"
         return parsed
+
+    def ends_call(self, rest: str) -> bool:
+        """Say whether ``rest`` is what follows a call, or its beginning."""
+        return self.end_mark.startswith(rest.strip(SPACE))
+
+    def is_in_arguments(self) -> bool:
+        """Say whether a call was given away and its arguments were not."""
+        return self.state == "bare_arguments" or (
+            self.state == "call" and self.reader.given and not self.reader.complete
+        )
+
+    def name_call(self, parsed: Parsed, name: str, arguments: str = "") -> None:
+        """Give a call away with its name and what there is of its arguments."""
+        parsed.calls.append(CallDelta(self.num_calls, name, arguments))
+        self.num_calls += 1
+        self.pending = ""
+
+    def begin_arguments(self, parsed: Parsed, name: str, consumed: int) -> None:
+        """Give a call's name away; its arguments stand alone after ``consumed`` characters."""
+        self.name_call(parsed, name)
+        self.buffer = self.buffer[consumed:]
+        self.scanner, self.state = JsonScanner(), "bare_arguments"
+
+    def break_off(self, reason: str) -> None:
+        """Pass on the rest of the last call's arguments, which are wrong."""
+        self.errors.append((self.num_calls - 1, reason))
+        self.state = "broken"
+
+    def show_pending(self, parsed: Parsed) -> None:
+        """Show what looked like the beginning of calls as content."""
+        parsed.content += self.pending
+        self.pending, self.state = "", "content"
 
     def begin_call(self, pending: str, consumed: int) -> None:
         """Read a call after ``consumed`` characters; ``pending`` is shown if it is none."""
@@ -82,25 +122,21 @@ class StateParser:
         text = self.buffer.lstrip(SPACE)
         return self.buffer[: len(self.buffer) - len(text)], text
 
-    def find_mark(self, parsed: Parsed, mark: str) -> bool:
-        """Show the content before ``mark`` and take it; space before it waits in ``pending``."""
-        at = self.buffer.find(mark)
+    def find_mark(self, parsed: Parsed, *marks: str) -> bool:
+        """Show the content before the first mark and take it; space before it is pending."""
+        found = [(at, mark) for mark in marks if (at := self.buffer.find(mark)) >= 0]
+        at, mark = min(found, default=(-1, ""))
         if at < 0:
-            keep = held_back(self.buffer, mark)
-            text = self.buffer[: len(self.buffer) - keep]
-        else:
-            text = self.buffer[:at]
+            keep = max(held_back(self.buffer, mark) for mark in marks)
+            at = len(self.buffer) - keep
+        text = self.buffer[:at]
         shown = text.rstrip(SPACE)
         if shown:
             parsed.content += self.pending + shown
             self.pending = ""
-        self.pending += text[len(shown) :]
-        if at < 0:
-            self.buffer = self.buffer[len(text) :]
-            return False
-        self.pending += mark
+        self.pending += text[len(shown) :] + mark
         self.buffer = self.buffer[at + len(mark) :]
-        return True
+        return bool(mark)
 
     def in_call(self, parsed: Parsed) -> bool:
         """Read the object of a call."""
@@ -117,17 +153,23 @@ class StateParser:
         if reader.done or (reader.error and reader.complete):
             self.state = "after"
         elif reader.error and reader.given:
-            self.errors.append((self.num_calls - 1, reader.error))
-            self.state = "broken"
+            self.break_off(reader.error)
         elif reader.error:
-            self.not_a_call(parsed)
+            self.pending += reader.raw
+            self.show_pending(parsed)
         return bool(reader.done or reader.error)
 
-    def not_a_call(self, parsed: Parsed) -> None:
-        """Show what looked like a call as content."""
-        parsed.content += self.pending + self.reader.raw
-        self.pending = ""
-        self.state = "content"
+    def in_bare_arguments(self, parsed: Parsed) -> bool:
+        """Read an object that has its name in front of it."""
+        end = self.scanner.feed(self.buffer)
+        if end:
+            parsed.calls.append(CallDelta(self.num_calls - 1, None, self.buffer[:end]))
+            self.buffer = self.buffer[end:]
+        if self.scanner.error:
+            self.break_off(self.scanner.error)
+        elif self.scanner.done:
+            self.state = self.after_arguments
+        return bool(self.scanner.error or self.scanner.done)
 
     def in_broken(self, parsed: Parsed) -> bool:
         """Pass the rest of broken arguments on, up to the end mark."""

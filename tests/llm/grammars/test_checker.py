@@ -17,8 +17,9 @@ import pytest
 from quire import SamplingParams, StructuredOutputs
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, RequestError
-from quire.llm.grammars.checker import GrammarChecker, _Sandbox
+from quire.llm.grammars.checker import GrammarChecker
 from quire.llm.process.proxy import EngineProxy
+from quire.llm.process.sandboxes import Sandbox
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import load_tokenizer
 from tests.llm.asking import ask
@@ -98,15 +99,15 @@ def test_what_is_found_out_late_is_refused_at_once(compiler: GrammarCompiler, ki
 def kill_next(checker: GrammarChecker, times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have the checker's processes be killed from outside while they are asked."""
     killed: list[int] = []
-    ask = _Sandbox.ask
+    ask = Sandbox.ask
 
-    def dying(self: _Sandbox, kind: str, grammar: str, seconds: float) -> str:
+    def dying(self: Sandbox, message: bytes, seconds: float) -> bytes | None:
         if len(killed) < times:
-            killed.append(self._process.pid)
-            os.kill(self._process.pid, signal.SIGKILL)
-        return ask(self, kind, grammar, seconds)
+            killed.append(self.pid)
+            os.kill(self.pid, signal.SIGKILL)
+        return ask(self, message, seconds)
 
-    monkeypatch.setattr(_Sandbox, "ask", dying)
+    monkeypatch.setattr(Sandbox, "ask", dying)
     return killed
 
 

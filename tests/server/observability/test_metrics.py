@@ -46,6 +46,8 @@ ELSEWHERE = {
     "spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
     "spec_decode_num_accepted_tokens_per_pos", "spec_decode_low_acceptance",
     "spec_decode_num_failed_proposals",
+    "lora_requests_info", "lora_adapters", "lora_adapter_bytes", "lora_adapter_loads",
+    "lora_adapter_evictions",
 }  # fmt: skip
 
 

@@ -15,12 +15,16 @@ class Turns:
         num_places: All that there are.
         max_per_client: What one client may have at a time, so that others always find a place soon.
         max_waiting: Turns that one client may wait for.
+        refusal: What a client is told that waits for more.
     """
 
-    def __init__(self, num_places: int, max_per_client: int, max_waiting: int) -> None:
+    def __init__(
+        self, num_places: int, max_per_client: int, max_waiting: int, refusal: str
+    ) -> None:
         self._num_free = num_places
         self._max_per_client = max_per_client
         self._max_waiting = max_waiting
+        self._refusal = refusal
         self._held: Counter[str] = Counter()
         #: Who waits, by client; the client that was served last is the last.
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
@@ -33,11 +37,7 @@ class Turns:
         """
         queue = self._waiting.setdefault(client_id, deque())
         if sum(not turn.done() for turn in queue) >= self._max_waiting:
-            raise CapacityError(
-                f"[structured_outputs] at most {self._max_waiting} new grammars of one client may "
-                "wait to be checked. Try again.",
-                1.0,
-            )
+            raise CapacityError(self._refusal, 1.0)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(turn)
         self._serve()

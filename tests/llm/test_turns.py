@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from quire.core.errors import CapacityError
-from quire.llm.grammars.turns import Turns
+from quire.llm.turns import Turns
 
 pytestmark = pytest.mark.asyncio
 
@@ -18,7 +18,7 @@ async def settle() -> None:
 
 
 async def test_clients_take_turns() -> None:
-    turns, order = Turns(1, 1, 100), list[str]()
+    turns, order = Turns(1, 1, 100, "[x] too many wait."), list[str]()
 
     async def work(client_id: str) -> None:
         await turns.take(client_id)
@@ -34,7 +34,7 @@ async def test_clients_take_turns() -> None:
 
 
 async def test_who_left_does_not_wait() -> None:
-    turns = Turns(1, 1, 2)
+    turns = Turns(1, 1, 2, "[x] too many wait.")
     await turns.take("busy")
     left = [asyncio.create_task(turns.take("busy")) for _ in range(2)]
     await settle()
@@ -48,7 +48,7 @@ async def test_who_left_does_not_wait() -> None:
 
 
 async def test_one_client_leaves_a_place_to_others() -> None:
-    turns = Turns(3, 2, 100)
+    turns = Turns(3, 2, 100, "[x] too many wait.")
     hogs = [asyncio.create_task(turns.take("hog")) for _ in range(10)]
     await settle()
     assert sum(task.done() for task in hogs) == 2
@@ -61,11 +61,11 @@ async def test_one_client_leaves_a_place_to_others() -> None:
 
 
 async def test_too_many_are_sent_away_alone() -> None:
-    turns = Turns(1, 1, 2)
+    turns = Turns(1, 1, 2, "[x] too many wait.")
     await turns.take("a")
     waiting = [asyncio.create_task(turns.take("a")) for _ in range(2)]
     await settle()
-    with pytest.raises(CapacityError, match="at most 2"):
+    with pytest.raises(CapacityError, match="too many wait"):
         await turns.take("a")
     other = asyncio.create_task(turns.take("b"))
     await settle()
@@ -77,7 +77,7 @@ async def test_too_many_are_sent_away_alone() -> None:
 
 
 async def test_who_leaves_takes_no_place_along() -> None:
-    turns = Turns(1, 1, 10)
+    turns = Turns(1, 1, 10, "[x] too many wait.")
     await turns.take("a")
     gone = [asyncio.create_task(turns.take("a")) for _ in range(3)]
     stays = asyncio.create_task(turns.take("b"))

@@ -1,0 +1,171 @@
+// Adapters of low rank: out[row] += scale * (x[row] down^T) up^T, rows grouped by adapter.
+//
+// A row's sums have one order, whoever is in its group: a product with `down` is two running sums
+// over the registers of its inputs, by their number, folded in one order; one with `up` goes over
+// the rank from 0 on, and is added to the output at last.
+#include "include/kernels.h"
+#include "runtime/memory.h"
+#include "runtime/thread_pool.h"
+#include "simd/vec.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+constexpr int64_t row_block = 64;         // rows of a chunk
+constexpr int64_t chunk_weights = 32768;  // that a chunk reads at least, if there are as many
+
+// Ranks of a chunk of `down`, and panels of one of `up`.
+int64_t rank_block(int64_t columns) {
+  return low_rank_step * larger<int64_t>(1, chunk_weights / (low_rank_step * columns));
+}
+int64_t panel_block(int64_t rank) {
+  return larger<int64_t>(1, chunk_weights / (low_rank_panel * rank));
+}
+
+// Products of x with low_rank_step rows of `down`.
+template <class T>
+void multiply_down(const T* down, int64_t columns, const float* x, float* out) {
+  constexpr int64_t lanes = F32::lanes;
+  F32 sums[low_rank_step][2];
+  for (int64_t r = 0; r < low_rank_step; ++r) sums[r][0] = sums[r][1] = zero();
+  int64_t i = 0;
+  for (; i + 2 * lanes <= columns; i += 2 * lanes) {
+    const F32 first = load(x + i), second = load(x + i + lanes);
+    for (int64_t r = 0; r < low_rank_step; ++r) {
+      sums[r][0] = fma(first, load(down + r * columns + i), sums[r][0]);
+      sums[r][1] = fma(second, load(down + r * columns + i + lanes), sums[r][1]);
+    }
+  }
+  for (int64_t part = 0; i < columns; i += lanes, part = 1) {
+    const int64_t n = columns - i;
+    const F32 values = load_tail(x + i, n);
+    for (int64_t r = 0; r < low_rank_step; ++r)
+      sums[r][part] = fma(values, load_tail(down + r * columns + i, n), sums[r][part]);
+  }
+  for (int64_t r = 0; r < low_rank_step; ++r) out[r] = sum(sums[r][0] + sums[r][1]);
+}
+
+// Add the panel's share: `num` outputs at out.
+template <class T>
+void add_up(const T* panel, int64_t rank, const float* products, float scale, float* out,
+            int64_t num) {
+  constexpr int64_t vectors = low_rank_panel / F32::lanes;
+  F32 sums[vectors];
+  for (int64_t v = 0; v < vectors; ++v) sums[v] = zero();
+  for (int64_t r = 0; r < rank; ++r, panel += low_rank_panel) {
+    const F32 product = set1(products[r] * scale);
+    for (int64_t v = 0; v < vectors; ++v)
+      sums[v] = fma(product, load(panel + v * F32::lanes), sums[v]);
+  }
+  for (int64_t v = 0; v < vectors && v * F32::lanes < num; ++v) {
+    float* at = out + v * F32::lanes;
+    const int64_t n = num - v * F32::lanes;
+    store_tail(at, load_tail(at, n) + sums[v], n);
+  }
+}
+
+// work(T{}) for the type of a matrix.
+template <class Work>
+void with_type(DType dtype, const Work& work) {
+  if (dtype == DType::float32)
+    work(float{});
+  else if (dtype == DType::bfloat16)
+    work(BF16{});
+  else
+    work(F16{});
+}
+
+int64_t rank_blocks(const LowRankRows& group) {
+  return ceil_div(group.weights->rank, rank_block(group.weights->in_features));
+}
+int64_t blocks_of(const LowRankPart& part) {
+  return ceil_div(ceil_div(part.num_outputs, low_rank_panel), panel_block(part.rank));
+}
+int64_t output_blocks(const LowRankRows& group) {
+  int64_t blocks = 0;
+  for (int64_t part = 0; part < group.weights->num_parts; ++part)
+    blocks += blocks_of(group.weights->parts[part]);
+  return blocks;
+}
+
+// body(group, first row, last row, block, place of the products) for every block of every group,
+// its rows cut into blocks, too.
+template <class Blocks, class Body>
+void each_block(const LowRankRows* groups, int64_t num_groups, const Blocks& blocks,
+                const Body& body) {
+  int64_t num_chunks = 0;
+  for (int64_t g = 0; g < num_groups; ++g)
+    num_chunks += blocks(groups[g]) * ceil_div(groups[g].num_rows, row_block);
+  parallel_for(num_chunks, [&](int64_t chunk) {
+    int64_t g = 0, place = 0;
+    for (;; ++g) {
+      const int64_t own = blocks(groups[g]) * ceil_div(groups[g].num_rows, row_block);
+      if (chunk < own) break;
+      chunk -= own;
+      place += groups[g].num_rows * groups[g].weights->rank;
+    }
+    const int64_t count = blocks(groups[g]), first = chunk / count * row_block;
+    body(groups[g], first, smaller(first + row_block, groups[g].num_rows), chunk % count, place);
+  });
+}
+
+template <class T>
+void down_block(const LowRankRows& group, int64_t first, int64_t last, int64_t block,
+                const float* x, float* products) {
+  const LowRankWeights& weights = *group.weights;
+  const int64_t columns = weights.in_features;
+  const int64_t step = rank_block(columns), end = smaller((block + 1) * step, weights.rank);
+  for (int64_t r = block * step; r < end; r += low_rank_step) {
+    const T* down = static_cast<const T*>(weights.down) + r * columns;
+    for (int64_t i = first; i < last; ++i)
+      multiply_down(down, columns, x + group.rows[i] * columns, products + i * weights.rank + r);
+  }
+}
+
+template <class T>
+void up_block(const LowRankRows& group, int64_t first, int64_t last, int64_t block,
+              const float* products, float* out, int64_t out_features) {
+  const LowRankWeights& weights = *group.weights;
+  const LowRankPart* part = weights.parts;
+  for (;; ++part) {
+    const int64_t own = blocks_of(*part);
+    if (block < own) break;
+    block -= own;
+  }
+  const int64_t panels = ceil_div(part->num_outputs, low_rank_panel);
+  const int64_t step = panel_block(part->rank), end = smaller((block + 1) * step, panels);
+  for (int64_t p = block * step; p < end; ++p) {
+    const T* panel = static_cast<const T*>(part->up) + p * part->rank * low_rank_panel;
+    const int64_t at = p * low_rank_panel;
+    const int64_t num = smaller(low_rank_panel, part->num_outputs - at);
+    for (int64_t i = first; i < last; ++i)
+      add_up(panel, part->rank, products + i * weights.rank + part->first_rank, part->scale,
+             out + group.rows[i] * out_features + part->first_output + at, num);
+  }
+}
+
+}  // namespace
+
+void add_low_rank(const LowRankRows* groups, int64_t num_groups, const float* x, float* out,
+                  int64_t out_features) {
+  int64_t count = 0;
+  for (int64_t g = 0; g < num_groups; ++g) count += groups[g].num_rows * groups[g].weights->rank;
+  float* products =
+      static_cast<float*>(scratch(Slot::partial, static_cast<size_t>(count) * sizeof(float)));
+  each_block(
+      groups, num_groups, [](const LowRankRows& group) { return rank_blocks(group); },
+      [=](const LowRankRows& group, int64_t first, int64_t last, int64_t block, int64_t place) {
+        with_type(group.weights->dtype, [&](auto type) {
+          down_block<decltype(type)>(group, first, last, block, x, products + place);
+        });
+      });
+  each_block(
+      groups, num_groups, [](const LowRankRows& group) { return output_blocks(group); },
+      [=](const LowRankRows& group, int64_t first, int64_t last, int64_t block, int64_t place) {
+        with_type(group.weights->dtype, [&](auto type) {
+          up_block<decltype(type)>(group, first, last, block, products + place, out, out_features);
+        });
+      });
+}
+
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,87 @@
+"""Adapters as callers name them, by their folders, checked against a model; nothing is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.core.adapter_options import AdapterOptions
+from quire.core.adapters import AdapterReference
+from quire.core.errors import RequestError
+from quire.models.file_state import FileState, file_states
+
+if TYPE_CHECKING:
+    from quire.layers.adapted_linear import AdapterPlace
+
+#: References that are kept: an adapter is read whole for its hash.
+MOST_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LoRARequest:
+    """An adapter for a call of ``LLM``, as in vLLM.
+
+    Attributes:
+        lora_name: For people.
+        lora_int_id: Of no meaning here: adapters are told apart by their content.
+        lora_path: A folder that PEFT wrote.
+    """
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
+class AdapterReader:
+    """Makes references of folders; any thread may use it.
+
+    Args:
+        checkpoint: Of the model.
+        options: Its settings of adapters.
+    """
+
+    def __init__(self, checkpoint: Path, options: AdapterOptions) -> None:
+        self._checkpoint, self._options = checkpoint, options
+        self._known: dict[tuple[str, tuple[FileState, ...]], AdapterReference] = {}
+
+    @cached_property
+    def _places(self) -> list[AdapterPlace]:
+        from quire.models.adapters.places import read_places
+
+        return read_places(self._checkpoint)
+
+    def read(self, name: str, folder: str | Path) -> AdapterReference:
+        """Return what stands for an adapter in requests; the whole of it is read, once.
+
+        Raises:
+            RequestError: The engine takes no adapters.
+            ModelLoadError: It cannot be read, has too large a rank, or is another model's.
+        """
+        if not self._options.enable_lora:
+            raise RequestError(
+                f"[adapter] needs an engine with --enable-lora (enable_lora=True); got {name!r} "
+                "without.",
+                "model",
+            )
+        # Imported where it is needed: a server without adapters loads nothing of it.
+        from quire.models.adapters.peft_folder import (
+            CONFIG,
+            WEIGHTS,
+            adapter_folder,
+            describe_adapter,
+            read_adapter,
+        )
+        from quire.models.adapters.placement import check_adapter
+
+        path = adapter_folder(folder)
+        key = str(path), file_states((path / CONFIG, path / WEIGHTS))
+        found = self._known.get(key)
+        if found is None:
+            check_adapter(read_adapter(path), self._places, self._options.max_lora_rank)
+            found = describe_adapter(name, path)
+            if len(self._known) >= MOST_KEPT:
+                self._known.clear()
+            self._known[key] = found
+        return replace(found, name=name)

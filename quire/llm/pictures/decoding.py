@@ -1,0 +1,99 @@
+"""Bytes of a picture to pixels of the size that an encoder takes; runs in a process of its own.
+
+The steps are those of transformers' image processors on Pillow, value for value: turned upright as
+its EXIF data says, laid on white where it is transparent, resized, its middle cut out.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from quire.core.vision_config import PictureShape
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+#: Formats that are decoded; the decoders of others are not loaded at all.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+#: Of a picture as it is sent: three bytes each while it is resized.
+MAX_PIXELS = 40_000_000
+#: Of its longer edge to its shorter one: the shorter one is made as long as the encoder's.
+MAX_RATIO = 64
+
+
+class PictureError(ValueError):
+    """The bytes are no picture that is taken; the message ends "a picture must"."""
+
+
+def decode(data: bytes, shape: PictureShape) -> bytes:
+    """Return a picture's pixels, (height, width, 3) uint8.
+
+    Args:
+        data: A file of one of :data:`FORMATS`.
+        shape: What it becomes.
+
+    Raises:
+        PictureError: It is none, is damaged or too large.
+        MemoryError: It needs more memory than there is.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except UnidentifiedImageError:
+        raise PictureError(f"be one of {', '.join(FORMATS)}") from None
+    except (
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ):  # above a limit of its own
+        raise PictureError(f"have at most {MAX_PIXELS} pixels") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # the formats' readers raise all kinds of errors
+        raise PictureError(_damaged(error)) from error
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise PictureError(f"have at most {MAX_PIXELS} pixels; got {width} x {height}")
+    if max(width, height) > MAX_RATIO * min(width, height):
+        raise PictureError(
+            f"be at most {MAX_RATIO} times as long as it is wide; got {width} x {height}"
+        )
+    try:
+        if getattr(image, "is_animated", False):
+            raise PictureError("have one frame; got several")
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        return _fit(_on_white(upright), shape).tobytes()
+    except (MemoryError, PictureError):
+        raise
+    except Exception as error:
+        raise PictureError(_damaged(error)) from error
+
+
+def _damaged(error: Exception) -> str:
+    return f"be a whole file; {str(error) or type(error).__name__:.80}"
+
+
+def _on_white(image: Image) -> Image:
+    """Return the picture as red, green and blue."""
+    from PIL import Image as Images
+
+    has_alpha = "A" in image.getbands() or image.info.get("transparency") is not None
+    if not has_alpha:
+        return image.convert("RGB")
+    image = image.convert("RGBA")
+    white = Images.new("RGBA", image.size, (255, 255, 255, 255))
+    return Images.alpha_composite(white, image).convert("RGB")
+
+
+def _fit(image: Image, shape: PictureShape) -> Image:
+    edge = shape.shortest_edge
+    if edge is None:
+        return image.resize((shape.width, shape.height), shape.resample)
+    width, height = image.size
+    longer = edge * max(width, height) // min(width, height)
+    size = (edge, longer) if width <= height else (longer, edge)
+    image = image.resize(size, shape.resample)
+    left, top = (size[0] - shape.width) // 2, (size[1] - shape.height) // 2
+    return image.crop((left, top, left + shape.width, top + shape.height))

@@ -1,0 +1,159 @@
+"""Where the bytes of a request's pictures are: in the request, in a folder, or on the web."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from quire.core.errors import ConfigError, RequestError
+from quire.llm.pictures.addresses import AllowedHosts
+from quire.llm.pictures.fetch import MAX_BYTES, fetch
+
+#: The kinds of content parts that are pictures.
+PART_TYPES = ("image_url", "input_image")
+
+
+@dataclass(frozen=True, slots=True)
+class PictureSource:
+    """A picture that a request names.
+
+    Attributes:
+        where: The request's field.
+        url: What it holds.
+    """
+
+    where: str
+    url: str
+
+
+class SourceRules:
+    """What may be read on behalf of clients, besides what they send.
+
+    Args:
+        allowed_domains: As of :class:`~quire.llm.pictures.addresses.AllowedHosts`; empty: none.
+        allowed_path: Folder whose files may be read; None or empty: none.
+
+    Raises:
+        ConfigError: A host is no host, or the folder does not exist.
+    """
+
+    def __init__(self, allowed_domains: tuple[str, ...], allowed_path: str | None) -> None:
+        self._hosts = AllowedHosts(allowed_domains)
+        self._folder = None if not allowed_path else Path(allowed_path).resolve()
+        if self._folder is not None and not self._folder.is_dir():
+            raise ConfigError(
+                f"[config] --allowed-local-media-path must be a folder; got {allowed_path!r}."
+            )
+
+    def read(self, source: PictureSource) -> bytes:
+        """Return a picture as it is stored; blocks.
+
+        Raises:
+            RequestError: It may not be read, or there is none.
+        """
+        where, url = source.where, source.url
+        scheme = url[:8].partition(":")[0].lower()
+        if scheme == "data":
+            return _read_data(url, where)
+        if scheme in ("http", "https"):
+            if not self._hosts:
+                raise RequestError(
+                    f"[{where}] pictures are not fetched from the web here. Send a data: URL, or "
+                    "allow hosts with --allowed-media-domains.",
+                    where,
+                )
+            return fetch(url, self._hosts, where)
+        if scheme == "file":
+            return self._read_file(url, where)
+        raise RequestError(
+            f"[{where}] a picture's URL must begin with data:, http:, https: or file:; got "
+            f"{url!r:.40}.",
+            where,
+        )
+
+    def _read_file(self, url: str, where: str) -> bytes:
+        if self._folder is None:
+            raise RequestError(
+                f"[{where}] pictures are not read from files here. Send a data: URL, or allow a "
+                "folder with --allowed-local-media-path.",
+                where,
+            )
+        # The same for a file that does not exist and one elsewhere: nobody learns which it is.
+        refusal = RequestError(
+            f"[{where}] a file must be one of the folder of --allowed-local-media-path, of at most "
+            f"{MAX_BYTES} bytes.",
+            where,
+        )
+        try:
+            parts = urlsplit(url)
+            if parts.netloc not in ("", "localhost"):
+                raise refusal
+            path = Path(unquote(parts.path)).resolve(strict=True)
+            if not path.is_relative_to(self._folder):
+                raise refusal
+            # No links: the path has none. Not blocking: a pipe is no picture.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise refusal
+                data = file.read(MAX_BYTES + 1)
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle
+            raise refusal from None
+        if len(data) > MAX_BYTES:
+            raise refusal
+        return data
+
+
+def picture_sources(messages: Iterable[tuple[str, Any]]) -> list[PictureSource]:
+    """Return the pictures of a conversation in order.
+
+    Args:
+        messages: Where each content is in the request, and the content: text, or parts in OpenAI's
+            form. All else is left for the chat template to judge.
+
+    Raises:
+        RequestError: A part that is a picture has no URL.
+    """
+    found = []
+    for name, content in messages:
+        if not isinstance(content, list | tuple):
+            continue
+        for number, part in enumerate(content):
+            if isinstance(part, Mapping) and part.get("type") in PART_TYPES:
+                found.append(_source(part, f"{name}[{number}].image_url"))
+    return found
+
+
+def _source(part: Mapping[str, Any], where: str) -> PictureSource:
+    value = part.get("image_url")
+    url = value.get("url") if isinstance(value, Mapping) else value
+    if not isinstance(url, str):
+        raise RequestError(f"[{where}] must hold a URL; got {value!r:.80}.", where)
+    return PictureSource(where, url)
+
+
+def _read_data(url: str, where: str) -> bytes:
+    """Return the bytes of a data URL (RFC 2397) in base64."""
+    head, comma, payload = url.partition(",")
+    kind, *parameters = head[len("data:") :].split(";")
+    if not comma or not parameters or parameters[-1].strip().lower() != "base64":
+        raise RequestError(
+            f"[{where}] a data URL must be data:image/...;base64,...; got {url!r:.40}.", where
+        )
+    if not kind.strip().lower().startswith("image/"):
+        raise RequestError(
+            f"[{where}] a data URL must be of a type image/...; got {kind!r:.40}.", where
+        )
+    if len(payload) > 4 * (MAX_BYTES // 3 + 1):
+        raise RequestError(f"[{where}] a picture must have at most {MAX_BYTES} bytes.", where)
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (Base64Error, ValueError) as error:
+        raise RequestError(f"[{where}] must be base64; {error}.", where) from error

@@ -1,0 +1,266 @@
+"""What the metadata of each architecture of GGUF files mean, as data; nothing is read here.
+
+Source: llama.cpp, whose converters write these keys and whose models read them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from quire.core.model_config import ModelConfig
+
+WINDOW = "attention.sliding_window"
+WINDOW_PATTERN = "attention.sliding_window_pattern"
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufArchitecture:
+    """How the metadata of one ``general.architecture`` are spelled as a ``config.json``, and back.
+
+    Attributes:
+        model: The class that such a ``config.json`` names; with experts, Mixtral's.
+        keys: A field of it to the metadata's key without its architecture.
+        fields: Fields of which files say nothing, or only where they have other values.
+        derived: Fields that follow from others and from which tensors there are, unless given.
+        window_every: All layers but each of this number have the window, where a file says
+            nothing; 0: all have it, if there is one.
+        neutral: As :data:`NEUTRAL`, of this architecture.
+        written: Keys besides :data:`COMMON`'s, of a model.
+        rotates: Whether positions turn queries and keys.
+        stretches_context: Whether readers stretch the context by the factor of linear scaling.
+        limits: Choices of a model that llama.cpp takes for granted, with their value; where it is
+            a function, of the model.
+    """
+
+    model: str
+    keys: Mapping[str, str]
+    fields: Fields = field(default_factory=dict)
+    derived: Mapping[str, Callable[[Fields, Container[str]], Any]] = field(default_factory=dict)
+    window_every: int = 0
+    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    written: Mapping[str, Callable[[ModelConfig], Any]] = field(default_factory=dict)
+    rotates: bool = True
+    stretches_context: bool = True
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+
+COMMON = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "rope_theta": "rope.freq_base",
+}
+RMS = COMMON | {"rms_norm_eps": "attention.layer_norm_rms_epsilon"}
+LAYER = COMMON | {"layer_norm_eps": "attention.layer_norm_epsilon"}
+LLAMA = RMS | {
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+}
+GPT2 = {
+    "n_embd": "embedding_length",
+    "n_layer": "block_count",
+    "n_head": "attention.head_count",
+    "n_inner": "feed_forward_length",
+    "n_positions": "context_length",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon",
+}
+FALCON = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_kv_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "ffn_hidden_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "rope_theta": "rope.freq_base",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon",
+}
+GRANITE = RMS | {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+#: Of those in ``keys``, one that a file has to have.
+REQUIRED = (
+    "embedding_length", "block_count", "attention.head_count", "feed_forward_length",
+    "context_length", "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon",
+    "use_parallel_residual",
+)  # fmt: skip
+#: Scales that are not there where they are 0.
+SCALES = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
+
+
+def _square(config: ModelConfig) -> int:
+    return config.hidden_size // config.num_heads
+
+
+def _gemma3_scalar(fields: Fields, tensors: Container[str]) -> int:
+    """Return the head dim; of the model of 27 billion, known by its layers, what it would be."""
+    if fields["num_hidden_layers"] == 62:
+        return int(fields["hidden_size"] // fields["num_attention_heads"])
+    return int(fields["head_dim"])
+
+
+def _falcon_norms(fields: Fields, tensors: Container[str]) -> int:
+    return 2 if "blk.0.attn_norm_2.weight" in tensors else 1
+
+
+_NO_BIAS = {"qkv_bias": False, "output_bias": False, "mlp_bias": False}
+_BIAS = dict.fromkeys(_NO_BIAS, True)
+_LOGIT_SCALE = {"logit_scale": attrgetter("logits_scale")}
+_GLM: dict[str, Any] = {"keys": RMS, "stretches_context": False}
+_GLM_BIAS = {"output_bias": False, "mlp_bias": False}
+_COHERE: dict[str, Any] = {
+    "keys": LAYER | {"logit_scale": "logit_scale"},
+    "fields": {"logit_scale": 1.0},
+    "written": _LOGIT_SCALE,
+    "stretches_context": False,
+    "limits": {"tie_word_embeddings": True, "head_dim": _square, "output_bias": False},
+}
+
+#: By ``general.architecture``.
+ARCHITECTURES = {
+    "llama": GgufArchitecture(
+        model="LlamaForCausalLM", keys=LLAMA, limits={"rotary_dim": attrgetter("head_dim")}
+    ),
+    "qwen2": GgufArchitecture(model="Qwen2ForCausalLM", keys=LLAMA),
+    "qwen3": GgufArchitecture(model="Qwen3ForCausalLM", keys=LLAMA),
+    "gpt2": GgufArchitecture(model="GPT2LMHeadModel", keys=GPT2, rotates=False),
+    "gemma": GgufArchitecture(
+        model="GemmaForCausalLM",
+        keys=RMS,
+        limits={"tie_word_embeddings": True, "output_bias": False},
+    ),
+    "gemma3": GgufArchitecture(
+        model="Gemma3ForCausalLM",
+        keys=RMS | {"rope_local_base_freq": "rope.freq_base_swa"},
+        derived={"query_pre_attn_scalar": _gemma3_scalar},
+        window_every=6,
+        written={"rope.freq_base_swa": attrgetter("window_rope.theta")},
+        stretches_context=False,
+        limits={"output_bias": False},
+    ),
+    "phi2": GgufArchitecture(
+        model="PhiForCausalLM",
+        keys=LAYER,
+        stretches_context=False,
+        limits={"tie_word_embeddings": False, "head_dim": _square},
+    ),
+    "phi3": GgufArchitecture(model="Phi3ForCausalLM", keys=RMS, limits={"head_dim": _square}),
+    "gptneox": GgufArchitecture(
+        model="GPTNeoXForCausalLM",
+        keys=LAYER | {"use_parallel_residual": "use_parallel_residual"},
+        written={"use_parallel_residual": attrgetter("parallel")},
+        stretches_context=False,
+        limits={**_BIAS, "tie_word_embeddings": False, "head_dim": _square},
+    ),
+    "falcon": GgufArchitecture(
+        model="FalconForCausalLM",
+        keys=FALCON,
+        fields={"new_decoder_architecture": True},
+        derived={"num_ln_in_parallel_attn": _falcon_norms},
+        written={"tensor_data_layout": lambda _: "jploski"},
+        limits={**_NO_BIAS, "rotary_dim": attrgetter("head_dim")},
+    ),
+    "starcoder2": GgufArchitecture(
+        model="Starcoder2ForCausalLM",
+        keys=COMMON | {"norm_epsilon": "attention.layer_norm_epsilon"},
+        limits={**_BIAS, "head_dim": _square, "rotary_dim": attrgetter("head_dim")},
+    ),
+    "smollm3": GgufArchitecture(
+        model="SmolLM3ForCausalLM",
+        keys=RMS,
+        limits={
+            "output_bias": False, "mlp_bias": False, "rotary_dim": attrgetter("head_dim")
+        },
+    ),
+    "glm4": GgufArchitecture(model="Glm4ForCausalLM", **_GLM, limits=_GLM_BIAS),
+    "chatglm": GgufArchitecture(
+        model="GlmForCausalLM", **_GLM, limits={**_GLM_BIAS, "head_dim": _square}
+    ),
+    "granite": GgufArchitecture(
+        model="GraniteForCausalLM",
+        keys=GRANITE,
+        derived={"attention_multiplier": lambda fields, _: 1 / math.sqrt(fields["head_dim"])},
+        # There, it tells whether positions turn anything.
+        neutral={"rope.scaling.finetuned": (True,)},
+        written={
+            "attention.scale": attrgetter("attention_scale"),
+            "embedding_scale": attrgetter("embedding_scale"),
+            "residual_scale": attrgetter("residual_scale"),
+            "logit_scale": lambda config: 1 / config.logits_scale,
+        },
+        limits={"rotary_dim": attrgetter("head_dim")},
+    ),
+    "command-r": GgufArchitecture(model="CohereForCausalLM", **_COHERE),
+    "cohere2": GgufArchitecture(
+        model="Cohere2ForCausalLM", **{**_COHERE, "window_every": 4}
+    ),
+}  # fmt: skip
+
+#: Keys that change the output, with the values that change nothing; others are refused in
+#: architectures that have no use for the key.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.key_length_swa": (),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.output_scale": (0.0, 1.0),
+    "attention.rope_pattern": (1, True),
+    "attention.scale": (0.0,),
+    "attention.temperature_length": (0,),
+    "attention.temperature_scale": (0.0,),
+    "attention.value_length_swa": (),
+    "attention.value_scale": (0.0, 1.0),
+    "attn_logit_softcapping": (0.0,),
+    "deepstack_mapping": (-1,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_count": (0,),
+    "expert_gating_func": (0, 1),
+    "expert_group_count": (0,),
+    "expert_group_used_count": (0,),
+    "expert_shared_count": (0,),
+    "expert_shared_feed_forward_length": (0,),
+    "expert_used_count": (0,),
+    "expert_weights_norm": (True,),
+    "expert_weights_scale": (0.0, 1.0),
+    "final_logit_softcapping": (0.0,),
+    "hidden_activation": (),
+    "leading_dense_block_count": (0,),
+    "logit_scale": (0.0, 1.0),
+    "n_deepstack_layers": (0,),
+    "nextn_predict_layers": (0,),
+    "num_loops": (0, 1),
+    "residual_scale": (0.0, 1.0),
+    "rope.dimension_count_swa": (),
+    "rope.dimension_sections": (0,),
+    "rope.freq_base_swa": (),
+    "rope.scaling.alpha": (0.0,),
+    "rope.scaling.yarn_attn_factor": (1.0, -1.0),
+    "rope.scaling.yarn_ext_factor": (1.0, -1.0),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
+    "router_logit_softcapping": (0.0,),
+    "swin_norm": (False,),
+    "use_parallel_residual": (False,),
+}
+#: Keys that are read one by one or say nothing about the forward pass.
+OTHER_KEYS = frozenset(
+    {
+        WINDOW, WINDOW_PATTERN, "attention.value_length", "expert_feed_forward_length",
+        "rope.dimension_count", "rope.scale_linear", "rope.scaling.attn_factor",
+        "rope.scaling.factor", "rope.scaling.finetuned", "rope.scaling.original_context_length",
+        "rope.scaling.type", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+        "tensor_data_layout", "vocab_size",
+    }
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Picture encoders: from pixels to rows of a decoder's residual stream."""

@@ -1,0 +1,139 @@
+"""Which tensors a picture encoder takes, with shapes.
+
+W width of the encoder, I width of its MLP, P patch edge, D model dim of the decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from quire.core.vision_config import VisionConfig
+from quire.models.weight_map import LinearWeights, NormWeights
+
+#: Parts of the encoder that give nothing to the features.
+HARMLESS = (
+    r"vision_tower\.(vision_model\.)?head\..*",
+    r"vision_tower\.(vision_model\.)?post_layernorm\..*",
+    r"vision_tower\.(vision_model\.)?embeddings\.position_ids",
+)
+PREFIX = "vision_tower."
+#: Checkpoints of transformers 4 have it in all names of the encoder.
+OPTIONAL = "vision_model."
+
+
+@dataclass(frozen=True, slots=True)
+class VisionLayerWeights:
+    """One layer of the encoder."""
+
+    attention_norm: NormWeights
+    qkv: LinearWeights
+    output: LinearWeights
+    mlp_norm: NormWeights
+    up: LinearWeights
+    down: LinearWeights
+
+
+class VisionWeights:
+    """The tensors of an encoder and its projector, by their use.
+
+    Args:
+        config: Its shape.
+        width: D.
+        stored: Names of all tensors of the checkpoint.
+    """
+
+    def __init__(self, config: VisionConfig, width: int, stored: Collection[str]) -> None:
+        self.config = config
+        self._width = width
+        longer = f"{PREFIX}{OPTIONAL}"
+        has_longer = any(name.startswith(longer) for name in stored)
+        self._prefix = longer if has_longer else PREFIX
+
+    @property
+    def class_token(self) -> str:
+        """(W,)."""
+        return f"{self._prefix}embeddings.class_embedding"
+
+    @property
+    def positions(self) -> str:
+        """(patches, and one for a class token, W)."""
+        return f"{self._prefix}embeddings.position_embedding.weight"
+
+    @property
+    def patches(self) -> str:
+        """(W, 3, P, P)."""
+        return f"{self._prefix}embeddings.patch_embedding.weight"
+
+    @property
+    def patch_bias(self) -> str | None:
+        """(W,); CLIP has none."""
+        return None if self.config.kind == "clip" else f"{self._module_of_patches}.bias"
+
+    @property
+    def _module_of_patches(self) -> str:
+        return f"{self._prefix}embeddings.patch_embedding"
+
+    def first_norm(self) -> NormWeights | None:
+        """(W,), before the layers; SigLIP has none."""
+        # The name is misspelled in every checkpoint.
+        return self._norm("pre_layrnorm") if self.config.kind == "clip" else None
+
+    def layer(self, number: int) -> VisionLayerWeights:
+        """Return one of the ``num_layers`` that are computed."""
+        config, start = self.config, f"encoder.layers.{number}."
+        width, inner = config.hidden_size, config.intermediate_size
+        attention = tuple(f"{start}self_attn.{name}_proj" for name in "qkv")
+        return VisionLayerWeights(
+            self._norm(f"{start}layer_norm1"),
+            self._linear(attention, width, width),
+            self._linear((f"{start}self_attn.out_proj",), width, width),
+            self._norm(f"{start}layer_norm2"),
+            self._linear((f"{start}mlp.fc1",), inner, width),
+            self._linear((f"{start}mlp.fc2",), width, inner),
+        )
+
+    def projector(self) -> tuple[LinearWeights, LinearWeights]:
+        """(D, W) and (D, D)."""
+        width, bias = self._width, self.config.projector_bias
+        first, second = (f"multi_modal_projector.linear_{number}" for number in (1, 2))
+        return (
+            LinearWeights((first,), (width,), self.config.hidden_size, bias),
+            LinearWeights((second,), (width,), width, bias),
+        )
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return every tensor that is taken."""
+        config = self.config
+        width, patch = config.hidden_size, config.patch_size
+        rows = config.num_patches + config.has_class_token
+        shapes: dict[str, tuple[int, ...]] = {
+            self.patches: (width, 3, patch, patch),
+            self.positions: (rows, width),
+        }
+        if config.has_class_token:
+            shapes[self.class_token] = (width,)
+        if self.patch_bias is not None:
+            shapes[self.patch_bias] = (width,)
+        parts: list[LinearWeights | NormWeights] = [*self.projector()]
+        first = self.first_norm()
+        parts += [] if first is None else [first]
+        for number in range(config.num_layers):
+            layer = self.layer(number)
+            parts += [layer.attention_norm, layer.qkv, layer.output]
+            parts += [layer.mlp_norm, layer.up, layer.down]
+        return shapes | dict(pair for part in parts for pair in part.shapes())
+
+    def harmless(self) -> tuple[str, ...]:
+        """Return regular expressions of tensors that may be there and are not needed."""
+        config = self.config
+        later = range(config.num_layers, config.num_stored_layers)
+        layers = tuple(rf".*encoder\.layers\.{number}\..*" for number in later)
+        return (*HARMLESS, *layers)
+
+    def _norm(self, name: str) -> NormWeights:
+        return NormWeights(f"{self._prefix}{name}", (self.config.hidden_size,), True)
+
+    def _linear(self, names: tuple[str, ...], rows: int, columns: int) -> LinearWeights:
+        modules = tuple(f"{self._prefix}{name}" for name in names)
+        return LinearWeights(modules, (rows,) * len(names), columns, True)

@@ -1,0 +1,218 @@
+"""``/score``, ``/rerank`` and ``/classify``: texts by a token's probability or by their vectors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from starlette.routing import Route
+
+from quire.core.errors import RequestError
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.protocol.embedding import EmbeddingUsage
+from quire.protocol.scoring import (
+    Classification,
+    ClassifyRequest,
+    ClassifyResponse,
+    RankedDocument,
+    RankedResult,
+    RerankRequest,
+    RerankResponse,
+    Score,
+    ScoreRequest,
+    ScoreResponse,
+    ScoringRequest,
+)
+from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
+from quire.server.generation.model_routes import ByModel
+from quire.server.generation.models import ManagedModels
+from quire.server.generation.prompts import PromptLimit, encode_prompt
+from quire.server.generation.scoring import cosine
+from quire.server.generation.service import Service
+from quire.server.generation.submission import ApiRequest, Submission
+from quire.server.http.errors import ApiError
+
+PATHS = {
+    "score": ("/score", "/v1/score"),
+    "rerank": ("/rerank", "/v1/rerank", "/v2/rerank"),
+    "classify": ("/classify", "/v1/classify"),
+}
+
+
+class ScoringAnswer(WholeAnswer):
+    """Formats one answer.
+
+    Args:
+        write: Makes the answer of all outputs.
+    """
+
+    def __init__(self, write: Callable[[list[RequestOutput]], Any]) -> None:
+        self._write = write
+
+    def whole(self, outputs: list[RequestOutput]) -> Any:
+        """Return the whole answer."""
+        if any(output.embedding is None and not output.outputs for output in outputs) or any(
+            one.finish_reason == "timeout" for output in outputs for one in output.outputs
+        ):
+            raise ApiError(504, "The request's timeout passed before its end.")
+        return self._write(outputs)
+
+
+class Scores(GenerationEndpoint[ScoreRequest]):
+    """The ASGI app of ``/score``."""
+
+    kind = ScoreRequest
+    id_prefix = "score"
+
+    async def prepare(self, request: ApiRequest[ScoreRequest]) -> tuple[ScoringAnswer, Submission]:
+        pairs = request.body.pairs()
+        submission, read = await _scored(self.service, request, pairs, "text_2")
+
+        def write(outputs: list[RequestOutput]) -> ScoreResponse:
+            return ScoreResponse(
+                id=request.response_id,
+                created=int(time.time()),
+                model=request.model,
+                data=[Score(index=i, score=score) for i, score in enumerate(read(outputs))],
+                usage=_usage(outputs),
+            )
+
+        return ScoringAnswer(write), submission
+
+
+class Reranking(GenerationEndpoint[RerankRequest]):
+    """The ASGI app of ``/rerank``."""
+
+    kind = RerankRequest
+    id_prefix = "rerank"
+
+    async def prepare(self, request: ApiRequest[RerankRequest]) -> tuple[ScoringAnswer, Submission]:
+        body = request.body
+        texts = body.texts()
+        pairs = [(body.query, text) for text in texts]
+        submission, read = await _scored(self.service, request, pairs, "documents")
+
+        def write(outputs: list[RequestOutput]) -> RerankResponse:
+            results = [
+                RankedResult(index=index, relevance_score=score)
+                for index, score in enumerate(read(outputs))
+            ]
+            results.sort(key=lambda result: -result.relevance_score)
+            results = results[: body.top_n or None]
+            if body.return_documents is not False:
+                for result in results:
+                    result.document = RankedDocument(text=texts[result.index])
+            return RerankResponse(
+                id=request.response_id, model=request.model, results=results, usage=_usage(outputs)
+            )
+
+        return ScoringAnswer(write), submission
+
+
+class Classifications(GenerationEndpoint[ClassifyRequest]):
+    """The ASGI app of ``/classify``."""
+
+    kind = ClassifyRequest
+    id_prefix = "classify"
+
+    async def prepare(
+        self, request: ApiRequest[ClassifyRequest]
+    ) -> tuple[ScoringAnswer, Submission]:
+        scoring = self.service.scoring
+        if not scoring.token_ids:
+            raise RequestError(
+                "[model] this model has no classes. Start the server with --classifier-from-token "
+                "for each of them.",
+                "model",
+            )
+        texts = request.body.texts()
+        prompts = await _encoded(self.service, request.body, texts, "input")
+        submission = Submission.create(request, "input", [(p, scoring.params()) for p in prompts])
+
+        def write(outputs: list[RequestOutput]) -> ClassifyResponse:
+            found = [scoring.probabilities(output) for output in outputs]
+            return ClassifyResponse(
+                id=request.response_id,
+                created=int(time.time()),
+                model=request.model,
+                data=[
+                    Classification(
+                        index=index,
+                        label=scoring.labels[probs.index(max(probs))],
+                        probs=probs,
+                        num_classes=len(probs),
+                    )
+                    for index, probs in enumerate(found)
+                ],
+                usage=_usage(outputs),
+            )
+
+        return ScoringAnswer(write), submission
+
+
+async def _scored(
+    service: Service,
+    request: ApiRequest[Any],
+    pairs: Sequence[tuple[str, str]],
+    param: str,
+) -> tuple[Submission, Callable[[list[RequestOutput]], list[float]]]:
+    """Return what the engine is asked to score pairs, and how its outputs become scores."""
+    scoring, body = service.scoring, request.body
+    scoring.check_pairs()
+    if scoring.token_ids:
+        texts = [scoring.prompt(*pair) for pair in pairs]
+        special = False if scoring.template is not None else body.add_special_tokens
+        prompts = await _encoded(service, body, texts, param, special)
+        submission = Submission.create(request, param, [(p, scoring.params()) for p in prompts])
+        return submission, lambda outputs: [scoring.probabilities(one)[1] for one in outputs]
+    # A text that several pairs have is computed once.
+    places: dict[str, int] = {}
+    for pair in pairs:
+        for text in pair:
+            places.setdefault(text, len(places))
+    prompts = await _encoded(service, body, list(places), param)
+    params = SamplingParams(
+        pooling=service.options.pooling,
+        max_tokens=None,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+    def read(outputs: list[RequestOutput]) -> list[float]:
+        vectors = [output.embedding or b"" for output in outputs]
+        return [cosine(*(vectors[places[text]] for text in pair)) for pair in pairs]
+
+    return Submission.create(request, param, [(prompt, params) for prompt in prompts]), read
+
+
+async def _encoded(
+    service: Service,
+    body: ScoringRequest,
+    texts: Sequence[str | list[str]],
+    param: str,
+    special: bool | None = None,
+) -> list[list[int]]:
+    limit = PromptLimit(service.engine.max_model_len, param)
+    add = (body.add_special_tokens if special is None else special) is not False
+    return [await encode_prompt(service.engine.tokenizer, text, add, limit) for text in texts]
+
+
+def _usage(outputs: Sequence[RequestOutput]) -> EmbeddingUsage:
+    num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+    return EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens)
+
+
+def routes(models: ManagedModels) -> list[Route]:
+    """Return the routes."""
+    kinds: dict[str, type[GenerationEndpoint[Any]]] = {
+        "score": Scores,
+        "rerank": Reranking,
+        "classify": Classifications,
+    }
+    return [
+        Route(path, ByModel(models, kinds[name]), methods=["POST"])
+        for name, paths in PATHS.items()
+        for path in paths
+    ]

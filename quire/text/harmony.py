@@ -1,0 +1,151 @@
+"""The messages of gpt-oss's Harmony format, as they arrive: which channel, to whom, what text.
+
+An answer goes on after ``<|start|>assistant`` with a message or several:
+``<|channel|>analysis<|message|>`` text ``<|end|>``, and ``<|start|>assistant`` before the next.
+What is made of a channel, the parsers of reasoning and of tool calls say.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from quire.text.marks import SPACE, held_back
+
+START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
+END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+#: All of them; they are special tokens and must be shown.
+MARKS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
+#: Longest header of a message, in characters; what is longer is plain text.
+MAX_HEADER = 512
+FUNCTIONS = "functions."
+ANALYSIS = f"{CHANNEL}analysis{MESSAGE}"
+_BEGINS = (START, CHANNEL, "to=")
+_ENDS = (END, CALL, RETURN)
+_NEW = (START, CHANNEL)  # of the next message, where the end of the last one is missing
+_END = re.compile("|".join(re.escape(mark) for mark in (*_ENDS, *_NEW)))
+_CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a message is.
+
+    Attributes:
+        channel: ``analysis``, ``commentary``, ``final`` or another; empty when none is named.
+        recipient: A tool such as ``functions.now``; empty for the user.
+    """
+
+    channel: str
+    recipient: str
+
+    @property
+    def function(self) -> str:
+        """The function that is called; empty for none."""
+        return self.recipient.removeprefix(FUNCTIONS) if self.is_call else ""
+
+    @property
+    def is_call(self) -> bool:
+        """Whether a function is called."""
+        return self.recipient.startswith(FUNCTIONS) and self.recipient != FUNCTIONS
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether it is not for the user; calls of the tools of the model itself are not."""
+        return not self.is_call and (self.channel == "analysis" or bool(self.recipient))
+
+
+#: Text that stands in no message.
+PLAIN = Header("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of the text; all of them joined are the text.
+
+    Attributes:
+        header: Of the message it belongs to.
+        text: As the model wrote it.
+        role: ``header``, ``body`` or ``end``.
+    """
+
+    header: Header
+    text: str
+    role: str = "body"
+
+
+class HarmonyReader:
+    """Splits an answer into pieces of messages, which joined do not depend on how it is cut.
+
+    Args:
+        header: Of the message that the prompt began; None when the answer begins it.
+    """
+
+    def __init__(self, header: Header | None = None) -> None:
+        self._header = header
+        self._buffer = ""
+
+    @property
+    def header(self) -> Header | None:
+        """Of the message under way; None between messages."""
+        return self._header
+
+    def add(self, text: str) -> list[Piece]:
+        """Take the next text and return the pieces that are certain."""
+        self._buffer += text
+        pieces: list[Piece] = []
+        while self._buffer:
+            read = self._read_header if self._header is None else self._read_body
+            if not read(pieces):
+                break
+        return pieces
+
+    def flush(self) -> list[Piece]:
+        """Return what was held back; the answer has ended."""
+        rest, self._buffer = self._buffer, ""
+        if not rest:
+            return []
+        text = rest.lstrip(SPACE)
+        is_cut = self._header is None and (not text or text.startswith((START, CHANNEL)))
+        return [Piece(self._header or PLAIN, rest, "header" if is_cut else "body")]
+
+    def _read_header(self, pieces: list[Piece]) -> bool:
+        text = self._buffer.lstrip(SPACE)
+        begun = [mark for mark in _BEGINS if text.startswith(mark)]
+        at = self._buffer.find(MESSAGE, 0, MAX_HEADER)
+        if begun and at >= 0:
+            end = at + len(MESSAGE)
+            header, self._buffer = self._buffer[:end], self._buffer[end:]
+            self._header = read_header(header)
+            pieces.append(Piece(self._header, header, "header"))
+            return True
+        waits = bool(begun) or any(mark.startswith(text) for mark in _BEGINS)
+        if waits and len(self._buffer) < MAX_HEADER:
+            return False
+        # The first character is taken, so that a mark is not found again.
+        pieces.append(Piece(PLAIN, self._buffer[:1]))
+        self._header, self._buffer = PLAIN, self._buffer[1:]
+        return True
+
+    def _read_body(self, pieces: list[Piece]) -> bool:
+        header = self._header or PLAIN
+        found = _END.search(self._buffer)
+        keep = 0 if found else max(held_back(self._buffer, mark) for mark in (*_ENDS, *_NEW))
+        at = found.start() if found else len(self._buffer) - keep
+        if at:
+            pieces.append(Piece(header, self._buffer[:at]))
+        self._buffer = self._buffer[at:]
+        if found is None:
+            return False
+        self._header = None
+        if found[0] not in _NEW:
+            pieces.append(Piece(header, found[0], "end"))
+            self._buffer = self._buffer[len(found[0]) :]
+        return True
+
+
+def read_header(text: str) -> Header:
+    """Return what a message's header says, from its mark of a start or a channel on."""
+    channel, recipient = _CHANNEL.search(text), _RECIPIENT.search(text)
+    return Header(channel[1] if channel else "", recipient[1] if recipient else "")

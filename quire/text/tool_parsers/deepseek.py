@@ -1,0 +1,87 @@
+"""DeepSeek V3 and V3.1: marks around calls, the name and then the arguments alone."""
+
+from __future__ import annotations
+
+import re
+
+from quire.text.marks import SPACE
+from quire.text.tool_parsers.interface import Parsed
+from quire.text.tool_parsers.parser import MAX_HEAD, StateParser
+
+CALLS, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+SEPARATOR = "<｜tool▁sep｜>"
+FENCE = "```"
+
+
+class DeepseekV31Parser(StateParser):
+    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
+
+    A call is ``<｜tool▁call▁begin｜>name<｜tool▁sep｜>{...}<｜tool▁call▁end｜>``.
+
+    Source: the chat templates of DeepSeek-V3-0324, -R1-0528 and -V3.1.
+    """
+
+    marks = (CALLS, CALL, CALL_END, CALLS_END, SEPARATOR)
+    end_mark = CALL_END
+    after_arguments = "after"
+    #: What stands between a call's mark and its arguments, and after these.
+    head = re.compile(rf"\s*([^\s{{<]+)\s*{SEPARATOR}\s*")
+    tail = ""
+
+    def in_content(self, parsed: Parsed) -> bool:
+        """Look for a call, or for the mark of several."""
+        if not self.find_mark(parsed, CALLS, CALL):
+            return False
+        self.state = "head" if self.pending.endswith(CALL) else "calls"
+        return True
+
+    def in_calls(self, parsed: Parsed) -> bool:
+        """Expect a call, or the end of all."""
+        space, text = self.split_space()
+        for mark, state in ((CALL, "head"), (CALLS_END, "content")):
+            if text.startswith(mark):
+                # The end is content where no call came before it.
+                shown = not self.num_calls or state == "head"
+                self.pending += space + mark if shown else ""
+                self.buffer, self.state = text[len(mark) :], state
+                return True
+            if mark.startswith(text):
+                return False
+        self.state = "content"
+        return True
+
+    def in_head(self, parsed: Parsed) -> bool:
+        """Expect a name, and what separates it from the arguments."""
+        at = self.buffer.find("{", 0, MAX_HEAD)
+        if at < 0 and len(self.buffer) < MAX_HEAD:
+            return False
+        head = self.head.fullmatch(self.buffer[: max(at, 0)])
+        if head is None:
+            self.show_pending(parsed)
+        else:
+            self.begin_arguments(parsed, head[1], at)
+        return True
+
+    def in_after(self, parsed: Parsed) -> bool:
+        """Expect the end mark; without it the next call or content begins."""
+        _, text = self.split_space()
+        if text.startswith(self.tail):
+            text = text[len(self.tail) :].lstrip(SPACE)
+        if text.startswith(CALL_END):
+            self.buffer = text[len(CALL_END) :]
+        elif self.ends_call(self.buffer):
+            return False
+        self.state = "calls"
+        return True
+
+    def ends_call(self, rest: str) -> bool:
+        """Say whether ``rest`` is what follows arguments, or its beginning."""
+        return (self.tail + CALL_END).startswith("".join(rest.split()))
+
+
+class DeepseekV3Parser(DeepseekV31Parser):
+    """The same with a kind before the name and a fence of Markdown around the arguments."""
+
+    head = re.compile(rf"\s*\w*\s*{SEPARATOR}\s*([^\s{{<]+)\s*{FENCE}json\s*")
+    tail = FENCE

@@ -1,0 +1,93 @@
+"""Which hosts and addresses pictures may be fetched from."""
+
+import pytest
+
+from quire.core.errors import ConfigError
+from quire.llm.pictures.addresses import AllowedHosts, Target, is_public
+
+PRIVATE = [
+    "127.0.0.1", "127.8.9.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1",
+    "169.254.169.254", "224.0.0.1", "240.0.0.1", "255.255.255.255", "198.18.0.1", "192.0.2.1",
+    "::", "::1", "fe80::1", "fe80::1%eth0", "fd00::1", "ff02::1", "2001:db8::1",
+    # Addresses that carry one of the above.
+    "::ffff:127.0.0.1", "::ffff:a9fe:a9fe", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe",
+    "2002:7f00:1::", "2002:a9fe:a9fe::1", "::127.0.0.1",
+    "not an address", "",
+]  # fmt: skip
+PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:2800:220:1:248:1893:25c8:1946", "64:ff9b::808:808"]
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_addresses_of_other_networks_are_not_public(address):
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_addresses_of_the_internet_are_public(address):
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    ("entries", "url", "allowed"),
+    [
+        (["example.com"], "https://example.com/a.png", True),
+        (["example.com"], "http://EXAMPLE.com./a.png", True),
+        (["Example.com"], "http://example.com/a.png", True),
+        (["example.com"], "http://example.com:8080/a.png", False),
+        (["example.com:8080"], "http://example.com:8080/a.png", True),
+        (["example.com:8080"], "http://example.com/a.png", False),
+        (["example.com"], "http://www.example.com/", False),
+        (["example.com"], "http://example.com.evil.org/", False),
+        (["example.com"], "http://evil.org/?example.com", False),
+        (["example.com"], "http://evil.org#@example.com/", False),
+        (["*"], "http://anything.org/", True),
+        (["*"], "http://anything.org:22/", False),
+        (["10.0.0.5:8080"], "http://10.0.0.5:8080/", True),
+        (["::1"], "http://[::1]/", True),
+        (["[::1]:81"], "http://[0:0:0:0:0:0:0:1]:81/", True),
+        ([], "http://example.com/", False),
+    ],
+)
+def test_a_host_is_allowed_by_its_name_and_port(entries, url, allowed):
+    assert AllowedHosts(entries).allows(Target.of(url)) is allowed
+
+
+@pytest.mark.parametrize(
+    ("entries", "url", "address", "allowed"),
+    [
+        (["example.com"], "http://example.com/", "93.184.216.34", True),
+        # A name that leads to a private address is refused, whoever named it.
+        (["example.com"], "http://example.com/", "127.0.0.1", False),
+        (["localhost"], "http://localhost/", "127.0.0.1", False),
+        (["*"], "http://127.0.0.1/", "127.0.0.1", False),
+        (["*"], "http://2130706433/", "127.0.0.1", False),
+        (["127.0.0.1:81"], "http://127.0.0.1:81/", "127.0.0.1", True),
+        (["127.0.0.1:81"], "http://127.0.0.1:81/", "127.0.0.2", False),
+        (["127.0.0.1:81", "*"], "http://127.0.0.1/", "127.0.0.1", False),
+        (["::1"], "http://[::1]/", "::1", True),
+    ],
+)
+def test_private_addresses_are_allowed_only_as_such(entries, url, address, allowed):
+    assert AllowedHosts(entries).allows_address(Target.of(url), address) is allowed
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://", "http:///a", "http://user@example.com/", "http://u:p@example.com/",
+        "http://example.com:x/", "http://example.com:99999/", "http://[::1/", "ftp://example.com/",
+        "http://exa mple.com/", "http://example.com/a b", "http://example.com/ä",
+        "http://example.com/\x7f",
+    ],
+)  # fmt: skip
+def test_urls_that_mean_something_else_are_refused(url):
+    with pytest.raises(ValueError, match=r"^(be|have|name) "):
+        Target.of(url)
+
+
+@pytest.mark.parametrize(
+    "entry", ["", "http://example.com", "a/b", "*.example.com", "u@a.b", "a:b"]
+)
+def test_entries_that_are_no_hosts_are_refused(entry):
+    with pytest.raises(ConfigError, match="must be hosts"):
+        AllowedHosts([entry])

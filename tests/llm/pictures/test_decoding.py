@@ -1,0 +1,105 @@
+"""Decoding and resizing against transformers' processors on Pillow, and hostile files."""
+
+import io
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from quire.core.vision_config import PictureShape
+
+pytest.importorskip("PIL")
+
+from PIL import Image, ImageOps
+
+from quire.llm.pictures.decoding import PictureError, decode
+from tests.llm.pictures.files import HOSTILE, picture, plain
+
+EDGE = 28
+SHORTEST = PictureShape(EDGE, EDGE, shortest_edge=EDGE)
+LARGER = PictureShape(EDGE, EDGE, shortest_edge=EDGE + 7)
+EXACT = PictureShape(EDGE, EDGE)
+LINEAR = PictureShape(EDGE, EDGE, resample=2)
+FILES = {
+    "rgb": picture(),
+    "high": picture(size=(17, 90)),
+    "wide": picture(size=(200, 31)),
+    "square": picture(size=(28, 28)),
+    "smaller": picture(size=(5, 3)),
+    "transparent": picture("RGBA"),
+    "grey": picture("L"),
+    "grey, transparent": picture("LA"),
+    "palette": picture("P"),
+    "palette, transparent": picture("P", transparency=3),
+    "one bit": picture("1"),
+    "16 bits": picture("I;16"),
+    "jpeg": picture(format="JPEG"),
+    "progressive": picture(format="JPEG", progressive=True),
+    "cmyk": picture("CMYK", format="JPEG"),
+    "gif": picture("P", format="GIF"),
+    "webp": picture(format="WEBP", lossless=True),
+    "one pixel": plain((1, 1), "red"),
+}
+
+
+def pixels(data, shape):
+    return np.frombuffer(decode(data, shape), np.uint8).reshape(shape.height, shape.width, 3)
+
+
+def processed(data, shape):
+    """Return what transformers' processor makes of a file before it rescales the values."""
+    module = pytest.importorskip("transformers.models.clip.image_processing_pil_clip")
+    edges = {"height": shape.height, "width": shape.width}
+    edge = shape.shortest_edge
+    processor = module.CLIPImageProcessorPil(
+        size=edges if edge is None else {"shortest_edge": edge},
+        do_center_crop=edge is not None,
+        crop_size=edges,
+        resample=shape.resample,
+        do_rescale=False,
+        do_normalize=False,
+    )
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    (found,) = processor(image, return_tensors="np")["pixel_values"]
+    return found.transpose(1, 2, 0)
+
+
+@pytest.mark.parametrize("shape", [SHORTEST, LARGER, EXACT, LINEAR])
+@pytest.mark.parametrize("name", FILES)
+def test_pixels_are_those_of_transformers(name, shape):
+    want = processed(FILES[name], shape)
+    np.testing.assert_array_equal(pixels(FILES[name], shape), want)
+
+
+def test_a_picture_is_turned_upright():
+    exif = Image.Exif()
+    exif[274] = 6  # to be turned by a quarter
+    turned = picture(size=(60, 30), format="JPEG", exif=exif)
+    upright = picture(size=(60, 30), format="JPEG")
+    got, flat = pixels(turned, EXACT), pixels(upright, EXACT)
+    np.testing.assert_array_equal(got, processed(turned, EXACT))
+    assert not np.array_equal(got, flat)
+
+
+def test_the_largest_pictures_are_taken():
+    got = pixels(plain((8000, 5000), (255, 0, 0), format="JPEG", quality=10), SHORTEST)
+    assert (np.abs(got.astype(int) - [254, 0, 0]) < 8).all()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused_with_their_reason(name):
+    data, reason = HOSTILE[name]
+    if reason is None:
+        assert len(decode(data, SHORTEST)) == 3 * EDGE * EDGE
+        return
+    with pytest.raises(PictureError, match=reason) as caught:
+        decode(data, SHORTEST)
+    assert len(str(caught.value)) < 200
+    assert "0x" not in str(caught.value), "an address of memory"
+
+
+def test_any_beginning_of_a_file_is_a_picture_or_refused():
+    for data in (picture(size=(9, 9)), picture(size=(9, 9), format="JPEG")):
+        for end in range(0, len(data), 7):
+            with suppress(PictureError):
+                decode(data[:end], EXACT)

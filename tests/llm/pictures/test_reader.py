@@ -1,0 +1,154 @@
+"""Pictures read for a model: in a process of its own, within memory and time, in turn."""
+
+import base64
+import gc
+import os
+import signal
+from contextlib import closing
+
+import pytest
+
+pytest.importorskip("PIL")
+
+from quire.core.config import ModelOptions
+from quire.core.errors import CapacityError, RequestError
+from quire.core.vision_config import PictureShape, VisionConfig
+from quire.llm.pictures import reader as reading
+from quire.llm.pictures.decoding import decode
+from quire.llm.pictures.reader import PictureReader
+from quire.llm.pictures.sources import PictureSource
+from quire.llm.process.sandboxes import Sandbox
+from tests.llm.pictures.files import HOSTILE, picture
+
+EDGE = 28
+SHAPE = PictureShape(EDGE, EDGE, shortest_edge=EDGE)
+VISION = VisionConfig(
+    kind="clip",
+    hidden_size=8,
+    num_layers=1,
+    num_heads=1,
+    intermediate_size=8,
+    image_size=EDGE,
+    patch_size=7,
+    activation="gelu",
+    norm_eps=1e-5,
+    num_stored_layers=1,
+    drops_class_token=True,
+    projector_activation="gelu",
+    projector_bias=True,
+    token_id=5,
+    input=SHAPE,
+)
+
+
+def source(data, where="x"):
+    return PictureSource(where, f"data:image/png;base64,{base64.b64encode(data).decode()}")
+
+
+@pytest.fixture(scope="module")
+def reader():
+    with closing(PictureReader(VISION, ModelOptions())) as made:
+        yield made
+
+
+def test_a_picture_is_read(reader):
+    data = picture()
+    first, again, other = (
+        reader.read_now(source(one), start)
+        for one, start in [(data, 0), (data, 20), (picture(seed=1), 40)]
+    )
+    assert first.pixels == decode(data, SHAPE)
+    assert (first.height, first.width, first.num_tokens, again.start) == (EDGE, EDGE, 16, 20)
+    assert first.key == again.key != other.key
+    assert first.range_key.key == again.range_key.key
+    assert (again.range_key.start, again.range_key.stop) == (20, 36)
+
+
+def test_hostile_pictures_are_refused_and_memory_stays(reader):
+    """All in one process: it is there after them, and not larger than a picture may make it."""
+    with pytest.raises(RequestError):
+        reader.read_now(source(b""), 0)
+    sandbox = reader._sandboxes._take()
+    reader._sandboxes._give_back(sandbox)
+    for _ in range(3):
+        for name, (data, reason) in HOSTILE.items():
+            if reason is None:
+                reader.read_now(source(data, name), 0)
+                continue
+            with pytest.raises(RequestError, match=reason) as caught:
+                reader.read_now(source(data, name), 0)
+            assert caught.value.param == name
+    assert sandbox.is_alive
+    with open(f"/proc/{sandbox.pid}/status") as file:
+        (peak,) = [int(line.split()[1]) for line in file if line.startswith("VmHWM")]
+    assert peak < 400 * 1024, f"{peak} kB"
+
+
+def test_a_decoder_that_dies_costs_nobody_a_refusal(reader, monkeypatch):
+    killed, ask = [], Sandbox.ask
+
+    def dying(self, message, seconds):
+        if len(killed) < times:
+            killed.append(self.pid)
+            os.kill(self.pid, signal.SIGKILL)
+        return ask(self, message, seconds)
+
+    monkeypatch.setattr(Sandbox, "ask", dying)
+    times = 1
+    assert reader.read_now(source(picture()), 0).pixels == decode(picture(), SHAPE)
+    killed.clear()
+    times = 2
+    with pytest.raises(RequestError, match=r"decoder ended \(killed by SIGKILL\)"):
+        reader.read_now(source(picture()), 0)
+    assert len(set(killed)) == 2
+    assert reader.read_now(source(picture()), 0).pixels == decode(picture(), SHAPE)
+
+
+def test_a_decoder_that_takes_too_long_is_ended(reader, monkeypatch):
+    ask = Sandbox.ask
+
+    def stopped(self, message, seconds):
+        os.kill(self.pid, signal.SIGSTOP)
+        return ask(self, message, 0.05)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sandbox, "ask", stopped)
+        with pytest.raises(RequestError, match="be decoded within"):
+            reader.read_now(source(picture()), 0)
+    assert reader.read_now(source(picture()), 0).pixels
+
+
+def test_the_pixels_of_all_requests_have_room_together(reader, monkeypatch):
+    gc.collect()
+    assert reader._num_bytes == 0
+    monkeypatch.setattr(reading, "MAX_LIVE_BYTES", 3 * EDGE * EDGE)
+    kept = reader.read_now(source(picture()), 0)
+    with pytest.raises(CapacityError, match="Try again"):
+        reader.read_now(source(picture()), 0)
+    del kept
+    with pytest.raises(RequestError):
+        reader.read_now(source(b""), 0)  # has given back what it took
+    assert reader.read_now(source(picture()), 0).pixels
+
+
+def test_a_prompt_has_at_most_so_many_pictures():
+    sources = [source(picture(), f"x[{number}]") for number in range(3)]
+    with closing(PictureReader(VISION, ModelOptions(limit_mm_per_prompt="image=2"))) as made:
+        made.check_count(sources[:2])
+        with pytest.raises(RequestError, match="at most 2 pictures") as caught:
+            made.check_count(sources)
+        assert caught.value.param == "x[2]"
+
+
+async def test_pictures_of_a_prompt_are_read_in_order(reader):
+    files = [picture(seed=number) for number in range(6)]
+    found = await reader.read([source(data) for data in files], range(6))
+    assert [one.pixels for one in found] == [decode(data, SHAPE) for data in files]
+    assert [one.start for one in found] == list(range(6))
+    with pytest.raises(RequestError, match=r"\[b\]"):
+        await reader.read([source(files[0], "a"), source(b"", "b"), source(b"", "c")], range(3))
+
+
+async def test_a_request_does_not_wait_beyond_its_deadline(reader):
+    with pytest.raises(RequestError, match="within the request's time"):
+        await reader.read([source(picture())], [0], deadline=0.0)

@@ -1,0 +1,53 @@
+"""Any value of any key: a configuration, or an error that says which key; never anything else."""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import pytest
+
+from quire.core.errors import ModelLoadError
+from quire.core.model_config import ModelConfig
+from quire.models.gguf_architectures import ARCHITECTURES, NEUTRAL, OTHER_KEYS
+from quire.models.gguf_config import read_gguf_config
+from quire.models.gguf_export import GgufExport
+from quire.models.gguf_metadata import PlannedFile
+from tests.models.gguf_settings import SETTINGS
+
+#: One model of each architecture.
+NAMES = {
+    "llama": "mixtral", "qwen2": "qwen2", "qwen3": "qwen3", "gpt2": "gpt2", "gemma": "gemma",
+    "gemma3": "gemma3", "phi2": "phi", "phi3": "phi3-long", "gptneox": "gpt-neox",
+    "falcon": "falcon-40b", "starcoder2": "starcoder2", "smollm3": "smollm3", "glm4": "glm4",
+    "chatglm": "glm", "granite": "granite", "command-r": "cohere", "cohere2": "cohere2",
+}  # fmt: skip
+VALUES = [
+    0, 1, -1, 3, 62, 2**31, 2**64 - 1, 0.0, -1.0, 0.5, 1e-45, 3.4e38, math.inf, math.nan, True,
+    False, "", "none", "yarn", "linear", "longrope", [], ["x"], [True, False, True],
+    array("i", [1, 2, 3]), array("f", [1.0, 1.0]), array("q", [-1]), array("Q", [2**64 - 1]),
+]  # fmt: skip
+
+
+def test_every_architecture_has_a_model():
+    assert set(NAMES) == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("architecture", NAMES)
+def test_any_value_gives_a_model_or_a_load_error(architecture, create_oracle, tmp_path):
+    create_oracle(*SETTINGS[NAMES[architecture]]).save_pretrained(tmp_path)
+    exported = GgufExport(tmp_path, "F32")
+    keys = {*ARCHITECTURES[architecture].keys.values(), *NEUTRAL, *OTHER_KEYS}
+    read = refused = 0
+    for key in sorted(keys):
+        for value in VALUES:
+            metadata = exported.metadata | {f"{architecture}.{key}": value}
+            try:
+                config = read_gguf_config(PlannedFile(tmp_path, metadata, exported.tensors))
+            except ModelLoadError as error:
+                refused += 1
+                assert str(error).startswith("[load] ") and "; got " in str(error)
+            else:
+                read += 1
+                assert isinstance(config, ModelConfig)
+    assert read and refused
