@@ -53,7 +53,7 @@ def read_dots1(config: ConfigFields) -> ModelConfig:
         config,
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=True,
+        qk_norm="rms_of_heads",
         moe=read_experts(config, renormalize=False),
         **llama.read_windows(config, 4096, pattern),
     )

@@ -73,7 +73,7 @@ def read_qwen3(config: ConfigFields) -> ModelConfig:
         head_dim=config.integer("head_dim", 128),
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=True,
+        qk_norm="rms_of_heads",
         **read_qwen_windows(config),
     )
 

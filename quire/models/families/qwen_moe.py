@@ -46,7 +46,7 @@ def read_qwen3_moe(config: ConfigFields) -> ModelConfig:
         config,
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=True,
+        qk_norm="rms_of_heads",
         moe=_read_experts(config, 128, 8, 768),
         sliding_window=llama.read_uniform_window(config, default=4096) if windowed else None,
     )
