@@ -11,7 +11,7 @@
 // memory and are read in place (attention_decode.h). Where units are few, pieces run side by side;
 // their parts are kept and merged in the same order with the same arithmetic, so the result is the
 // same, bit for bit.
-#include "cpu/attention_products.h"
+#include "cpu/attention_units.h"
 #include "include/kernels.h"
 #include "runtime/memory.h"
 #include "runtime/thread_pool.h"
@@ -19,9 +19,7 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t rows_per_unit = 128;
 constexpr int64_t few_units = 32;
-constexpr int64_t wanted_chunks = 32;  // of a decode: enough to keep many threads busy to the end
 constexpr int64_t max_partial_bytes = 16 << 20;
 constexpr int64_t inline_work = 1 << 18;  // multiplications below which no thread is woken
 
@@ -30,65 +28,6 @@ template <class T>
 constexpr float unit_of = 1.0f;
 template <>
 constexpr float unit_of<E4M3> = e4m3_unit;
-
-int64_t stored_rows(int64_t rows) { return ceil_div(rows, row_step) * row_step; }
-
-struct Unit {
-  int64_t request, first_query, num_queries;
-  int64_t kv_head, num_kv_heads;
-  int64_t position, last_position;  // lowest and highest of the queries
-  int64_t first_piece, end_piece;   // that its queries see
-  bool in_place;                    // one query, read from the blocks
-};
-
-// The slots of the tokens that a query sees from a position on, its own the last; from everything
-// on where it has none.
-struct Path {
-  const int64_t* slots;
-  int64_t start, length;
-};
-
-bool has_tree(const AttentionBatch& batch, int64_t request) {
-  return batch.tree_starts && batch.tree_starts[request] < batch.seq_lens[request];
-}
-
-Path path_of(const AttentionBatch& batch, int64_t request, int64_t query) {
-  if (!has_tree(batch, request)) return {nullptr, INT64_MAX, 0};
-  const int64_t token = batch.query_start_loc[request] + query;
-  const Path path{batch.tree_slots + token * batch.tree_depth, batch.tree_starts[request], 0};
-  int64_t length = 0;
-  while (length < batch.tree_depth && path.slots[length] >= 0) ++length;
-  return {path.slots, path.start, length};
-}
-
-int64_t position_of(const AttentionBatch& batch, int64_t request, int64_t query) {
-  const Path path = path_of(batch, request, query);
-  if (path.length) return path.start + path.length - 1;
-  const int32_t* starts = batch.query_start_loc + request;
-  return batch.seq_lens[request] - (starts[1] - starts[0]) + query;
-}
-
-struct Step {
-  const AttentionLayer& layer;
-  const KVBlocks& blocks;
-  const AttentionBatch& batch;
-  const float* qkv;
-  float* out;
-  float unit;
-  int64_t group;  // query heads per KV head
-  // Of all units:
-  int64_t num_units, max_rows, max_heads, max_pieces, work;
-  bool unpacks;
-
-  int64_t rows(const Unit& unit) const { return unit.num_queries * unit.num_kv_heads * group; }
-  int64_t stride() const { return Panel::columns(layer.head_dim); }
-  // Floats that the parts of `count` rows take: sums, highest, total.
-  int64_t part_floats(int64_t count) const { return stored_rows(count) * (stride() + 2); }
-  Part part_at(float* floats, int64_t count) const {
-    count = stored_rows(count);
-    return {floats, floats + count * stride(), floats + count * (stride() + 1), stride()};
-  }
-};
 
 int64_t aligned(int64_t floats) { return ceil_div(floats, 16) * 16; }
 
@@ -195,7 +134,8 @@ void each_run(const Step& step, const Unit& unit, int64_t start, Span span, cons
 // The piece's scales of each of the unit's heads, as floats; nothing where there are none.
 Scales load_scales(const Step& step, const Unit& unit, int64_t start, Span span,
                    const Workspace& work) {
-  if (!step.blocks.scales) return {};
+  const float cap = step.layer.score_cap;
+  if (!step.blocks.scales) return {nullptr, nullptr, 0, cap};
   const int64_t size = step.blocks.block_size, per_head = step.blocks.scales_per_head;
   each_run(step, unit, start, span, [&](int64_t j, int64_t block, int64_t offset, int64_t count) {
     for (int value = 0; value < 2; ++value) {
@@ -208,7 +148,7 @@ Scales load_scales(const Step& step, const Unit& unit, int64_t start, Span span,
                      count - i);
     }
   });
-  return {work.k_scales, work.v_scales, per_head};
+  return {work.k_scales, work.v_scales, per_head, cap};
 }
 
 // The same of one position, wherever its slot is.
@@ -314,7 +254,7 @@ void attend_piece(const Step& step, const Unit& unit, int64_t index, const Works
   const int64_t start = index * piece_positions;
   const auto span_at = [&](int64_t position) {
     return Span{larger<int64_t>(position - step.layer.window + 1 - start, 0),
-                smaller(position + 1 - start, piece_positions)};
+                smaller(step.last_seen(unit.request, position) + 1 - start, piece_positions)};
   };
   const Span whole{span_at(unit.position).begin, span_at(unit.last_position).end};
   const Scales scales = load_scales(step, unit, start, whole, work);
@@ -336,9 +276,20 @@ void attend_piece(const Step& step, const Unit& unit, int64_t index, const Works
   attend_panel({work.q, spans, work.scores, part}, rows, whole, panel, scales);
 }
 
-Part fresh_state(const Step& step, const Workspace& work, int64_t rows) {
+// What rows have before their first piece: nothing, or a sink, which is a score without a value.
+Part fresh_state(const Step& step, const Unit& unit, const Workspace& work) {
+  const int64_t rows = step.rows(unit);
   const Part state = step.part_at(work.state, rows);
   for (int64_t row = 0; row < rows; ++row) state.total[row] = 0.0f;
+  if (!step.layer.sinks) return state;
+  each_group(step, unit, [&step, state](int64_t row, int64_t, int64_t column) {
+    const float* sinks = step.layer.sinks + column / step.layer.head_dim;
+    for (int64_t r = 0; r < step.group; ++r) {
+      state.clear(row + r);
+      state.highest[row + r] = sinks[r];
+      state.total[row + r] = 1.0f;
+    }
+  });
   return state;
 }
 
@@ -348,7 +299,7 @@ void attend_unit(const Step& step, const Unit& unit) {
   const Workspace work(step);
   const int64_t rows = step.rows(unit);
   load_queries<T>(step, unit, work.q);
-  const Part part = step.part_at(work.part, rows), state = fresh_state(step, work, rows);
+  const Part part = step.part_at(work.part, rows), state = fresh_state(step, unit, work);
   for (int64_t index = unit.first_piece; index < unit.end_piece; ++index) {
     attend_piece<T>(step, unit, index, work, part);
     merge_rows(rows, step.layer.head_dim, part, state);
@@ -382,58 +333,11 @@ void attend_split(const Step& step, const Unit* units) {
   parallel_for(step.num_units, [=, &step](int64_t index) {
     const Unit& unit = units[index];
     const Workspace work(step);
-    const Part state = fresh_state(step, work, step.rows(unit));
+    const Part state = fresh_state(step, unit, work);
     for (int64_t piece = 0; piece < unit.end_piece - unit.first_piece; ++piece)
       merge_rows(step.rows(unit), step.layer.head_dim, part_of(index, piece), state);
     write_rows(step, unit, state);
   });
-}
-
-// Cut a request's queries into units, stored from units[num_units] on; returns how many there are.
-int64_t add_units(const Step& step, int64_t request, int64_t num_units, Unit* units) {
-  const int32_t* starts = step.batch.query_start_loc + request;
-  const int64_t queries = starts[1] - starts[0];
-  const int64_t computed = step.batch.seq_lens[request] - queries;
-  const bool tree = has_tree(step.batch, request);
-  // Rows of whole tiles cannot begin at any query of a tree.
-  const int64_t queries_per_unit =
-      tree && row_step > 1 ? 1 : larger<int64_t>(1, rows_per_unit / step.group);
-  const bool in_place =
-      queries == 1 && step.blocks.block_size % lanes == 0 && step.group <= max_rows;
-  const int64_t kv_heads = step.layer.num_kv_heads;
-  const auto pieces_from = [&](int64_t position) {
-    return larger<int64_t>(0, position - step.layer.window + 1) / piece_positions;
-  };
-  int64_t heads = 1;
-  if (in_place) {
-    // All KV heads together, unless that leaves too little for several threads.
-    const int64_t pieces = computed / piece_positions + 1 - pieces_from(computed);
-    heads = smaller(kv_heads, ceil_div(kv_heads * pieces * step.batch.num_requests, wanted_chunks));
-  }
-  // Queries go inside, so that a head's K and V stay in the second cache from unit to unit.
-  for (int64_t head = 0; head < kv_heads; head += heads)
-    for (int64_t first = 0; first < queries; first += queries_per_unit) {
-      const int64_t count = smaller(queries_per_unit, queries - first);
-      int64_t position = computed + first, last = position + count - 1;
-      if (tree) {
-        position = last = position_of(step.batch, request, first);
-        for (int64_t query = first + 1; query < first + count; ++query) {
-          const int64_t other = position_of(step.batch, request, query);
-          position = smaller(position, other), last = larger(last, other);
-        }
-      }
-      units[num_units++] = {request,
-                            first,
-                            count,
-                            head,
-                            smaller(heads, kv_heads - head),
-                            position,
-                            last,
-                            pieces_from(position),
-                            last / piece_positions + 1,
-                            in_place};
-    }
-  return num_units;
 }
 
 template <class T>
@@ -449,7 +353,8 @@ void attend(Step& step) {
     step.max_rows = larger(step.max_rows, step.rows(*unit));
     step.max_heads = larger(step.max_heads, unit->num_kv_heads);
     step.unpacks |= !unit->in_place;
-    const int64_t positions = smaller(pieces * piece_positions, unit->last_position + 1);
+    const int64_t seen = step.last_seen(unit->request, unit->last_position) + 1;
+    const int64_t positions = smaller(pieces * piece_positions, seen);
     step.work += step.rows(*unit) * positions * step.layer.head_dim;
   }
   if (step.work < inline_work) {

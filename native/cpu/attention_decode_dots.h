@@ -38,8 +38,8 @@ struct DotTiles {
     }
   }
 
-  static float weights(float* s, Span span, Scales, float* highest) {
-    return dot_weights(s, span, highest);
+  static float weights(float* s, Span span, Scales scales, float* highest) {
+    return dot_weights(s, span, scales.cap, highest);
   }
 
   // Of the strip's pairs the first and the last may have one position only.

@@ -59,8 +59,8 @@ struct EvenOddTiles {
                    });
   }
 
-  static float weights(float* e, Span span, Scales, float* highest) {
-    return pair_weights(e, span, span, highest, [=](int64_t i, F32 x, F32 y) {
+  static float weights(float* e, Span span, Scales scales, float* highest) {
+    return pair_weights(e, span, span, scales.cap, highest, [=](int64_t i, F32 x, F32 y) {
       const F32 low = rounded(x), high = rounded(y);
       store(e + i, low);
       store(e + i + lanes, high);

@@ -11,9 +11,9 @@ namespace {
 #if defined(QUIRE_DOTS)
 
 // Turn the 256 scores of a row into weights, as pairs in the same memory; returns their sum.
-float dot_weights(float* s, Span span, float* highest) {
+float dot_weights(float* s, Span span, float cap, float* highest) {
   auto* e = reinterpret_cast<uint32_t*>(s);
-  return pair_weights(s, span, span, highest, [=](int64_t i, F32 x, F32 y) {
+  return pair_weights(s, span, span, cap, highest, [=](int64_t i, F32 x, F32 y) {
     const Pairs pairs = round_pairs(x, y);
     store_pairs(e + i / 2, pairs);
     return widen_even(pairs) + widen_odd(pairs);
@@ -36,8 +36,8 @@ struct DotPanel : PairPanel {
   static void each_run(Span span, const Function& f) {
     each_pair_run(span, f);
   }
-  static float weights(float* s, Span span, Scales, float* highest) {
-    return dot_weights(s, span, highest);
+  static float weights(float* s, Span span, Scales scales, float* highest) {
+    return dot_weights(s, span, scales.cap, highest);
   }
 };
 

@@ -18,9 +18,9 @@ constexpr int64_t panel_line = panel_width * static_cast<int64_t>(sizeof(uint32_
 constexpr int64_t weights_line = piece_positions * static_cast<int64_t>(sizeof(float));
 
 // As `pair_weights`; rounded as `rounded` does, one vector by one, so that a decode's are the same.
-float tile_weights(float* s, Span span, Span region, float* highest) {
+float tile_weights(float* s, Span span, Span region, float cap, float* highest) {
   auto* e = reinterpret_cast<uint32_t*>(s);
-  return pair_weights(s, span, region, highest, [=](int64_t i, F32 x, F32 y) {
+  return pair_weights(s, span, region, cap, highest, [=](int64_t i, F32 x, F32 y) {
     store_pairs(e + i / 2, round_pairs(x, y));
     return rounded(x) + rounded(y);
   });
@@ -112,7 +112,8 @@ void each_row_tile(const PanelRows& rows, int64_t count, const Function& f) {
 }
 
 // All rows against the positions `whole` of the piece. Rows are stored in whole tiles.
-void attend_panel(const PanelRows& rows, int64_t count, Span whole, PairPanel panel, Scales) {
+void attend_panel(const PanelRows& rows, int64_t count, Span whole, PairPanel panel,
+                  Scales scales) {
   const TileConfiguration tiles(tile_row_bytes);
   const int64_t dim = panel.head_dim, pairs = head_pairs(dim), stride = rows.part.stride;
   const Span region{whole.begin / step_positions * step_positions,
@@ -127,7 +128,8 @@ void attend_panel(const PanelRows& rows, int64_t count, Span whole, PairPanel pa
     }
   });
   weigh_rows(rows, count, [&](int64_t row, Span span) {
-    return tile_weights(rows.s + row * piece_positions, span, region, rows.part.highest + row);
+    return tile_weights(rows.s + row * piece_positions, span, region, scales.cap,
+                        rows.part.highest + row);
   });
   const auto* e = reinterpret_cast<const uint32_t*>(rows.s);
   if (!clear_values(panel, whole, region)) {

@@ -25,8 +25,8 @@ struct GroupScales {
 // Floats of K and V, with what codes are turned into them by.
 struct Int4Panel : Panel {
   Scales scales;
-  static float weights(float* s, Span span, Scales, float* highest) {
-    return exponentials(s, span, {}, highest);
+  static float weights(float* s, Span span, Scales of_head, float* highest) {
+    return exponentials(s, span, of_head.cap_alone(), highest);
   }
 };
 
@@ -110,8 +110,8 @@ struct Int4Tiles {
     }
   }
 
-  static float weights(float* s, Span span, Scales, float* highest) {
-    return exponentials(s, span, {}, highest);
+  static float weights(float* s, Span span, Scales scales, float* highest) {
+    return exponentials(s, span, scales.cap_alone(), highest);
   }
 
   template <bool Tail, int R, int C>

@@ -122,9 +122,10 @@ void short_exp(F32 (&x)[2]) {
 // to put(position, x, y), which rounds and keeps them and returns their sum as one vector; returns
 // the sum of all. Of `region`, positions outside the span count as scores of -inf.
 template <class Put>
-float pair_weights(float* s, Span span, Span region, float* highest, const Put& put) {
+float pair_weights(float* s, Span span, Span region, float cap, float* highest, const Put& put) {
   constexpr int64_t step = 2 * lanes;
   const int64_t first = region.begin / step * step, end = ceil_div(region.end, step) * step;
+  cap_scores(s, span, cap);
   F32 best = set1(-INFINITY);
   for (int64_t i = first; i < span.begin; i += lanes) store_tail(s + i, best, span.begin - i);
   for (int64_t i = span.end; i < end; i += lanes) store_tail(s + i, best, end - i);

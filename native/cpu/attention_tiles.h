@@ -40,14 +40,17 @@ struct Part {
 // From one row of factors to the next. Not a power of two: rows would share a few cache sets.
 constexpr int64_t scale_stride = piece_positions + 16;
 
-// Each position's factors of K and V, or null: (heads, per_head, scale_stride).
+// Each position's factors of K and V, or null: (heads, per_head, scale_stride). And what scores are
+// bent towards, or 0.
 struct Scales {
   const float *k, *v;
   int64_t per_head;
+  float cap;
   Scales of(int64_t head) const {
     const int64_t at = head * per_head * scale_stride;
-    return {k ? k + at : nullptr, v ? v + at : nullptr, per_head};
+    return {k ? k + at : nullptr, v ? v + at : nullptr, per_head, cap};
   }
+  Scales cap_alone() const { return {nullptr, nullptr, 0, cap}; }
 };
 
 // Sums of R rows, `stride` floats apart, and C vectors of columns; in registers all along, for
@@ -80,6 +83,13 @@ template <int R, int C, class Word, class Vector>
   }
 }
 
+// Bend the scores of a span towards a cap, as far as whole vectors; 0 leaves them.
+void cap_scores(float* s, Span span, float cap) {
+  if (cap == 0.0f) return;
+  for (int64_t i = span.begin / lanes * lanes; i < span.end; i += lanes)
+    store(s + i, soft_capped(load(s + i), cap));
+}
+
 // Turn the scores of a span into exp(score - highest), times the values' scales; returns the sum
 // of the exponentials. Positions outside become 0 up to whole vectors. A score of -inf counts
 // nothing; NaN stays.
@@ -87,6 +97,7 @@ float exponentials(float* s, Span span, Scales scales, float* highest) {
   const int64_t first = span.begin / lanes * lanes, end = ceil_div(span.end, lanes) * lanes;
   if (scales.k)
     for (int64_t i = first; i < end; i += lanes) store(s + i, load(s + i) * load(scales.k + i));
+  cap_scores(s, span, scales.cap);
   for (int64_t i = first; i < span.begin; ++i) s[i] = -INFINITY;
   for (int64_t i = span.end; i < end; ++i) s[i] = -INFINITY;
   F32 best = set1(-INFINITY);

@@ -24,12 +24,9 @@ void scale(const float* x, float factor, int64_t n, float* out) {
   });
 }
 
-// cap * tanh(x / cap), with tanh(u) = 1 - 2 / (e^2u + 1).
 void soft_cap(const float* x, float cap, int64_t n, float* out) {
-  const F32 doubled = set1(2.0f / cap), one = set1(1.0f), size = set1(cap);
   each_vector(n, [=](int64_t i, int64_t left) {
-    const F32 part = set1(2.0f) / (exp(load_tail(x + i, left) * doubled) + one);
-    store_tail(out + i, (one - part) * size, left);
+    store_tail(out + i, soft_capped(load_tail(x + i, left), cap), left);
   });
 }
 

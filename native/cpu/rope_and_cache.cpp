@@ -1,25 +1,25 @@
 // Before attention: normalise and rotate queries and keys, store keys and values in the cache.
-#include <math.h>
-
 #include "cpu/cache_int4.h"
+#include "cpu/norm_rows.h"
 #include "include/kernels.h"
 #include "runtime/thread_pool.h"
-#include "simd/vec.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
 
 constexpr int64_t chunk_elements = 16384;
 
-void normalize(float* x, const float* weight, int64_t n, float eps) {
-  F32 squares = zero();
-  for (int64_t i = 0; i < n; i += F32::lanes) {
-    const F32 v = load_tail(x + i, n - i);
-    squares = squares + v * v;
+// The queries or the keys of a token: `heads` heads.
+void normalize(const AttentionLayer& layer, const float* weight, int64_t heads, float* x) {
+  const int64_t dim = layer.head_dim;
+  if (layer.qk_norm == QKNorm::rms_of_rows)
+    return rms_norm_row(x, weight, layer.norm_eps, heads * dim, x);
+  for (int64_t i = 0; i < heads * dim; i += dim) {
+    if (layer.qk_norm == QKNorm::rms_of_heads)
+      rms_norm_row(x + i, weight, layer.norm_eps, dim, x + i);
+    else
+      layer_norm_row(x + i, weight + i, nullptr, layer.norm_eps, dim, x + i);
   }
-  const F32 factor = set1(1.0f / sqrtf(sum(squares) / static_cast<float>(n) + eps));
-  for (int64_t i = 0; i < n; i += F32::lanes)
-    store_tail(x + i, load_tail(x + i, n - i) * factor * load_tail(weight + i, n - i), n - i);
 }
 
 // `count` pairs (x[i], x[i + half]) by the angles whose cosines and sines are given.
@@ -153,10 +153,12 @@ void rope_and_cache(const AttentionLayer& layer, const KVBlocks& blocks,
     const int64_t end = smaller(batch.num_tokens, (chunk + 1) * step);
     for (int64_t token = chunk * step; token < end; ++token) {
       float* row = qkv + token * row_elements;
+      if (layer.q_norm) {
+        normalize(layer, layer.q_norm, layer.num_heads, row);
+        normalize(layer, layer.k_norm, layer.num_kv_heads, row + layer.num_heads * layer.head_dim);
+      }
       for (int64_t head = 0; head < heads; ++head) {
         float* x = row + head * layer.head_dim;
-        const float* weight = head < layer.num_heads ? layer.q_norm : layer.k_norm;
-        if (weight) normalize(x, weight, layer.head_dim, layer.norm_eps);
         if (layer.cosines) rotate_head(layer, batch, token, x);
         if (spreads) rotate_by_hadamard(x, layer.head_dim);
       }

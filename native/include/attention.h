@@ -16,16 +16,28 @@
 
 namespace quire {
 
+// What queries and keys are divided by before RoPE: by each head by itself, or by all of a token's
+// together.
+enum class QKNorm : int32_t {
+  rms_of_heads,    // weights (H,)
+  rms_of_rows,     // (N H,) of queries and (K H,) of keys
+  layer_of_heads,  // LayerNorm without a bias: (N, H) and (K, H)
+};
+
 struct AttentionLayer {
   int64_t num_heads, num_kv_heads, head_dim;
   float scale;
   int64_t window;                // latest positions seen, the own one included
+  int64_t ahead;                 // later positions of the request that are seen, too
+  float score_cap;               // scores become cap * tanh(score / cap); 0 for none
   const float *cosines, *sines;  // (max_positions, half) or null
   int64_t half, max_positions;
   const int64_t* sections;  // (num_sections,): how many pairs turn by each position; sum half
   int64_t num_sections;
-  const float *q_norm, *k_norm;  // (H,) or null
+  QKNorm qk_norm;
+  const float *q_norm, *k_norm;  // or null
   float norm_eps;
+  const float* sinks;  // (N,): a score more in each head's softmax, without a value; or null
 };
 
 struct KVBlocks {

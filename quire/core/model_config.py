@@ -58,8 +58,13 @@ class ModelConfig:
         parallel: Attention and MLP are given the same residual, and added to it together.
         shared_norm: They have one norm, too.
         qkv_bias, output_bias, mlp_bias, head_bias: Which projections have a bias.
-        qk_norm: RMSNorm on each query and key head before RoPE.
+        qk_norm: Norm of queries and keys before RoPE, empty for none: ``rms_of_heads`` (Qwen 3),
+            ``rms_of_rows`` (all heads of a token together: OLMo 2), ``layer_of_heads`` (LayerNorm
+            with weights of each head's own: Command R+).
         attention_scale: Multiplies scores; None for 1 / sqrt(H).
+        attention_cap: Scores are bent towards it, ``cap * tanh(x / cap)`` (Gemma 2); None without.
+        attention_sinks: Each query head has one score more in its softmax, which has no value
+            (gpt-oss).
         embedding_scale, residual_scale, logits_scale: Multiply embeddings, what a layer adds to the
             residual, and logits.
         logits_cap: Logits are bent towards it, ``cap * tanh(x / cap)``; None without.
@@ -98,8 +103,10 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
-    qk_norm: bool = False
+    qk_norm: str = ""
     attention_scale: float | None = None
+    attention_cap: float | None = None
+    attention_sinks: bool = False
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logits_scale: float = 1.0
@@ -154,7 +161,9 @@ class ModelConfig:
         num_norms = 4 if self.norm_placement == "both" else 1 if self.shared_norm else 2
         query, pair = self.num_heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
         layer = (query + pair) * (width + self.qkv_bias) + width * (query + self.output_bias)
-        layer += num_norms * norm + (2 * self.head_dim if self.qk_norm else 0)
+        layer += num_norms * norm + (self.num_heads if self.attention_sinks else 0)
+        if self.qk_norm:
+            layer += 2 * self.head_dim if self.qk_norm == "rms_of_heads" else query + pair // 2
         mlps = self.num_dense_layers * self._mlp_parameters(self.intermediate_size, self.mlp_bias)
         if self.moe is not None:
             mlps += self.num_moe_layers * self._moe_parameters(self.moe)

@@ -5,7 +5,8 @@ T tokens, B requests, N query heads, K KV heads, H head dim.
 For token ``t`` at position ``p`` of its request, for query head ``n`` and KV head
 ``k = n // (N / K)``:
 
-1. with ``qk_norm``: each head of q and k is RMS-normalised and scaled;
+1. with ``qk_norm``: q and k are normalised and scaled, each head or all heads of a token together
+   (:class:`~quire.kernels.backend.QKNorm`);
 2. with ``rope``: ``(x[i], x[i + R/2])`` turns by the angle of ``(p, i)``, for ``i < R/2``;
    elements from R (the rotary dim) on stay as they are; with ``rope_sections`` p is row s of
    ``positions`` for the pairs of section s;
@@ -17,9 +18,11 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
    rounded down to bfloat16, and ``scale = (highest - minimum) / 15``, rounded up (NaN and 0 as
    before); R has blocks of ``n x n``, a Hadamard matrix over ``sqrt(n)``, n the largest power of
    two that divides H;
-4. ``out = sum_j softmax_j(scale * q . k_j) v_j`` over cached positions ``j`` in
-   ``max(0, p - window + 1) .. p``, K and V read back from the cache, in float32; of ``int4`` K is
-   turned back, or q is turned, which is the same product: R is symmetric and its own inverse.
+4. ``out = sum_j softmax_j(s_j) v_j``, ``s_j = scale * q . k_j``, over cached positions ``j`` in
+   ``max(0, p - window + 1) .. p + ahead``, K and V read back from the cache, in float32; of
+   ``int4`` K is turned back, or q is turned, which is the same product: R is symmetric and its own
+   inverse. With ``score_cap`` ``s_j`` becomes ``cap * tanh(s_j / cap)``; with ``sinks`` the
+   softmax's total has ``exp(sinks[n])`` in it, too.
 
 Of a request with a tree of tokens, those rows that have a path (``tree_slots``) see the tokens of
 the path from position ``tree_start`` on, and ``p`` is the position of its last one, their own.
@@ -28,19 +31,28 @@ the path from position ``tree_start`` on, and ``p`` is the position of its last 
 same, or its sections, and is what step 2 uses. Slots that were never written are never read.
 
 Source: Vaswani et al. 2017; Su et al. 2021 (RoPE); Kwon et al. 2023 (paged attention); Milakov and
-Gimelshein 2018 (online softmax); Ashkboos et al. 2024 (QuaRot: keys rotated after RoPE).
+Gimelshein 2018 (online softmax); Ashkboos et al. 2024 (QuaRot: keys rotated after RoPE); Gemma 2
+(2024, soft caps); Xiao et al. 2023 (sinks).
 """
 
 from __future__ import annotations
 
+import math
+
 from quire.core.errors import UnsupportedInputError
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.backend import Array, AttentionSpec
+from quire.kernels.backend import Array, AttentionSpec, QKNorm
 from quire.kernels.forward_batch import ForwardBatch
+
+#: Kinds of :class:`~quire.kernels.backend.QKNorm`, in the order of native/include/attention.h.
+QK_NORMS = ("rms_of_heads", "rms_of_rows", "layer_of_heads")
 
 
 def check_spec(
-    spec: AttentionSpec, rope: tuple[Array, Array] | None, qk_norm: tuple[Array, Array] | None
+    spec: AttentionSpec,
+    rope: tuple[Array, Array] | None,
+    qk_norm: QKNorm | None,
+    sinks: Array | None,
 ) -> None:
     """Refuse a layer whose shapes do not fit together.
 
@@ -56,6 +68,20 @@ def check_spec(
         raise UnsupportedInputError(
             f"[attention] sliding_window must be at least 1; got {spec.sliding_window}."
         )
+    if spec.ahead is not None and spec.ahead < 0:
+        raise UnsupportedInputError(
+            f"[attention] ahead must be at least 0, or None for all; got {spec.ahead}."
+        )
+    if spec.score_cap is not None and not 0 < spec.score_cap < math.inf:
+        raise UnsupportedInputError(
+            f"[attention] score_cap must be a finite number > 0; got {spec.score_cap}."
+        )
+    if sinks is not None and tuple(sinks.shape) != (spec.num_heads,):
+        raise UnsupportedInputError(
+            f"[attention] sinks must have shape ({spec.num_heads},); got {tuple(sinks.shape)}."
+        )
+    if qk_norm is not None:
+        _check_norm(spec, qk_norm)
     if rope is not None:
         shapes = [tuple(table.shape) for table in rope]
         if shapes[0] != shapes[1] or not 0 < 2 * shapes[0][1] <= spec.head_dim:
@@ -69,10 +95,23 @@ def check_spec(
             f"[attention] rope_sections must sum to the {half} rotary pairs; got "
             f"{spec.rope_sections}."
         )
-    if qk_norm is not None and any(tuple(w.shape) != (spec.head_dim,) for w in qk_norm):
+
+
+def _check_norm(spec: AttentionSpec, norm: QKNorm) -> None:
+    if norm.kind not in QK_NORMS:
         raise UnsupportedInputError(
-            f"[attention] qk_norm weights must have shape ({spec.head_dim},); "
-            f"got {[tuple(w.shape) for w in qk_norm]}."
+            f"[attention] qk_norm must be one of {', '.join(QK_NORMS)}; got {norm.kind!r}."
+        )
+    heads, size = (spec.num_heads, spec.num_kv_heads), spec.head_dim
+    wanted = {
+        "rms_of_heads": [(size,) for _ in heads],
+        "rms_of_rows": [(n * size,) for n in heads],
+        "layer_of_heads": [(n, size) for n in heads],
+    }[norm.kind]
+    got = [tuple(weights.shape) for weights in (norm.queries, norm.keys)]
+    if got != wanted:
+        raise UnsupportedInputError(
+            f"[attention] weights of qk_norm {norm.kind} must be {wanted}; got {got}."
         )
 
 
@@ -107,6 +146,13 @@ def check_batch(spec: AttentionSpec, batch: ForwardBatch) -> None:
             f"[attention] batch must have positions {wanted} and describe {requests} requests; "
             f"got {positions}, and {starts} query starts and block tables."
         )
+    if spec.ahead != 0:
+        queries = batch.query_start_loc[1:] - batch.query_start_loc[:-1]
+        if (queries != batch.seq_lens).any() or batch.tree_starts is not None:
+            raise UnsupportedInputError(
+                "[attention] a layer that sees positions ahead needs whole requests and no trees; "
+                f"got {queries.tolist()} queries of {batch.seq_lens.tolist()} tokens."
+            )
 
 
 def check(spec: AttentionSpec, qkv: Array, num_tokens: int, out: Array) -> None:

@@ -109,6 +109,9 @@ class AttentionSpec:
         num_heads, num_kv_heads, head_dim: N, K, H.
         scale: Multiplies the scores.
         sliding_window: A query sees this many latest positions, itself included; None for all.
+        ahead: How many later positions of its request a query sees; None for all, as encoders do.
+            A step with any must have its requests whole.
+        score_cap: Scores are bent towards it, ``cap * tanh(score / cap)``; None without.
         rope_sections: How many rotary pairs turn by each row of the step's positions (S, T), in
             order; empty where positions are (T,).
     """
@@ -119,7 +122,27 @@ class AttentionSpec:
     head_dim: int
     scale: float
     sliding_window: int | None = None
+    ahead: int | None = 0
+    score_cap: float | None = None
     rope_sections: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QKNorm:
+    """What queries and keys are normalised by before RoPE.
+
+    Attributes:
+        kind: ``rms_of_heads``: RMSNorm of each head, weights (H,) for all of them; ``rms_of_rows``:
+            RMSNorm of a token's heads together, weights (N H,) and (K H,); ``layer_of_heads``:
+            LayerNorm of each head without a bias, weights (N, H) and (K, H).
+        queries, keys: Weights, float32.
+        eps: Added to the mean square, or to the variance.
+    """
+
+    kind: str
+    queries: Array
+    keys: Array
+    eps: float
 
 
 class Attention(Protocol):
@@ -138,7 +161,7 @@ class Attention(Protocol):
     def run(self, qkv: Array, plan: AttentionPlan, out: Array) -> Array:
         """Write this step's K and V to the cache, then attend.
 
-        Query ``t`` at position ``p`` sees cached positions ``max(0, p - window + 1) .. p``. Each
+        Query ``t`` at position ``p`` sees positions ``max(0, p - window + 1) .. p + ahead``. Each
         (row, head) reduces over absolute positions in fixed pieces, so the result does not depend
         on the batch, on how the prompt was cut into steps, or on the number of threads.
 
@@ -336,17 +359,18 @@ class Backend(Protocol):
         spec: AttentionSpec,
         *,
         rope: tuple[Array, Array] | None = None,
-        qk_norm: tuple[Array, Array] | None = None,
-        norm_eps: float = 0.0,
+        qk_norm: QKNorm | None = None,
+        sinks: Array | None = None,
     ) -> Attention:
         """Make one layer's attention.
 
         Args:
-            spec: Shapes and window.
+            spec: Shapes, and what a query sees.
             rope: Cosines and sines, each (max positions, rotary_dim / 2) float32, or None.
                 Element ``i`` of a head rotates with element ``i + rotary_dim / 2`` (NeoX style).
-            qk_norm: RMSNorm weights (H,) for each query and key head, applied before RoPE.
-            norm_eps: Epsilon of that norm.
+            qk_norm: Applied before RoPE.
+            sinks: (N,) float32: for each query head one score more in its softmax's total, which
+                has no value; or None.
         """
         ...
 

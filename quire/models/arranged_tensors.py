@@ -86,12 +86,18 @@ def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
     config, changes = weights.config, dict[str, Change]()
     for module, order in row_orders(stored, weights).items():
         changes |= {f"{module}.{part}": _in_order(order) for part in ("weight", "bias")}
+    turned = _turned(config)
+    if turned is not None and config.qk_norm:
+        for layer in range(config.num_layers):
+            change = _heads_in_order(turned)
+            changes |= {f"{norm.module}.weight": change for norm in weights.qk_norm(layer)}
     if config.norm_offset:
         norms = [weights.final_norm()]
         for layer in range(config.num_layers):
             norms += weights.norms(layer)
             norms += weights.qk_norm(layer) if config.qk_norm else ()
-        changes |= {f"{norm.module}.weight": _added(config.norm_offset) for norm in norms}
+        for name in (f"{norm.module}.weight" for norm in norms):
+            changes[name] = _added(config.norm_offset, changes.get(name))
     return ArrangedTensors(stored, changes) if changes else stored
 
 
@@ -122,14 +128,22 @@ def _qkv_orders(config: ModelConfig, names: WeightNames) -> list[np.ndarray | No
     if names.groups_qkv:
         groups = rows.reshape(kv, num // kv + 2, size)
         parts = [groups[:, :-2].reshape(num, size), groups[:, -2], groups[:, -1]]
-    if config.rope is not None and config.rope.interleaved:
-        turned, rotated = np.arange(size), config.rope.rotary_dim
-        turned[:rotated] = turned[:rotated].reshape(-1, 2).T.reshape(-1)
+    turned = _turned(config)
+    if turned is not None:
         parts[:2] = [part[:, turned] for part in parts[:2]]
     if len(names.qkv) == 1:
         parts = [np.concatenate(parts)]
     orders = [part.reshape(-1) - part.min() for part in parts]
     return [None if (order == np.arange(len(order))).all() else order for order in orders]
+
+
+def _turned(config: ModelConfig) -> np.ndarray | None:
+    """Return which stored element of a query's or key's head each of ours is; None for its own."""
+    if config.rope is None or not config.rope.interleaved:
+        return None
+    turned, rotated = np.arange(config.head_dim), config.rope.rotary_dim
+    turned[:rotated] = turned[:rotated].reshape(-1, 2).T.reshape(-1)
+    return turned
 
 
 def _in_order(order: np.ndarray) -> Change:
@@ -146,9 +160,19 @@ def _in_order(order: np.ndarray) -> Change:
     return change
 
 
-def _added(offset: float) -> Change:
+def _heads_in_order(order: np.ndarray) -> Change:
     def change(tensor: Tensor) -> Tensor:
-        values = tensor.float32() + np.float32(offset)
+        values = tensor.float32()
+        heads = values.reshape(-1, len(order))[:, order]
+        return HostTensor(tensor.name, "float32", heads.reshape(values.shape))
+
+    return change
+
+
+def _added(offset: float, before: Change | None) -> Change:
+    def change(tensor: Tensor) -> Tensor:
+        changed = tensor if before is None else before(tensor)
+        values = changed.float32() + np.float32(offset)
         return HostTensor(tensor.name, "float32", values)
 
     return change

@@ -15,7 +15,7 @@ from quire.core.machine import read_machine
 from quire.core.memory_budget import format_bytes
 from quire.core.model_config import ModelConfig
 from quire.core.moe_config import MoEConfig
-from quire.kernels.backend import Array, Attention, AttentionSpec, Backend, Linear, Weight
+from quire.kernels.backend import Array, Attention, AttentionSpec, Backend, Linear, QKNorm, Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
@@ -249,7 +249,7 @@ class ModelBuilder:
         if config.norm == "rms_norm":
             return RMSNorm(self.backend, weight, config.norm_eps)
         if not bias:
-            zeros = HostTensor(weights.module, "float32", np.zeros(weights.size, np.float32))
+            zeros = HostTensor(weights.module, "float32", np.zeros(weights.shape, np.float32))
             bias = [self.backend.parameter(zeros)]
         return LayerNorm(self.backend, weight, bias[0], config.norm_eps)
 
@@ -288,11 +288,11 @@ class ModelBuilder:
         """Return a layer's attention and the number of its plan."""
         qk_norm = None
         if config.qk_norm:
-            q_norm, k_norm = self.weights.qk_norm(layer)
-            qk_norm = (
-                self.parameter(f"{q_norm.module}.weight"),
-                self.parameter(f"{k_norm.module}.weight"),
+            queries, keys = (
+                self.parameter(f"{norm.module}.weight") for norm in self.weights.qk_norm(layer)
             )
+            qk_norm = QKNorm(config.qk_norm, queries, keys, config.norm_eps)
+        sinks = self.parameter(self.weights.sinks(layer)) if config.attention_sinks else None
         rope = config.layer_rope(layer)
         spec = AttentionSpec(
             layer=layer,
@@ -301,13 +301,14 @@ class ModelBuilder:
             head_dim=config.head_dim,
             scale=config.attention_scale or config.head_dim**-0.5,
             sliding_window=config.sliding_window if config.has_window(layer) else None,
+            score_cap=config.attention_cap,
             rope_sections=rope.sections if rope else (),
         )
         attention = self.backend.attention(
             spec,
             rope=ropes[config.ropes.index(rope)] if rope else None,
             qk_norm=qk_norm,
-            norm_eps=config.norm_eps,
+            sinks=sinks,
         )
         # Layers whose attention differs in nothing but the layer share a plan.
         plans = self._attention_plans

@@ -37,23 +37,24 @@ def read_rope(
 
 
 def read_ropes(
-    config: ConfigFields, head_dim: int, *, default_theta: float, window_theta: float
+    config: ConfigFields, head_dim: int, *, default_theta: float, window_theta: float | None = None
 ) -> tuple[RopeConfig, RopeConfig, int]:
     """Return the rotary embedding of layers that see all, that of those with a window, and the
     longest context.
 
-    ``rope_parameters`` has one of each; the old spelling a ``rope_local_base_freq``, unscaled.
+    ``rope_parameters`` has one of each; in the old spelling the second is unscaled and has the base
+    ``rope_local_base_freq``, by default ``window_theta``, or the other's base where that is None.
     """
     config.has("rope_local_base_freq")
     both = config.object("rope_parameters")
     if both is None or both.object("full_attention") is None:
         rope, context = read_rope(config, head_dim, default_theta=default_theta)
-        theta = config.number("rope_local_base_freq", window_theta, above=1.0)
+        theta = config.number("rope_local_base_freq", window_theta or rope.theta, above=1.0)
         return rope, RopeConfig(theta=theta, rotary_dim=rope.rotary_dim), context
     parts = [both.object(kind) for kind in ("full_attention", "sliding_attention")]
     (rope, context), (window, _) = (
         _read(config, part or ConfigFields({}, config.where), head_dim, theta, 1.0, False)
-        for part, theta in zip(parts, (default_theta, window_theta), strict=True)
+        for part, theta in zip(parts, (default_theta, window_theta or default_theta), strict=True)
     )
     both.refuse_unread()
     return rope, window, context

@@ -48,19 +48,19 @@ class NormWeights:
 
     Attributes:
         module: Name without ``.weight`` and ``.bias``.
-        size: Elements.
+        shape: Of its weights.
         bias: Whether it has one (LayerNorm).
     """
 
     module: str
-    size: int
+    shape: tuple[int, ...]
     bias: bool
 
     def shapes(self) -> Shapes:
         """Yield name and shape of each tensor."""
-        yield f"{self.module}.weight", (self.size,)
+        yield f"{self.module}.weight", self.shape
         if self.bias:
-            yield f"{self.module}.bias", (self.size,)
+            yield f"{self.module}.bias", self.shape
 
 
 class MLPWeights(NamedTuple):
@@ -125,10 +125,23 @@ class WeightMap:
         return [norm for norm in dict.fromkeys(made) if norm is not None]
 
     def qk_norm(self, layer: int) -> tuple[NormWeights, NormWeights]:
-        """Two of (H,)."""
+        """Of queries and of keys: two of (H,), or (N H,) and (K H,), or (N, H) and (K, H)."""
+        config = self.config
         q_norm, k_norm = (self._name(n, layer) for n in (self.names.q_norm, self.names.k_norm))
-        head_dim = self.config.head_dim
-        return NormWeights(q_norm, head_dim, False), NormWeights(k_norm, head_dim, False)
+
+        def norm(name: str, heads: int) -> NormWeights:
+            shape = {
+                "rms_of_heads": (config.head_dim,),
+                "rms_of_rows": (heads * config.head_dim,),
+                "layer_of_heads": (heads, config.head_dim),
+            }[config.qk_norm]
+            return NormWeights(name, shape, False)
+
+        return norm(q_norm, config.num_heads), norm(k_norm, config.num_kv_heads)
+
+    def sinks(self, layer: int) -> str:
+        """Name of a layer's attention sinks (N,)."""
+        return self._name(self.names.sinks, layer)
 
     def qkv(self, layer: int) -> LinearWeights:
         """((N + 2 K) H, D)."""
@@ -210,6 +223,9 @@ class WeightMap:
         """Return every tensor of the model."""
         config = self.config
         shapes = dict(pair for part in self.parts() for pair in part.shapes())
+        if config.attention_sinks:
+            layers = range(config.num_layers)
+            shapes |= {self.sinks(layer): (config.num_heads,) for layer in layers}
         if config.learned_positions:
             shapes[self.positions()] = (config.learned_positions, config.hidden_size)
         for layer in range(config.num_layers):
@@ -247,7 +263,7 @@ class WeightMap:
     def _norm(self, module: str) -> NormWeights:
         config = self.config
         bias = config.norm == "layer_norm" and config.norm_bias
-        return NormWeights(module, config.hidden_size, bias)
+        return NormWeights(module, (config.hidden_size,), bias)
 
     def _layer_norm(self, name: str, layer: int) -> NormWeights | None:
         return self._norm(self._name(name, layer)) if name else None

@@ -34,6 +34,7 @@ class WeightNames:
     Attributes:
         optional_prefix: First part of the names that some checkpoints leave out.
         attention_norm_after, mlp_norm_after: Of what attention and MLP give.
+        sinks: Attention sinks, a tensor that is called so itself.
         router, choice_bias: Of a mixture of experts, whose bias that only chooses is a tensor.
         expert_gate_up, expert_down: Of each expert.
         shared_gate_up, shared_down, shared_gate: Of the experts that are always on, taken as one.
@@ -59,6 +60,7 @@ class WeightNames:
     positions: str = ""
     q_norm: str = ""
     k_norm: str = ""
+    sinks: str = ""
     router: str = ""
     choice_bias: str = ""
     expert_gate_up: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.backend import AttentionSpec
+from quire.kernels.backend import AttentionSpec, QKNorm
 from quire.kernels.forward_batch import ForwardBatch
 
 
@@ -19,7 +19,9 @@ class Case:
     Attributes:
         rotary_dim: 0 for no rotation.
         sections: Rotary pairs of each row of positions; empty for one position a token.
-        qk_norm: Whether query and key heads are normalised.
+        qk_norm: How queries and keys are normalised; empty for not at all.
+        ahead, score_cap: See :class:`AttentionSpec`.
+        sinks: Whether each head has one.
     """
 
     num_heads: int = 4
@@ -28,7 +30,10 @@ class Case:
     window: int | None = None
     rotary_dim: int = 0
     sections: tuple[int, ...] = ()
-    qk_norm: bool = False
+    qk_norm: str = ""
+    ahead: int | None = 0
+    score_cap: float | None = None
+    sinks: bool = False
     block_size: int = 16
     dtype: str = "float32"
 
@@ -45,6 +50,8 @@ class Case:
             head_dim=self.head_dim,
             scale=self.head_dim**-0.5,
             sliding_window=self.window,
+            ahead=self.ahead,
+            score_cap=self.score_cap,
             rope_sections=self.sections,
         )
 
@@ -55,14 +62,27 @@ class Case:
     def parameters(self, max_positions: int = 4096) -> dict[str, object]:
         """Return the arguments of ``Backend.attention`` after the spec, as numpy."""
         rng = np.random.default_rng(1)
-        rope = norm = None
+        rope = norm = sinks = None
         if self.rotary_dim:
             half = self.rotary_dim // 2
             angles = np.outer(np.arange(max_positions), 1e4 ** -(np.arange(half) / half))
             rope = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
         if self.qk_norm:
-            norm = tuple(rng.uniform(0.5, 1.5, self.head_dim).astype(np.float32) for _ in range(2))
-        return {"rope": rope, "qk_norm": norm, "norm_eps": 1e-6}
+            norm = QKNorm(
+                self.qk_norm,
+                *(
+                    rng.uniform(0.5, 1.5, self._norm_shape(heads)).astype(np.float32)
+                    for heads in (self.num_heads, self.num_kv_heads)
+                ),
+                eps=1e-6,
+            )
+        if self.sinks:
+            sinks = rng.uniform(-1, 3, self.num_heads).astype(np.float32)
+        return {"rope": rope, "qk_norm": norm, "sinks": sinks}
+
+    def _norm_shape(self, heads: int) -> tuple[int, ...]:
+        shapes = {"rms_of_rows": (heads * self.head_dim,), "layer_of_heads": (heads, self.head_dim)}
+        return shapes.get(self.qk_norm, (self.head_dim,))
 
 
 SHAPES = {
@@ -74,8 +94,12 @@ SHAPES = {
     "head 128": Case(num_heads=6, num_kv_heads=2, head_dim=128),
     "window": Case(window=23),
     "long window": Case(window=300, num_heads=8, num_kv_heads=2),
-    "rope": Case(rotary_dim=32, qk_norm=True),
+    "rope": Case(rotary_dim=32, qk_norm="rms_of_heads"),
     "partial rope": Case(rotary_dim=12, head_dim=40),
+    "norm of rows": Case(rotary_dim=32, qk_norm="rms_of_rows", num_heads=6),
+    "norms of layers": Case(rotary_dim=20, head_dim=20, qk_norm="layer_of_heads"),
+    "sinks": Case(window=300, num_heads=8, num_kv_heads=2, sinks=True),
+    "soft cap": Case(num_heads=6, score_cap=1.5, head_dim=64),
 }
 
 

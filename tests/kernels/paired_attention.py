@@ -56,7 +56,7 @@ def weight_of(x: np.ndarray) -> np.ndarray:
 
 
 def attend_head(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, isa: str
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, isa: str, sink: float | None
 ) -> np.ndarray:
     """Attend to one KV head.
 
@@ -65,13 +65,14 @@ def attend_head(
         k, v: (S, H), rounded to bfloat16.
         seen: (R, S) booleans.
         isa: Of ``PAIR_ISAS``.
+        sink: A score more in each row's total, or None.
 
     Returns:
         (R, H) float64.
     """
     q, k, v = flushed(brain(q)), flushed(k), flushed(v)
     scores = np.where(seen, multiply(q, k.T, isa), np.float32(-np.inf))
-    parts = []
+    parts = [] if sink is None else [(np.full((len(q), 1), sink), 1.0, 0.0)]
     for first in range(0, len(k), PIECE):
         piece = scores[:, first : first + PIECE]
         highest = piece.max(1, keepdims=True)
@@ -89,7 +90,7 @@ def simulate(case: Case, rows: np.ndarray, isa: str) -> np.ndarray:
     """Attend from every token of one request to itself and those before it.
 
     Args:
-        case: Without rotation.
+        case: Without rotation and soft cap.
         rows: (T, width) float32.
         isa: Of ``PAIR_ISAS``.
 
@@ -101,9 +102,10 @@ def simulate(case: Case, rows: np.ndarray, isa: str) -> np.ndarray:
     distance = np.arange(len(rows))[:, None] - np.arange(len(rows))
     seen = (distance >= 0) & (distance < (case.window or len(rows)))
     group = case.num_heads // case.num_kv_heads
+    sinks = case.parameters()["sinks"] if case.sinks else [None] * case.num_heads
     out = np.empty(q.shape)
     for head in range(case.num_heads):
         keys, values = brain(k[:, head // group]), brain(v[:, head // group])
         scaled = q[:, head] * np.float32(case.spec.scale)
-        out[:, head] = attend_head(scaled, keys, values, seen, isa)
+        out[:, head] = attend_head(scaled, keys, values, seen, isa, sinks[head])
     return out.reshape(len(rows), -1)

@@ -104,6 +104,7 @@ def split_everywhere(length: int, points: range) -> list[list[Parts]]:
         *((shape, "bfloat16") for shape in ("gqa", "mha", "window", "long window", "odd head")),
         *(("gqa", dtype) for dtype in ("float32", "float16", "fp8_e4m3", "int8", "int4")),
         ("odd head", "int8"),
+        *((shape, dtype) for shape in ("sinks", "soft cap") for dtype in ("bfloat16", "int8")),
         *((shape, "int4") for shape in ("mha", "head 128", "long window")),
     ],
 )
@@ -246,10 +247,10 @@ def test_wrong_shapes_and_caches_are_refused() -> None:
     with pytest.raises(UnsupportedInputError, match="needs a cache"):
         attend(attention, qkv[0], batch, other, out)
     with pytest.raises(UnsupportedInputError, match="multiple of num_kv_heads"):
-        CpuAttention(replace(case, num_heads=3).spec, None, None, 0.0)
+        CpuAttention(replace(case, num_heads=3).spec)
 
 
-SECTIONED = Case(head_dim=40, rotary_dim=32, sections=(4, 7, 5), qk_norm=True)
+SECTIONED = Case(head_dim=40, rotary_dim=32, sections=(4, 7, 5), qk_norm="rms_of_heads")
 
 
 def run_sections(case: Case, positions: np.ndarray) -> list[np.ndarray]:
@@ -283,7 +284,7 @@ def test_each_section_turns_by_its_own_position(isa: str) -> None:
     ours, out, theirs, want = run_sections(SECTIONED, positions)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
     np.testing.assert_allclose(out, want, atol=1e-5)
-    plain = replace(SECTIONED, qk_norm=False)
+    plain = replace(SECTIONED, qk_norm="")
     rotated = torch.from_numpy(run_sections(plain, positions)[2]).view(15, 8, 40)[:, :6, :32]
     before = torch.from_numpy(rows_of(random_qkv(plain, [9, 6]), [(0, 0, 9), (1, 0, 6)]))
     q = before.view(15, 8, 40)[:, :6, :32]

@@ -15,7 +15,8 @@ from tests.kernels.paired_attention import PAIR_ISAS, simulate
 ISAS = [isa for isa in ALL_ISAS if isa in PAIR_ISAS]
 if not ISAS:
     pytest.skip("no dot products of bfloat16", allow_module_level=True)
-UNROTATED = [name for name, case in SHAPES.items() if not case.rotary_dim]
+#: A soft cap's tanh has other last bits in numpy, and with them other weights.
+SIMULATED = [name for name, case in SHAPES.items() if not case.rotary_dim and not case.score_cap]
 LENS = [1, 17, 256, 300]
 WIDE = [
     Case(num_heads=group, num_kv_heads=1, head_dim=head_dim, window=window)
@@ -37,7 +38,7 @@ def brain_case(case: Case, block_size: int = 16) -> Case:
 
 
 @pytest.mark.parametrize("block_size", [16, 5])
-@pytest.mark.parametrize("shape", UNROTATED)
+@pytest.mark.parametrize("shape", SIMULATED)
 def test_rows_are_what_the_definition_gives(isa: str, shape: str, block_size: int) -> None:
     """Prefilled, and the last 3 tokens decoded; a weight rounded the other way would show."""
     case = brain_case(SHAPES[shape], block_size)

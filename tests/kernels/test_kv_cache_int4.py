@@ -124,7 +124,7 @@ def test_every_code_is_read_as_its_value(isa: str) -> None:
         Case(),
         Case(num_heads=7, num_kv_heads=1, head_dim=96),
         Case(num_heads=6, num_kv_heads=2, head_dim=128, window=40),
-        Case(num_heads=2, num_kv_heads=2, head_dim=64, rotary_dim=64, qk_norm=True),
+        Case(num_heads=2, num_kv_heads=2, head_dim=64, rotary_dim=64, qk_norm="rms_of_heads"),
     ],
     ids=["gqa", "group of 7", "window", "rope"],
 )

@@ -68,6 +68,15 @@ GEMMA3 = {
     },
 }
 MANY_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 8.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 32,
+}
 DEEPSEEK_EXPERTS = {
     "n_routed_experts": 12,
     "n_shared_experts": 2,
@@ -78,6 +87,26 @@ DEEPSEEK_EXPERTS = {
     "routed_scaling_factor": 2.5,
     "norm_topk_prob": True,
     "first_k_dense_replace": 1,
+}
+GEMMA2 = {
+    "head_dim": 20,
+    "sliding_window": 9,
+    "query_pre_attn_scalar": 30,
+    "attn_logit_softcapping": 1.5,
+    "final_logit_softcapping": 6.0,
+}
+OLMO3 = {
+    "sliding_window": 9,
+    "layer_types": LAYER_TYPES,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+        "full_attention": {
+            "rope_type": "yarn",
+            "rope_theta": 5000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    },
 }
 FALCON = {**SHARED, "ffn_hidden_size": 96}
 
@@ -96,6 +125,21 @@ MODELS = {
     "glm4-moe": (
         "Glm4Moe",
         {**SHARED, **DEEPSEEK_EXPERTS, "use_qk_norm": True, "attention_bias": True},
+    ),
+    "olmoe": (
+        "Olmoe",
+        {**SHARED, "num_experts": 6, "num_experts_per_tok": 3, "num_key_value_heads": 4},
+    ),
+    "gpt-oss": (
+        "GptOss",
+        {
+            **SHARED,
+            **EXPERTS,
+            "head_dim": 16,
+            "sliding_window": 9,
+            "layer_types": LAYER_TYPES,
+            "rope_parameters": YARN,
+        },
     ),
     "granite-moe": ("GraniteMoe", {**SHARED, **GRANITE, **EXPERTS}),
     "granite-moe-shared": (
@@ -126,6 +170,7 @@ MODELS = {
     "gpt2": ("GPT2", GPT2),
     "granite": ("Granite", {**SHARED, **GRANITE}),
     "gemma": ("Gemma", {**SHARED, "head_dim": 24}),
+    "gemma2": ("Gemma2", {**SHARED, **GEMMA2}),
     "gemma3": ("Gemma3", {**SHARED, **GEMMA3}),
     "phi": ("Phi", SHARED),
     "phi3": ("Phi3", {**SHARED, **longrope(256)}),
@@ -144,7 +189,10 @@ MODELS = {
     "smollm3": ("SmolLM3", {**SHARED, "num_hidden_layers": 5}),
     "glm": ("Glm", {**SHARED, "head_dim": 24}),
     "glm4": ("Glm4", {**SHARED, "head_dim": 16}),
+    "olmo2": ("Olmo2", SHARED),
+    "olmo3": ("Olmo3", {**SHARED, **OLMO3}),
     "cohere": ("Cohere", SHARED),
+    "cohere-plus": ("Cohere", {**SHARED, "use_qk_norm": True}),
     "cohere2": ("Cohere2", {**SHARED, "head_dim": 20, "sliding_window": 9, "num_hidden_layers": 5}),
     "ministral": (
         "Ministral",

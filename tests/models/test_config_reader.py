@@ -196,7 +196,7 @@ def test_experts_that_cannot_be_are_refused(read, architecture, change, message)
         read(LLAMA | {"architectures": [f"{architecture}ForCausalLM"], **change})
 
 
-def test_qwen_windows(read):
+def testread_qwen_windows(read):
     assert read(QWEN2 | {"sliding_window": 16}).sliding_window is None
     windowed = QWEN2 | {"sliding_window": 16, "use_sliding_window": True}
     assert read(windowed | {"sliding_window": None}).sliding_window is None
@@ -218,7 +218,53 @@ def test_qwen_layer_types_need_a_window(read):
 
 def test_qwen3_has_its_own_head_dim(read):
     config = read(LLAMA | {"architectures": ["Qwen3ForCausalLM"]})
-    assert (config.head_dim, config.qk_norm, config.qkv_bias) == (128, True, False)
+    assert (config.head_dim, config.qk_norm, config.qkv_bias) == (128, "rms_of_heads", False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "caps"),
+    [
+        ({}, (50.0, 30.0)),
+        ({"attn_logit_softcapping": None, "final_logit_softcapping": 20}, (None, 20.0)),
+    ],
+)
+def test_gemma_2_bends_scores_and_logits_unless_told_not_to(read, changes, caps):
+    config = read(LLAMA | {"architectures": ["Gemma2ForCausalLM"]} | changes)
+    assert (config.attention_cap, config.logits_cap) == caps
+    assert (config.attention_scale, config.norm_placement) == (256**-0.5, "both")
+    assert (config.sliding_window, config.layer_windows) == (4096, (True, False, True, False))
+    with pytest.raises(ModelLoadError, match="attn_logit_softcapping must be a finite number > 0"):
+        read(LLAMA | {"architectures": ["Gemma2ForCausalLM"], "attn_logit_softcapping": 0})
+    with pytest.raises(UnsupportedArchitectureError, match="use_bidirectional_attention"):
+        read(LLAMA | {"architectures": ["Gemma2ForCausalLM"], "use_bidirectional_attention": True})
+
+
+def test_olmo_3_as_its_makers_wrote_it(read):
+    """One scaling, which the layers with a window do not have."""
+    scaling = {
+        "attention_factor": 1.2079441541679836,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 8.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "yarn",
+    }
+    fields = {"rope_scaling": scaling, "rope_theta": 600_000, "max_position_embeddings": 65536}
+    config = read(LLAMA | {"architectures": ["Olmo3ForCausalLM"]} | fields)
+    assert config.window_rope == RopeConfig(theta=600_000.0, rotary_dim=16)
+    assert config.rope.theta == 600_000.0
+    assert config.rope.scaling == scaling | {"truncate": True}
+    assert config.max_position_embeddings == 65536
+    assert (config.sliding_window, config.layer_windows) == (4096, (True, True, True, False))
+    assert (config.norm_placement, config.qk_norm) == ("post", "rms_of_rows")
+    plain = read(LLAMA | {"architectures": ["Olmo3ForCausalLM"]})
+    assert plain.rope == plain.window_rope == RopeConfig(theta=500_000.0, rotary_dim=16)
+
+
+def test_command_r_plus_has_norms_of_heads(read):
+    command_r = LLAMA | {"architectures": ["CohereForCausalLM"]}
+    assert read(command_r).qk_norm == ""
+    assert read(command_r | {"use_qk_norm": True}).qk_norm == "layer_of_heads"
 
 
 def test_gpt2(read):

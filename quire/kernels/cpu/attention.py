@@ -9,7 +9,7 @@ import numpy as np
 
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels import attention
-from quire.kernels.backend import AttentionSpec, KVCache
+from quire.kernels.backend import AttentionSpec, KVCache, QKNorm
 from quire.kernels.cpu.native import KV_DTYPE_CODES, native
 from quire.kernels.forward_batch import ForwardBatch
 
@@ -67,10 +67,10 @@ class CpuAttention:
         self,
         spec: AttentionSpec,
         rope: tuple[np.ndarray, np.ndarray] | None = None,
-        qk_norm: tuple[np.ndarray, np.ndarray] | None = None,
-        norm_eps: float = 0.0,
+        qk_norm: QKNorm | None = None,
+        sinks: np.ndarray | None = None,
     ) -> None:
-        attention.check_spec(spec, rope, qk_norm)
+        attention.check_spec(spec, rope, qk_norm, sinks)
         self.spec = spec
         cosines, sines = rope or (None, None)
         max_positions, half = (0, 0) if cosines is None else cosines.shape
@@ -80,13 +80,15 @@ class CpuAttention:
             spec.head_dim,
             spec.scale,
             spec.sliding_window or 0,
+            -1 if spec.ahead is None else spec.ahead,
+            spec.score_cap or 0.0,
             max_positions,
             half,
             cosines,
             sines,
             self.spec.rope_sections or (half,),
-            *(qk_norm or (None, None)),
-            norm_eps,
+            *_norm_arguments(qk_norm),
+            sinks,
         )
 
     def plan(self, batch: ForwardBatch, kv_cache: KVCache) -> Any:
@@ -120,3 +122,9 @@ class CpuAttention:
         if not self._native.run(qkv, plan, self.spec.layer, out):
             raise attention.refuse_batch()
         return out
+
+
+def _norm_arguments(norm: QKNorm | None) -> tuple[int, Any, Any, float]:
+    if norm is None:
+        return 0, None, None, 0.0
+    return attention.QK_NORMS.index(norm.kind), norm.queries, norm.keys, norm.eps

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 
 from quire.kernels import attention
-from quire.kernels.backend import AttentionSpec, KVCache
+from quire.kernels.backend import AttentionSpec, KVCache, QKNorm
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.reference.kv_cache import ReferenceKVCache
-from quire.kernels.reference.norm import rms_norm
+from quire.kernels.reference.norm import layer_norm, rms_norm
 
 
 class ReferenceAttention:
@@ -21,14 +21,14 @@ class ReferenceAttention:
         self,
         spec: AttentionSpec,
         rope: tuple[torch.Tensor, torch.Tensor] | None = None,
-        qk_norm: tuple[torch.Tensor, torch.Tensor] | None = None,
-        norm_eps: float = 0.0,
+        qk_norm: QKNorm | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> None:
-        attention.check_spec(spec, rope, qk_norm)
+        attention.check_spec(spec, rope, qk_norm, sinks)
         self.spec = spec
         self.rope = rope
         self.qk_norm = qk_norm
-        self.norm_eps = norm_eps
+        self.sinks = sinks
 
     def plan(self, batch: ForwardBatch, kv_cache: KVCache) -> tuple[ForwardBatch, ReferenceKVCache]:
         """Check a step."""
@@ -46,9 +46,10 @@ class ReferenceAttention:
         attention.check(spec, qkv, len(batch.slot_mapping), out)
         heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
         q, k, v = heads.tensor_split([spec.num_heads, spec.num_heads + spec.num_kv_heads], dim=1)
-        for x, index in ((q, 0), (k, 1)):
-            if self.qk_norm is not None:
-                x.copy_(rms_norm(x, self.qk_norm[index], self.norm_eps))
+        if self.qk_norm is not None:
+            q.copy_(normalize(q, self.qk_norm, self.qk_norm.queries))
+            k.copy_(normalize(k, self.qk_norm, self.qk_norm.keys))
+        for x in (q, k):
             if self.rope is not None:
                 rotate(x, batch.positions.long(), *self.rope, spec.rope_sections)
         written = batch.slot_mapping >= 0
@@ -61,9 +62,9 @@ class ReferenceAttention:
             context = torch.arange(_first_visible(positions, spec.sliding_window), seq_len)
             blocks = batch.block_tables[i].long()[context // block_size]
             slots = blocks * block_size + context % block_size
-            mask = visible(positions, context, spec.sliding_window)
-            result = attend(q[rows], *kv_cache.read(spec.layer, slots), mask, spec.scale)
-            out[rows] = result.flatten(1)
+            mask = visible(positions, context, spec.sliding_window, spec.ahead)
+            keys_and_values = kv_cache.read(spec.layer, slots)
+            out[rows] = attend(q[rows], *keys_and_values, mask, spec, self.sinks).flatten(1)
             if batch.tree_starts is not None and batch.tree_starts[i] < seq_len:
                 self._attend_paths(q, batch, i, kv_cache, out)
         return out
@@ -88,7 +89,8 @@ class ReferenceAttention:
                 first = 0 if window is None else max(0, len(slots) - window)
                 k, v = kv_cache.read(self.spec.layer, slots[first:])
                 seen = torch.ones(1, len(slots) - first, dtype=torch.bool)
-                out[row] = attend(q[row : row + 1], k, v, seen, self.spec.scale).flatten()
+                result = attend(q[row : row + 1], k, v, seen, self.spec, self.sinks)
+                out[row] = result.flatten()
 
 
 def rotate(
@@ -109,23 +111,49 @@ def rotate(
     x[..., half : 2 * half] = second * cos + first * sin
 
 
-def visible(positions: torch.Tensor, context: torch.Tensor, window: int | None) -> torch.Tensor:
+def normalize(x: torch.Tensor, norm: QKNorm, weight: torch.Tensor) -> torch.Tensor:
+    """Return the norm of queries or keys (T, heads, H)."""
+    if norm.kind == "rms_of_rows":
+        return rms_norm(x.flatten(1), weight, norm.eps).view(x.shape)
+    if norm.kind == "layer_of_heads":
+        return layer_norm(x, weight, torch.zeros_like(weight), norm.eps)
+    return rms_norm(x, weight, norm.eps)
+
+
+def visible(
+    positions: torch.Tensor, context: torch.Tensor, window: int | None, ahead: int | None = 0
+) -> torch.Tensor:
     """Return (queries, context) booleans: which cached position each query sees."""
     distance = positions[:, None] - context[None, :]
-    seen = distance >= 0
-    return seen if window is None else seen & (distance < window)
+    seen = torch.ones_like(distance, dtype=torch.bool)
+    if ahead is not None:
+        seen &= distance >= -ahead
+    if window is not None:
+        seen &= distance < window
+    return seen
 
 
 def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor,
+    spec: AttentionSpec,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """Return dense attention of q (T, N, H) over k, v (S, K, H) under mask (T, S)."""
     group = q.shape[1] // k.shape[1]
     k = k.to(q.dtype).repeat_interleave(group, dim=1)
     v = v.to(q.dtype).repeat_interleave(group, dim=1)
-    scores = torch.einsum("tnh,snh->nts", q, k) * scale
+    scores = torch.einsum("tnh,snh->nts", q, k) * spec.scale
+    if spec.score_cap is not None:
+        scores = spec.score_cap * torch.tanh(scores / spec.score_cap)
     scores = scores.masked_fill(~mask, -torch.inf)
-    return torch.einsum("nts,snh->tnh", scores.softmax(-1), v)
+    if sinks is not None:
+        of_each_row = sinks[:, None, None].expand(-1, len(q), 1)
+        scores = torch.cat([scores, of_each_row], dim=-1)
+    weights = scores.softmax(-1)[..., : len(k)]
+    return torch.einsum("nts,snh->tnh", weights, v)
 
 
 def _first_visible(positions: torch.Tensor, window: int | None) -> int:

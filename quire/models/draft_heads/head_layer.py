@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.core.errors import ModelLoadError
 from quire.core.model_config import ModelConfig
-from quire.kernels.backend import Array, AttentionSpec, Linear
+from quire.kernels.backend import Array, AttentionSpec, Linear, QKNorm
 from quire.layers.decoder_layer import DecoderLayer, End
 from quire.layers.mlp import GatedMLP
 from quire.layers.norm import Norm
@@ -165,10 +165,11 @@ def _build_layer(
     qk_norm = None
     if _qk_norms(layer)[0] in builder.tensors.names:
         q_norm, k_norm = _qk_norms(layer)
-        qk_norm = (builder.parameter(q_norm), builder.parameter(k_norm))
+        weights = builder.parameter(q_norm), builder.parameter(k_norm)
+        qk_norm = QKNorm("rms_of_heads", *weights, config.norm_eps)
     return DecoderLayer(
         qkv=builder.linear([layer + module for module in QKV]),
-        attention=backend.attention(spec, rope=rope, qk_norm=qk_norm, norm_eps=config.norm_eps),
+        attention=backend.attention(spec, rope=rope, qk_norm=qk_norm),
         output=builder.linear([f"{layer}self_attn.o_proj"]),
         attention_end=End(backend),
         mlp_end=End(backend),

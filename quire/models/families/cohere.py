@@ -14,10 +14,10 @@ NAMES = replace(llama.NAMES, mlp_norm="input_layernorm")
 
 
 def read_cohere(config: ConfigFields) -> ModelConfig:
-    """Read a CohereForCausalLM (Command R)."""
-    config.require("use_qk_norm", False)
+    """Read a CohereForCausalLM (Command R, Command R+)."""
     heads = config.integer("num_attention_heads")
-    return _read(config, config.integer("hidden_size") // heads, 500_000.0)
+    qk_norm = "layer_of_heads" if config.boolean("use_qk_norm", False) else ""
+    return _read(config, config.integer("hidden_size") // heads, 500_000.0, qk_norm=qk_norm)
 
 
 def read_cohere2(config: ConfigFields) -> ModelConfig:

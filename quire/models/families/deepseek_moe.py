@@ -36,7 +36,7 @@ def read_glm4_moe(config: ConfigFields) -> ModelConfig:
         head_dim=head_dim,
         rope=rope,
         qkv_bias=config.boolean("attention_bias", False),
-        qk_norm=config.boolean("use_qk_norm", False),
+        qk_norm="rms_of_heads" if config.boolean("use_qk_norm", False) else "",
         moe=read_experts(config, renormalize=True),
     )
 
@@ -53,7 +53,7 @@ def read_dots1(config: ConfigFields) -> ModelConfig:
         config,
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=True,
+        qk_norm="rms_of_heads",
         moe=read_experts(config, renormalize=False),
         **llama.read_windows(config, 4096, pattern),
     )

@@ -28,6 +28,20 @@ def read_gemma(config: ConfigFields) -> ModelConfig:
     return replace(made, activation="gelu_tanh") if made.activation == "gelu" else made
 
 
+def read_gemma2(config: ConfigFields) -> ModelConfig:
+    """Read a Gemma2ForCausalLM: scores and logits are bent, every other layer has a window."""
+    config.require("use_bidirectional_attention", False)
+    return _read(
+        config,
+        activation_field="hidden_activation",
+        norm_placement="both",
+        attention_scale=config.number("query_pre_attn_scalar", 256) ** -0.5,
+        attention_cap=_read_cap(config, "attn_logit_softcapping", 50.0),
+        logits_cap=_read_cap(config, "final_logit_softcapping", 30.0),
+        **llama.read_windows(config, 4096, ("sliding_attention", "full_attention")),
+    )
+
+
 def read_gemma3(config: ConfigFields) -> ModelConfig:
     """Read a Gemma3ForCausalLM: five layers with a window and a RoPE of their own, one without."""
     config.require("use_bidirectional_attention", False)
@@ -41,7 +55,7 @@ def read_gemma3(config: ConfigFields) -> ModelConfig:
         config,
         activation_field="hidden_activation",
         norm_placement="both",
-        qk_norm=True,
+        qk_norm="rms_of_heads",
         rope=rope,
         window_rope=window_rope,
         attention_scale=scalar**-0.5,
@@ -49,6 +63,13 @@ def read_gemma3(config: ConfigFields) -> ModelConfig:
             config, 4096, ["sliding_attention"] * (every - 1) + ["full_attention"]
         ),
     )
+
+
+def _read_cap(config: ConfigFields, name: str, default: float) -> float | None:
+    """Read what values are bent towards; null means that they are not."""
+    if config.has(name):
+        return config.number(name)
+    return None if name in config.values else default
 
 
 def _read(config: ConfigFields, **choices: Any) -> ModelConfig:

@@ -73,7 +73,7 @@ def read_qwen3(config: ConfigFields) -> ModelConfig:
         head_dim=config.integer("head_dim", 128),
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=True,
+        qk_norm="rms_of_heads",
         **read_qwen_windows(config),
     )
 
@@ -197,7 +197,7 @@ def read_qwen_windows(config: ConfigFields) -> dict[str, Any]:
 
 
 def read_head_dim(config: ConfigFields) -> int:
-    """Read the elements of a head; its share of the model's where nothing tells."""
+    """Return H: a row divided among the heads, where the configuration does not say."""
     if config.has("head_dim"):
         return config.integer("head_dim")
     hidden_size = config.integer("hidden_size")
