@@ -132,7 +132,7 @@ class VisionWeights:
         return (*HARMLESS, *layers)
 
     def _norm(self, name: str) -> NormWeights:
-        return NormWeights(f"{self._prefix}{name}", self.config.hidden_size, True)
+        return NormWeights(f"{self._prefix}{name}", (self.config.hidden_size,), True)
 
     def _linear(self, names: tuple[str, ...], rows: int, columns: int) -> LinearWeights:
         modules = tuple(f"{self._prefix}{name}" for name in names)
