@@ -68,6 +68,15 @@ GEMMA3 = {
     },
 }
 MANY_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 8.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 32,
+}
 DEEPSEEK_EXPERTS = {
     "n_routed_experts": 12,
     "n_shared_experts": 2,
@@ -116,6 +125,21 @@ MODELS = {
     "glm4-moe": (
         "Glm4Moe",
         {**SHARED, **DEEPSEEK_EXPERTS, "use_qk_norm": True, "attention_bias": True},
+    ),
+    "olmoe": (
+        "Olmoe",
+        {**SHARED, "num_experts": 6, "num_experts_per_tok": 3, "num_key_value_heads": 4},
+    ),
+    "gpt-oss": (
+        "GptOss",
+        {
+            **SHARED,
+            **EXPERTS,
+            "head_dim": 16,
+            "sliding_window": 9,
+            "layer_types": LAYER_TYPES,
+            "rope_parameters": YARN,
+        },
     ),
     "granite-moe": ("GraniteMoe", {**SHARED, **GRANITE, **EXPERTS}),
     "granite-moe-shared": (

@@ -196,7 +196,7 @@ def test_experts_that_cannot_be_are_refused(read, architecture, change, message)
         read(LLAMA | {"architectures": [f"{architecture}ForCausalLM"], **change})
 
 
-def test_qwen_windows(read):
+def testread_qwen_windows(read):
     assert read(QWEN2 | {"sliding_window": 16}).sliding_window is None
     windowed = QWEN2 | {"sliding_window": 16, "use_sliding_window": True}
     assert read(windowed | {"sliding_window": None}).sliding_window is None

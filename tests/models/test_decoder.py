@@ -8,7 +8,8 @@ MODELS = [
     "granite", "gemma", "gemma2", "gemma3", "olmo2", "olmo3", "phi", "phi3",
     "phi3-long", "gpt-j", "gpt-neox", "gpt-neox-in-turn", "falcon-7b", "falcon-40b", "falcon-rw",
     "starcoder2", "smollm3", "glm", "glm4", "cohere", "cohere-plus", "cohere2", "ministral",
-    "granite-moe", "granite-moe-shared", "qwen2-moe", "qwen3-moe", "glm4-moe", "dots1",
+    "granite-moe", "granite-moe-shared", "qwen2-moe", "qwen3-moe", "glm4-moe", "dots1", "olmoe",
+    "gpt-oss",
 ]  # fmt: skip
 
 

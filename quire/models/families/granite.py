@@ -8,8 +8,8 @@ from typing import Any
 from quire.core.model_config import ModelConfig
 from quire.core.moe_config import ExpertRouting, MoEConfig
 from quire.models.config_fields import ConfigFields
+from quire.models.expert_config import read_top_k
 from quire.models.families import llama
-from quire.models.families.mixtral import read_top_k
 from quire.models.weight_names import FusedExperts
 
 #: Experts have names of our own: they are stored as one tensor.

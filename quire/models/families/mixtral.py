@@ -7,6 +7,7 @@ from dataclasses import replace
 from quire.core.model_config import ModelConfig
 from quire.core.moe_config import ExpertRouting, MoEConfig
 from quire.models.config_fields import ConfigFields
+from quire.models.expert_config import read_top_k
 from quire.models.families import llama
 
 NAMES = replace(
@@ -32,11 +33,3 @@ def read_mixtral(config: ConfigFields) -> ModelConfig:
         ),
         sliding_window=llama.read_uniform_window(config, default=None),
     )
-
-
-def read_top_k(config: ConfigFields, num_experts: int, default: int | None = None) -> int:
-    """Read how many experts a token takes."""
-    top_k = config.integer("num_experts_per_tok", default)
-    if top_k > num_experts:
-        raise config.error("num_experts_per_tok", f"must be at most {num_experts} experts")
-    return top_k

@@ -1,4 +1,4 @@
-"""Qwen2-MoE and Qwen3-MoE: Qwen's decoders with a mixture of experts in all or some layers."""
+"""Qwen2-MoE, Qwen3-MoE, OLMoE: decoders with a mixture of experts in all or some layers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from quire.core.model_config import ModelConfig
 from quire.core.moe_config import ExpertRouting, MoEConfig
 from quire.models.config_fields import ConfigFields
+from quire.models.expert_config import read_top_k
 from quire.models.families import llama
-from quire.models.families.mixtral import read_top_k
 from quire.models.weight_names import FusedExperts
 
 NAMES = replace(
@@ -49,6 +49,19 @@ def read_qwen3_moe(config: ConfigFields) -> ModelConfig:
         qk_norm="rms_of_heads",
         moe=_read_experts(config, 128, 8, 768),
         sliding_window=llama.read_uniform_window(config, default=4096) if windowed else None,
+    )
+
+
+def read_olmoe(config: ConfigFields) -> ModelConfig:
+    """Read an OlmoeForCausalLM: a norm over all heads of queries, and of keys."""
+    bias = config.boolean("attention_bias", False)
+    return llama.read_decoder(
+        config,
+        norm_eps=1e-5,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm="rms_of_rows",
+        moe=_read_experts(config, 64, 8, config.integer("intermediate_size")),
     )
 
 
