@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.backend import SamplingBatch
+from quire.kernels.sampling_batch import SamplingBatch
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors

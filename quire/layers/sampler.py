@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.step import TokenLogprobs
-from quire.kernels.backend import Array, Backend, SamplingBatch
+from quire.kernels.backend import Array, Backend
+from quire.kernels.sampling_batch import SamplingBatch
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]

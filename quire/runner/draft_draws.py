@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.kernels.backend import Array, SamplingBatch
+from quire.kernels.backend import Array
+from quire.kernels.sampling_batch import SamplingBatch
 from quire.kernels.token_table import IntArray
 from quire.layers.sampler import FloatArray, Sampler
 from quire.runner.sampling_state import SamplingState

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import GrammarSource, TokenMatcher
-from quire.kernels.backend import Backend, SamplingBatch
+from quire.kernels.backend import Backend
+from quire.kernels.sampling_batch import SamplingBatch
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.runner.grammar_lookahead import GrammarLookahead
 from quire.runner.jump_forward import GrammarAdvance

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.forward_work import Work
-from quire.kernels.backend import SamplingBatch
 from quire.kernels.forward_batch import Array
+from quire.kernels.sampling_batch import SamplingBatch
 from quire.kernels.token_table import IntArray
 from quire.speculative.token_tree import TreeShape
 

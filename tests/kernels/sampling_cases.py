@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.kernels.backend import SamplingBatch
+from quire.kernels.sampling_batch import SamplingBatch
 
 NEUTRAL = {
     "temperature": (np.float32, 1.0),

@@ -10,11 +10,12 @@ import pytest
 
 from quire.core.errors import UnsupportedInputError
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.backend import AttentionSpec, ChainShape, ChainStart, SamplingBatch
+from quire.kernels.backend import AttentionSpec, ChainShape, ChainStart
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.sampling_batch import SamplingBatch
 from tests.kernels import sampling_cases
 
 BACKEND = CpuBackend(threads=1)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from quire.core.sampling_params import SamplingParams
-from quire.kernels.backend import SamplingBatch
+from quire.kernels.sampling_batch import SamplingBatch
 from quire.kernels.token_table import TokenTable
 from quire.runner.sampling_state import SamplingState
 

@@ -14,7 +14,7 @@ from quire.kernels import elementwise, norm, sampling
 from quire.kernels import moe as moe_op
 from quire.kernels import rows as rows_op
 from quire.kernels.activation import ACTIVATIONS
-from quire.kernels.backend import Arrays, ChainShape, Forward, SamplingBatch
+from quire.kernels.backend import Arrays, ChainShape, Forward
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.draft_chain import CpuDraftChain, record_chain
 from quire.kernels.cpu.kernel_names import kernel_names
@@ -24,6 +24,7 @@ from quire.kernels.cpu.matrix_rows import choose_matrix_rows
 from quire.kernels.cpu.moe import CpuExperts, route
 from quire.kernels.cpu.native import isa_choice, native
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.sampling_batch import SamplingBatch
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]

@@ -17,7 +17,7 @@ from quire.kernels import moe as moe_op
 from quire.kernels import norm as norm_op
 from quire.kernels import rows as rows_op
 from quire.kernels import sampling as sampling_op
-from quire.kernels.backend import Arrays, ChainShape, Forward, SamplingBatch
+from quire.kernels.backend import Arrays, ChainShape, Forward
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.reference import moe, norm, sampling
 from quire.kernels.reference.activation import activate, gated
@@ -25,6 +25,7 @@ from quire.kernels.reference.attention import ReferenceAttention
 from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.linear import ReferenceLinear
 from quire.kernels.reference.low_rank import ReferenceLowRank, add_low_rank
+from quire.kernels.sampling_batch import SamplingBatch
 
 Tensor = torch.Tensor
 
