@@ -130,6 +130,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny-qwen2-moe": _dense(
         "Qwen2MoeForCausalLM",
         TINY,
+        model_type="qwen2_moe",
         num_experts=4,
         num_experts_per_tok=2,
         moe_intermediate_size=64,

@@ -10,6 +10,7 @@ import pytest
 
 from quire.cli.main import run
 from quire.models.checkpoint import Checkpoint
+from quire.models.config_reader import read_model_config
 from quire.models.hub import resolve_model
 from quire.models.safetensors_writer import TensorData
 from quire.models.tensor_source import open_tensors
@@ -104,7 +105,7 @@ def test_a_recipe_says_which_matrix_has_what(checkpoint, tmp_path):
     )
     options = ("--method", "gptq", *GPTQ[2:], "--format", "compressed-tensors")
     assert quantize(checkpoint(), out, *options, "--recipe", str(recipe)) == 0
-    tensors = open_tensors(out, None)
+    tensors = open_tensors(out, read_model_config(out))
     found = {name: tensors.tensor(name) for name in quantized_names(out)}
     assert len(found) == 2 * 7
     for name, matrix in found.items():

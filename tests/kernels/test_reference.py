@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from quire.core.errors import UnsupportedInputError
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.moe_config import ExpertRouting
 from quire.kernels.backend import AttentionSpec
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.host_tensor import HostTensor
@@ -161,10 +162,10 @@ def test_rotation_keeps_scores_a_function_of_distance():
 
 def test_route_orders_and_renormalizes():
     logits = torch.tensor([[1.0, 3.0, 3.0, 0.0]])
-    ids, weights = BACKEND.route(logits, 2, True)
+    ids, weights = BACKEND.route(logits, ExpertRouting(top_k=2))
     assert ids.tolist() == [[1, 2]]
     assert weights.tolist() == [[0.5, 0.5]]
-    _, raw = BACKEND.route(logits, 2, False)
+    _, raw = BACKEND.route(logits, ExpertRouting(top_k=2, renormalize=False))
     assert float(raw[0, 0]) == pytest.approx(math.exp(3) / (2 * math.exp(3) + math.exp(1) + 1))
 
 

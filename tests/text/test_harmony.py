@@ -25,7 +25,8 @@ CALL = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
 FINAL = "<|channel|>final<|message|>Noon.\n"
 NEXT = "<|start|>assistant"
 KINDS = ("analysis", "commentary", "final", "analysis to=python", "commentary to=functions.f ")
-WORDS = st.text(st.sampled_from("ab \n{}<|"), min_size=1, max_size=6)
+#: Blank content beside a call is none, as of all formats: a case below.
+WORDS = st.text(st.sampled_from("ab \n{}<|"), min_size=1, max_size=6).filter(str.strip)
 MESSAGES = st.lists(st.tuples(st.sampled_from(KINDS), WORDS), max_size=4)
 
 
@@ -72,6 +73,7 @@ def test_a_literal_reading(messages):
         (THOUGHT + NEXT + FINAL, ("Need the time.", "Noon.\n", [])),
         (THOUGHT + NEXT + CALL, ("Need the time.", "", ["now"])),
         ("<|channel|>commentary<|message|>I look.<|end|>" + NEXT + CALL, ("", "I look.", ["now"])),
+        ("<|channel|>commentary<|message|> <|end|>" + NEXT + CALL, ("", "", ["now"])),
         ("No channel at all.", ("", "No channel at all.", [])),
         ("<|channel|>fin", ("", "", [])),
         ("to=", ("", "to=", [])),
