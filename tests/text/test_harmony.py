@@ -25,7 +25,7 @@ CALL = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
 FINAL = "<|channel|>final<|message|>Noon.\n"
 NEXT = "<|start|>assistant"
 KINDS = ("analysis", "commentary", "final", "analysis to=python", "commentary to=functions.f ")
-#: Blank content beside a call is none, as of all formats: a case below.
+#: Blank content next to a call is none, as of all formats: a case below.
 WORDS = st.text(st.sampled_from("ab \n{}<|"), min_size=1, max_size=6).filter(str.strip)
 MESSAGES = st.lists(st.tuples(st.sampled_from(KINDS), WORDS), max_size=4)
 

@@ -20,7 +20,7 @@ def test_every_tensor_is_the_one_transformers_expects(preset, tmp_path):
     _, report = getattr(transformers, architecture).from_pretrained(
         tmp_path, output_loading_info=True
     )
-    # LLaVA takes the states before an encoder's last layer, which is not written.
+    # LLaVA takes the states before an encoder's last layer, which is left out.
     missing = {name for name in report["missing_keys"] if "vision_tower" not in name}
     assert not missing
     assert not report["unexpected_keys"]
