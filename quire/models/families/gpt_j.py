@@ -1,4 +1,4 @@
-"""GPT-J: attention and MLP in parallel behind one norm, RoPE of neighbours in part of a head."""
+"""GPT-J: attention and MLP in parallel behind one norm, RoPE turns neighbours, some of each head."""
 
 from __future__ import annotations
 
