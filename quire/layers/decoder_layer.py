@@ -99,8 +99,7 @@ class DecoderLayer:
 
     def attend(self, step: Activations) -> None:
         """Mix each row with the cached positions before it: ``normed`` to ``attended``."""
-        self.qkv(step.normed, step.qkv, step.rows)
-        self.attention.run(step.qkv, step.plans[self.plan], step.attended)
+        _attend(self, step)
 
     def feed(self, step: Activations) -> None:
         """Add attention and feed-forward part to ``residual``; its norm goes to ``normed``."""
@@ -125,8 +124,7 @@ class ParallelLayer:
 
     def attend(self, step: Activations) -> None:
         """Mix each row with the cached positions before it: ``normed`` to ``attended``."""
-        self.qkv(step.normed, step.qkv, step.rows)
-        self.attention.run(step.qkv, step.plans[self.plan], step.attended)
+        _attend(self, step)
 
     def feed(self, step: Activations) -> None:
         """Add attention and feed-forward part to ``residual``; its norm goes to ``normed``."""
@@ -137,3 +135,8 @@ class ParallelLayer:
         fed = self.feed_forward(step)
         self.backend.add_residual(mixed, residual)
         self.next_norm(fed, step.normed, residual)
+
+
+def _attend(layer: DecoderLayer | ParallelLayer, step: Activations) -> None:
+    layer.qkv(step.normed, step.qkv, step.rows)
+    layer.attention.run(step.qkv, step.plans[layer.plan], step.attended)

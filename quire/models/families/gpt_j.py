@@ -1,4 +1,4 @@
-"""GPT-J: attention and MLP in parallel behind one norm, RoPE turns neighbours, some of each head."""
+"""GPT-J: attention and MLP in parallel behind one norm; RoPE turns neighbours, some of a head."""
 
 from __future__ import annotations
 
