@@ -32,13 +32,15 @@ F32 gelu(F32 x) {
   return set1(0.5f) * x * select(less(x, zero()), tail, set1(2.0f) - tail);
 }
 
+F32 quick_gelu(F32 x) { return x / (set1(1.0f) + exp(x * set1(-1.702f))); }
+
 // gate sigmoid(1.702 gate) (factor + 1), both of at most 7, the factor of at least -7.
 F32 clamped_swiglu(F32 gate, F32 factor) {
   const F32 limit = set1(7.0f);
   // min and max return the second operand when it is NaN.
   gate = min(limit, gate);
   factor = max(zero() - limit, min(limit, factor));
-  const F32 bent = gate / (set1(1.0f) + exp(gate * set1(-1.702f)));
+  const F32 bent = quick_gelu(gate);
   return fma(bent, factor, bent);
 }
 
@@ -78,6 +80,8 @@ void apply(const float* x, Activation which, int64_t rows, int64_t columns, floa
       return run([](F32 v) { return gelu(v); });
     case Activation::gelu_tanh:
       return run([](F32 v) { return gelu_tanh(v); });
+    case Activation::quick_gelu:
+      return run([](F32 v) { return quick_gelu(v); });
     case Activation::clamped_swiglu:
       if constexpr (gated)
         each<true>(x, rows, columns, out,

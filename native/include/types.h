@@ -43,7 +43,13 @@ enum class KVType : int32_t {
 
 // The order of quire/kernels/activation.py.
 // The last one takes pairs alone: it bounds and shifts the factor, too.
-enum class Activation : int32_t { silu = 0, gelu = 1, gelu_tanh = 2, clamped_swiglu = 3 };
+enum class Activation : int32_t {
+  silu = 0,
+  gelu = 1,
+  gelu_tanh = 2,
+  quick_gelu = 3,
+  clamped_swiglu = 4
+};
 
 enum class RouteScores : int32_t { softmax = 0, sigmoid = 1 };
 

@@ -1,7 +1,8 @@
 """Elementwise activations, plain and gated: their definition and the checks.
 
 ``silu(x) = x / (1 + exp(-x))``; ``gelu(x) = x * (1 + erf(x / sqrt(2))) / 2``;
-``gelu_tanh(x) = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x ** 3))) / 2``.
+``gelu_tanh(x) = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x ** 3))) / 2``;
+``quick_gelu(x) = x / (1 + exp(-1.702 x))``.
 ``clamped_swiglu(g, u) = g / (1 + exp(-1.702 g)) * (u + 1)``, g of at most 7, u of -7 to 7, only
 gated.
 
@@ -18,9 +19,9 @@ from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Array
 
 #: The order of Activation in native/include/types.h.
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "clamped_swiglu")
-#: What clamped_swiglu is made of: the factor of the sigmoid's argument, and the bound.
-SWIGLU_ALPHA, SWIGLU_LIMIT = 1.702, 7.0
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "clamped_swiglu")
+#: The factor of the sigmoid's argument in quick_gelu and clamped_swiglu, and this one's bound.
+SIGMOID_FACTOR, SWIGLU_LIMIT = 1.702, 7.0
 
 
 def check_name(activation: str, *, gated: bool) -> None:

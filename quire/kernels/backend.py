@@ -432,7 +432,7 @@ class Backend(Protocol):
             gate_up: For each expert, matrices that stack to (2 M, D); each expert's are packed
                 before the next one's are asked for.
             down: The same, (D, M).
-            activation: ``silu``, ``gelu``, ``gelu_tanh`` or ``clamped_swiglu``.
+            activation: A name of ``kernels/activation.py``.
             dtype, exact_activations: As for :meth:`linear`.
             biases: Of each expert's gate and up, then of each one's down; empty for none.
         """

@@ -1,31 +1,50 @@
-"""The rows of prompts that are pictures: encoded when a step needs the first of them, and kept.
+"""The rows of prompts that are pictures: encoded slice by slice before a step needs them, and kept.
 
 A picture's rows depend on its content alone: whoever sends it again finds those that are kept.
 """
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.core.request import Picture
 from quire.core.step import ScheduledRequest
-from quire.kernels.backend import Backend
+from quire.kernels.backend import Array, Backend
 from quire.models.vision.encoder import PictureEncoder
+from quire.models.vision.slices import Slices, finish
 from quire.runner.input_batch import GivenRows
+
+log = get_logger(__name__)
 
 #: Memory for the rows of pictures that were encoded; those of a step are kept in any case.
 KEPT_BYTES = 128 * 2**20
+#: Rows of pictures that are encoded together, but for a picture that has more.
+BATCH_ROWS = 2560
 
 FloatArray = npt.NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Pictures that are being encoded, and what is left to do."""
+
+    pictures: Sequence[Picture]
+    slices: Slices[list[Array]]
+
+
 class PictureRows:
     """Pictures of the live requests, and rows of those encoded last.
+
+    It is :class:`quire.engine.picture_gate.Pictures`. What has not been made when a step computes
+    it is made there: a picture that cannot be encoded then fails the step of its request alone.
 
     Args:
         encoder: Of the model; None where it reads text alone.
@@ -46,6 +65,10 @@ class PictureRows:
         self._pictures: dict[str, tuple[Picture, ...]] = {}
         self._rows: OrderedDict[str, FloatArray] = OrderedDict()
         self._num_bytes = 0
+        self._wanted: dict[str, Picture] = {}
+        self._encoding: Encoding | None = None
+        self._failed: set[str] = set()
+        self._unused: set[str] = set()  # encoded, and no step had them yet
         self.num_encoded = 0
         self.num_found = 0
 
@@ -60,8 +83,36 @@ class PictureRows:
         """Forget a request; what was encoded stays for others."""
         self._pictures.pop(request_id, None)
 
+    def is_ready(self, picture: Picture) -> bool:
+        """Return whether a step may compute a picture's rows at once; see the protocol."""
+        return picture.key in self._rows or picture.key in self._failed
+
+    def want(self, requests: Sequence[Sequence[Picture]]) -> None:
+        """Name all pictures that are needed now; see the protocol."""
+        assert self._encoder is not None, "pictures for a model of text"
+        num_bytes, row_bytes = 0, 4 * self._encoder.width
+        self._wanted = {}
+        for pictures in requests:
+            new = {p.key: p for p in pictures if p.key not in self._wanted}
+            num_bytes += sum(picture.num_tokens for picture in new.values()) * row_bytes
+            if num_bytes > self._kept_bytes and self._wanted:
+                break
+            self._wanted |= new
+        self._failed.intersection_update(self._wanted)
+        encoding = self._encoding
+        if encoding and not any(picture.key in self._wanted for picture in encoding.pictures):
+            self._encoding = None
+
+    def encode(self, seconds: float) -> None:
+        """Make rows of what is wanted; see the protocol."""
+        begin = last = time.perf_counter()
+        longest = 0.0
+        while last + longest <= begin + seconds and self._advance():
+            now = time.perf_counter()
+            last, longest = now, max(longest, now - last)
+
     def given(self, scheduled: Sequence[ScheduledRequest]) -> list[GivenRows]:
-        """Return the rows of pictures in a step, encoding what is not known yet.
+        """Return the rows of pictures in a step.
 
         Args:
             scheduled: The step's requests in order.
@@ -89,25 +140,71 @@ class PictureRows:
             "mm_cache_hits": self.num_found,
         }
 
+    def _advance(self) -> bool:
+        """Compute a slice; return whether there was one."""
+        if self._encoding is None:
+            self._encoding = self._next_encoding()
+        if self._encoding is None:
+            return False
+        pictures = self._encoding.pictures
+        try:
+            next(self._encoding.slices)
+        except StopIteration as end:
+            for picture, encoded in zip(pictures, end.value, strict=True):
+                self._keep(picture, encoded)
+            self._encoding = None
+            self._drop()
+        except Exception:
+            # Each is tried again alone, in a step, which knows whose fault it is.
+            log.exception("[pictures] %d pictures could not be encoded together", len(pictures))
+            self._failed.update(picture.key for picture in pictures)
+            self._encoding = None
+        return True
+
+    def _next_encoding(self) -> Encoding | None:
+        """Begin with the first that are wanted and missing, as many as go together."""
+        pictures: list[Picture] = []
+        num_rows = 0
+        for picture in self._wanted.values():
+            if not self.is_ready(picture):
+                num_rows += picture.num_tokens
+                if pictures and num_rows > BATCH_ROWS:
+                    break
+                pictures.append(picture)
+        if not pictures:
+            return None
+        assert self._encoder is not None, "pictures for a model of text"
+        return Encoding(pictures, self._encoder.encode(list(map(_pixels, pictures))))
+
     def _find(self, picture: Picture, *, begins: bool) -> FloatArray:
-        rows = self._rows.get(picture.key)
-        if rows is not None:
-            self._rows.move_to_end(picture.key)
-            self.num_found += begins
-            return rows
-        assert self._encoder is not None
-        shape = picture.height, picture.width, 3
-        pixels = np.frombuffer(picture.pixels, np.uint8).reshape(shape)
-        encoded = self._backend.to_numpy(self._encoder.encode(pixels))
-        rows = np.array(encoded, np.float32)
+        if picture.key not in self._rows:
+            assert self._encoder is not None, "pictures for a model of text"
+            (encoded,) = finish(self._encoder.encode([_pixels(picture)]))
+            self._keep(picture, encoded)
+        self._rows.move_to_end(picture.key)
+        if begins:
+            self.num_found += picture.key not in self._unused
+            self._unused.discard(picture.key)
+        return self._rows[picture.key]
+
+    def _keep(self, picture: Picture, encoded: Array) -> None:
+        rows = np.array(self._backend.to_numpy(encoded), np.float32)
         assert len(rows) == picture.num_tokens, f"{len(rows)} rows for {picture.num_tokens} tokens"
         self._rows[picture.key] = rows
         self._num_bytes += rows.nbytes
+        self._unused.add(picture.key)
         self.num_encoded += 1
-        return rows
 
     def _drop(self) -> None:
-        """Make room: what was unused for longest goes first."""
-        while self._num_bytes > self._kept_bytes and len(self._rows) > 1:
-            _, rows = self._rows.popitem(last=False)
-            self._num_bytes -= rows.nbytes
+        """Make room: of those that nobody needs now, what was unused for longest goes first."""
+        for key in list(self._rows):
+            if self._num_bytes <= self._kept_bytes or len(self._rows) == 1:
+                return
+            if key not in self._wanted:
+                self._num_bytes -= self._rows.pop(key).nbytes
+                self._unused.discard(key)
+
+
+def _pixels(picture: Picture) -> npt.NDArray[np.uint8]:
+    shape = picture.height, picture.width, 3
+    return np.frombuffer(picture.pixels, np.uint8).reshape(shape)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from transformers import GptOssConfig
+from transformers.activations import QuickGELUActivation
 from transformers.models.gpt_oss import modeling_gpt_oss
 
 from quire.core.errors import UnsupportedInputError
@@ -22,6 +23,7 @@ TORCH = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": QuickGELUActivation(),
 }
 SHAPES = [(1, 1), (3, 7), (2, 16), (5, 33), (0, 8), (9, 4096)]
 
@@ -72,7 +74,9 @@ def swiglu_of_transformers(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor
 
 def test_clamped_swiglu_takes_pairs_alone() -> None:
     x = np.zeros((2, 8), np.float32)
-    with pytest.raises(UnsupportedInputError, match="silu, gelu, gelu_tanh; got 'clamped_swiglu'"):
+    with pytest.raises(
+        UnsupportedInputError, match="silu, gelu, gelu_tanh, quick_gelu; got 'clamped_swiglu'"
+    ):
         BACKEND.activation(x, "clamped_swiglu", x)
 
 
@@ -102,7 +106,7 @@ def test_nan_stays_and_out_may_be_x(isa: str) -> None:
 
 def test_wrong_arrays_are_refused() -> None:
     x = np.zeros((2, 6), np.float32)
-    with pytest.raises(UnsupportedInputError, match="silu, gelu, gelu_tanh; got 'relu'"):
+    with pytest.raises(UnsupportedInputError, match="silu, gelu, gelu_tanh, quick_gelu; got 'relu'"):
         BACKEND.activation(x, "relu", x)
     with pytest.raises(UnsupportedInputError, match=r"out must have shape \(2, 3\)"):
         BACKEND.gated_activation(x, "silu", x)

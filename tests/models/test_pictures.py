@@ -10,7 +10,9 @@ import pytest
 from quire.core.errors import ModelLoadError
 from quire.models.config_reader import read_model_config
 from quire.models.loader import load_model
+from quire.models.vision import attention, slices
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
+from quire.models.vision.slices import finish
 from tests.models.conftest import SHARED
 
 torch = pytest.importorskip("torch")
@@ -95,18 +97,39 @@ def wanted_rows(model, pixels):
         return torch.stack(model.get_image_features(tensor_of(pixels)).pooler_output).numpy()
 
 
+def encoded(encoder, backend, pixels):
+    """Return the rows of pictures that are encoded together, on the host."""
+    return [np.array(backend.to_numpy(rows)) for rows in finish(encoder.encode(list(pixels)))]
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_rows_match_transformers(name, llava, backend, pixels):
     model, folder = llava(name)
     config = read_model_config(folder)
     encoder = load_encoder(folder, config, backend, "float32")
     want = wanted_rows(model, pixels)
-    got = np.stack([np.array(backend.to_numpy(encoder.encode(picture))) for picture in pixels])
+    got = np.stack(encoded(encoder, backend, pixels))
     assert got.shape == want.shape == (2, config.vision.num_tokens, SHARED["hidden_size"])
     assert np.abs(got - want).max() / np.abs(want).max() < 1e-5
-    again = np.array(backend.to_numpy(encoder.encode(pixels[1])))
-    np.testing.assert_array_equal(again, got[1])
     assert encoder.nbytes == expected_encoder_bytes(config, "float32")
+
+
+@pytest.mark.parametrize("work", [1, slices.SLICE_WORK])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_do_not_depend_on_company_or_slices(llava, backend, monkeypatch, work, dtype):
+    _, folder = llava("clip")
+    config = read_model_config(folder)
+    encoder = load_encoder(folder, config, backend, dtype)
+    shape = 5, EDGE, EDGE, 3
+    pixels = np.random.default_rng(5).integers(0, 256, shape, dtype=np.uint8)
+    alone = [encoded(encoder, backend, [picture])[0] for picture in pixels]
+    monkeypatch.setattr(slices, "SLICE_WORK", work)
+    monkeypatch.setattr(slices, "MIN_ROWS", 3)
+    monkeypatch.setattr(attention, "SLICE_WORK", work)
+    for first in range(5):
+        together = encoded(encoder, backend, pixels[first:])
+        for one, same in zip(alone[first:], together, strict=True):
+            np.testing.assert_array_equal(one, same)
 
 
 @pytest.mark.parametrize("name", ["clip", "siglip"])
@@ -132,9 +155,9 @@ def test_greedy_tokens_after_two_pictures_match_transformers(
 
         def upload(self, batch):
             if len(batch.input_ids) == len(prompt):
-                encoded = [backend.to_numpy(encoder.encode(picture)) for picture in pixels]
                 places = np.flatnonzero(batch.input_ids == TOKEN).astype(np.int32)
-                given = {"embedding_rows": places, "embeddings": np.concatenate(encoded)}
+                rows = np.concatenate(encoded(encoder, backend, pixels))
+                given = {"embedding_rows": places, "embeddings": rows}
                 batch = dataclasses.replace(batch, **given)
             return backend.upload(batch)
 
@@ -156,7 +179,7 @@ def test_names_of_transformers_4_are_read(llava, backend, pixels, tmp_path):
     config = read_model_config(tmp_path)
     load_model(tmp_path, backend)
     encoders = [load_encoder(path, config, backend, "float32") for path in (folder, tmp_path)]
-    one, other = (np.array(backend.to_numpy(e.encode(pixels[0]))) for e in encoders)
+    (one,), (other,) = (encoded(e, backend, pixels[:1]) for e in encoders)
     np.testing.assert_array_equal(one, other)
 
 

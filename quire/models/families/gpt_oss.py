@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.core.model_config import ModelConfig
 from quire.core.moe_config import ExpertRouting, MoEConfig
-from quire.kernels.activation import SWIGLU_ALPHA, SWIGLU_LIMIT
+from quire.kernels.activation import SIGMOID_FACTOR, SWIGLU_LIMIT
 from quire.models.config_fields import ConfigFields
 from quire.models.expert_config import read_top_k
 from quire.models.families import llama
@@ -33,7 +33,7 @@ NAMES = replace(
 def read_gpt_oss(config: ConfigFields) -> ModelConfig:
     """Read a GptOssForCausalLM."""
     config.require("hidden_act", "silu")
-    config.require("swiglu_alpha", SWIGLU_ALPHA)
+    config.require("swiglu_alpha", SIGMOID_FACTOR)
     config.require("swiglu_limit", SWIGLU_LIMIT)
     # OpenAI's own names of what transformers has as num_experts_per_tok and in the RoPE.
     config.has("experts_per_token")

@@ -1,8 +1,8 @@
 """A loaded picture encoder: pixels to rows of the decoder's residual stream.
 
-B pictures, S rows of one (patches, and a class token), W width of the encoder, N heads, H head dim,
-P patch edge, D model dim. Each picture is computed alone, so what comes out does not depend on the
-others of a call.
+B pictures, T rows of all of them (patches, and a class token each), W width of the encoder, N
+heads, P patch edge, D model dim. Pictures of a call share the matrices' products and nothing else:
+each one's rows are the same, bit for bit, whatever it is encoded with.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import numpy.typing as npt
 from quire.core.vision_config import PictureShape, VisionConfig
 from quire.kernels.backend import Array, Backend, Linear
 from quire.layers.norm import Norm
+from quire.models.vision.attention import SpanAttention, SpanPart
+from quire.models.vision.slices import Slices, cut_rows
 
 FloatArray = npt.NDArray[np.float32]
+Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayer:
-    """The parts of one layer; ``qkv`` is W to 3 W."""
+    """One layer; ``qkv`` is W to 3 W."""
 
     attention_norm: Norm
     qkv: Linear
@@ -30,6 +33,31 @@ class EncoderLayer:
     mlp_norm: Norm
     up: Linear
     down: Linear
+    activation: str
+
+    def run(
+        self,
+        backend: Backend,
+        attention: SpanAttention,
+        plan: Sequence[SpanPart],
+        residual: Array,
+    ) -> Slices[None]:
+        """Add what the layer gives to the residual stream (T, W)."""
+        num_rows, width = residual.shape
+        qkv = backend.empty((num_rows, 3 * width), backend.activation_dtype)
+        for rows in cut_rows(num_rows, 3 * width * width):
+            normed = backend.empty(residual[rows].shape, backend.activation_dtype)
+            self.qkv(self.attention_norm(residual[rows], normed), qkv[rows])
+            yield
+        attended = backend.empty(residual.shape, backend.activation_dtype)
+        yield from attention.run(qkv, plan, attended)
+        for rows in cut_rows(num_rows, (width + 2 * self.up.out_features) * width):
+            part = residual[rows]
+            backend.add_residual(self.output(attended[rows]), part)
+            inner = self.up(self.mlp_norm(part, attended[rows]))
+            backend.activation(inner, self.activation, inner)
+            backend.add_residual(self.down(inner), part)
+            yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +93,37 @@ class PictureEncoder:
         self.config = config
         self._backend = backend
         self._parts = parts
+        head_dim = config.hidden_size // config.num_heads
+        self._attention = SpanAttention(backend, config.num_heads, head_dim)
 
-    def encode(self, pixels: npt.NDArray[np.uint8]) -> Array:
-        """Return the rows of one picture.
+    def encode(self, pictures: Sequence[Pixels]) -> Slices[list[Array]]:
+        """Make the rows of pictures together; see :func:`~quire.models.vision.slices.finish`.
 
         Args:
-            pixels: (height, width, 3), red, green and blue, of the sizes in ``config.input``.
+            pictures: Each (height, width, 3), red, green and blue, of the sizes in
+                ``config.input``.
 
         Returns:
-            (num_tokens, D), of the backend's ``activation_dtype``, on its device.
+            For each (num_tokens, D), of the backend's ``activation_dtype``, on its device.
         """
         config, backend, parts = self.config, self._backend, self._parts
-        patches = cut_patches(pixels, config.input, config.patch_size)
-        rows = self._host(parts.patches(self._device(patches)))
-        if parts.class_token is not None:
-            rows = np.concatenate([parts.class_token, rows])
-        residual = self._device(rows + parts.positions)
+        residual = yield from self._embed(pictures)
         if parts.first_norm is not None:
-            residual = parts.first_norm(residual, backend.empty(rows.shape, self._dtype))
+            residual = parts.first_norm(residual, backend.empty(residual.shape, self._dtype))
+        num_rows = residual.shape[0] // len(pictures)
+        plan = self._attention.plan([num_rows] * len(pictures))
         for layer in parts.layers:
-            self._run(layer, residual)
-        if config.drops_class_token and parts.class_token is not None:
-            residual = self._device(np.ascontiguousarray(self._host(residual)[1:]))
-        first, second = parts.projector
-        return second(self._act(first(residual), config.projector_activation))
+            yield from layer.run(backend, self._attention, plan, residual)
+        drops = config.drops_class_token and parts.class_token is not None
+        found = []
+        for start in range(0, residual.shape[0], num_rows):
+            found.append((yield from self._project(residual[start + drops : start + num_rows])))
+        return found
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self._parts.projector[1].out_features
 
     @property
     def nbytes(self) -> int:
@@ -99,27 +134,32 @@ class PictureEncoder:
     def _dtype(self) -> str:
         return self._backend.activation_dtype
 
-    def _run(self, layer: EncoderLayer, residual: Array) -> None:
-        """Add what a layer gives to the residual stream."""
-        backend = self._backend
-        normed = layer.attention_norm(residual, backend.empty(residual.shape, self._dtype))
-        attended = attend(self._host(layer.qkv(normed)), self.config.num_heads)
-        backend.add_residual(layer.output(self._device(attended)), residual)
-        normed = layer.mlp_norm(residual, normed)
-        inner = self._act(layer.up(normed), self.config.activation)
-        backend.add_residual(layer.down(inner), residual)
+    def _embed(self, pictures: Sequence[Pixels]) -> Slices[Array]:
+        """Return the rows before the layers, (T, W)."""
+        config, parts = self.config, self._parts
+        rows = []
+        for pixels in pictures:
+            patches = cut_patches(pixels, config.input, config.patch_size)
+            embedded = np.asarray(
+                self._backend.to_numpy(parts.patches(self._backend.from_numpy(patches))), np.float32
+            )
+            if parts.class_token is not None:
+                embedded = np.concatenate([parts.class_token, embedded])
+            rows.append(embedded + parts.positions)
+            yield
+        return self._backend.from_numpy(np.concatenate(rows))
 
-    def _act(self, x: Array, activation: str) -> Array:
-        if activation != "quick_gelu":
-            return self._backend.activation(x, activation, x)
-        return self._device(quick_gelu(self._host(x)))
-
-    def _host(self, x: Array) -> FloatArray:
-        found: FloatArray = np.asarray(self._backend.to_numpy(x), np.float32)
-        return found
-
-    def _device(self, x: FloatArray) -> Array:
-        return self._backend.from_numpy(x)
+    def _project(self, features: Array) -> Slices[Array]:
+        """Return a picture's rows, as wide as the decoder."""
+        first, second = self._parts.projector
+        width = second.out_features
+        out = self._backend.empty((features.shape[0], width), self._dtype)
+        for rows in cut_rows(features.shape[0], (features.shape[1] + width) * width):
+            inner = first(features[rows])
+            self._backend.activation(inner, self.config.projector_activation, inner)
+            second(inner, out[rows])
+            yield
+        return out
 
 
 def cut_patches(pixels: npt.NDArray[np.uint8], shape: PictureShape, patch_size: int) -> FloatArray:
@@ -140,30 +180,3 @@ def cut_patches(pixels: npt.NDArray[np.uint8], shape: PictureShape, patch_size: 
     cut = values.reshape(down, patch_size, across, patch_size, 3).transpose(0, 2, 4, 1, 3)
     rows: FloatArray = np.ascontiguousarray(cut.reshape(down * across, -1), np.float32)
     return rows
-
-
-def attend(qkv: FloatArray, num_heads: int) -> FloatArray:
-    """Return attention in which every row sees every row: (S, 3 W) to (S, W)."""
-    num_rows, width = qkv.shape[0], qkv.shape[1] // 3
-    size = width // num_heads
-    scale = np.float32(size**-0.5)
-    attended = np.empty((num_rows, width), np.float32)
-    # A head at a time: its scores stay in the caches.
-    for start in range(0, width, size):
-        query, key, value = (
-            np.ascontiguousarray(qkv[:, first : first + size])
-            for first in (start, width + start, 2 * width + start)
-        )
-        scores = (query * scale) @ key.T
-        scores -= scores.max(-1, keepdims=True)
-        np.exp(scores, out=scores)
-        total = scores.sum(-1, keepdims=True)
-        attended[:, start : start + size] = (scores @ value) / total
-    return attended
-
-
-def quick_gelu(x: FloatArray) -> FloatArray:
-    """Return ``x / (1 + exp(-1.702 x))``; source: Hendrycks and Gimpel 2016."""
-    with np.errstate(over="ignore"):  # far below zero it is zero
-        found: FloatArray = x / (1 + np.exp(np.float32(-1.702) * x))
-    return found

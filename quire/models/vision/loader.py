@@ -93,6 +93,7 @@ class _Reader:
                     self._norm(layer.mlp_norm),
                     self._linear(layer.up),
                     self._linear(layer.down),
+                    config.activation,
                 )
             )
         up, down = weights.projector()
