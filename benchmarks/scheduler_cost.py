@@ -63,6 +63,7 @@ class DrawingExecutor:
     """Draws token 1 for every sequence; counts the CPU time that it takes itself."""
 
     kv_cache_spec = SPEC
+    adapters = pictures = None
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

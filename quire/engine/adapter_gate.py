@@ -14,7 +14,7 @@ from typing import Protocol
 
 from quire.core.adapters import AdapterReference
 from quire.core.metrics import Samples
-from quire.engine.fair_queue import FairQueue
+from quire.engine.gates import Queue
 from quire.engine.request import Request, RequestStatus
 
 #: How long a step waits for an adapter when there is nothing else to do.
@@ -42,21 +42,6 @@ class Adapters(Protocol):
         ...
 
 
-class Queue(Protocol):
-    """The scheduler, as far as it is needed here."""
-
-    waiting: FairQueue
-    running: list[Request]
-
-    def hold(self, request: Request) -> None:
-        """Keep a queued request from starting until :meth:`release`."""
-        ...
-
-    def release(self, request: Request) -> None:
-        """Queue a request that was held."""
-        ...
-
-
 class AdapterGate:
     """Holds requests back until their adapters are in memory.
 
@@ -80,17 +65,15 @@ class AdapterGate:
         """Whether requests are held back."""
         return bool(self._held)
 
-    def next_request(self, scheduler: Queue) -> Request | None:
-        """Return the first request of the queue that may start; those before it are held back."""
-        while (request := scheduler.waiting.peek()) is not None:
-            adapter = request.source.adapter
-            if adapter is None or self._may_start(request, adapter, scheduler.running):
-                return request
-            scheduler.hold(request)
-            self._held.append(request)
-        return None
+    def holds(self, request: Request, queue: Queue) -> bool:
+        """Return whether a queued request cannot start yet."""
+        adapter = request.source.adapter
+        if adapter is None or self._may_start(request, adapter, queue.running):
+            return False
+        self._held.append(request)
+        return True
 
-    def step_begins(self, scheduler: Queue) -> list[tuple[Request, str]]:
+    def step_begins(self, queue: Queue) -> list[tuple[Request, str]]:
         """Queue those that may start now, and begin to read what is needed next.
 
         Returns:
@@ -102,7 +85,7 @@ class AdapterGate:
         self._held = sorted(
             (r for r in self._held if _key(r) not in failures), key=lambda request: request.order
         )
-        places = _in_use(scheduler.running)
+        places = _in_use(queue.running)
         self._first_without_place = None
         still_held: list[Request] = []
         for request in self._held:
@@ -112,7 +95,7 @@ class AdapterGate:
             if not no_place and (key in places or len(places) < self._max_loras):
                 places.add(key)
                 if self.adapters.is_ready(adapter):
-                    scheduler.release(request)
+                    queue.release(request)
                     continue
                 self.adapters.load(adapter, places)
             elif not no_place:
@@ -120,6 +103,11 @@ class AdapterGate:
             still_held.append(request)
         self._held, self._reserved = still_held, places
         return failed
+
+    def wait(self, seconds: float) -> None:
+        """Wait for an adapter that requests are held for, at most that long."""
+        if self._held:
+            self.adapters.wait(seconds)
 
     def samples(self, running: Sequence[Request]) -> Samples:
         """Return who runs and who waits, by vLLM's metric: names as labels, the time as value."""

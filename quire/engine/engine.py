@@ -23,6 +23,7 @@ from quire.engine.executor import Executor
 from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.kv_layout import create_layout
 from quire.engine.lookahead import LookaheadPolicy
+from quire.engine.picture_gate import PictureGate
 from quire.engine.request import Request, derive_seed, sequence_seed
 from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
@@ -31,6 +32,8 @@ from quire.speculative.controller import Controller
 
 #: Up to this many are kept before those of requests that have ended are dropped.
 MIN_DEADLINES = 64
+#: How long pictures are encoded between two looks at who has come, while nobody decodes.
+ENCODING_SECONDS = 0.05
 #: How long its owner may sleep while all requests wait for their KV.
 HELD_SECONDS = 0.05
 #: How long a step waits for grammars when it has nothing else to do: aborts and arrivals wait, too.
@@ -106,8 +109,14 @@ class Engine:
         self.scheduler = Scheduler(
             options, kv, eos_token_ids, cache.use_cache, clock, takes_more, lookahead
         )
+        self._adapter_gate: AdapterGate | None = None
+        self._picture_gate: PictureGate | None = None
+        if executor.pictures is not None:
+            self._picture_gate = PictureGate(executor.pictures, options.max_num_batched_tokens)
+            self.scheduler.gates.append(self._picture_gate)
         if executor.adapters is not None:
-            self.scheduler.gate = AdapterGate(executor.adapters, config.adapters.max_loras)
+            self._adapter_gate = AdapterGate(executor.adapters, config.adapters.max_loras)
+            self.scheduler.gates.append(self._adapter_gate)
 
     @property
     def max_cached_tokens(self) -> int:
@@ -136,7 +145,7 @@ class Engine:
             raise RequestError(
                 f"[priority] must be within 32 bits; got {request.priority}.", param="priority"
             )
-        if request.adapter is not None and self.scheduler.gate is None:
+        if request.adapter is not None and self._adapter_gate is None:
             raise RequestError(
                 f"[adapter] an engine without --enable-lora has none; got {request.adapter.name!r}."
                 " Start it with the setting.",
@@ -216,14 +225,18 @@ class Engine:
         While all requests wait for their KV, a step now and then ends those past their deadlines
         and shows that the engine is alive.
         """
-        if self.scheduler.running or len(self.scheduler.waiting) or self._waits_for_adapter:
+        if self.scheduler.running or len(self.scheduler.waiting):
+            return 0.0
+        if any(gate.is_waiting for gate in self.scheduler.gates):
             return 0.0
         return HELD_SECONDS if self.scheduler.requests else None
 
     def starts_at_once(self, request: EngineRequest) -> bool:
         """Return whether the step after this one would compute a request's prompt, if added."""
-        gate = self.scheduler.gate
+        gate = self._adapter_gate
         if request.adapter and not (gate and gate.adapters.is_ready(request.adapter)):
+            return False
+        if request.pictures:  # they are encoded first
             return False
         num_prompt_tokens, params = len(request.prompt_token_ids), request.params
         return self.scheduler.starts_at_once(num_prompt_tokens, params.n)
@@ -243,15 +256,14 @@ class Engine:
         expired = self._end_expired() + self._end_without_adapter()
         watch = StepWatch(self.scheduler.stats.step_seconds)
         unready = self.executor.unready()
-        plan = self.scheduler.schedule(unready)
+        plan = self.scheduler.schedule(unready | self._without_pictures())
         if self._canary_feed is not None:
             self._canary_feed.fill(plan)
         watch.lap("schedule")
         if unready and not plan.scheduled:
             self.executor.wait_until_ready(UNREADY_SECONDS)
-        elif self._waits_for_adapter and not plan.scheduled:
-            assert self.executor.adapters is not None, "requests wait for adapters"
-            self.executor.adapters.wait(LOADING_SECONDS)
+        elif self._adapter_gate is not None and not plan.scheduled:
+            self._adapter_gate.wait(LOADING_SECONDS)
         result = self._execute(plan, someone_came)
         watch.lap("execute")
         watch.move(result.sample_seconds, "execute", "sample")
@@ -288,7 +300,7 @@ class Engine:
         }
         blocks = {} if self._lifetimes is None else self._lifetimes.samples()
         lookahead = {} if scheduler.lookahead is None else scheduler.lookahead.policy.samples()
-        gate = {} if scheduler.gate is None else scheduler.gate.samples(scheduler.running)
+        gate = {} if self._adapter_gate is None else self._adapter_gate.samples(scheduler.running)
         return now | scheduler.stats.samples() | blocks | lookahead | gate | self.executor.stats()
 
     def describe_cache(self) -> str:
@@ -324,20 +336,28 @@ class Engine:
                     ended.append(self.scheduler.end(sequence, "timeout"))
         return ended
 
-    @property
-    def _waits_for_adapter(self) -> bool:
-        return self.scheduler.gate is not None and self.scheduler.gate.is_waiting
-
     def _end_without_adapter(self) -> list[EngineOutput]:
         """Queue requests whose adapter has come; end those whose adapter cannot be read."""
         scheduler, ended = self.scheduler, list[EngineOutput]()
-        failed = [] if scheduler.gate is None else scheduler.gate.step_begins(scheduler)
+        gate = self._adapter_gate
+        failed = [] if gate is None else gate.step_begins(scheduler)
         for request, error in failed:
             for sequence in (request, *request.pending_children):
                 output = scheduler.end(sequence, "error")
                 output.result.error = error
                 ended.append(output)
         return ended
+
+    def _without_pictures(self) -> frozenset[str]:
+        """Encode pictures that requests wait for; return who cannot go on without theirs."""
+        if self._picture_gate is None:
+            return frozenset()
+        scheduler = self.scheduler
+        num_decodes = sum(request.decodes for request in scheduler.running)
+        step_seconds = scheduler.prefill.step_seconds(num_decodes)
+        return self._picture_gate.step_begins(
+            scheduler, step_seconds if num_decodes else ENCODING_SECONDS
+        )
 
     def _execute(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepOutput:
         if not plan.scheduled:

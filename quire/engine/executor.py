@@ -9,6 +9,7 @@ from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.metrics import Samples
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.engine.adapter_gate import Adapters
+from quire.engine.picture_gate import Pictures
 
 
 class StepHandle(Protocol):
@@ -37,6 +38,11 @@ class Executor(Protocol):
     @property
     def adapters(self) -> Adapters | None:
         """Those of requests; None where they may have none."""
+        ...
+
+    @property
+    def pictures(self) -> Pictures | None:
+        """Those of requests; None for a model that reads text alone."""
         ...
 
     def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepHandle:

@@ -102,6 +102,10 @@ class PrefillPolicy:
         self.chunk_size.observe(seconds, num_prompt_tokens, has_part)
         self._cost.observe(seconds, num_decodes, num_prompt_tokens)
 
+    def step_seconds(self, num_decodes: int) -> float:
+        """Return what a step of that many decodes takes; 0.0 before the first step."""
+        return self._cost.seconds(num_decodes, 0)
+
     def most_prompt_tokens(self, num_decodes: int) -> int:
         """Return the tokens of prompts in a step that others wait for.
 

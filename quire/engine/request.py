@@ -15,8 +15,8 @@ from quire.core.step import PromptLogprobs
 class RequestStatus(Enum):
     """Where a request stands.
 
-    Preempted: its blocks were freed and it waits to recompute. Waiting for KV, or for its adapter:
-    it does not start before it is released.
+    Preempted: its blocks were freed and it waits to recompute. Waiting for KV, or at a gate: it
+    does not start before it is released.
     """
 
     WAITING = "waiting"

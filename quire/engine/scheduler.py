@@ -15,12 +15,12 @@ from quire.core.step import (
     SequenceResult,
     StepOutput,
 )
-from quire.engine.adapter_gate import AdapterGate
 from quire.engine.admission import Admission, Growth, Outlook
 from quire.engine.block_pool import NULL_BLOCK
 from quire.engine.droppable_parts import DroppableParts
 from quire.engine.engine_output import EngineOutput
 from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
+from quire.engine.gates import Gate, next_request
 from quire.engine.kept_blocks import KeptBlocks
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
 from quire.engine.lookahead import Lookahead, LookaheadPolicy
@@ -88,7 +88,7 @@ class Scheduler:
         self._block_stores: list[tuple[int, bytes]] = []
         self._block_loads: list[tuple[int, bytes]] = []
         self._droppable = DroppableParts()
-        self.gate: AdapterGate | None = None
+        self.gates: list[Gate] = []
         self.lookahead = None if lookahead is None else Lookahead(kv, lookahead, options)
 
     def add(self, request: Request) -> None:
@@ -302,7 +302,7 @@ class Scheduler:
         """Return who may start now, its prefix hits and how it would grow; None for nobody."""
         if outlook.num_seqs >= self.options.max_num_seqs:
             return None
-        request = self.waiting.peek() if self.gate is None else self.gate.next_request(self)
+        request = next_request(self.gates, self)
         if request is None:
             return None
         if outlook.num_seqs + 1 + len(request.pending_children) > self.options.max_num_seqs:

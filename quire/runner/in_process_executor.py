@@ -74,6 +74,7 @@ class InProcessExecutor:
         self._estimate = StepEstimate(shape, machine_speed.remembered())
         self._canary = runner.canary
         self.adapters = runner.adapters
+        self.pictures = None if model.encoder is None else runner.pictures
         self._adapter_bytes = 0 if self.adapters is None else self.adapters.budget_bytes
         self.runner: ModelRunner | None = runner
 
@@ -114,7 +115,7 @@ class InProcessExecutor:
         }
         values |= self._estimate.samples()
         if self.runner is not None:
-            values |= self.runner.speculation_samples() | self.runner.picture_samples()
+            values |= self.runner.speculation_samples() | self.runner.pictures.samples()
         if self.adapters is not None:
             values |= self.adapters.samples()
         return values if self._canary is None else values | self._canary.samples()

@@ -117,7 +117,7 @@ class ModelRunner:
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
         self._pooling = PoolingState()
-        self._pictures = PictureRows(encoder, backend)
+        self.pictures = PictureRows(encoder, backend)
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
         self._someone_came: Callable[[], bool] = lambda: False
 
@@ -141,10 +141,6 @@ class ModelRunner:
     def speculation_samples(self) -> Samples:
         """Return what proposers have done, by metric stem."""
         return {} if self._speculation is None else self._speculation.samples()
-
-    def picture_samples(self) -> Samples:
-        """Return what became of pictures, by metric stem."""
-        return self._pictures.samples()
 
     def execute(
         self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
@@ -207,7 +203,7 @@ class ModelRunner:
             capture, parents = self._speculation.capture, self._speculation.parents
             output.num_masked_pairs = sum(map(num_masked_pairs, parents.values()))
         begin = time.perf_counter()
-        given = self._pictures.given(plan.scheduled)
+        given = self.pictures.given(plan.scheduled)
         batch = self._input.build(plan.scheduled, wanted, num_proposed, parents, given)
         hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan), capture)
         num_samples = len(hidden) - sum(count for _, _, count in wanted)
@@ -297,7 +293,7 @@ class ModelRunner:
         self._params.pop(request_id, None)
         self._prompt_logprobs_ids.discard(request_id)
         self._pooling.remove(request_id)
-        self._pictures.remove(request_id)
+        self.pictures.remove(request_id)
 
     def _update_requests(self, plan: SchedulerOutput) -> dict[str, BaseException]:
         """Take a plan's news; return the new requests that cannot be computed, and why."""
@@ -308,7 +304,7 @@ class ModelRunner:
             self._params[request.request_id] = request.params
             try:
                 row = self._input.add(request, self._adapter_slot(request))
-                self._pictures.set(request.request_id, request.source.pictures)
+                self.pictures.set(request.request_id, request.source.pictures)
                 self._sampling.set(row, request.params, request.seed)
                 if self._speculation is not None:
                     self._speculation.begin(row, request.params, request.source.all_keys)

@@ -19,6 +19,7 @@ from quire.core.step import (
     TokenLogprobs,
 )
 from quire.engine.adapter_gate import Adapters
+from quire.engine.picture_gate import Pictures
 from quire.kernels.token_table import TokenTable
 from quire.runner.step_parts import StepParts
 
@@ -104,6 +105,7 @@ class PagedExecutor:
         )
         self.num_blocks = num_blocks
         self.adapters: Adapters | None = None
+        self.pictures: Pictures | None = None
         self.layers: list[dict[int, int]] = [{}, {}]
         self.held: dict[str, Held] = {}
         self.plans: list[SchedulerOutput] = []

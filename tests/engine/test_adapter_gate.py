@@ -68,8 +68,8 @@ def gated(start: Callable) -> Callable:
     def make(max_loras: int, **settings):
         run = start(**settings)
         adapters = ScriptedAdapters(max_loras)
-        run.engine.scheduler.gate = AdapterGate(adapters, max_loras)
-        run.executor.adapters = adapters
+        gate = run.engine._adapter_gate = AdapterGate(adapters, max_loras)
+        run.engine.scheduler.gates.append(gate)
         return run, adapters
 
     return make

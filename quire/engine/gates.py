@@ -1,0 +1,48 @@
+"""What a queued request waits for besides room: those that have it pass those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from quire.engine.fair_queue import FairQueue
+from quire.engine.kv_cache_manager import KVCacheManager
+from quire.engine.request import Request
+
+
+class Queue(Protocol):
+    """The scheduler, as far as gates need it."""
+
+    kv: KVCacheManager
+    waiting: FairQueue
+    running: list[Request]
+
+    def hold(self, request: Request) -> None:
+        """Keep a queued request from starting until :meth:`release`."""
+        ...
+
+    def release(self, request: Request) -> None:
+        """Queue a request that was held."""
+        ...
+
+
+class Gate(Protocol):
+    """Holds requests until something that they need is there; a request may have several."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether requests are held."""
+        ...
+
+    def holds(self, request: Request, queue: Queue) -> bool:
+        """Return whether a queued request cannot start yet: the gate will release it."""
+        ...
+
+
+def next_request(gates: Sequence[Gate], queue: Queue) -> Request | None:
+    """Return the first request of a queue that may start; those before it are held."""
+    while (request := queue.waiting.peek()) is not None:
+        if not any(gate.holds(request, queue) for gate in gates):
+            return request
+        queue.hold(request)
+    return None
