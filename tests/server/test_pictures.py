@@ -4,7 +4,6 @@ import base64
 import io
 
 import httpx2
-import numpy as np
 import openai
 import pytest
 
@@ -368,41 +367,3 @@ def test_a_model_of_text_refuses_pictures(client, path):
     answer = client.post(path, json=body)
     assert answer.status_code == 400
     assert "his model takes text only" in answer.json()["error"]["message"]
-
-
-def test_rows_of_pictures_are_kept_within_their_memory():
-    from quire.core.request import EngineRequest, Picture
-    from quire.core.step import ScheduledRequest
-    from quire.kernels.registry import create_backend
-    from quire.runner.picture_rows import PictureRows
-
-    class Encoder:
-        def encode(self, pixels):
-            encoded.append(int(pixels[0, 0, 0]))
-            return np.full((4, 8), pixels[0, 0, 0], np.float32)
-
-    encoded = []
-    rows = PictureRows(Encoder(), create_backend("cpu", threads=1), kept_bytes=2 * 4 * 8 * 4)
-    pictures = [Picture(10 * n, 4, str(n), bytes([n] * 12), 2, 2) for n in range(3)]
-    rows.set("a", tuple(pictures))
-    assert rows.given([ScheduledRequest("a", 4, 3, [], False)]) == []
-    (part,) = rows.given(
-        [ScheduledRequest("b", 0, 9, [], False), ScheduledRequest("a", 0, 3, [], False)]
-    )
-    assert (part.index, part.first, part.embeddings.shape) == (1, 0, (3, 8))
-    first, second = rows.given([ScheduledRequest("a", 3, 9, [], False)])
-    assert (first.first, len(first.embeddings), second.first, len(second.embeddings)) == (
-        0,
-        1,
-        7,
-        2,
-    )
-    assert encoded == [0, 1]
-    rows.given([ScheduledRequest("a", 12, 12, [], False)])
-    rows.given([ScheduledRequest("a", 0, 20, [], False)])
-    assert encoded == [0, 1, 2, 0]
-    rows.remove("a")
-    assert rows.given([ScheduledRequest("a", 0, 20, [], False)]) == []
-    assert isinstance(
-        EngineRequest("a", [1], SamplingParams(), pictures=tuple(pictures)).ranges, tuple
-    )
