@@ -14,6 +14,7 @@ class FusedExperts:
         weight, bias: What is appended to them.
         transposed: Stored (E, in, out).
         interleaved: Rows of gate and up alternate; else all of gate's come first.
+        router: What the router is called then, where it has another name.
     """
 
     gate_up: str
@@ -22,6 +23,7 @@ class FusedExperts:
     bias: str = "_bias"
     transposed: bool = False
     interleaved: bool = False
+    router: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
