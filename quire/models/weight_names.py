@@ -75,6 +75,11 @@ class WeightNames:
     linear_is_transposed: bool = False
     harmless: tuple[str, ...] = ()
 
+    def under(self, prefix: str) -> WeightNames:
+        """Return the names of a decoder that is a part of a larger model."""
+        fields = ("layer", "embedding", "positions", "final_norm", "head")
+        return replace(self, **{f: prefix + getattr(self, f) for f in fields if getattr(self, f)})
+
     def without_prefix(self) -> WeightNames:
         """Return the names as they are when the optional prefix is left out."""
         fields = ("layer", "embedding", "positions", "final_norm")

@@ -88,6 +88,17 @@ DEEPSEEK_EXPERTS = {
     "norm_topk_prob": True,
     "first_k_dense_replace": 1,
 }
+LLAMA4 = {
+    **SHARED,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "intermediate_size_mlp": 80,
+    "interleave_moe_layer_step": 2,
+    "head_dim": 20,
+    "attention_chunk_size": 9,
+    "floor_scale": 8,
+    "no_rope_layer_interval": 3,
+}
 GEMMA2 = {
     "head_dim": 20,
     "sliding_window": 9,
@@ -118,6 +129,29 @@ MODELS = {
     ),
     "mistral": ("Mistral", {**SHARED, "sliding_window": 11, "head_dim": 24}),
     "mixtral": ("Mixtral", {**SHARED, **EXPERTS, "sliding_window": None}),
+    "llama4": ("Llama4", LLAMA4),
+    "llama4-plain": (
+        "Llama4",
+        {
+            **LLAMA4,
+            "use_qk_norm": False,
+            "attn_temperature_tuning": False,
+            "attention_chunk_size": None,
+            "interleave_moe_layer_step": 1,
+        },
+    ),
+    "ministral3": (
+        "Ministral3",
+        {
+            **SHARED,
+            "head_dim": 24,
+            "rope_parameters": {
+                **YARN,
+                "original_max_position_embeddings": 16,
+                "llama_4_scaling_beta": 0.3,
+            },
+        },
+    ),
     "dots1": (
         "Dots1",
         {**SHARED, **DEEPSEEK_EXPERTS, "sliding_window": 9, "max_window_layers": 2},
@@ -200,7 +234,7 @@ MODELS = {
     ),
 }
 CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}
-CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Llama4": "Llama4TextConfig"}
 
 
 @pytest.fixture(scope="session", autouse=True)
