@@ -119,7 +119,8 @@ class _Reader:
             fields |= self._head_fields() | self._rope_fields()
             if fields.get("num_local_experts"):
                 self._same("expert_feed_forward_length", fields["intermediate_size"])
-        if self.architecture.window_every:
+        # A class that the window's key alone makes another has none itself.
+        if self.architecture.window_every and (key != WINDOW or model == other):
             fields |= self._window_fields()
         if fields.get("head_dim"):
             for name, derive in self.architecture.derived.items():
