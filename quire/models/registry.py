@@ -11,6 +11,8 @@ from quire.models.config_fields import ConfigFields
 from quire.models.families import (
     cohere,
     deepseek_moe,
+    ernie,
+    exaone,
     falcon,
     gemma,
     glm,
@@ -26,7 +28,9 @@ from quire.models.families import (
     olmo,
     phi,
     qwen_moe,
+    seed_oss,
     smollm3,
+    stablelm,
     starcoder2,
 )
 from quire.models.weight_names import WeightNames
@@ -55,6 +59,8 @@ FAMILIES = {
     "Cohere2ForCausalLM": Family(cohere.read_cohere2, cohere.NAMES),
     "CohereForCausalLM": Family(cohere.read_cohere, cohere.NAMES),
     "Dots1ForCausalLM": Family(deepseek_moe.read_dots1, deepseek_moe.NAMES),
+    "Ernie4_5ForCausalLM": Family(ernie.read_ernie, llama.NAMES),
+    "Exaone4ForCausalLM": Family(exaone.read_exaone4, olmo.NAMES),
     "FalconForCausalLM": Family(falcon.read_falcon, falcon.NAMES, falcon.falcon_names),
     "GPTJForCausalLM": Family(gpt_j.read_gpt_j, gpt_j.NAMES),
     "GPTNeoXForCausalLM": Family(gpt_neox.read_gpt_neox, gpt_neox.NAMES),
@@ -75,7 +81,9 @@ FAMILIES = {
     "OlmoeForCausalLM": Family(qwen_moe.read_olmoe, qwen_moe.NAMES),
     "Phi3ForCausalLM": Family(phi.read_phi3, phi.PHI3_NAMES),
     "PhiForCausalLM": Family(phi.read_phi, phi.PHI_NAMES),
+    "SeedOssForCausalLM": Family(seed_oss.read_seed_oss, llama.NAMES),
     "SmolLM3ForCausalLM": Family(smollm3.read_smollm3, llama.NAMES),
+    "StableLmForCausalLM": Family(stablelm.read_stablelm, stablelm.NAMES, stablelm.stablelm_names),
     "Starcoder2ForCausalLM": Family(starcoder2.read_starcoder2, starcoder2.NAMES),
     "GPT2LMHeadModel": Family(gpt2.read_gpt2, gpt2.NAMES),
     "Llama4ForCausalLM": Family(llama4.read_llama4, llama4.NAMES),

@@ -7,7 +7,7 @@ from quire.core.errors import NoKernelError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.models.loader import load_adaptable_model, load_model
+from quire.models.loader import load_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -228,6 +228,15 @@ MODELS = {
     "cohere": ("Cohere", SHARED),
     "cohere-plus": ("Cohere", {**SHARED, "use_qk_norm": True}),
     "cohere2": ("Cohere2", {**SHARED, "head_dim": 20, "sliding_window": 9, "num_hidden_layers": 5}),
+    "seed-oss": ("SeedOss", {**SHARED, "head_dim": 24}),
+    "ernie": ("Ernie4_5", {**SHARED, "head_dim": 20, "use_bias": True}),
+    "exaone4": ("Exaone4", {**SHARED, "sliding_window": 9, "num_hidden_layers": 5}),
+    "exaone4-wide": (
+        "Exaone4",
+        {**SHARED, "sliding_window": None, "layer_types": ["full_attention"] * 3},
+    ),
+    "stablelm": ("StableLm", {**SHARED, "use_qkv_bias": True}),
+    "stablelm-parallel": ("StableLm", {**SHARED, "use_parallel_residual": True}),
     "ministral": (
         "Ministral",
         {**SHARED, "head_dim": 16, "sliding_window": 9, "layer_types": LAYER_TYPES},
@@ -293,8 +302,7 @@ class Driver:
 
     def __init__(self, folder, backend, block_size=16, takes_adapters=False, **options):
         self.backend = backend
-        load = load_adaptable_model if takes_adapters else load_model
-        self.decoder = load(folder, backend, **options)
+        self.decoder = load_model(folder, backend, takes_adapters=takes_adapters, **options)
         self.block_size = block_size
         self.adapters = None
         self.start(1)

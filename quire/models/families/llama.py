@@ -64,7 +64,7 @@ def read_ministral3(config: ConfigFields) -> ModelConfig:
     """Read a Ministral3ForCausalLM: Mistral whose queries grow past the original context."""
     rope = config.object("rope_parameters")
     if rope is None:
-        raise config.error("rope_parameters", "must be given")
+        raise config.error("rope_parameters", "is required")
     factor = rope.number("llama_4_scaling_beta")
     scaling = QueryScaling(factor=factor, length=rope.integer("original_max_position_embeddings"))
     apart = ("llama_4_scaling_beta", "max_position_embeddings")

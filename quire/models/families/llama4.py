@@ -66,7 +66,7 @@ def read_llama4(config: ConfigFields) -> ModelConfig:
         output_bias=bias,
         qk_norm="unit_heads" if config.boolean("use_qk_norm", True) else "",
         query_scaling=QueryScaling(factor, length, first=1, turned=False) if grows else None,
-        moe=_read_experts(config),
+        moe=_read_experts(config, len(rope_layers)),
         **({} if is_null else chunks | {"chunked": True}),
     )
     return replace(made, intermediate_size=dense_width)
@@ -84,11 +84,11 @@ def read_llama4_whole(config: ConfigFields) -> ModelConfig:
     return made
 
 
-def _read_experts(config: ConfigFields) -> MoEConfig:
+def _read_experts(config: ConfigFields, layers: int) -> MoEConfig:
     config.require("num_experts_per_tok", 1)
-    layers = config.integer("num_hidden_layers")
     step = config.integer("interleave_moe_layer_step", 1)
-    sparse = config.integers("moe_layers") or range(step - 1, layers, step)
+    every = list(range(step - 1, layers, step))
+    sparse = config.integers("moe_layers") if config.has("moe_layers") else every
     return MoEConfig(
         num_experts=config.integer("num_local_experts", 16),
         intermediate_size=config.integer("intermediate_size", 8192),

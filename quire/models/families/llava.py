@@ -34,7 +34,7 @@ def read_llava(config: ConfigFields) -> ModelConfig:
     """Read a LlavaForConditionalGeneration (LLaVA 1.5, BakLLaVA)."""
     text = config.object("text_config")
     if text is None:
-        raise config.error("text_config", "must be given")
+        raise config.error("text_config", "is required")
     model_type = text.text("model_type", "llama")
     if model_type not in DECODERS:
         raise text.error("model_type", f"must be one of {', '.join(DECODERS)}")
