@@ -180,21 +180,23 @@ class AttentionPlan {
 class PagedAttention {
  public:
   PagedAttention(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, float scale,
-                 int64_t window, int64_t ahead, float score_cap, int64_t max_positions,
+                 int64_t window, int64_t chunk, int64_t ahead, float score_cap, int64_t max_positions,
                  int64_t half, nb::object cosines, nb::object sines, std::vector<int64_t> sections,
                  int qk_norm, nb::object q_norm, nb::object k_norm, float norm_eps,
-                 nb::object sinks)
+                 nb::object sinks, nb::object query_scales)
       : cosines_(std::move(cosines), max_positions * half),
         sines_(std::move(sines), max_positions * half),
         sections_(std::move(sections)),
         q_norm_(std::move(q_norm), norm_weights(qk_norm, num_heads, head_dim)),
         k_norm_(std::move(k_norm), norm_weights(qk_norm, num_kv_heads, head_dim)),
         sinks_(std::move(sinks), num_heads),
+        query_scales_(std::move(query_scales), max_positions),
         layer_{num_heads,
                num_kv_heads,
                head_dim,
                scale,
                window > 0 ? window : everything,
+               chunk > 0 ? chunk : everything,
                ahead < 0 ? everything : ahead,
                score_cap,
                cosines_,
@@ -207,7 +209,8 @@ class PagedAttention {
                q_norm_,
                k_norm_,
                norm_eps,
-               sinks_} {
+               sinks_,
+               query_scales_} {
     if (std::accumulate(sections_.begin(), sections_.end(), int64_t{0}) != half ||
         std::any_of(sections_.begin(), sections_.end(), [](int64_t n) { return n < 0; }))
       throw std::invalid_argument("[attention] sections must sum to the rotary pairs.");
@@ -247,12 +250,13 @@ class PagedAttention {
   }
 
   bool has_angles(const AttentionPlan& plan) const {
-    return !layer_.cosines || plan.num_positions() <= layer_.max_positions;
+    const bool by_position = layer_.cosines || layer_.query_scales;
+    return !by_position || plan.num_positions() <= layer_.max_positions;
   }
 
   Optional<float> cosines_, sines_;
   std::vector<int64_t> sections_;
-  Optional<float> q_norm_, k_norm_, sinks_;
+  Optional<float> q_norm_, k_norm_, sinks_, query_scales_;
   AttentionLayer layer_;
 };
 
@@ -289,12 +293,12 @@ void bind_attention(nb::module_& m) {
       .def_prop_ro("inside", &AttentionPlan::inside)
       .def_prop_ro("num_tokens", &AttentionPlan::num_tokens);
   nb::class_<PagedAttention>(m, "PagedAttention")
-      .def(nb::init<int64_t, int64_t, int64_t, float, int64_t, int64_t, float, int64_t, int64_t,
-                    nb::object, nb::object, std::vector<int64_t>, int, nb::object, nb::object,
-                    float, nb::object>(),
+      .def(nb::init<int64_t, int64_t, int64_t, float, int64_t, int64_t, int64_t, float, int64_t,
+                    int64_t, nb::object, nb::object, std::vector<int64_t>, int, nb::object,
+                    nb::object, float, nb::object, nb::object>(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(),
-           nb::arg().none(), nb::arg(), nb::arg().none())
+           nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
+           nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg().none())
       .def("run", &PagedAttention::run);
 }
 

@@ -169,6 +169,16 @@ void add_gated_rows(nb::handle x, nb::handle gate, int64_t rows, int64_t columns
   });
 }
 
+void scale_rows(nb::handle x, nb::handle scales, int64_t rows, int64_t columns, nb::handle out) {
+  const Input<float> input(x, rows * columns), factors(scales, rows);
+  const Output<float> output(out, rows * columns);
+  make_call(rows * columns * cost,
+            [=, x = input.get(), scales = factors.get(), out = output.get()] {
+              kernels().scale_rows(x, scales, rows, columns, out);
+              return true;
+            });
+}
+
 void combine_experts(nb::handle y, nb::handle index, nb::handle weights, int64_t rows,
                      int64_t top_k, int64_t columns, nb::handle out) {
   const Input<float> input(y, rows * top_k * columns), shares(weights, rows * top_k);
@@ -198,6 +208,7 @@ void bind_ops(nb::module_& m) {
   m.def("route", route, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
         nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
   m.def("add_gated_rows", add_gated_rows);
+  m.def("scale_rows", scale_rows);
   m.def("combine_experts", combine_experts);
 }
 

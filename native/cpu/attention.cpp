@@ -221,7 +221,7 @@ template <class T, class Panel>
 void attend_paths(const Step& step, const Unit& unit, int64_t start, const Span* spans,
                   const Workspace& work, Panel panel, Part part) {
   const int64_t size = step.blocks.block_size, units = head_units<T>(step);
-  const bool windowed = unit.last_position - step.layer.window + 1 > start;
+  const bool windowed = step.layer.first_seen(unit.last_position) > start;
   const int64_t kept = windowed ? 0 : larger<int64_t>(0, unit.position - start);
   int64_t fresh = 0;
   for (int64_t query = 0; query < unit.num_queries; ++query) {
@@ -253,7 +253,7 @@ void attend_piece(const Step& step, const Unit& unit, int64_t index, const Works
                   Part part) {
   const int64_t start = index * piece_positions;
   const auto span_at = [&](int64_t position) {
-    return Span{larger<int64_t>(position - step.layer.window + 1 - start, 0),
+    return Span{larger<int64_t>(step.layer.first_seen(position) - start, 0),
                 smaller(step.last_seen(unit.request, position) + 1 - start, piece_positions)};
   };
   const Span whole{span_at(unit.position).begin, span_at(unit.last_position).end};

@@ -87,7 +87,7 @@ int64_t add_units(const Step& step, int64_t request, int64_t num_units, Unit* un
       queries == 1 && step.blocks.block_size % lanes == 0 && step.group <= max_rows;
   const int64_t kv_heads = step.layer.num_kv_heads;
   const auto pieces_from = [&](int64_t position) {
-    return larger<int64_t>(0, position - step.layer.window + 1) / piece_positions;
+    return step.layer.first_seen(position) / piece_positions;
   };
   int64_t heads = 1;
   if (in_place) {

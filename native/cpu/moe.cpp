@@ -123,4 +123,14 @@ void add_gated_rows(const float* x, const float* gate, int64_t rows, int64_t col
   });
 }
 
+void scale_rows(const float* x, const float* scales, int64_t rows, int64_t columns, float* out) {
+  parallel_for(rows, [=](int64_t row) {
+    const F32 scale = set1(scales[row]);
+    for (int64_t i = 0; i < columns; i += F32::lanes) {
+      const int64_t n = columns - i, at = row * columns + i;
+      store_tail(out + at, load_tail(x + at, n) * scale, n);
+    }
+  });
+}
+
 }  // namespace quire::QUIRE_ISA

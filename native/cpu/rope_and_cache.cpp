@@ -45,6 +45,14 @@ void rotate_head(const AttentionLayer& layer, const AttentionBatch& batch, int64
   }
 }
 
+// All queries of a token.
+void scale_queries(const AttentionLayer& layer, int64_t position, float* x) {
+  const F32 scale = set1(layer.query_scales[position]);
+  const int64_t elements = layer.num_heads * layer.head_dim;
+  for (int64_t i = 0; i < elements; i += F32::lanes)
+    store_tail(x + i, load_tail(x + i, elements - i) * scale, elements - i);
+}
+
 // One token's head on its way to a slot.
 struct Entry {
   const float *key, *value;  // (H,)
@@ -162,6 +170,7 @@ void rope_and_cache(const AttentionLayer& layer, const KVBlocks& blocks,
         if (layer.cosines) rotate_head(layer, batch, token, x);
         if (spreads) rotate_by_hadamard(x, layer.head_dim);
       }
+      if (layer.query_scales) scale_queries(layer, batch.positions[token], row);
       const int64_t slot = batch.slot_mapping[token];
       if (slot < 0) continue;
       for (int64_t head = 0; head < layer.num_kv_heads; ++head) {

@@ -28,6 +28,7 @@ struct AttentionLayer {
   int64_t num_heads, num_kv_heads, head_dim;
   float scale;
   int64_t window;                // latest positions seen, the own one included
+  int64_t chunk;                 // stretches of positions that do not see each other
   int64_t ahead;                 // later positions of the request that are seen, too
   float score_cap;               // scores become cap * tanh(score / cap); 0 for none
   const float *cosines, *sines;  // (max_positions, half) or null
@@ -38,6 +39,13 @@ struct AttentionLayer {
   const float *q_norm, *k_norm;  // or null
   float norm_eps;
   const float* sinks;  // (N,): a score more in each head's softmax, without a value; or null
+  const float* query_scales;  // (max_positions,): what queries are multiplied by; or null
+
+  // The first position that a query at `position` sees; below 0 where a window is longer.
+  int64_t first_seen(int64_t position) const {
+    const int64_t of_window = position - window + 1, of_chunk = position / chunk * chunk;
+    return of_window > of_chunk ? of_window : of_chunk;
+  }
 };
 
 struct KVBlocks {

@@ -79,10 +79,7 @@ def finetune(source: str, out: Path, **asked: Any) -> None:
         raise ConfigError(f"[finetune] SOURCE must be a folder of safetensors; got file {folder}.")
     opened = open_checkpoint(folder, "float32", plan.sequence_length)
     if not isinstance(opened.tensors, Checkpoint):
-        raise ConfigError(
-            f"[finetune] SOURCE must hold floats, a tensor for each expert; got {folder}, which "
-            "is quantized or has others."
-        )
+        raise ConfigError(f"[finetune] SOURCE must hold floats; got {folder}, which is quantized.")
     windows = _windows(folder, asked["data"], plan.sequence_length)
     unfinished = Unfinished(out, _identity(opened, opened.tensors, windows, asked), "finetune")
     job = Finetuning(

@@ -32,6 +32,21 @@ class RopeConfig:
     interleaved: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class QueryScaling:
+    """Queries grow with their position p: ``1 + factor * log(1 + floor((p + first) / length))``.
+
+    Attributes:
+        factor, length, first: Of the formula.
+        turned: Whether layers have it whose queries turn, or those whose queries do not.
+    """
+
+    factor: float
+    length: int
+    first: int = 0
+    turned: bool = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A decoder-only transformer as one set of choices; families are values, not classes.
@@ -60,7 +75,9 @@ class ModelConfig:
         qkv_bias, output_bias, mlp_bias, head_bias: Which projections have a bias.
         qk_norm: Norm of queries and keys before RoPE, empty for none: ``rms_of_heads`` (Qwen 3),
             ``rms_of_rows`` (all heads of a token together: OLMo 2), ``layer_of_heads`` (LayerNorm
-            with weights of each head's own: Command R+).
+            with weights of each head's own: Command R+), ``unit_heads`` (RMS without weights, in
+            layers that turn alone: Llama 4).
+        query_scaling: What queries are multiplied by; None for nothing.
         attention_scale: Multiplies scores; None for 1 / sqrt(H).
         attention_cap: Scores are bent towards it, ``cap * tanh(x / cap)`` (Gemma 2); None without.
         attention_sinks: Each query head has one score more in its softmax, which has no value
@@ -75,6 +92,8 @@ class ModelConfig:
         tie_word_embeddings: Output head shares the embedding's weights.
         sliding_window: Tokens a position sees, itself included; None for all.
         layer_windows: Per layer, whether the window applies; empty means to all layers.
+        chunked: The window does not slide: a position sees its own stretch of ``sliding_window``
+            tokens alone (Llama 4).
         moe: None for a dense MLP in all layers.
         vision: Of a model that reads pictures; None for text alone.
         bos_token_id, eos_token_ids: As in the checkpoint's configuration.
@@ -104,6 +123,7 @@ class ModelConfig:
     mlp_bias: bool = False
     head_bias: bool = False
     qk_norm: str = ""
+    query_scaling: QueryScaling | None = None
     attention_scale: float | None = None
     attention_cap: float | None = None
     attention_sinks: bool = False
@@ -118,6 +138,7 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     sliding_window: int | None = None
     layer_windows: tuple[bool, ...] = ()
+    chunked: bool = False
     moe: MoEConfig | None = None
     vision: VisionConfig | None = None
     bos_token_id: int | None = None
@@ -153,6 +174,16 @@ class ModelConfig:
             return None
         return self.window_rope if self.window_rope and self.has_window(layer) else self.rope
 
+    def has_qk_norm(self, layer: int) -> bool:
+        """Tell whether a layer's queries and keys are normalised."""
+        turned = self.layer_rope(layer) is not None
+        return bool(self.qk_norm) and (turned or self.qk_norm != "unit_heads")
+
+    def layer_query_scaling(self, layer: int) -> QueryScaling | None:
+        """Return what a layer's queries are multiplied by, or None."""
+        scaling, turned = self.query_scaling, self.layer_rope(layer) is not None
+        return scaling if scaling is not None and scaling.turned == turned else None
+
     @property
     def num_parameters(self) -> int:
         """Weights of the checkpoint; a matrix that two layers share counts once."""
@@ -162,7 +193,7 @@ class ModelConfig:
         query, pair = self.num_heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
         layer = (query + pair) * (width + self.qkv_bias) + width * (query + self.output_bias)
         layer += num_norms * norm + (self.num_heads if self.attention_sinks else 0)
-        if self.qk_norm:
+        if self.qk_norm and self.qk_norm != "unit_heads":
             layer += 2 * self.head_dim if self.qk_norm == "rms_of_heads" else query + pair // 2
         mlps = self.num_dense_layers * self._mlp_parameters(self.intermediate_size, self.mlp_bias)
         if self.moe is not None:

@@ -39,6 +39,8 @@ class MoEConfig:
         router_bias: Whether the router has a bias.
         choice_bias: Whether scores have a bias that only chooses (DeepSeek V3).
         expert_bias: Whether experts' projections have a bias.
+        weighs_inputs: Weights multiply what experts are given, not what they give (Llama 4); of one
+            expert per token.
         shared_size: Width of the experts that are always on, taken as one; 0 without.
         shared_gate: Whether a sigmoid weighs what those give (Qwen2-MoE).
         dense_layers: Those that have an MLP instead, in order.
@@ -50,6 +52,7 @@ class MoEConfig:
     router_bias: bool = False
     choice_bias: bool = False
     expert_bias: bool = False
+    weighs_inputs: bool = False
     shared_size: int = 0
     shared_gate: bool = False
     dense_layers: tuple[int, ...] = ()

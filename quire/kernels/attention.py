@@ -10,6 +10,7 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
 2. with ``rope``: ``(x[i], x[i + R/2])`` turns by the angle of ``(p, i)``, for ``i < R/2``;
    elements from R (the rotary dim) on stay as they are; with ``rope_sections`` p is row s of
    ``positions`` for the pairs of section s;
+   then, with ``query_scales``, q is multiplied by the one of its position;
 3. k and v are rounded to the cache's dtype and stored in slot ``slot_mapping[t]`` (-1: nowhere):
    ``fp8_e4m3`` to nearest even, saturating at 448, NaN kept; ``int8`` as
    ``round(x / scale)`` with ``scale = max|x| / 127`` of the head's H elements, rounded up to
@@ -19,10 +20,10 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
    before); R has blocks of ``n x n``, a Hadamard matrix over ``sqrt(n)``, n the largest power of
    two that divides H;
 4. ``out = sum_j softmax_j(s_j) v_j``, ``s_j = scale * q . k_j``, over cached positions ``j`` in
-   ``max(0, p - window + 1) .. p + ahead``, K and V read back from the cache, in float32; of
-   ``int4`` K is turned back, or q is turned, which is the same product: R is symmetric and its own
-   inverse. With ``score_cap`` ``s_j`` becomes ``cap * tanh(s_j / cap)``; with ``sinks`` the
-   softmax's total has ``exp(sinks[n])`` in it, too.
+   ``max(0, p - window + 1) .. p + ahead``, with a ``chunk`` from ``p // chunk * chunk`` on, K and V
+   read back from the cache, in float32; of ``int4`` K is turned back, or q is turned, which is the
+   same product: R is symmetric and its own inverse. With ``score_cap`` ``s_j`` becomes
+   ``cap * tanh(s_j / cap)``; with ``sinks`` the softmax's total has ``exp(sinks[n])`` in it, too.
 
 Of a request with a tree of tokens, those rows that have a path (``tree_slots``) see the tokens of
 the path from position ``tree_start`` on, and ``p`` is the position of its last one, their own.
@@ -32,7 +33,7 @@ same, or its sections, and is what step 2 uses. Slots that were never written ar
 
 Source: Vaswani et al. 2017; Su et al. 2021 (RoPE); Kwon et al. 2023 (paged attention); Milakov and
 Gimelshein 2018 (online softmax); Ashkboos et al. 2024 (QuaRot: keys rotated after RoPE); Gemma 2
-(2024, soft caps); Xiao et al. 2023 (sinks).
+(2024, soft caps); Xiao et al. 2023 (sinks); Llama 4 (2025, chunks, scaled queries).
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def check_spec(
     rope: tuple[Array, Array] | None,
     qk_norm: QKNorm | None,
     sinks: Array | None,
+    query_scales: Array | None,
 ) -> None:
     """Refuse a layer whose shapes do not fit together.
 
@@ -68,6 +70,8 @@ def check_spec(
         raise UnsupportedInputError(
             f"[attention] sliding_window must be at least 1; got {spec.sliding_window}."
         )
+    if spec.chunk is not None and spec.chunk < 1:
+        raise UnsupportedInputError(f"[attention] chunk must be at least 1; got {spec.chunk}.")
     if spec.ahead is not None and spec.ahead < 0:
         raise UnsupportedInputError(
             f"[attention] ahead must be at least 0, or None for all; got {spec.ahead}."
@@ -89,6 +93,11 @@ def check_spec(
                 f"[attention] rope tables must both be (positions, <= {spec.head_dim // 2}); "
                 f"got {shapes}."
             )
+    if query_scales is not None and rope is not None and len(query_scales) != len(rope[0]):
+        raise UnsupportedInputError(
+            f"[attention] query_scales must be for the {len(rope[0])} positions of rope; got "
+            f"{len(query_scales)}."
+        )
     half = rope[0].shape[1] if rope else 0
     if spec.rope_sections and (sum(spec.rope_sections) != half or min(spec.rope_sections) < 0):
         raise UnsupportedInputError(

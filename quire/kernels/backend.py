@@ -110,6 +110,7 @@ class AttentionSpec:
         num_heads, num_kv_heads, head_dim: N, K, H.
         scale: Multiplies the scores.
         sliding_window: A query sees this many latest positions, itself included; None for all.
+        chunk: A query sees its own stretch of this many positions alone; None for all.
         ahead: How many later positions of its request a query sees; None for all, as encoders do.
             A step with any must have its requests whole.
         score_cap: Scores are bent towards it, ``cap * tanh(score / cap)``; None without.
@@ -123,6 +124,7 @@ class AttentionSpec:
     head_dim: int
     scale: float
     sliding_window: int | None = None
+    chunk: int | None = None
     ahead: int | None = 0
     score_cap: float | None = None
     rope_sections: tuple[int, ...] = ()
@@ -321,6 +323,7 @@ class Backend(Protocol):
         rope: tuple[Array, Array] | None = None,
         qk_norm: QKNorm | None = None,
         sinks: Array | None = None,
+        query_scales: Array | None = None,
     ) -> Attention:
         """Make one layer's attention.
 
@@ -331,6 +334,8 @@ class Backend(Protocol):
             qk_norm: Applied before RoPE.
             sinks: (N,) float32: for each query head one score more in its softmax's total, which
                 has no value; or None.
+            query_scales: (max positions,) float32, by which queries are multiplied after RoPE, by
+                their position; or None.
         """
         ...
 
@@ -414,6 +419,10 @@ class Backend(Protocol):
 
     def add_gated_rows(self, x: Array, gate: Array, out: Array) -> Array:
         """``out[t] += x[t] * sigmoid(gate[t])`` for x and out (T, D), gate (T, 1)."""
+        ...
+
+    def scale_rows(self, x: Array, scales: Array, out: Array) -> Array:
+        """``out[t] = x[t] * scales[t]`` for x and out (T, D), scales (T, 1); out may be x."""
         ...
 
     def experts(

@@ -13,6 +13,8 @@ summed in the order of ``j``, so a row's result does not depend on the other row
 
 ``add_gated_rows``: ``out[t] += x[t] * sigmoid(gate[t])``, of experts that are always on.
 
+``scale_rows``: ``out[t] = x[t] * scales[t]``, where weights count before experts (Llama 4).
+
 Source: Shazeer et al. 2017; Jiang et al. 2024 (Mixtral); DeepSeek-AI 2024 (DeepSeek-V2, groups;
 DeepSeek-V3, sigmoid and bias); Qwen2-MoE's gate.
 """
@@ -105,14 +107,14 @@ def refuse_expert(num_experts: int) -> UnsupportedInputError:
     )
 
 
-def check_gated_rows(x: Array, gate: Array, out: Array) -> None:
-    """Refuse x and out that are not (T, D), or a gate that is not (T, 1).
+def check_rows(op: str, x: Array, factors: Array, out: Array) -> None:
+    """Refuse x and out that are not (T, D), or factors (a gate, scales) that are not (T, 1).
 
     Raises:
         UnsupportedInputError: As said.
     """
-    if len(x.shape) != 2 or x.shape != out.shape or tuple(gate.shape) != (x.shape[0], 1):
+    if len(x.shape) != 2 or x.shape != out.shape or tuple(factors.shape) != (x.shape[0], 1):
         raise UnsupportedInputError(
-            "[add_gated_rows] x and out must be (T, D), gate (T, 1); got "
-            f"{[tuple(a.shape) for a in (x, out, gate)]}."
+            f"[{op}] x and out must be (T, D), a factor of each row (T, 1); got "
+            f"{[tuple(a.shape) for a in (x, out, factors)]}."
         )

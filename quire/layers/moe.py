@@ -57,6 +57,7 @@ class MixtureOfExperts:
         bias: (E,), added to scores where experts are chosen, or None.
         experts: What is chosen from.
         shared: Those always on, or None.
+        weighs_inputs: Weights, of one expert for each row, multiply what it is given.
     """
 
     def __init__(
@@ -67,17 +68,20 @@ class MixtureOfExperts:
         bias: Array | None,
         experts: Experts,
         shared: SharedExperts | None = None,
+        weighs_inputs: bool = False,
     ) -> None:
+        self._weigh = backend.scale_rows if weighs_inputs else None
         self._route, self._routing, self._bias = backend.route, routing, bias
         self._router, self._experts, self._shared = router, experts, shared
 
     def __call__(self, step: Activations) -> Array:
-        """Return the result in ``step.mixed``; ``step.normed`` stays."""
+        """Return the result in ``step.mixed``."""
         self._router(step.normed, step.routed, step.rows)
         ids, weights = self._route(step.routed, self._routing, self._bias)
-        if self._shared is None:
-            return self._experts(step.normed, ids, weights, step.mixed)
-        # Before the mix, which lies where the MLP's middle does.
-        shares = self._shared.compute(step)
+        # Before the mix, which lies where the MLP's middle does, and before inputs are weighed.
+        shares = None if self._shared is None else self._shared.compute(step)
+        if self._weigh is not None:
+            self._weigh(step.normed, weights, step.normed)
+            weights = weights**0
         self._experts(step.normed, ids, weights, step.mixed)
-        return self._shared.add(step, shares)
+        return step.mixed if self._shared is None else self._shared.add(step, shares)

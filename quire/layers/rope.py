@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from quire.core.model_config import RopeConfig
+from quire.core.model_config import QueryScaling, RopeConfig
 
 
 def rope_table_bytes(rope: RopeConfig, num_positions: int) -> int:
@@ -39,6 +39,14 @@ def rope_tables(rope: RopeConfig, num_positions: int) -> tuple[np.ndarray, np.nd
         cos *= np.float32(attention_factor)
         sin *= np.float32(attention_factor)
     return cos, sin
+
+
+def query_scales(scaling: QueryScaling, num_positions: int) -> np.ndarray:
+    """Return what queries are multiplied by at each position, (P,) float32."""
+    positions = np.arange(num_positions, dtype=np.float32) + np.float32(scaling.first)
+    steps = np.floor(positions / np.float32(scaling.length))
+    scales: np.ndarray = 1 + np.float32(scaling.factor) * np.log1p(steps)
+    return scales
 
 
 def inverse_frequencies(rope: RopeConfig, num_positions: int) -> tuple[np.ndarray, float]:

@@ -87,7 +87,7 @@ def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
     for module, order in row_orders(stored, weights).items():
         changes |= {f"{module}.{part}": _in_order(order) for part in ("weight", "bias")}
     turned = _turned(config)
-    if turned is not None and config.qk_norm:
+    if turned is not None:
         change = _heads_in_order(turned)
         norms = [norm for layer in range(config.num_layers) for norm in weights.qk_norm(layer)]
         changes |= {f"{norm.module}.weight": change for norm in norms}
@@ -95,7 +95,7 @@ def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
         norms = [weights.final_norm()]
         for layer in range(config.num_layers):
             norms += weights.norms(layer)
-            norms += weights.qk_norm(layer) if config.qk_norm else ()
+            norms += weights.qk_norm(layer)
         for name in (f"{norm.module}.weight" for norm in norms):
             changes[name] = _added(config.norm_offset, changes.get(name))
     return ArrangedTensors(stored, changes) if changes else stored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from quire.core.errors import ModelLoadError, WeightMismatchError
 from quire.core.model_config import ModelConfig
 from quire.kernels.host_tensor import HostTensor
 from quire.models.config_fields import read_json
+from quire.models.expert_share import ExpertShare
 from quire.models.registry import get_family
 from quire.models.safetensors_file import SafetensorsFile, TensorEntry
 from quire.models.weight_names import WeightNames
@@ -44,6 +46,15 @@ class Checkpoint:
             self._files = _open_shards(folder)
         else:
             raise _no_weights(folder)
+        self._shares: Mapping[str, ExpertShare] = {}
+        self._names = set(self._files)
+
+    def with_shares(self, shares: Mapping[str, ExpertShare]) -> Checkpoint:
+        """Return the checkpoint with shares of some tensors in place of these, by name."""
+        made = copy(self)
+        made._shares = shares
+        made._names = self._names - {share.stored for share in shares.values()} | set(shares)
+        return made
 
     @property
     def path(self) -> Path:
@@ -53,11 +64,11 @@ class Checkpoint:
     @property
     def names(self) -> set[str]:
         """Names of all tensors."""
-        return set(self._files)
+        return self._names
 
     @property
     def files(self) -> Mapping[str, SafetensorsFile]:
-        """The file of each tensor."""
+        """The file of each tensor that is stored."""
         return self._files
 
     @property
@@ -80,21 +91,30 @@ class Checkpoint:
         """Return nothing: tensors are stored as they are held, or rounded from it."""
         return []
 
-    def entry(self, name: str) -> TensorEntry:
-        """Return type, shape and place of a tensor."""
-        return self._files[name].entries[name]
+    def entry(self, name: str) -> TensorEntry | ExpertShare:
+        """Return type, shape and size of a tensor."""
+        return self._shares.get(name) or self._files[name].entries[name]
 
     def tensor(self, name: str) -> HostTensor:
-        """Return a view of a tensor; its pages stay resident until :meth:`release`."""
-        return self._files[name].tensor(name)
+        """Return a tensor of floats; its pages stay resident until :meth:`release`."""
+        share = self._shares.get(name)
+        if share is None:
+            return self._files[name].tensor(name)
+        whole = self._files[share.stored].tensor(share.stored)
+        return HostTensor(name, whole.dtype, share.of(whole.array))
 
     def array(self, name: str) -> np.ndarray:
         """Return the elements of a tensor as they are, bfloat16 as float32."""
-        return self._files[name].array(name)
+        share = self._shares.get(name)
+        if share is None:
+            return self._files[name].array(name)
+        return share.of(self._files[share.stored].array(share.stored))
 
     def release(self, name: str) -> None:
         """Give the pages of a tensor back."""
-        self._files[name].release(name)
+        share = self._shares.get(name)
+        stored = name if share is None else share.stored
+        self._files[stored].release(stored)
 
 
 def _single_file(folder: Path) -> Path | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 
@@ -103,6 +104,12 @@ class ConfigFields:
         self.read.add(name)
         return self.values.get(name) is not None
 
+    def changed(self, values: Mapping[str, Any]) -> Self:
+        """Return the fields with other values of some; what is read of it counts as read here."""
+        made = copy(self)
+        made.values = {**self.values, **values}
+        return made
+
     def integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
         """Return an integer of at least ``minimum`` and below 2**31."""
         value = self._value(name, default)
@@ -138,6 +145,13 @@ class ConfigFields:
         value = self._value(name, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.error(name, "must be a list of strings")
+        return value
+
+    def integers(self, name: str) -> list[int]:
+        """Return a list of integers, empty when absent."""
+        value = self._value(name, [])
+        if not isinstance(value, list) or not all(type(item) is int for item in value):
+            raise self.error(name, "must be a list of integers")
         return value
 
     def object(self, name: str) -> ConfigFields | None:

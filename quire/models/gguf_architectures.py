@@ -24,7 +24,8 @@ class GgufArchitecture:
     """How the metadata of one ``general.architecture`` are spelled as a ``config.json``, and back.
 
     Attributes:
-        model: The class that such a ``config.json`` names; with experts, Mixtral's.
+        model: The class that such a ``config.json`` names.
+        instead: A key of the metadata, and the class where it is there and not 0.
         keys: A field of it to the metadata's key without its architecture.
         fields: Fields of which files say nothing, or only where they have other values.
         derived: Fields that follow from others and from which tensors there are, unless given.
@@ -33,6 +34,7 @@ class GgufArchitecture:
         neutral: As :data:`NEUTRAL`, of this architecture.
         written: Keys besides :data:`COMMON`'s, of a model.
         rotates: Whether positions turn queries and keys.
+        truncates: Whether YaRN's ramp begins and ends at whole dims.
         stretches_context: Whether readers stretch the context by the factor of linear scaling.
         limits: Choices of a model that llama.cpp takes for granted, with their value; where it is
             a function, of the model.
@@ -40,12 +42,14 @@ class GgufArchitecture:
 
     model: str
     keys: Mapping[str, str]
+    instead: tuple[str, str] | None = None
     fields: Fields = field(default_factory=dict)
     derived: Mapping[str, Callable[[Fields, Container[str]], Any]] = field(default_factory=dict)
     window_every: int = 0
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     written: Mapping[str, Callable[[ModelConfig], Any]] = field(default_factory=dict)
     rotates: bool = True
+    truncates: bool = True
     stretches_context: bool = True
     limits: Mapping[str, Any] = field(default_factory=dict)
 
@@ -65,6 +69,11 @@ LAYER = COMMON | {"layer_norm_eps": "attention.layer_norm_epsilon"}
 LLAMA = RMS | {
     "num_local_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
+}
+EXPERTS = RMS | {
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
 }
 GPT2 = {
     "n_embd": "embedding_length",
@@ -91,6 +100,15 @@ GRANITE = RMS | {
     "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale",
 }
+DEEPSEEK_EXPERTS = RMS | {
+    "n_routed_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "n_shared_experts": "expert_shared_count",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "routed_scaling_factor": "expert_weights_scale",
+    "norm_topk_prob": "expert_weights_norm",
+}
 #: Of those in ``keys``, one that a file has to have.
 REQUIRED = (
     "embedding_length", "block_count", "attention.head_count", "feed_forward_length",
@@ -105,17 +123,29 @@ def _square(config: ModelConfig) -> int:
     return config.hidden_size // config.num_heads
 
 
-def _gemma3_scalar(fields: Fields, tensors: Container[str]) -> int:
-    """Return the head dim; of the model of 27 billion, known by its layers, what it would be."""
-    if fields["num_hidden_layers"] == 62:
-        return int(fields["hidden_size"] // fields["num_attention_heads"])
-    return int(fields["head_dim"])
+def _scalar(layers: int) -> Callable[[Fields, Container[str]], int]:
+    """Return what finds Gemma's factor of scores: the head dim; of the model of 27 billion, known
+    by its layers, what it would be.
+    """
+
+    def scalar(fields: Fields, tensors: Container[str]) -> int:
+        if fields["num_hidden_layers"] == layers:
+            return int(fields["hidden_size"] // fields["num_attention_heads"])
+        return int(fields["head_dim"])
+
+    return scalar
 
 
 def _falcon_norms(fields: Fields, tensors: Container[str]) -> int:
     return 2 if "blk.0.attn_norm_2.weight" in tensors else 1
 
 
+def _num_shared(config: ModelConfig) -> int:
+    assert config.moe is not None
+    return config.moe.shared_size // config.moe.intermediate_size
+
+
+_EXPERT_SIZE = {"expert_feed_forward_length": attrgetter("moe.intermediate_size")}
 _NO_BIAS = {"qkv_bias": False, "output_bias": False, "mlp_bias": False}
 _BIAS = dict.fromkeys(_NO_BIAS, True)
 _LOGIT_SCALE = {"logit_scale": attrgetter("logits_scale")}
@@ -129,13 +159,94 @@ _COHERE: dict[str, Any] = {
     "limits": {"tie_word_embeddings": True, "head_dim": _square, "output_bias": False},
 }
 
+_GRANITE: dict[str, Any] = {
+    "keys": GRANITE,
+    "derived": {"attention_multiplier": lambda fields, _: 1 / math.sqrt(fields["head_dim"])},
+    # There, it tells whether positions turn anything.
+    "neutral": {"rope.scaling.finetuned": (True,)},
+    "written": {
+        "attention.scale": attrgetter("attention_scale"),
+        "embedding_scale": attrgetter("embedding_scale"),
+        "residual_scale": attrgetter("residual_scale"),
+        "logit_scale": lambda config: 1 / config.logits_scale,
+    },
+    "limits": {"rotary_dim": attrgetter("head_dim")},
+}
+
 #: By ``general.architecture``.
 ARCHITECTURES = {
     "llama": GgufArchitecture(
-        model="LlamaForCausalLM", keys=LLAMA, limits={"rotary_dim": attrgetter("head_dim")}
+        model="LlamaForCausalLM",
+        keys=LLAMA,
+        instead=("expert_count", "MixtralForCausalLM"),
+        limits={"rotary_dim": attrgetter("head_dim")},
     ),
-    "qwen2": GgufArchitecture(model="Qwen2ForCausalLM", keys=LLAMA),
-    "qwen3": GgufArchitecture(model="Qwen3ForCausalLM", keys=LLAMA),
+    "qwen2": GgufArchitecture(model="Qwen2ForCausalLM", keys=RMS),
+    "qwen2moe": GgufArchitecture(
+        model="Qwen2MoeForCausalLM",
+        keys=EXPERTS | {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
+        written=_EXPERT_SIZE | {"expert_shared_feed_forward_length": attrgetter("moe.shared_size")},
+        limits={"head_dim": _square, "tie_word_embeddings": False},
+    ),
+    "qwen3": GgufArchitecture(model="Qwen3ForCausalLM", keys=RMS),
+    "qwen3moe": GgufArchitecture(
+        model="Qwen3MoeForCausalLM",
+        keys=EXPERTS,
+        fields={"norm_topk_prob": True},
+        written=_EXPERT_SIZE,
+    ),
+    "olmo2": GgufArchitecture(
+        model="Olmo2ForCausalLM",
+        keys=RMS | {"rope_local_base_freq": "rope.freq_base_swa"},
+        instead=(WINDOW, "Olmo3ForCausalLM"),
+        window_every=4,
+        limits={**_NO_BIAS, "tie_word_embeddings": False, "head_dim": _square},
+    ),
+    "olmoe": GgufArchitecture(
+        model="OlmoeForCausalLM",
+        keys=EXPERTS,
+        limits={**_NO_BIAS, "tie_word_embeddings": False, "head_dim": _square},
+    ),
+    "gpt-oss": GgufArchitecture(
+        model="GptOssForCausalLM",
+        keys=LLAMA,
+        window_every=2,
+        written=_EXPERT_SIZE,
+        truncates=False,
+        stretches_context=False,
+        limits={"qkv_bias": True, "output_bias": True, "tie_word_embeddings": False},
+    ),
+    "dots1": GgufArchitecture(
+        model="Dots1ForCausalLM",
+        keys=DEEPSEEK_EXPERTS,
+        fields={"sliding_window": None, "n_group": 1, "topk_group": 1},
+        neutral={"expert_gating_func": (2,)},
+        written=_EXPERT_SIZE
+        | {
+            "expert_shared_count": _num_shared,
+            "leading_dense_block_count": attrgetter("num_dense_layers"),
+            "expert_gating_func": lambda _: 2,
+            "expert_weights_scale": attrgetter("moe.routing.scale"),
+            "expert_weights_norm": attrgetter("moe.routing.renormalize"),
+        },
+        limits={**_NO_BIAS, "tie_word_embeddings": False},
+    ),
+    "gemma2": GgufArchitecture(
+        model="Gemma2ForCausalLM",
+        keys=RMS
+        | {
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        derived={"query_pre_attn_scalar": _scalar(46)},
+        window_every=2,
+        written={
+            "attn_logit_softcapping": attrgetter("attention_cap"),
+            "final_logit_softcapping": attrgetter("logits_cap"),
+        },
+        stretches_context=False,
+        limits={"tie_word_embeddings": True, "output_bias": False},
+    ),
     "gpt2": GgufArchitecture(model="GPT2LMHeadModel", keys=GPT2, rotates=False),
     "gemma": GgufArchitecture(
         model="GemmaForCausalLM",
@@ -145,7 +256,7 @@ ARCHITECTURES = {
     "gemma3": GgufArchitecture(
         model="Gemma3ForCausalLM",
         keys=RMS | {"rope_local_base_freq": "rope.freq_base_swa"},
-        derived={"query_pre_attn_scalar": _gemma3_scalar},
+        derived={"query_pre_attn_scalar": _scalar(62)},
         window_every=6,
         written={"rope.freq_base_swa": attrgetter("window_rope.theta")},
         stretches_context=False,
@@ -189,19 +300,9 @@ ARCHITECTURES = {
     "chatglm": GgufArchitecture(
         model="GlmForCausalLM", **_GLM, limits={**_GLM_BIAS, "head_dim": _square}
     ),
-    "granite": GgufArchitecture(
-        model="GraniteForCausalLM",
-        keys=GRANITE,
-        derived={"attention_multiplier": lambda fields, _: 1 / math.sqrt(fields["head_dim"])},
-        # There, it tells whether positions turn anything.
-        neutral={"rope.scaling.finetuned": (True,)},
-        written={
-            "attention.scale": attrgetter("attention_scale"),
-            "embedding_scale": attrgetter("embedding_scale"),
-            "residual_scale": attrgetter("residual_scale"),
-            "logit_scale": lambda config: 1 / config.logits_scale,
-        },
-        limits={"rotary_dim": attrgetter("head_dim")},
+    "granite": GgufArchitecture(model="GraniteForCausalLM", **_GRANITE),
+    "granitemoe": GgufArchitecture(
+        model="GraniteMoeForCausalLM", **{**_GRANITE, "keys": GRANITE | LLAMA}
     ),
     "command-r": GgufArchitecture(model="CohereForCausalLM", **_COHERE),
     "cohere2": GgufArchitecture(
@@ -228,8 +329,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "embedding_scale": (0.0, 1.0),
     "expert_count": (0,),
     "expert_gating_func": (0, 1),
-    "expert_group_count": (0,),
-    "expert_group_used_count": (0,),
+    "expert_group_count": (0, 1),
+    "expert_group_used_count": (0, 1),
     "expert_shared_count": (0,),
     "expert_shared_feed_forward_length": (0,),
     "expert_used_count": (0,),

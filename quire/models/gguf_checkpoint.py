@@ -25,7 +25,9 @@ from quire.quantization.gguf_types import FORMS, MX_SCALE_NAN, dequantize
 
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
-_EXPERTS = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))_exps\.weight")
+_EXPERTS = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))_exps\.(weight|bias)")
+#: A matrix of one row, which some files have as a vector.
+_SHARED_GATE = re.compile(r"blk\.\d+\.ffn_gate_inp_shexp\.weight")
 _ROTATED = re.compile(r"blk\.\d+\.attn_(q|k|qkv)\.(?:weight|bias)")
 
 
@@ -156,17 +158,20 @@ class GgufCheckpoint:
             )
         match, moe = _EXPERTS.fullmatch(name), self._config.moe
         if match is None or moe is None:
-            self._put(name, GgufEntry(name, None, tensor.layout, tensor.shape, tensor.nbytes))
+            is_row = _SHARED_GATE.fullmatch(name) and len(tensor.shape) == 1
+            shape = (1, *tensor.shape) if is_row else tensor.shape
+            self._put(name, GgufEntry(name, None, tensor.layout, shape, tensor.nbytes))
             return
-        if len(tensor.shape) != 3 or tensor.shape[0] != moe.num_experts:
+        num_dims, rule = {"weight": (3, "rows, columns"), "bias": (2, "rows")}[match[2]]
+        if len(tensor.shape) != num_dims or tensor.shape[0] != moe.num_experts:
             raise WeightMismatchError(
-                f"[load] {self.path}: {name} must have shape ({moe.num_experts}, rows, columns); "
+                f"[load] {self.path}: {name} must have shape ({moe.num_experts}, {rule}); "
                 f"got {tensor.shape}."
             )
         share = tensor.nbytes // moe.num_experts
         for expert in range(moe.num_experts):
             entry = GgufEntry(name, expert, tensor.layout, tensor.shape[1:], share)
-            self._put(f"{match[1]}.{expert}.weight", entry)
+            self._put(f"{match[1]}.{expert}.{match[2]}", entry)
 
     def _put(self, name: str, entry: GgufEntry) -> None:
         if name in self._entries:

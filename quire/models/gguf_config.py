@@ -113,13 +113,14 @@ class _Reader:
             for field, key in self.keys.items()
             if key in self.values and not (key in SCALES and self.values[key] == 0.0)
         }
-        model = self.architecture.model
+        key, other = self.architecture.instead or ("", "")
+        model = other if self.values.get(key) else self.architecture.model
         if self.architecture.rotates:
             fields |= self._head_fields() | self._rope_fields()
             if fields.get("num_local_experts"):
-                model = "MixtralForCausalLM"
                 self._same("expert_feed_forward_length", fields["intermediate_size"])
-        if self.architecture.window_every:
+        # A class that the window's key alone makes another has none itself.
+        if self.architecture.window_every and (key != WINDOW or model == other):
             fields |= self._window_fields()
         if fields.get("head_dim"):
             for name, derive in self.architecture.derived.items():
@@ -221,6 +222,8 @@ class _Reader:
         if type(factor) is not float or not 1.0 <= factor < math.inf:
             raise self._error("rope.scaling.factor", "must be a number >= 1")
         scaling = {"rope_type": kind, "factor": factor}
+        if not self.architecture.truncates:
+            scaling["truncate"] = False
         if kind == "yarn":
             names = {
                 "original_max_position_embeddings": "rope.scaling.original_context_length",

@@ -28,6 +28,7 @@ from quire.models.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, g
 from quire.models.gguf_writer import TensorPlan
 from quire.models.importance_matrix import ImportanceMatrix
 from quire.models.registry import get_family
+from quire.models.split_experts import split_experts
 from quire.models.tensor_source import check_tensors, map_weights
 from quire.models.weight_map import WeightMap
 from quire.quantization.gguf_layouts import LAYOUTS
@@ -40,9 +41,11 @@ HALF_MAX = 65504.0
 #: Magnitudes whose scale is a finite float16; of other types those that are float16 themselves.
 LARGEST = {"Q8_0": 127 * HALF_MAX, "Q4_0": 8 * HALF_MAX, "F32": math.inf, "BF16": math.inf}
 
-_EXPERT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.weight")
+_EXPERT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.(weight|bias)")
 #: Small, and read as float32 by llama.cpp.
-_KEPT_FLOAT = re.compile(r"blk\.\d+\.ffn_gate_inp\.weight|position_embd\.weight")
+_KEPT_FLOAT = re.compile(
+    r"blk\.\d+\.(ffn_gate_inp(_shexp)?\.weight|ffn_(gate|up|down)_exps\.bias)|position_embd\.weight"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class GgufExport:
         threads: int = 1,
     ) -> None:
         self.config = config = read_model_config(folder)
-        self._checkpoint = Checkpoint(folder)
+        self._checkpoint = split_experts(Checkpoint(folder), config)
         self._family = gguf_family(config.architecture)
         self._mix = Mix(type_name, config, pure, importance is not None)
         self._importance, self._threads = importance, threads
@@ -197,7 +200,7 @@ def tensor_names(folder: Path) -> dict[str, list[str]]:
     """Return which tensors of a checkpoint a GGUF file's tensors hold: one, or one per expert."""
     config = read_model_config(folder)
     found: dict[str, list[str]] = {}
-    names = map_weights(Checkpoint(folder), config).shapes()
+    names = map_weights(split_experts(Checkpoint(folder), config), config).shapes()
     for name, (gguf_name, _) in zip(names, _shapes(config), strict=True):
         found.setdefault(gguf_name, []).append(name)
     return found
@@ -212,4 +215,4 @@ def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield name, shape
         else:
             assert config.moe is not None
-            yield f"{match[1]}_exps.weight", (config.moe.num_experts, *shape)
+            yield f"{match[1]}_exps.{match[3]}", (config.moe.num_experts, *shape)

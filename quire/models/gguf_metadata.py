@@ -100,7 +100,7 @@ def _rope_metadata(rope: RopeConfig, config: ModelConfig, folder: Path) -> dict[
         if not ARCHITECTURES[name].stretches_context:
             return values
         return values | {"context_length": round(config.max_position_embeddings / factor)}
-    _refuse(folder, "truncate", scaling["truncate"], True)
+    _refuse(folder, "truncate", scaling["truncate"], ARCHITECTURES[name].truncates)
     attention = inverse_frequencies(rope, 1)[1] / (0.1 * math.log(factor) + 1.0)
     values |= {
         "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],

@@ -42,11 +42,17 @@ _MIXTRAL = replace(
     router="ffn_gate_inp",
     expert_gate_up=("ffn_gate.{expert}", "ffn_up.{expert}"),
     expert_down="ffn_down.{expert}",
+    shared_gate_up=("ffn_gate_shexp", "ffn_up_shexp"),
+    shared_down="ffn_down_shexp",
+    shared_gate="ffn_gate_inp_shexp",
+    choice_bias="exp_probs_b.bias",
 )
+_GPT_OSS = replace(_MIXTRAL, mlp_norm="post_attention_norm", sinks="attn_sinks.weight")
 _GPT2 = replace(_LLAMA, positions="position_embd", qkv=FUSED_QKV, gate_up=("ffn_up",), harmless=())
 _GEMMA3 = replace(
     _LLAMA, attention_norm_after="post_attention_norm", mlp_norm_after="post_ffw_norm"
 )
+_OLMO2 = replace(_GEMMA3, attention_norm="", mlp_norm="")
 _PHI2 = replace(_LLAMA, mlp_norm="attn_norm", gate_up=("ffn_up",))
 _FUSED = replace(_LLAMA, qkv=FUSED_QKV, gate_up=("ffn_up",))
 _FALCON = replace(_FUSED, mlp_norm="attn_norm")
@@ -86,9 +92,17 @@ GGUF_FAMILIES = {
     "MinistralForCausalLM": GgufFamily("llama", _LLAMA, True),
     "MixtralForCausalLM": GgufFamily("llama", _MIXTRAL, True),
     "Qwen2ForCausalLM": GgufFamily("qwen2", _LLAMA),
+    "Qwen2MoeForCausalLM": GgufFamily("qwen2moe", _MIXTRAL),
     "Qwen3ForCausalLM": GgufFamily("qwen3", _LLAMA),
+    "Qwen3MoeForCausalLM": GgufFamily("qwen3moe", _MIXTRAL),
+    "Olmo2ForCausalLM": GgufFamily("olmo2", _OLMO2),
+    "Olmo3ForCausalLM": GgufFamily("olmo2", _OLMO2),
+    "OlmoeForCausalLM": GgufFamily("olmoe", _MIXTRAL),
+    "GptOssForCausalLM": GgufFamily("gpt-oss", _GPT_OSS),
+    "Dots1ForCausalLM": GgufFamily("dots1", _MIXTRAL),
     "GPT2LMHeadModel": GgufFamily("gpt2", _GPT2),
     "GemmaForCausalLM": GgufFamily("gemma", _LLAMA),
+    "Gemma2ForCausalLM": GgufFamily("gemma2", _GEMMA3),
     "Gemma3ForCausalLM": GgufFamily("gemma3", _GEMMA3),
     "PhiForCausalLM": GgufFamily("phi2", _PHI2),
     "Phi3ForCausalLM": GgufFamily("phi3", _FUSED),
@@ -99,6 +113,7 @@ GGUF_FAMILIES = {
     "GlmForCausalLM": GgufFamily("chatglm", _ONE_UP, True),
     "Glm4ForCausalLM": GgufFamily("glm4", _GLM4, True),
     "GraniteForCausalLM": GgufFamily("granite", _LLAMA, True),
+    "GraniteMoeForCausalLM": GgufFamily("granitemoe", _MIXTRAL, True),
     "CohereForCausalLM": GgufFamily("command-r", _COHERE, True),
     "Cohere2ForCausalLM": GgufFamily("cohere2", _COHERE, True),
 }

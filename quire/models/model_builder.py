@@ -13,7 +13,7 @@ import numpy as np
 from quire.core.errors import ConfigError
 from quire.core.machine import read_machine
 from quire.core.memory_budget import format_bytes
-from quire.core.model_config import ModelConfig
+from quire.core.model_config import ModelConfig, QueryScaling
 from quire.core.moe_config import MoEConfig
 from quire.kernels.backend import Array, Attention, AttentionSpec, Backend, Linear, QKNorm, Weight
 from quire.kernels.block_matrix import BlockMatrix
@@ -26,7 +26,7 @@ from quire.layers.logits_head import logits_head
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts, SharedExperts
 from quire.layers.norm import LayerNorm, Norm, RMSNorm, Unnormed
-from quire.layers.rope import rope_table_bytes, rope_tables
+from quire.layers.rope import query_scales, rope_table_bytes, rope_tables
 from quire.models.adapters.places import adapter_place
 from quire.models.arranged_tensors import arrange, row_orders
 from quire.models.decoder import DecoderParts
@@ -71,6 +71,8 @@ class ModelBuilder:
         self._cache = cache
         self._quantized: Counter[QuantizedForm] = Counter()
         self._kept: list[str] = []
+        self._max_model_len = opened.max_model_len
+        self._scales: dict[QueryScaling, Array] = {}
         self._attention_plans: dict[AttentionSpec, int] = {}
         self._on_progress = on_progress
         self._done_bytes = 0
@@ -286,33 +288,49 @@ class ModelBuilder:
         self, config: ModelConfig, layer: int, ropes: Sequence[RopeTables]
     ) -> tuple[Attention, int]:
         """Return a layer's attention and the number of its plan."""
-        qk_norm = None
-        if config.qk_norm:
-            queries, keys = (
-                self.parameter(f"{norm.module}.weight") for norm in self.weights.qk_norm(layer)
-            )
-            qk_norm = QKNorm(config.qk_norm, queries, keys, config.norm_eps)
         sinks = self.parameter(self.weights.sinks(layer)) if config.attention_sinks else None
         rope = config.layer_rope(layer)
+        window = config.sliding_window if config.has_window(layer) else None
+        scaling = config.layer_query_scaling(layer)
         spec = AttentionSpec(
             layer=layer,
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             scale=config.attention_scale or config.head_dim**-0.5,
-            sliding_window=config.sliding_window if config.has_window(layer) else None,
+            sliding_window=None if config.chunked else window,
+            chunk=window if config.chunked else None,
             score_cap=config.attention_cap,
             rope_sections=rope.sections if rope else (),
         )
         attention = self.backend.attention(
             spec,
             rope=ropes[config.ropes.index(rope)] if rope else None,
-            qk_norm=qk_norm,
+            qk_norm=self._qk_norm(config, layer),
             sinks=sinks,
+            query_scales=None if scaling is None else self._query_scales(scaling),
         )
         # Layers whose attention differs in nothing but the layer share a plan.
         plans = self._attention_plans
         return attention, plans.setdefault(replace(spec, layer=0), len(plans))
+
+    def _qk_norm(self, config: ModelConfig, layer: int) -> QKNorm | None:
+        if not config.has_qk_norm(layer):
+            return None
+        if config.qk_norm == "unit_heads":
+            ones = HostTensor("ones", "float32", np.ones(config.head_dim, np.float32))
+            weights = [self.backend.parameter(ones)] * 2
+            return QKNorm("rms_of_heads", *weights, config.norm_eps)
+        weights = [self.parameter(f"{norm.module}.weight") for norm in self.weights.qk_norm(layer)]
+        return QKNorm(config.qk_norm, *weights, config.norm_eps)
+
+    def _query_scales(self, scaling: QueryScaling) -> Array:
+        """Make the table of a context, shared by all layers that have it."""
+        if scaling not in self._scales:
+            made = query_scales(scaling, self._max_model_len)
+            self.weight_bytes += made.nbytes
+            self._scales[scaling] = self.backend.from_numpy(made)
+        return self._scales[scaling]
 
     def _feed_forward(self, config: ModelConfig, layer: int) -> FeedForward:
         moe, mlp = config.layer_moe(layer), self.weights.mlp(layer)
@@ -337,13 +355,20 @@ class ModelBuilder:
         self._made(experts.nbytes, zip((*gate_up, *down), experts.packed, strict=False))
         router = self.linear(weights.router(layer), None)
         bias = self.parameter(weights.choice_bias(layer)) if config.choice_bias else None
-        shared = weights.mlp(layer)
+        always = self._shared_experts(config, activation, layer)
+        return MixtureOfExperts(
+            self.backend, config.routing, router, bias, experts, always, config.weighs_inputs
+        )
+
+    def _shared_experts(
+        self, config: MoEConfig, activation: str, layer: int
+    ) -> SharedExperts | None:
+        shared = self.weights.mlp(layer)
         if shared is None:
-            return MixtureOfExperts(self.backend, config.routing, router, bias, experts)
-        gate = self.linear(weights.shared_gate(layer), None) if config.shared_gate else None
-        up, down_of_all = (self.linear(linear, self._plan.layers) for linear in shared)
-        always = SharedExperts(self.backend, up, down_of_all, activation, gate)
-        return MixtureOfExperts(self.backend, config.routing, router, bias, experts, always)
+            return None
+        gate = self.linear(self.weights.shared_gate(layer), None) if config.shared_gate else None
+        up, down = (self.linear(linear, self._plan.layers) for linear in shared)
+        return SharedExperts(self.backend, up, down, activation, gate)
 
     def _matrices_in_turn(self, linears: Iterable[LinearWeights]) -> Iterator[Sequence[Weight]]:
         """Yield the matrices of each linear; when the next is asked for, the last is packed."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from difflib import SequenceMatcher
+from logging import LogRecord
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
-from quire.models.config_fields import HARMLESS, NEUTRAL, ConfigFields
+from quire.models.config_fields import HARMLESS, NEUTRAL, ConfigFields, log
 from quire.models.registry import FAMILIES
 
 PLAINEST = "LlamaForCausalLM"
+#: What a reader says of a field without which it does not go on.
+REQUIRED = " is required"
 #: Differences that are named.
 MAX_NAMED = 8
 
@@ -20,10 +23,15 @@ def refuse_architecture(name: str, fields: ConfigFields) -> UnsupportedArchitect
         name: That is not one of ``FAMILIES``.
         fields: Of its ``config.json``.
     """
+    log.addFilter(_nothing)  # readers tell of options in parts of a configuration
     found = {family: _differences(family, fields) for family in FAMILIES}
-    # Where several are as near, the plainest is meant, or the one of the likest name.
+    log.removeFilter(_nothing)
+    # Where several are as near, the plainest is meant, or the one of the likest name; of another
+    # kind of model, which lacks what all have, nothing else can be said.
+    lacking = {family for family, named in found.items() if named and REQUIRED in named[0]}
     nearest = min(
-        found, key=lambda each: (len(found[each]), each != PLAINEST, -_likeness(name, each))
+        found.keys() - lacking or {PLAINEST},
+        key=lambda each: (len(found[each]), each != PLAINEST, -_likeness(name, each), each),
     )
     named, more = found[nearest][:MAX_NAMED], len(found[nearest]) - MAX_NAMED
     differs = ", ".join(named) + (f" and {more} more" if more > 0 else "")
@@ -46,6 +54,10 @@ def _differences(family: str, fields: ConfigFields) -> list[str]:
     other = {key for key in unread if read.values[key] not in NEUTRAL.get(key, ())}
     # A reader that stopped has not come to all that it knows.
     return [*missing, *sorted(other)]
+
+
+def _nothing(record: LogRecord) -> bool:
+    return False
 
 
 def _likeness(name: str, family: str) -> float:

@@ -13,10 +13,10 @@ from quire.core.model_config import ModelConfig
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.models.checkpoint import Checkpoint
+from quire.models.expert_share import ExpertShare
 from quire.models.input_rounding import OWN
 from quire.models.quantization_config import StoredQuantization
 from quire.models.safetensors_file import TensorEntry
-from quire.models.split_experts import ExpertShare, SplitExperts
 from quire.models.weight_names import WeightNames
 from quire.quantization.formats.stored_matrix import (
     StoredMatrix,
@@ -64,7 +64,7 @@ class QuantizedCheckpoint:
         WeightMismatchError: The tensors are not those of the configuration.
     """
 
-    def __init__(self, stored: Checkpoint | SplitExperts, quantization: StoredQuantization) -> None:
+    def __init__(self, stored: Checkpoint, quantization: StoredQuantization) -> None:
         self._stored = stored
         self._quantization = quantization
         self._matrices: dict[str, MatrixEntry] = {}
@@ -174,9 +174,7 @@ class QuantizedCheckpoint:
         )
 
 
-def _by_module(
-    stored: Checkpoint | SplitExperts, formats: tuple[WeightFormat, ...]
-) -> dict[str, dict[str, str]]:
+def _by_module(stored: Checkpoint, formats: tuple[WeightFormat, ...]) -> dict[str, dict[str, str]]:
     """Return the tensors that may be parts: by module, then by part."""
     known = sorted({part for form in formats for part in form.parts}, key=len, reverse=True)
     modules: dict[str, dict[str, str]] = {}

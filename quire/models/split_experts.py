@@ -10,119 +10,19 @@ after the other or in turn; biases (E, 2 M) and (E, D). MXFP4's blocks (E, rows,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
+from collections.abc import Iterator
 
 from quire.core.errors import WeightMismatchError
 from quire.core.model_config import ModelConfig
-from quire.kernels.host_tensor import HostTensor
 from quire.models.checkpoint import Checkpoint
-from quire.models.safetensors_file import TensorEntry
-from quire.models.weight_names import FusedExperts, WeightNames
+from quire.models.expert_share import ExpertShare
+from quire.models.weight_names import FusedExperts
 
 #: Endings of MXFP4's parts, and of those that we take them as.
 MXFP4_PARTS = {"_blocks": "weight_packed", "_scales": "weight_scale"}
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertShare:
-    """What an expert's matrix or bias has of a stored tensor.
-
-    Attributes:
-        stored: The tensor's name.
-        expert: Which of E.
-        rows: Which outputs.
-        is_transposed: Outputs are the last dim.
-        dtype: As safetensors names it.
-        shape: Of the share.
-        nbytes: Of the share.
-    """
-
-    stored: str
-    expert: int
-    rows: slice
-    is_transposed: bool
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-
-    def of(self, tensor: np.ndarray) -> np.ndarray:
-        """Cut the share out; a copy where it is not in one piece."""
-        whole = tensor[self.expert]
-        outputs = whole.T if self.is_transposed else whole
-        return np.ascontiguousarray(outputs[self.rows]).reshape(self.shape)
-
-
-class SplitExperts:
-    """A checkpoint folder with a tensor for each expert; see :class:`Checkpoint`.
-
-    Args:
-        stored: The folder's tensors.
-        shares: What is cut out of them, by name.
-    """
-
-    def __init__(self, stored: Checkpoint, shares: Mapping[str, ExpertShare]) -> None:
-        self._stored, self._shares = stored, shares
-        cut = {share.stored for share in shares.values()}
-        self._names = (stored.names - cut) | set(shares)
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._stored.path
-
-    @property
-    def names(self) -> set[str]:
-        """Names of all tensors, those of experts by expert."""
-        return self._names
-
-    @property
-    def is_arranged(self) -> bool:
-        """No: rows are as the family stores them."""
-        return False
-
-    @property
-    def mixes_types(self) -> bool:
-        """No: all matrices have the type of the configuration, or are rounded to it."""
-        return False
-
-    def weight_names(self, config: ModelConfig) -> WeightNames:
-        """Return what the tensors are called."""
-        return self._stored.weight_names(config)
-
-    def notices(self) -> list[str]:
-        """Return what the checkpoint says."""
-        return self._stored.notices()
-
-    def entry(self, name: str) -> TensorEntry | ExpertShare:
-        """Return type, shape and size of a tensor."""
-        return self._shares.get(name) or self._stored.entry(name)
-
-    def tensor(self, name: str) -> HostTensor:
-        """Return a tensor of floats; its pages stay resident until :meth:`release`."""
-        share = self._shares.get(name)
-        if share is None:
-            return self._stored.tensor(name)
-        whole = self._stored.tensor(share.stored)
-        return HostTensor(name, whole.dtype, share.of(whole.array))
-
-    def array(self, name: str) -> np.ndarray:
-        """Return the elements of a tensor, of a part of a quantized matrix as they are."""
-        share = self._shares.get(name)
-        if share is None:
-            return self._stored.array(name)
-        return share.of(self._stored.array(share.stored))
-
-    def release(self, name: str) -> None:
-        """Give the pages of a tensor back."""
-        share = self._shares.get(name)
-        self._stored.release(name if share is None else share.stored)
-
-
-def split_experts(stored: Checkpoint, config: ModelConfig) -> Checkpoint | SplitExperts:
+def split_experts(stored: Checkpoint, config: ModelConfig) -> Checkpoint:
     """Return a checkpoint with a tensor for each expert; itself where it has no others.
 
     Raises:
@@ -130,16 +30,29 @@ def split_experts(stored: Checkpoint, config: ModelConfig) -> Checkpoint | Split
     """
     names, shares = stored.weight_names(config), dict[str, ExpertShare]()
     for layer in range(config.num_layers):
-        if config.layer_moe(layer) is not None:
-            for fused in names.fused_experts:
-                for modules, base in (
-                    (names.expert_gate_up, fused.gate_up),
-                    ((names.expert_down,), fused.down),
-                ):
-                    prefix = names.layer.format(layer=layer)
-                    own = [prefix + module for module in modules]
-                    shares |= _shares(stored, config, fused, own, prefix + base)
-    return SplitExperts(stored, shares) if shares else stored
+        if config.layer_moe(layer) is None:
+            continue
+        prefix = names.layer.format(layer=layer)
+        for fused in names.fused_experts:
+            for modules, base in (
+                (names.expert_gate_up, fused.gate_up),
+                ((names.expert_down,), fused.down),
+            ):
+                own = [prefix + module for module in modules]
+                shares |= _shares(stored, config, fused, own, prefix + base)
+            shares |= _renamed(stored, prefix + fused.router, prefix + names.router)
+    return stored.with_shares(shares) if shares else stored
+
+
+def _renamed(stored: Checkpoint, module: str, ours: str) -> Iterator[tuple[str, ExpertShare]]:
+    """Yield a router's tensors under our names, those that are there."""
+    every = slice(None)
+    for part in ("weight", "bias"):
+        name = f"{module}.{part}"
+        if module != ours and name in stored.names:
+            entry = stored.entry(name)
+            found = name, every, every, False, entry.dtype, entry.shape, entry.nbytes
+            yield f"{ours}.{part}", ExpertShare(*found)
 
 
 def _shares(

@@ -124,9 +124,12 @@ class WeightMap:
         )  # fmt: skip
         return [norm for norm in dict.fromkeys(made) if norm is not None]
 
-    def qk_norm(self, layer: int) -> tuple[NormWeights, NormWeights]:
-        """Of queries and of keys: two of (H,), or (N H,) and (K H,), or (N, H) and (K, H)."""
+    def qk_norm(self, layer: int) -> tuple[NormWeights, ...]:
+        """Of queries and of keys: two of (H,), or (N H,) and (K H,), or (N, H) and (K, H); none
+        where a norm has no weights."""
         config = self.config
+        if config.qk_norm in ("", "unit_heads"):
+            return ()
         q_norm, k_norm = (self._name(n, layer) for n in (self.names.q_norm, self.names.k_norm))
 
         def norm(name: str, heads: int) -> NormWeights:
@@ -207,7 +210,7 @@ class WeightMap:
         for layer in range(config.num_layers):
             first, *norms = self.norms(layer)
             parts += [first, self.qkv(layer), self.attention_output(layer), *norms]
-            parts += self.qk_norm(layer) if config.qk_norm else ()
+            parts += self.qk_norm(layer)
             parts += self.unrounded(layer)
             parts += [linear for mlp in self.mlps(layer) for linear in mlp]
         return parts

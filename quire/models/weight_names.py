@@ -14,6 +14,7 @@ class FusedExperts:
         weight, bias: What is appended to them.
         transposed: Stored (E, in, out).
         interleaved: Rows of gate and up alternate; else all of gate's come first.
+        router: What the router is called then, where it has another name.
     """
 
     gate_up: str
@@ -22,6 +23,7 @@ class FusedExperts:
     bias: str = "_bias"
     transposed: bool = False
     interleaved: bool = False
+    router: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,11 @@ class WeightNames:
     groups_qkv: bool = False
     linear_is_transposed: bool = False
     harmless: tuple[str, ...] = ()
+
+    def under(self, prefix: str) -> WeightNames:
+        """Return the names of a decoder that is a part of a larger model."""
+        fields = ("layer", "embedding", "positions", "final_norm", "head")
+        return replace(self, **{f: prefix + getattr(self, f) for f in fields if getattr(self, f)})
 
     def without_prefix(self) -> WeightNames:
         """Return the names as they are when the optional prefix is left out."""

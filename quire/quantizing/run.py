@@ -34,8 +34,6 @@ from quire.quantizing.statistics import Statistics, samples_digest, source_state
 from quire.quantizing.stored_format import StoredFormat
 from quire.quantizing.unfinished import Unfinished, stored_data
 
-#: What a folder is whose tensors are not read one by one.
-NOT_PLAIN = "quantized already, or has all experts of a layer in one tensor"
 #: Shares of a layer's time: each pass over the samples, and quantizing; for the bar only.
 PASS, SOLVE = 0.3, 0.4
 
@@ -104,7 +102,7 @@ class Run:
         if not isinstance(opened.tensors, Checkpoint):
             raise ConfigError(
                 f"[quantize] SOURCE must be safetensors of floats; got {folder}, which is "
-                f"{'a GGUF file' if folder.is_file() else NOT_PLAIN}."
+                f"{'a GGUF file' if folder.is_file() else 'quantized already'}."
             )
         if opened.weights.names.linear_is_transposed:
             raise UnsupportedArchitectureError(

@@ -148,9 +148,8 @@ class Unfinished:
 def stored_data(stored: Checkpoint, name: str) -> TensorData:
     """Return a tensor of a checkpoint as it is."""
     entry = stored.entry(name)
-    file = stored.files[name]
 
     def read() -> np.ndarray:
-        return file.tensor(name).array if entry.dtype == "BF16" else file.array(name)
+        return stored.tensor(name).array if entry.dtype == "BF16" else stored.array(name)
 
     return TensorData(entry.dtype, entry.shape, read, lambda: stored.release(name))

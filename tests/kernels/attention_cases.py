@@ -20,20 +20,23 @@ class Case:
         rotary_dim: 0 for no rotation.
         sections: Rotary pairs of each row of positions; empty for one position a token.
         qk_norm: How queries and keys are normalised; empty for not at all.
-        ahead, score_cap: See :class:`AttentionSpec`.
+        chunk, ahead, score_cap: See :class:`AttentionSpec`.
         sinks: Whether each head has one.
+        scaled: Whether queries are multiplied by a number of their position.
     """
 
     num_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int = 32
     window: int | None = None
+    chunk: int | None = None
     rotary_dim: int = 0
     sections: tuple[int, ...] = ()
     qk_norm: str = ""
     ahead: int | None = 0
     score_cap: float | None = None
     sinks: bool = False
+    scaled: bool = False
     block_size: int = 16
     dtype: str = "float32"
 
@@ -50,6 +53,7 @@ class Case:
             head_dim=self.head_dim,
             scale=self.head_dim**-0.5,
             sliding_window=self.window,
+            chunk=self.chunk,
             ahead=self.ahead,
             score_cap=self.score_cap,
             rope_sections=self.sections,
@@ -62,7 +66,7 @@ class Case:
     def parameters(self, max_positions: int = 4096) -> dict[str, object]:
         """Return the arguments of ``Backend.attention`` after the spec, as numpy."""
         rng = np.random.default_rng(1)
-        rope = norm = sinks = None
+        rope = norm = sinks = scales = None
         if self.rotary_dim:
             half = self.rotary_dim // 2
             angles = np.outer(np.arange(max_positions), 1e4 ** -(np.arange(half) / half))
@@ -78,7 +82,9 @@ class Case:
             )
         if self.sinks:
             sinks = rng.uniform(-1, 3, self.num_heads).astype(np.float32)
-        return {"rope": rope, "qk_norm": norm, "sinks": sinks}
+        if self.scaled:
+            scales = rng.uniform(0.5, 2, max_positions).astype(np.float32)
+        return {"rope": rope, "qk_norm": norm, "sinks": sinks, "query_scales": scales}
 
     def _norm_shape(self, heads: int) -> tuple[int, ...]:
         shapes = {"rms_of_rows": (heads * self.head_dim,), "layer_of_heads": (heads, self.head_dim)}
@@ -94,6 +100,10 @@ SHAPES = {
     "head 128": Case(num_heads=6, num_kv_heads=2, head_dim=128),
     "window": Case(window=23),
     "long window": Case(window=300, num_heads=8, num_kv_heads=2),
+    "chunk": Case(chunk=23),
+    "long chunk": Case(chunk=300, num_heads=8, num_kv_heads=2, window=310),
+    "scaled queries": Case(num_heads=6, scaled=True),
+    "scaled and turned": Case(rotary_dim=32, scaled=True),
     "rope": Case(rotary_dim=32, qk_norm="rms_of_heads"),
     "partial rope": Case(rotary_dim=12, head_dim=40),
     "norm of rows": Case(rotary_dim=32, qk_norm="rms_of_rows", num_heads=6),

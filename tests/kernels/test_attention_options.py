@@ -211,6 +211,11 @@ def test_options_that_do_not_fit_are_refused() -> None:
     for cap in (0.0, -1.0, np.inf, np.nan):
         with pytest.raises(UnsupportedInputError, match="score_cap must be"):
             CpuAttention(replace(spec, score_cap=cap))
+    with pytest.raises(UnsupportedInputError, match="chunk must be at least 1; got 0"):
+        CpuAttention(replace(spec, chunk=0))
+    turned = replace(SHAPES["rope"], scaled=True).parameters()
+    with pytest.raises(UnsupportedInputError, match=r"the 4096 positions of rope; got 9"):
+        CpuAttention(spec, **turned | {"query_scales": np.ones(9, np.float32)})
     with pytest.raises(UnsupportedInputError, match="ahead must be"):
         CpuAttention(replace(spec, ahead=-1))
     with pytest.raises(UnsupportedInputError, match=r"sinks must have shape \(4,\); got \(2,\)"):

@@ -100,7 +100,7 @@ def test_a_path_gets_the_bits_of_a_sequence(
     np.testing.assert_array_equal(got, np.concatenate(alone(case, qkv)))
 
 
-@pytest.mark.parametrize("shape", ["gqa", "window", "rope"])
+@pytest.mark.parametrize("shape", ["gqa", "window", "chunk", "rope"])
 def test_the_reference_gives_a_path_what_a_sequence_gets(shape: str) -> None:
     case = replace(SHAPES[shape], dtype="float32")
     tables, qkv = Tables(case, LENS), random_qkv(case, LENS)

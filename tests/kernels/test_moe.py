@@ -167,6 +167,15 @@ def test_gated_rows_are_added(isa: str, shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 7), (9, 64)])
+def test_rows_are_scaled_in_place(isa: str, shape: tuple[int, int]) -> None:
+    random = np.random.default_rng(2)
+    x, scales = random.standard_normal(shape, np.float32), np.ones((shape[0], 1), np.float32)
+    scales += np.arange(shape[0], dtype=np.float32)[:, None]
+    want = REFERENCE.scale_rows(*(torch.from_numpy(a.copy()) for a in (x, scales, x)))
+    np.testing.assert_array_equal(CPU.scale_rows(x, scales, x), want.numpy())
+
+
 @pytest.mark.parametrize(
     ("activation", "biased"), [("silu", False), ("gelu", True), ("clamped_swiglu", True)]
 )
@@ -265,5 +274,5 @@ def test_other_shapes_are_refused() -> None:
     x = np.zeros((2, 8), np.float32)
     with pytest.raises(UnsupportedInputError, match=r"a bias \(8,\)"):
         CPU.route(x, ExpertRouting(top_k=2), x[0, :4])
-    with pytest.raises(UnsupportedInputError, match=r"gate \(T, 1\)"):
+    with pytest.raises(UnsupportedInputError, match=r"factor of each row \(T, 1\)"):
         CPU.add_gated_rows(x, x, x)

@@ -7,7 +7,7 @@ from quire.core.errors import NoKernelError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.models.loader import load_adaptable_model, load_model
+from quire.models.loader import load_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -88,6 +88,17 @@ DEEPSEEK_EXPERTS = {
     "norm_topk_prob": True,
     "first_k_dense_replace": 1,
 }
+LLAMA4 = {
+    **SHARED,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "intermediate_size_mlp": 80,
+    "interleave_moe_layer_step": 2,
+    "head_dim": 20,
+    "attention_chunk_size": 9,
+    "floor_scale": 8,
+    "no_rope_layer_interval": 3,
+}
 GEMMA2 = {
     "head_dim": 20,
     "sliding_window": 9,
@@ -118,6 +129,29 @@ MODELS = {
     ),
     "mistral": ("Mistral", {**SHARED, "sliding_window": 11, "head_dim": 24}),
     "mixtral": ("Mixtral", {**SHARED, **EXPERTS, "sliding_window": None}),
+    "llama4": ("Llama4", LLAMA4),
+    "llama4-plain": (
+        "Llama4",
+        {
+            **LLAMA4,
+            "use_qk_norm": False,
+            "attn_temperature_tuning": False,
+            "attention_chunk_size": None,
+            "interleave_moe_layer_step": 1,
+        },
+    ),
+    "ministral3": (
+        "Ministral3",
+        {
+            **SHARED,
+            "head_dim": 24,
+            "rope_parameters": {
+                **YARN,
+                "original_max_position_embeddings": 16,
+                "llama_4_scaling_beta": 0.3,
+            },
+        },
+    ),
     "dots1": (
         "Dots1",
         {**SHARED, **DEEPSEEK_EXPERTS, "sliding_window": 9, "max_window_layers": 2},
@@ -194,13 +228,22 @@ MODELS = {
     "cohere": ("Cohere", SHARED),
     "cohere-plus": ("Cohere", {**SHARED, "use_qk_norm": True}),
     "cohere2": ("Cohere2", {**SHARED, "head_dim": 20, "sliding_window": 9, "num_hidden_layers": 5}),
+    "seed-oss": ("SeedOss", {**SHARED, "head_dim": 24}),
+    "ernie": ("Ernie4_5", {**SHARED, "head_dim": 20, "use_bias": True}),
+    "exaone4": ("Exaone4", {**SHARED, "sliding_window": 9, "num_hidden_layers": 5}),
+    "exaone4-wide": (
+        "Exaone4",
+        {**SHARED, "sliding_window": None, "layer_types": ["full_attention"] * 3},
+    ),
+    "stablelm": ("StableLm", {**SHARED, "use_qkv_bias": True}),
+    "stablelm-parallel": ("StableLm", {**SHARED, "use_parallel_residual": True}),
     "ministral": (
         "Ministral",
         {**SHARED, "head_dim": 16, "sliding_window": 9, "layer_types": LAYER_TYPES},
     ),
 }
 CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}
-CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Llama4": "Llama4TextConfig"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -259,8 +302,7 @@ class Driver:
 
     def __init__(self, folder, backend, block_size=16, takes_adapters=False, **options):
         self.backend = backend
-        load = load_adaptable_model if takes_adapters else load_model
-        self.decoder = load(folder, backend, **options)
+        self.decoder = load_model(folder, backend, takes_adapters=takes_adapters, **options)
         self.block_size = block_size
         self.adapters = None
         self.start(1)

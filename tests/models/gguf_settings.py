@@ -9,11 +9,45 @@ KEPT = (
     "llama", "llama-biased-tied", "mistral", "mixtral", "qwen2", "qwen3", "gpt2", "granite",
     "gemma", "phi", "phi3-long", "gpt-neox", "gpt-neox-in-turn", "falcon-7b", "falcon-40b",
     "starcoder2", "smollm3", "glm4", "cohere", "ministral",
+    "olmoe", "olmo2", "granite-moe",
 )  # fmt: skip
 SETTINGS = {
     **{name: MODELS[name] for name in KEPT},
     # llama.cpp takes heads of D / N elements, and scores by the head's size, for granted.
     "cohere2": ("Cohere2", {**MODELS["cohere2"][1], "head_dim": 16}),
+    # Experts in all layers or past the first ones, in one group; experts of all layers normed.
+    "qwen2-moe": ("Qwen2Moe", {**MODELS["qwen2-moe"][1], "mlp_only_layers": []}),
+    "qwen3-moe": ("Qwen3Moe", {**MODELS["qwen3-moe"][1], "decoder_sparse_step": 1}),
+    "dots1": (
+        "Dots1",
+        {
+            **MODELS["dots1"][1],
+            "n_group": 1,
+            "topk_group": 1,
+            "max_window_layers": 3,
+            "num_key_value_heads": 4,
+        },
+    ),
+    # It turns queries and keys of all layers by one base.
+    "olmo3": (
+        "Olmo3",
+        {
+            **MODELS["olmo3"][1],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+                "full_attention": MODELS["olmo3"][1]["rope_parameters"]["full_attention"],
+            },
+        },
+    ),
+    # llama.cpp's ramp of YaRN begins and ends at whole dims, for which the model is not made.
+    "gpt-oss": (
+        "GptOss",
+        {
+            **MODELS["gpt-oss"][1],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0},
+        },
+    ),
+    "gemma2": ("Gemma2", {**MODELS["gemma2"][1], "query_pre_attn_scalar": 20}),
     "glm": ("Glm", {**SHARED, "head_dim": 16}),
     "gemma3": ("Gemma3", {**MODELS["gemma3"][1], "query_pre_attn_scalar": 20}),
     "gemma3-seven": (

@@ -218,7 +218,7 @@ def test_partial_rotation_reorders_only_what_is_rotated(export):
 
 
 REFUSED = {
-    "general.architecture": ("mamba", "general.architecture must be one of llama, qwen2, qwen3"),
+    "general.architecture": ("mamba", "general.architecture must be one of llama, qwen2, qwen2moe"),
     "llama.attention.head_count": (5, "head_count_kv must divide|embedding_length"),
     "llama.block_count": (10**6, "llama.block_count must be an integer of at most"),
     "llama.embedding_length": ("wide", "llama.embedding_length must be an integer"),

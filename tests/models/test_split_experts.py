@@ -17,7 +17,13 @@ from quire.quantization.plan import QuantizationPlan
 from quire.quantization.producers.float4 import quantize_mxfp4
 
 
-@pytest.mark.parametrize("name", ["qwen2-moe", "qwen3-moe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mixtral", "qwen2-moe", "qwen3-moe", "olmoe", "dots1", "glm4-moe", "granite-moe",
+        "granite-moe-shared",
+    ],
+)  # fmt: skip
 def test_the_layout_of_transformers_5_is_the_same_model(
     name, oracle, create_driver, tmp_path, random_prompts
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -72,6 +73,42 @@ def test_experts_always_on_and_dense_layers_are_rounded_and_gates_are_not(
     (output,) = llm.generate(["a text"], SamplingParams(max_tokens=4, temperature=0.0))
     llm.shutdown()
     assert len(output.outputs[0].token_ids) == 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_experts_in_one_tensor_become_what_those_of_their_own_do(
+    dtype, checkpoint, quantized, tmp_path
+):
+    """The layout of Transformers 5 as it is in memory, routers under their other name."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file, save_file
+
+    source = checkpoint("tiny-mixtral")
+    tensors = load_file(source / "model.safetensors")
+    tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
+    joined = dict(tensors)
+    for layer in range(3):
+        stem, ours = f"model.layers.{layer}.block_sparse_moe", f"model.layers.{layer}.mlp"
+        up, down, gate = (
+            [joined.pop(f"{stem}.experts.{expert}.w{n}.weight") for expert in range(4)]
+            for n in (3, 2, 1)
+        )
+        pairs = [torch.cat(pair) for pair in zip(gate, up, strict=True)]
+        joined[f"{ours}.experts.gate_up_proj"] = torch.stack(pairs)
+        joined[f"{ours}.experts.down_proj"] = torch.stack(down)
+        joined[f"{ours}.gate.weight"] = joined.pop(f"{stem}.gate.weight")
+    folders = tmp_path / "apart", tmp_path / "in-one"
+    for folder, stored in zip(folders, (tensors, joined), strict=True):
+        shutil.copytree(source, folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"dtype": dtype}))
+        save_file(stored, folder / "model.safetensors")
+    options = ("--method", "gptq", "--group-size", "32", *FEW)
+    want, got = (values_of(quantized(folder, *options)) for folder in folders)
+    assert len(quantized_names(quantized(folders[1], *options))) == 3 * (4 + 3 * 4)
+    assert got.keys() == want.keys()
+    for name, values in want.items():
+        np.testing.assert_array_equal(got[name], values, name)
 
 
 @pytest.mark.parametrize("options", [(), ("--act-order", "--bits", "3"), ("--asymmetric",)])

@@ -69,17 +69,21 @@ class CpuAttention:
         rope: tuple[np.ndarray, np.ndarray] | None = None,
         qk_norm: QKNorm | None = None,
         sinks: np.ndarray | None = None,
+        query_scales: np.ndarray | None = None,
     ) -> None:
-        attention.check_spec(spec, rope, qk_norm, sinks)
+        attention.check_spec(spec, rope, qk_norm, sinks, query_scales)
         self.spec = spec
         cosines, sines = rope or (None, None)
         max_positions, half = (0, 0) if cosines is None else cosines.shape
+        if query_scales is not None:
+            max_positions = len(query_scales)
         self._native = native.PagedAttention(
             spec.num_heads,
             spec.num_kv_heads,
             spec.head_dim,
             spec.scale,
             spec.sliding_window or 0,
+            spec.chunk or 0,
             -1 if spec.ahead is None else spec.ahead,
             spec.score_cap or 0.0,
             max_positions,
@@ -89,6 +93,7 @@ class CpuAttention:
             self.spec.rope_sections or (half,),
             *_norm_arguments(qk_norm),
             sinks,
+            query_scales,
         )
 
     def plan(self, batch: ForwardBatch, kv_cache: KVCache) -> Any:

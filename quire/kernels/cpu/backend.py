@@ -155,8 +155,13 @@ class CpuBackend:
         return route(logits, routing, bias)
 
     def add_gated_rows(self, x: Floats, gate: Floats, out: Floats) -> Floats:
-        moe_op.check_gated_rows(x, gate, out)
+        moe_op.check_rows("add_gated_rows", x, gate, out)
         native.add_gated_rows(x, gate, *x.shape, out)
+        return out
+
+    def scale_rows(self, x: Floats, scales: Floats, out: Floats) -> Floats:
+        moe_op.check_rows("scale_rows", x, scales, out)
+        native.scale_rows(x, scales, *x.shape, out)
         return out
 
     def sample(self, logits: Floats, batch: SamplingBatch) -> Ints:

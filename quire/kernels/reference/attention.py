@@ -23,12 +23,14 @@ class ReferenceAttention:
         rope: tuple[torch.Tensor, torch.Tensor] | None = None,
         qk_norm: QKNorm | None = None,
         sinks: torch.Tensor | None = None,
+        query_scales: torch.Tensor | None = None,
     ) -> None:
-        attention.check_spec(spec, rope, qk_norm, sinks)
+        attention.check_spec(spec, rope, qk_norm, sinks, query_scales)
         self.spec = spec
         self.rope = rope
         self.qk_norm = qk_norm
         self.sinks = sinks
+        self.query_scales = query_scales
 
     def plan(self, batch: ForwardBatch, kv_cache: KVCache) -> tuple[ForwardBatch, ReferenceKVCache]:
         """Check a step."""
@@ -52,6 +54,9 @@ class ReferenceAttention:
         for x in (q, k):
             if self.rope is not None:
                 rotate(x, batch.positions.long(), *self.rope, spec.rope_sections)
+        if self.query_scales is not None:
+            first = batch.positions.view(-1, len(q))[0].long()
+            q.mul_(self.query_scales[first][:, None, None])
         written = batch.slot_mapping >= 0
         kv_cache.write(spec.layer, batch.slot_mapping[written], k[written], v[written])
         starts = batch.query_start_loc.tolist()
@@ -59,10 +64,11 @@ class ReferenceAttention:
         for i, seq_len in enumerate(batch.seq_lens.tolist()):
             rows = slice(starts[i], starts[i + 1])
             positions = torch.arange(seq_len - (starts[i + 1] - starts[i]), seq_len)
-            context = torch.arange(_first_visible(positions, spec.sliding_window), seq_len)
+            first_seen = _first_visible(int(positions[0]), spec) if len(positions) else 0
+            context = torch.arange(first_seen, seq_len)
             blocks = batch.block_tables[i].long()[context // block_size]
             slots = blocks * block_size + context % block_size
-            mask = visible(positions, context, spec.sliding_window, spec.ahead)
+            mask = visible(positions, context, spec)
             keys_and_values = kv_cache.read(spec.layer, slots)
             out[rows] = attend(q[rows], *keys_and_values, mask, spec, self.sinks).flatten(1)
             if batch.tree_starts is not None and batch.tree_starts[i] < seq_len:
@@ -79,14 +85,14 @@ class ReferenceAttention:
     ) -> None:
         """Attend for each row of a request's tree, along its own path."""
         assert batch.tree_starts is not None and batch.tree_slots is not None
-        size, window = kv_cache.spec.block_size, self.spec.sliding_window
+        size = kv_cache.spec.block_size
         start, table = int(batch.tree_starts[request]), batch.block_tables[request].long()
         for row in range(*batch.query_start_loc[request : request + 2].tolist()):
             path = batch.tree_slots[row][batch.tree_slots[row] >= 0]
             if len(path):
                 context = torch.arange(start)
                 slots = torch.cat([table[context // size] * size + context % size, path])
-                first = 0 if window is None else max(0, len(slots) - window)
+                first = _first_visible(len(slots) - 1, self.spec)
                 k, v = kv_cache.read(self.spec.layer, slots[first:])
                 seen = torch.ones(1, len(slots) - first, dtype=torch.bool)
                 result = attend(q[row : row + 1], k, v, seen, self.spec, self.sinks)
@@ -120,16 +126,16 @@ def normalize(x: torch.Tensor, norm: QKNorm, weight: torch.Tensor) -> torch.Tens
     return rms_norm(x, weight, norm.eps)
 
 
-def visible(
-    positions: torch.Tensor, context: torch.Tensor, window: int | None, ahead: int | None = 0
-) -> torch.Tensor:
+def visible(positions: torch.Tensor, context: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
     """Return (queries, context) booleans: which cached position each query sees."""
     distance = positions[:, None] - context[None, :]
     seen = torch.ones_like(distance, dtype=torch.bool)
-    if ahead is not None:
-        seen &= distance >= -ahead
-    if window is not None:
-        seen &= distance < window
+    if spec.ahead is not None:
+        seen &= distance >= -spec.ahead
+    if spec.sliding_window is not None:
+        seen &= distance < spec.sliding_window
+    if spec.chunk is not None:
+        seen &= positions[:, None] // spec.chunk <= context[None, :] // spec.chunk
     return seen
 
 
@@ -156,6 +162,7 @@ def attend(
     return torch.einsum("nts,snh->tnh", weights, v)
 
 
-def _first_visible(positions: torch.Tensor, window: int | None) -> int:
-    first = int(positions[0]) if len(positions) else 0
-    return 0 if window is None else max(0, first - window + 1)
+def _first_visible(position: int, spec: AttentionSpec) -> int:
+    window = 0 if spec.sliding_window is None else position - spec.sliding_window + 1
+    chunk = 0 if spec.chunk is None else position // spec.chunk * spec.chunk
+    return max(0, window, chunk)

@@ -141,8 +141,12 @@ class ReferenceBackend:
         return moe.route(logits, routing, bias)
 
     def add_gated_rows(self, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
-        moe_op.check_gated_rows(x, gate, out)
+        moe_op.check_rows("add_gated_rows", x, gate, out)
         return out.add_(x * gate.sigmoid())
+
+    def scale_rows(self, x: Tensor, scales: Tensor, out: Tensor) -> Tensor:
+        moe_op.check_rows("scale_rows", x, scales, out)
+        return out.copy_(x * scales)
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         sampling_op.check(logits, batch)

@@ -55,7 +55,9 @@ def read_falcon(config: ConfigFields) -> ModelConfig:
     num_norms = config.integer("num_ln_in_parallel_attn", 2 if grouped else 1)
     bias = config.boolean("bias", False)
     head_dim = hidden_size // num_heads
-    rope, context = read_rope(_with_context(config), head_dim)
+    # The first checkpoints, all of 2048 tokens, name no context.
+    context = config.integer("max_position_embeddings", 2048)
+    rope, context = read_rope(config.changed({"max_position_embeddings": context}), head_dim)
     return ModelConfig(
         architecture=read_architecture(config),
         vocab_size=config.integer("vocab_size"),
@@ -83,10 +85,3 @@ def read_falcon(config: ConfigFields) -> ModelConfig:
 def _integer(config: ConfigFields, name: str, old: str) -> int:
     """Read a field that the first checkpoints spell otherwise."""
     return config.integer(old if config.has(old) else name)
-
-
-def _with_context(config: ConfigFields) -> ConfigFields:
-    """Return the fields with a context: the first checkpoints, all of 2048 tokens, name none."""
-    if not config.has("max_position_embeddings"):
-        config.values = {**config.values, "max_position_embeddings": 2048}
-    return config

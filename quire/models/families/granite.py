@@ -30,6 +30,11 @@ MOE_NAMES = replace(
             weight=".weight",
             bias=".bias",
         ),
+        FusedExperts(
+            gate_up="block_sparse_moe.experts.gate_up_proj",
+            down="block_sparse_moe.experts.down_proj",
+            router="block_sparse_moe.router",
+        ),
     ),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quire.core.model_config import ModelConfig
+from quire.core.model_config import ModelConfig, QueryScaling
 from quire.models.config_fields import ConfigFields
 from quire.models.rope_config import read_rope
 from quire.models.weight_names import WeightNames
@@ -58,6 +58,24 @@ def read_mistral(config: ConfigFields) -> ModelConfig:
 def read_ministral(config: ConfigFields) -> ModelConfig:
     """Read a MinistralForCausalLM: Mistral with a window in some layers only."""
     return read_decoder(config, **read_windows(config, 4096, ("sliding_attention",)))
+
+
+def read_ministral3(config: ConfigFields) -> ModelConfig:
+    """Read a Ministral3ForCausalLM: Mistral whose queries grow past the original context."""
+    rope = config.object("rope_parameters")
+    if rope is None:
+        raise config.error("rope_parameters", "is required")
+    factor = rope.number("llama_4_scaling_beta")
+    scaling = QueryScaling(factor=factor, length=rope.integer("original_max_position_embeddings"))
+    apart = ("llama_4_scaling_beta", "max_position_embeddings")
+    kept = {name: value for name, value in rope.values.items() if name not in apart}
+    return read_decoder(
+        config.changed({"rope_parameters": kept}),
+        norm_eps=1e-5,
+        head_dim=config.integer("head_dim", 128),
+        query_scaling=scaling,
+        sliding_window=read_uniform_window(config, default=None),
+    )
 
 
 def read_qwen2(config: ConfigFields) -> ModelConfig:
@@ -163,22 +181,29 @@ def _check_layer_types(config: ConfigFields, window: int | None) -> None:
         raise config.error("layer_types", f"must all be {kind} in this architecture")
 
 
-def read_windows(config: ConfigFields, default: int, pattern: Sequence[str]) -> dict[str, Any]:
+def read_windows(
+    config: ConfigFields,
+    default: int,
+    pattern: Sequence[str],
+    name: str = "sliding_window",
+    kind: str = "sliding_attention",
+) -> dict[str, Any]:
     """Read a window and the layers that have it.
 
     Args:
-        config: With ``sliding_window`` and ``layer_types``.
+        config: With ``layer_types``.
         default: The window where it names none.
         pattern: Types of layers, repeated, where it names none.
+        name, kind: The window's field, and the type of layers that have it.
     """
     num_layers = config.integer("num_hidden_layers")
     types = config.strings("layer_types")
     types = types or [pattern[layer % len(pattern)] for layer in range(num_layers)]
-    known = {"full_attention": False, "sliding_attention": True}
+    known = {"full_attention": False, kind: True}
     if len(types) != num_layers or set(types) - set(known):
         raise config.error("layer_types", f"must be {num_layers} of {', '.join(known)}")
-    flags = tuple(known[kind] for kind in types)
-    return {"sliding_window": config.integer("sliding_window", default), "layer_windows": flags}
+    flags = tuple(map(known.__getitem__, types))
+    return {"sliding_window": config.integer(name, default), "layer_windows": flags}
 
 
 def read_qwen_windows(config: ConfigFields) -> dict[str, Any]:

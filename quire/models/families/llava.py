@@ -9,9 +9,7 @@ from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields
 from quire.models.families import llama
 from quire.models.vision.config import read_llava_vision
-from quire.models.weight_names import WeightNames
 
-_PREFIX = "language_model."
 #: The decoder's ``model_type`` to its reader and the class that it is otherwise stored as.
 DECODERS: dict[str, tuple[Callable[[ConfigFields], ModelConfig], str]] = {
     "llama": (llama.read_llama, "LlamaForCausalLM"),
@@ -29,25 +27,14 @@ _LLAMA = {
 }
 
 
-def _prefixed(names: WeightNames) -> WeightNames:
-    """Return names of a decoder that is a part of a larger model."""
-    return replace(
-        names,
-        layer=_PREFIX + names.layer,
-        embedding=_PREFIX + names.embedding,
-        final_norm=_PREFIX + names.final_norm,
-        head=_PREFIX + names.head,
-    )
-
-
-NAMES = _prefixed(llama.NAMES)
+NAMES = llama.NAMES.under("language_model.")
 
 
 def read_llava(config: ConfigFields) -> ModelConfig:
     """Read a LlavaForConditionalGeneration (LLaVA 1.5, BakLLaVA)."""
     text = config.object("text_config")
     if text is None:
-        raise config.error("text_config", "must be given")
+        raise config.error("text_config", "is required")
     model_type = text.text("model_type", "llama")
     if model_type not in DECODERS:
         raise text.error("model_type", f"must be one of {', '.join(DECODERS)}")

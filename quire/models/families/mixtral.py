@@ -9,12 +9,18 @@ from quire.core.moe_config import ExpertRouting, MoEConfig
 from quire.models.config_fields import ConfigFields
 from quire.models.expert_config import read_top_k
 from quire.models.families import llama
+from quire.models.weight_names import FusedExperts
 
 NAMES = replace(
     llama.NAMES,
     router="block_sparse_moe.gate",
     expert_gate_up=("block_sparse_moe.experts.{expert}.w1", "block_sparse_moe.experts.{expert}.w3"),
     expert_down="block_sparse_moe.experts.{expert}.w2",
+    fused_experts=(
+        FusedExperts(
+            gate_up="mlp.experts.gate_up_proj", down="mlp.experts.down_proj", router="mlp.gate"
+        ),
+    ),
 )
 
 

@@ -92,7 +92,5 @@ def _read_dense_layers(config: ConfigFields) -> tuple[int, ...]:
     """Read the layers without experts: those named, and all but each n-th."""
     num_layers = config.integer("num_hidden_layers")
     step = config.integer("decoder_sparse_step", 1)
-    named = config.values.get("mlp_only_layers") if config.has("mlp_only_layers") else []
-    if not isinstance(named, list) or not all(type(layer) is int for layer in named):
-        raise config.error("mlp_only_layers", "must be a list of layers")
+    named = config.integers("mlp_only_layers")
     return tuple(n for n in range(num_layers) if n in named or (n + 1) % step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from quire.text.marks import held_back
@@ -15,7 +16,7 @@ START, END = "<tool_call>", "</tool_call>"
 TEXT_ONLY = frozenset({"string"})
 
 
-class TaggedParser(StateParser):
+class TaggedParser(StateParser, ABC):
     """The states of a call in tags; a format says what the tags are.
 
     The arguments' JSON is written here: text is passed on as it comes, other values when they
@@ -64,9 +65,9 @@ class TaggedParser(StateParser):
         self.show_pending(parsed)
         return True
 
+    @abstractmethod
     def is_hopeless(self, text: str) -> bool:
         """Say whether no call can begin with ``text``."""
-        raise NotImplementedError
 
     def in_key(self, parsed: Parsed) -> bool:
         """Expect the next argument, or the end of the call."""
@@ -92,9 +93,9 @@ class TaggedParser(StateParser):
         self.break_off("an argument has no tag")
         return True
 
+    @abstractmethod
     def key_may_begin(self, text: str) -> bool:
         """Say whether ``text`` may become the tags before a value."""
-        raise NotImplementedError
 
     def in_value(self, parsed: Parsed) -> bool:
         """Read a value up to its end."""
