@@ -19,6 +19,7 @@ from quire.models.nearest_family import refuse_architecture
 from quire.models.quantization_config import KEYS, read_quantization
 from quire.models.registry import FAMILIES
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
+from quire.models.sentence_modules import read_pooling
 from quire.models.vision.config import read_picture_shape
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ def read_model_config(folder: Path) -> ModelConfig:
     if config.vision is not None:
         shape = read_picture_shape(folder, config.vision)
         config = replace(config, vision=replace(config.vision, input=shape))
+    config = replace(config, pooling=read_pooling(folder) or config.pooling)
     for name in KEYS:
         fields.has(name)
     read_quantization(folder)

@@ -154,6 +154,9 @@ def open_checkpoint(path: Path, dtype: str, max_model_len: int | None) -> Opened
     stored = read_model_config(path)
     config = _settle(stored, dtype, max_model_len)
     tensors = open_tensors(path, config)
+    if config.pooler and config.classifier is None:  # many a BERT is saved without
+        names = tensors.weight_names(config)
+        config = replace(config, pooler=f"{names.pooler}.weight" in tensors.names)
     weights = map_weights(tensors, config)
     for line in tensors.notices():
         log.info("%s: %s", path, line)

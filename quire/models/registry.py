@@ -9,6 +9,7 @@ from quire.core.errors import UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields
 from quire.models.families import (
+    bert,
     cohere,
     deepseek_moe,
     falcon,
@@ -51,6 +52,8 @@ class Family:
 
 
 FAMILIES = {
+    "BertForSequenceClassification": Family(bert.read_bert_classes, bert.NAMES),
+    "BertModel": Family(bert.read_bert, bert.NAMES),
     "Cohere2ForCausalLM": Family(cohere.read_cohere2, cohere.NAMES),
     "CohereForCausalLM": Family(cohere.read_cohere, cohere.NAMES),
     "Dots1ForCausalLM": Family(deepseek_moe.read_dots1, deepseek_moe.NAMES),
@@ -73,6 +76,10 @@ FAMILIES = {
     "OlmoeForCausalLM": Family(qwen_moe.read_olmoe, qwen_moe.NAMES),
     "Phi3ForCausalLM": Family(phi.read_phi3, phi.PHI3_NAMES),
     "PhiForCausalLM": Family(phi.read_phi, phi.PHI_NAMES),
+    "RobertaForSequenceClassification": Family(
+        bert.read_roberta_classes, bert.ROBERTA_CLASSES_NAMES
+    ),
+    "RobertaModel": Family(bert.read_roberta, bert.ROBERTA_NAMES),
     "SmolLM3ForCausalLM": Family(smollm3.read_smollm3, llama.NAMES),
     "Starcoder2ForCausalLM": Family(starcoder2.read_starcoder2, starcoder2.NAMES),
     "GPT2LMHeadModel": Family(gpt2.read_gpt2, gpt2.NAMES),
@@ -84,6 +91,10 @@ FAMILIES = {
     "Qwen2MoeForCausalLM": Family(qwen_moe.read_qwen2_moe, qwen_moe.NAMES),
     "Qwen3ForCausalLM": Family(llama.read_qwen3, llama.NAMES),
     "Qwen3MoeForCausalLM": Family(qwen_moe.read_qwen3_moe, qwen_moe.NAMES),
+    "XLMRobertaForSequenceClassification": Family(
+        bert.read_roberta_classes, bert.ROBERTA_CLASSES_NAMES
+    ),
+    "XLMRobertaModel": Family(bert.read_roberta, bert.ROBERTA_NAMES),
 }
 
 
