@@ -68,7 +68,9 @@ class ServerOptions:
     allow_runtime_lora_updating: bool = option(
         False, "serve /v1/load_lora_adapter and /v1/unload_lora_adapter"
     )
-    pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
+    pooling: Literal["auto", "last", "mean", "cls", "pooler"] = option(
+        "auto", "hidden states that make an embedding; auto: the checkpoint's own"
+    )
     classifier_from_token: tuple[str, ...] = option(
         (), "token of a class (no, then yes) by whose probability texts are scored"
     )

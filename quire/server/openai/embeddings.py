@@ -8,7 +8,6 @@ from base64 import b64encode
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.protocol.embedding import (
     Embedding,
     EmbeddingRequest,
@@ -47,12 +46,7 @@ class Embeddings(GenerationEndpoint[EmbeddingRequest]):
             else item
             for item in read_prompts(body.input, "input")
         ]
-        params = SamplingParams(
-            pooling=service.options.pooling,
-            max_tokens=None,
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-        )
+        params = service.vector_params
         submission = Submission.create(request, "input", [(prompt, params) for prompt in prompts])
         return EmbeddingAnswer(request), submission
 

@@ -1,4 +1,4 @@
-"""``/score``, ``/rerank`` and ``/classify``: texts by a token's probability or by their vectors."""
+"""``/score``, ``/rerank`` and ``/classify``: by a head, a token's probability or vectors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.llm.pooling_outputs import cosine
 from quire.protocol.embedding import EmbeddingUsage
 from quire.protocol.scoring import (
     Classification,
@@ -28,8 +28,7 @@ from quire.protocol.scoring import (
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import ManagedModels
-from quire.server.generation.prompts import PromptLimit, encode_prompt
-from quire.server.generation.scoring import cosine
+from quire.server.generation.prompts import PromptLimit, encode_pair, encode_prompt
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
@@ -121,10 +120,10 @@ class Classifications(GenerationEndpoint[ClassifyRequest]):
         self, request: ApiRequest[ClassifyRequest]
     ) -> tuple[ScoringAnswer, Submission]:
         scoring = self.service.scoring
-        if not scoring.token_ids:
+        if not scoring.labels:
             raise RequestError(
-                "[model] this model has no classes. Start the server with --classifier-from-token "
-                "for each of them.",
+                "[model] this model has no head of classes. Start the server with "
+                "--classifier-from-token for each of them.",
                 "model",
             )
         texts = request.body.texts()
@@ -161,30 +160,32 @@ async def _scored(
     """Return what the engine is asked to score pairs, and how its outputs become scores."""
     scoring, body = service.scoring, request.body
     scoring.check_pairs()
-    if scoring.token_ids:
+    if scoring.classifier is not None and scoring.template is None:
+        limit = PromptLimit(service.engine.max_model_len, param)
+        read = [await encode_pair(service.engine.tokenizer, pair, limit) for pair in pairs]
+        asked = [(token_ids, scoring.params()) for token_ids, _ in read]
+        submission = Submission.create(request, param, asked)
+        submission = submission.with_second_texts([start for _, start in read])
+        return submission, lambda outputs: [scoring.probabilities(one)[0] for one in outputs]
+    if scoring.labels:
         texts = [scoring.prompt(*pair) for pair in pairs]
         special = False if scoring.template is not None else body.add_special_tokens
         prompts = await _encoded(service, body, texts, param, special)
         submission = Submission.create(request, param, [(p, scoring.params()) for p in prompts])
-        return submission, lambda outputs: [scoring.probabilities(one)[1] for one in outputs]
+        return submission, lambda outputs: [scoring.probabilities(one)[-1] for one in outputs]
     # A text that several pairs have is computed once.
     places: dict[str, int] = {}
     for pair in pairs:
         for text in pair:
             places.setdefault(text, len(places))
     prompts = await _encoded(service, body, list(places), param)
-    params = SamplingParams(
-        pooling=service.options.pooling,
-        max_tokens=None,
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
-    )
+    params = service.vector_params
 
-    def read(outputs: list[RequestOutput]) -> list[float]:
+    def cosines(outputs: list[RequestOutput]) -> list[float]:
         vectors = [output.embedding or b"" for output in outputs]
         return [cosine(*(vectors[places[text]] for text in pair)) for pair in pairs]
 
-    return Submission.create(request, param, [(prompt, params) for prompt in prompts]), read
+    return Submission.create(request, param, [(prompt, params) for prompt in prompts]), cosines
 
 
 async def _encoded(
