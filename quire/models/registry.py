@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.core.errors import UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
+from quire.models.class_labels import read_classifier
 from quire.models.config_fields import ConfigFields
 from quire.models.families import (
     bert,
@@ -51,6 +52,16 @@ class Family:
         return self.names if self.names_of is None else self.names_of(config)
 
 
+def _with_classes(read: Callable[[ConfigFields], ModelConfig], names: WeightNames) -> Family:
+    """Return a family of decoders with a head of classes in place of the output head."""
+
+    def read_config(config: ConfigFields) -> ModelConfig:
+        classifier = read_classifier(config, state="last", bias=False)
+        return replace(read(config), classifier=classifier, tie_word_embeddings=True)
+
+    return Family(read_config, replace(names, classifier="score"))
+
+
 FAMILIES = {
     "BertForSequenceClassification": Family(bert.read_bert_classes, bert.NAMES),
     "BertModel": Family(bert.read_bert, bert.NAMES),
@@ -84,12 +95,16 @@ FAMILIES = {
     "Starcoder2ForCausalLM": Family(starcoder2.read_starcoder2, starcoder2.NAMES),
     "GPT2LMHeadModel": Family(gpt2.read_gpt2, gpt2.NAMES),
     "LlamaForCausalLM": Family(llama.read_llama, llama.NAMES),
+    "LlamaForSequenceClassification": _with_classes(llama.read_llama, llama.NAMES),
     "LlavaForConditionalGeneration": Family(llava.read_llava, llava.NAMES),
     "MistralForCausalLM": Family(llama.read_mistral, llama.NAMES),
+    "MistralForSequenceClassification": _with_classes(llama.read_mistral, llama.NAMES),
     "MixtralForCausalLM": Family(mixtral.read_mixtral, mixtral.NAMES),
     "Qwen2ForCausalLM": Family(llama.read_qwen2, llama.NAMES),
+    "Qwen2ForSequenceClassification": _with_classes(llama.read_qwen2, llama.NAMES),
     "Qwen2MoeForCausalLM": Family(qwen_moe.read_qwen2_moe, qwen_moe.NAMES),
     "Qwen3ForCausalLM": Family(llama.read_qwen3, llama.NAMES),
+    "Qwen3ForSequenceClassification": _with_classes(llama.read_qwen3, llama.NAMES),
     "Qwen3MoeForCausalLM": Family(qwen_moe.read_qwen3_moe, qwen_moe.NAMES),
     "XLMRobertaForSequenceClassification": Family(
         bert.read_roberta_classes, bert.ROBERTA_CLASSES_NAMES

@@ -49,6 +49,7 @@ def read_bert(config: ConfigFields) -> ModelConfig:
     """Read a BertModel, whose checkpoint may be without the pooler."""
     config.require("position_embedding_type", "absolute")
     config.require("is_decoder", False)
+    config.has("tie_word_embeddings")  # with an output head, which it does not have
     num_heads, positions = (
         config.integer(name) for name in ("num_attention_heads", "max_position_embeddings")
     )
@@ -72,7 +73,7 @@ def read_bert(config: ConfigFields) -> ModelConfig:
         mlp_bias=True,
         learned_positions=positions,
         token_types=config.integer("type_vocab_size", 2),
-        tie_word_embeddings=True,  # it has no output head
+        tie_word_embeddings=True,
         is_encoder=True,
         pooling=PoolingConfig(kind="cls"),
         pooler=True,
