@@ -171,6 +171,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: BeamSearchParams,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         use_tqdm: bool = False,
     ) -> list[BeamSearchOutput]:
         """Look for each prompt's most likely continuations; return the best ones, best first.
@@ -178,6 +179,7 @@ class LLM:
         Args:
             prompts: As of :meth:`generate`.
             params: Width, length and so on, for all prompts.
+            lora_request: As of :meth:`generate`.
             use_tqdm: As of :meth:`generate`, of each step.
 
         Raises:
@@ -191,9 +193,11 @@ class LLM:
             engine.check_alive()
             self._check_idle()
             with width_errors(params.beam_width, "beam_width"):
+                items = _as_list(prompts)
+                pairs = zip(items, _as_adapters(lora_request, len(items)), strict=True)
                 sources = [
-                    engine.prepare(next(self._request_ids), prompt, limit)
-                    for prompt in _as_list(prompts)
+                    engine.prepare(next(self._request_ids), prompt, limit, lora_request=adapter)
+                    for prompt, adapter in pairs
                 ]
             for source in sources:
                 engine.engine.check_request(source)

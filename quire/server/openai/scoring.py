@@ -11,7 +11,6 @@ from starlette.routing import Route
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
 from quire.llm.pooling_outputs import cosine
-from quire.protocol.embedding import EmbeddingUsage
 from quire.protocol.scoring import (
     Classification,
     ClassifyRequest,
@@ -32,6 +31,7 @@ from quire.server.generation.prompts import PromptLimit, encode_pair, encode_pro
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
+from quire.server.openai.embeddings import prompt_usage
 
 PATHS = {
     "score": ("/score", "/v1/score"),
@@ -75,7 +75,7 @@ class Scores(GenerationEndpoint[ScoreRequest]):
                 created=int(time.time()),
                 model=request.model,
                 data=[Score(index=i, score=score) for i, score in enumerate(read(outputs))],
-                usage=_usage(outputs),
+                usage=prompt_usage(outputs),
             )
 
         return ScoringAnswer(write), submission
@@ -104,7 +104,7 @@ class Reranking(GenerationEndpoint[RerankRequest]):
                 for result in results:
                     result.document = RankedDocument(text=texts[result.index])
             return RerankResponse(
-                id=request.response_id, model=request.model, results=results, usage=_usage(outputs)
+                id=request.response_id, model=request.model, results=results, usage=prompt_usage(outputs)
             )
 
         return ScoringAnswer(write), submission
@@ -145,7 +145,7 @@ class Classifications(GenerationEndpoint[ClassifyRequest]):
                     )
                     for index, probs in enumerate(found)
                 ],
-                usage=_usage(outputs),
+                usage=prompt_usage(outputs),
             )
 
         return ScoringAnswer(write), submission
@@ -198,11 +198,6 @@ async def _encoded(
     limit = PromptLimit(service.engine.max_model_len, param)
     add = (body.add_special_tokens if special is None else special) is not False
     return [await encode_prompt(service.engine.tokenizer, text, add, limit) for text in texts]
-
-
-def _usage(outputs: Sequence[RequestOutput]) -> EmbeddingUsage:
-    num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-    return EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens)
 
 
 def routes(models: ManagedModels) -> list[Route]:
