@@ -75,7 +75,7 @@ class ServerOptions:
         (), "token of a class (no, then yes) by whose probability texts are scored"
     )
     score_template: str | None = option(
-        None, "Jinja file that makes a prompt of messages of the roles query and document"
+        None, "Jinja file, or qwen3-reranker: the prompt of messages of roles query and document"
     )
     load_on_demand: bool = option(False, "load models when a request names them first", common=True)
     preload: tuple[str, ...] = option((), "load this one at once, of those loaded on demand")

@@ -16,6 +16,7 @@ from quire.llm.engine_client import EngineClient
 from quire.llm.pooling_outputs import check_scores, class_probabilities
 from quire.server.options import ServerOptions
 from quire.text.chat_template import ChatTemplate
+from quire.text.score_templates import SCORE_TEMPLATES
 from quire.text.tokenizer import Tokenizer
 
 
@@ -57,13 +58,7 @@ class Scoring:
             )
         template = None
         if options.score_template is not None:
-            path = Path(options.score_template)
-            try:
-                source = path.read_text(encoding="utf-8")
-            except (OSError, ValueError) as error:
-                raise ConfigError(
-                    f"[config] --score-template must be a Jinja file; got {path}: {error}."
-                ) from error
+            source = _template_source(options.score_template)
             template = copy(tokenizer)
             template.chat_template = ChatTemplate({"default": source}, tokenizer.special_tokens)
         if model.classifier is not None:
@@ -86,7 +81,9 @@ class Scoring:
                 "model",
             )
 
-    def prompt(self, query: str, document: str) -> str | list[str]:
+    def prompt(
+        self, query: str, document: str, instruction: str | None = None
+    ) -> str | list[str]:
         """Return the prompt of a pair, whole or in parts.
 
         Raises:
@@ -94,7 +91,9 @@ class Scoring:
         """
         if self.template is None:
             return query + document
+        system = [] if instruction is None else [{"role": "system", "content": instruction}]
         messages = [
+            *system,
             {"role": "query", "content": query},
             {"role": "document", "content": document},
         ]
@@ -130,6 +129,18 @@ class Scoring:
         best = max(found)
         parts = [math.exp(logprob - best) for logprob in found]
         return [part / math.fsum(parts) for part in parts]
+
+
+def _template_source(name: str) -> str:
+    if name in SCORE_TEMPLATES:
+        return SCORE_TEMPLATES[name]
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"[config] --score-template must be a Jinja file, or {', '.join(SCORE_TEMPLATES)}; "
+            f"got {name}: {error}."
+        ) from error
 
 
 def _token_id(tokenizer: Tokenizer, text: str) -> int:

@@ -153,13 +153,18 @@ class Classifications(GenerationEndpoint[ClassifyRequest]):
 
 async def _scored(
     service: Service,
-    request: ApiRequest[Any],
+    request: ApiRequest[ScoreRequest] | ApiRequest[RerankRequest],
     pairs: Sequence[tuple[str, str]],
     param: str,
 ) -> tuple[Submission, Callable[[list[RequestOutput]], list[float]]]:
     """Return what the engine is asked to score pairs, and how its outputs become scores."""
     scoring, body = service.scoring, request.body
     scoring.check_pairs()
+    if body.instruction is not None and scoring.template is None:
+        raise RequestError(
+            "[instruction] needs a server with --score-template, which says where it goes.",
+            "instruction",
+        )
     if scoring.classifier is not None and scoring.template is None:
         limit = PromptLimit(service.engine.max_model_len, param)
         read = [await encode_pair(service.engine.tokenizer, pair, limit) for pair in pairs]
@@ -168,7 +173,7 @@ async def _scored(
         submission = submission.with_second_texts([start for _, start in read])
         return submission, lambda outputs: [scoring.probabilities(one)[0] for one in outputs]
     if scoring.labels:
-        texts = [scoring.prompt(*pair) for pair in pairs]
+        texts = [scoring.prompt(*pair, body.instruction) for pair in pairs]
         special = False if scoring.template is not None else body.add_special_tokens
         prompts = await _encoded(service, body, texts, param, special)
         submission = Submission.create(request, param, [(p, scoring.params()) for p in prompts])
