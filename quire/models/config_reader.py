@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from quire.core.errors import ModelLoadError
+from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields, read_json
@@ -59,6 +59,21 @@ def read_model_config(folder: Path) -> ModelConfig:
         fields.has(name)
     read_quantization(folder)
     fields.refuse_unread()
+    return config
+
+
+def read_generating_config(folder: Path) -> ModelConfig:
+    """As :func:`read_model_config`, of a model that has an output head.
+
+    Raises:
+        UnsupportedArchitectureError: It has none, too.
+    """
+    config = read_model_config(folder)
+    if not config.generates:
+        raise UnsupportedArchitectureError(
+            f"[load] {folder} must be a model that generates text; got {config.architecture}, "
+            "which can be served and asked for vectors, scores or classes."
+        )
     return config
 
 
