@@ -8,11 +8,6 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 
-CHOICE = (
-    "enable_chunked_prefill, enable_prefix_caching = off: an encoder's tokens see all of their "
-    "prompt, which is computed in one step"
-)
-
 
 def fit_to_model(config: EngineConfig, model_config: ModelConfig) -> EngineConfig:
     """Return the settings of an engine for this model; the same ones where it generates.

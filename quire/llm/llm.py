@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
 from os import PathLike
@@ -32,10 +31,11 @@ from quire.llm.pooling_outputs import (
     EmbeddingOutput,
     PooledRequestOutput,
     PoolingOutput,
+    Result,
     ScoringOutput,
     check_pairs,
     check_scores,
-    classification,
+    class_probabilities,
     embedding,
     pooled,
     scores,
@@ -285,11 +285,12 @@ class LLM:
             )
         if pooling_task == "embed":
             return [pooled(one, vector) for one in self._vectors(prompts, pooling, use_tqdm)]
-        found = self.classify(prompts, use_tqdm=use_tqdm)
-        return [
-            replace(one, outputs=PoolingOutput(np.array(one.outputs.probs, np.float32)))
-            for one in found
-        ]
+
+        def as_array(probs: list[float]) -> PoolingOutput:
+            return PoolingOutput(np.array(probs, np.float32))
+
+        items = _as_list(prompts)
+        return self._classified(items, [{} for _ in items], as_array, use_tqdm)
 
     def embed(
         self,
@@ -309,7 +310,8 @@ class LLM:
         Raises:
             RequestError: It has none, or a prompt is wrong.
         """
-        return self._classified(_as_list(prompts), [{} for _ in _as_list(prompts)], use_tqdm)
+        items = _as_list(prompts)
+        return self._classified(items, [{} for _ in items], ClassificationOutput, use_tqdm)
 
     def score(
         self,
@@ -344,10 +346,9 @@ class LLM:
         read = [read_pair(self.get_tokenizer(), *pair) for pair in zip(firsts, second, strict=True)]
         prompts = [token_ids for token_ids, _ in read]
         attributes = [{"second_text": start} for _, start in read]
-        return [
-            replace(one, outputs=ScoringOutput(one.outputs.probs[0]))
-            for one in self._classified(prompts, attributes, use_tqdm)
-        ]
+        return self._classified(
+            prompts, attributes, lambda probs: ScoringOutput(probs[0]), use_tqdm
+        )
 
     def _vectors(
         self, prompts: Prompt | Sequence[Prompt], pooling: Vector | None, use_tqdm: bool
@@ -357,8 +358,13 @@ class LLM:
         return self.generate(prompts, params, use_tqdm)
 
     def _classified(
-        self, prompts: Sequence[Prompt], attributes: Sequence[dict[str, Any]], use_tqdm: bool
-    ) -> list[PooledRequestOutput[ClassificationOutput]]:
+        self,
+        prompts: Sequence[Prompt],
+        attributes: Sequence[dict[str, Any]],
+        make: Callable[[list[float]], Result],
+        use_tqdm: bool,
+    ) -> list[PooledRequestOutput[Result]]:
+        """Return what ``make`` makes of the probabilities of each prompt's classes."""
         params = SamplingParams(pooling="classify", max_tokens=None, detokenize=False)
         with self._turn:
             self.engine.check_alive()
@@ -366,7 +372,8 @@ class LLM:
             outputs = self._run(prompts, given, attributes, use_tqdm, fit=False)
         classifier = self.engine.model_config.classifier
         assert classifier is not None, "classes of a model that has none"
-        return [pooled(one, partial(classification, classifier)) for one in outputs]
+        probabilities = partial(class_probabilities, classifier)
+        return [pooled(one, lambda values: make(probabilities(values))) for one in outputs]
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""

@@ -74,9 +74,7 @@ class PooledRequestOutput(Generic[Result]):
     finished: bool = True
 
 
-def pooled(
-    output: RequestOutput, make: Callable[[bytes], Result]
-) -> PooledRequestOutput[Result]:
+def pooled(output: RequestOutput, make: Callable[[bytes], Result]) -> PooledRequestOutput[Result]:
     """Return a finished request's result, made of its float32 values."""
     assert output.embedding is not None, f"request {output.request_id} has no embedding"
     made = make(output.embedding)
@@ -93,11 +91,6 @@ def vector(values: bytes) -> PoolingOutput:
 def embedding(values: bytes) -> EmbeddingOutput:
     """Return float32 values as Python floats."""
     return EmbeddingOutput(array("f", values).tolist())
-
-
-def classification(classifier: ClassifierConfig, logits: bytes) -> ClassificationOutput:
-    """Return what a head's logits (C,), float32, mean."""
-    return ClassificationOutput(class_probabilities(classifier, logits))
 
 
 def class_probabilities(classifier: ClassifierConfig, logits: bytes) -> list[float]:

@@ -127,10 +127,11 @@ class Decoder:
 
         Args:
             max_tokens: Most T of a step; a larger step reserves again.
-            max_logits_rows: Most rows of :meth:`logits`; more rows reserve again.
+            max_logits_rows: Most rows of :meth:`logits`, of a model that generates; more rows
+                reserve again.
         """
         self._workspace = Workspace(self.backend, self.config, max_tokens)
-        if max_logits_rows:
+        if max_logits_rows and self.config.generates:
             self._logits = self.backend.empty((max_logits_rows, self.config.vocab_size))
 
     def forward(

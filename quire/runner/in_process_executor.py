@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quire.core import machine_speed
 from quire.core.config import EngineConfig
-from quire.core.encoder_settings import CHOICE, fit_to_model
+from quire.core.encoder_settings import fit_to_model
 from quire.core.forward_work import decoder_shape
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
@@ -187,14 +187,12 @@ def load_executor(
         reserved = demand.scratch_bytes + adapters.budget_bytes
         demand = replace(demand, scratch_bytes=reserved)
     memory = plan_with_drafts(resolved, demand, demands, device_bytes)
-    own = (CHOICE,) if model_config.is_encoder else ()
-    for line in (*own, *resolved.choices, *memory.choices, *memory.lines()):
+    for line in (*resolved.choices, *memory.choices, *memory.lines()):
         log.info("%s", line)
     for kind, kernel in backend.kernel_names().items():
         log.info("kernel for %s: %s", kind, kernel)
     options = config.scheduler
-    logits_rows = options.max_logits_rows if model_config.generates else 0
-    decoder.reserve(options.max_num_batched_tokens, logits_rows)
+    decoder.reserve(options.max_num_batched_tokens, options.max_logits_rows)
     kv_cache = backend.kv_cache(model.demand.spec, memory.budget.num_blocks)
     mode = config.cache.kv_canary
     runner = ModelRunner(

@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -70,9 +78,7 @@ def make_tokenizer(folder, name):
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=101, special_tokens=special, unk_token="[UNK]"
-        )
+        trainer = trainers.UnigramTrainer(vocab_size=101, special_tokens=special, unk_token="[UNK]")
         pair = "[CLS] $A [SEP] [SEP] $B [SEP]"
     tokenizer.train_from_iterator(TEXTS * 4, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(

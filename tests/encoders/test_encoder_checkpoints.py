@@ -13,9 +13,13 @@ from quire.core.errors import ModelLoadError, UnsupportedArchitectureError, Weig
 from quire.models.config_reader import read_model_config
 from tests.encoders.conftest import TEXTS
 
-TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
-POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
-NORMALIZE = {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}  # fmt: skip
+
+def module(name, path=""):
+    return {"idx": 0, "name": "0", "path": path, "type": f"sentence_transformers.models.{name}"}
+
+
+TRANSFORMER, POOLING = module("Transformer"), module("Pooling", "1_Pooling")
+NORMALIZE = module("Normalize", "2_Normalize")
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken")
 
 
@@ -70,7 +74,7 @@ def test_modules_say_how_states_become_vectors(create_encoder, fields, kind, mod
         ((TRANSFORMER, POOLING), {"pooling_mode": "max"}, "cls, mean, lasttoken"),
         ((TRANSFORMER, POOLING),
          {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "one kind of pooling"),
-        ((TRANSFORMER, POOLING, {**NORMALIZE, "type": "sentence_transformers.models.Dense"}),
+        ((TRANSFORMER, POOLING, module("Dense")),
          {"mode": "mean_tokens"}, "models.Dense"),
     ],
 )  # fmt: skip

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from tests.encoders.conftest import MODELS, TEXTS
 
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError, RequestError
+from tests.encoders.conftest import MODELS, TEXTS
 
 VECTORS = [name for name, (kind, _) in MODELS.items() if kind.endswith("Model")]
 CLASSES = [name for name in MODELS if name not in VECTORS]
@@ -105,9 +105,11 @@ def test_text_is_refused_in_one_sentence(encoder):
             llm.embed("a cat", pooling="cls")
         with pytest.raises(RequestError, match="needs a model with one class; got 3"):
             llm.score("a cat", "a dog")
-    with LLM(encoder("xlm-roberta-score").folder) as llm:
-        with pytest.raises(RequestError, match="takes texts"):
-            llm.score([[5, 6]], "a dog")
+    with (
+        LLM(encoder("xlm-roberta-score").folder) as llm,
+        pytest.raises(RequestError, match="takes texts"),
+    ):
+        llm.score([[5, 6]], "a dog")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.encoders.test_encoder_server import QUERY, served
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 PREFIX = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
-    "the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n"
+    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
     "<|im_start|>user\n"
 )
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"

@@ -81,9 +81,7 @@ class Scoring:
                 "model",
             )
 
-    def prompt(
-        self, query: str, document: str, instruction: str | None = None
-    ) -> str | list[str]:
+    def prompt(self, query: str, document: str, instruction: str | None = None) -> str | list[str]:
         """Return the prompt of a pair, whole or in parts.
 
         Raises:
@@ -119,7 +117,7 @@ class Scoring:
         )
 
     def probabilities(self, output: RequestOutput) -> list[float]:
-        """Return the classes' probabilities, in their order; of tokens, next to each other alone."""
+        """Return the classes' probabilities in their order; of tokens, among these alone."""
         if self.classifier is not None:
             assert output.embedding is not None, f"request {output.request_id} has no logits"
             return class_probabilities(self.classifier, output.embedding)

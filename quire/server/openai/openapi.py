@@ -32,8 +32,8 @@ from quire.protocol.ollama import (
     OllamaGenerateRequest,
     OllamaShowRequest,
 )
-from quire.protocol.responses import ResponsesRequest
 from quire.protocol.pooling import PoolingRequest, PoolingResponse
+from quire.protocol.responses import ResponsesRequest
 from quire.protocol.scoring import (
     ClassifyRequest,
     ClassifyResponse,

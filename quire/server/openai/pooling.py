@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
+from quire.protocol.embedding import EmbeddingRequest
 from quire.protocol.pooling import Pooled, PoolingRequest, PoolingResponse
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.submission import ApiRequest, Submission
@@ -32,7 +33,8 @@ class Pooling(GenerationEndpoint[PoolingRequest]):
                 f"{self.service.engine.model_config.architecture}. Take embed.",
                 "task",
             )
-        _, submission = await Embeddings(self.service).prepare(request)
+        body: EmbeddingRequest = request.body
+        _, submission = await Embeddings(self.service).prepare(request.with_body(body))
         if task == "embed" or scoring.classifier is None:
             return PoolingAnswer(request, lambda one: one.embedding or b""), submission
         params = scoring.params()

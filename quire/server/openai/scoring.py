@@ -104,7 +104,10 @@ class Reranking(GenerationEndpoint[RerankRequest]):
                 for result in results:
                     result.document = RankedDocument(text=texts[result.index])
             return RerankResponse(
-                id=request.response_id, model=request.model, results=results, usage=prompt_usage(outputs)
+                id=request.response_id,
+                model=request.model,
+                results=results,
+                usage=prompt_usage(outputs),
             )
 
         return ScoringAnswer(write), submission
