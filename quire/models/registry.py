@@ -27,6 +27,7 @@ from quire.models.families import (
     olmo,
     phi,
     qwen_moe,
+    roberta,
     smollm3,
     starcoder2,
 )
@@ -87,10 +88,8 @@ FAMILIES = {
     "OlmoeForCausalLM": Family(qwen_moe.read_olmoe, qwen_moe.NAMES),
     "Phi3ForCausalLM": Family(phi.read_phi3, phi.PHI3_NAMES),
     "PhiForCausalLM": Family(phi.read_phi, phi.PHI_NAMES),
-    "RobertaForSequenceClassification": Family(
-        bert.read_roberta_classes, bert.ROBERTA_CLASSES_NAMES
-    ),
-    "RobertaModel": Family(bert.read_roberta, bert.ROBERTA_NAMES),
+    "RobertaForSequenceClassification": Family(roberta.read_roberta_classes, roberta.CLASSES_NAMES),
+    "RobertaModel": Family(roberta.read_roberta, roberta.NAMES),
     "SmolLM3ForCausalLM": Family(smollm3.read_smollm3, llama.NAMES),
     "Starcoder2ForCausalLM": Family(starcoder2.read_starcoder2, starcoder2.NAMES),
     "GPT2LMHeadModel": Family(gpt2.read_gpt2, gpt2.NAMES),
@@ -107,9 +106,9 @@ FAMILIES = {
     "Qwen3ForSequenceClassification": _with_classes(llama.read_qwen3, llama.NAMES),
     "Qwen3MoeForCausalLM": Family(qwen_moe.read_qwen3_moe, qwen_moe.NAMES),
     "XLMRobertaForSequenceClassification": Family(
-        bert.read_roberta_classes, bert.ROBERTA_CLASSES_NAMES
+        roberta.read_roberta_classes, roberta.CLASSES_NAMES
     ),
-    "XLMRobertaModel": Family(bert.read_roberta, bert.ROBERTA_NAMES),
+    "XLMRobertaModel": Family(roberta.read_roberta, roberta.NAMES),
 }
 
 

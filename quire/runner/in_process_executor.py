@@ -184,8 +184,7 @@ def load_executor(
     adapters = create_adapter_store(decoder, backend, config.adapters)
     demand = with_heads(model.demand, loaded_heads)
     if adapters is not None:
-        reserved = demand.scratch_bytes + adapters.budget_bytes
-        demand = replace(demand, scratch_bytes=reserved)
+        demand = replace(demand, scratch_bytes=demand.scratch_bytes + adapters.budget_bytes)
     memory = plan_with_drafts(resolved, demand, demands, device_bytes)
     for line in (*resolved.choices, *memory.choices, *memory.lines()):
         log.info("%s", line)

@@ -1,4 +1,4 @@
-"""BERT and RoBERTa: encoders; learned positions and token types, norms after sums, GELU."""
+"""BERT: an encoder; learned positions and token types, norms after sums, GELU."""
 
 from __future__ import annotations
 
@@ -27,21 +27,6 @@ NAMES = WeightNames(
     pooler="bert.pooler.dense",
     classifier="classifier",
     harmless=(r"(bert\.)?embeddings\.position_ids",),
-)
-ROBERTA_NAMES = replace(
-    NAMES,
-    optional_prefix="roberta.",
-    **{
-        field: getattr(NAMES, field).replace("bert.", "roberta.", 1)
-        for field in (
-            "layer", "embedding", "positions", "token_types", "embedding_norm", "pooler"
-        )
-    },
-    harmless=(r"(roberta\.)?embeddings\.position_ids",),
-)  # fmt: skip
-#: Its head for classes has the pooler in it.
-ROBERTA_CLASSES_NAMES = replace(
-    ROBERTA_NAMES, pooler="classifier.dense", classifier="classifier.out_proj"
 )
 
 
@@ -83,19 +68,3 @@ def read_bert(config: ConfigFields) -> ModelConfig:
 def read_bert_classes(config: ConfigFields) -> ModelConfig:
     """Read a BertForSequenceClassification."""
     return replace(read_bert(config), classifier=read_classifier(config, state="first", bias=True))
-
-
-def read_roberta(config: ConfigFields) -> ModelConfig:
-    """Read a RobertaModel or XLMRobertaModel: positions begin after the padding token's id."""
-    offset = config.integer("pad_token_id", 1, minimum=0) + 1
-    read = read_bert(config)
-    if offset >= read.learned_positions:
-        raise config.error("max_position_embeddings", f"must be more than {offset}")
-    left = read.learned_positions - offset
-    return replace(read, position_offset=offset, max_position_embeddings=left)
-
-
-def read_roberta_classes(config: ConfigFields) -> ModelConfig:
-    """Read a RobertaForSequenceClassification or XLMRobertaForSequenceClassification."""
-    classifier = read_classifier(config, state="first", bias=True)
-    return replace(read_roberta(config), classifier=classifier)
