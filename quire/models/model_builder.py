@@ -129,13 +129,8 @@ class ModelBuilder:
         return made[0], made[1] if config.token_types > 1 else None
 
     def _state_head(self, config: ModelConfig) -> StateHead:
-        pooler, classifier = (
-            self.linear(weights(), None) if is_there else None
-            for is_there, weights in (
-                (config.pooler, self.weights.pooler),
-                (config.classifier, self.weights.classifier),
-            )
-        )
+        pooler = self.linear(self.weights.pooler(), None) if config.pooler else None
+        classifier = self.linear(self.weights.classifier(), None) if config.classifier else None
         return StateHead(self.backend, pooler, classifier)
 
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> Linear:
