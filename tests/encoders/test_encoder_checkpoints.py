@@ -101,6 +101,16 @@ def test_names_with_the_prefix_are_the_same(create_encoder, name, prefix):
     assert np.array_equal(vectors(oracle.folder, pooling="pooler"), before)
 
 
+@pytest.mark.parametrize(("name", "prefix"), [("bert", ""), ("bert-score", "bert.")])
+def test_stored_positions_are_not_needed(create_encoder, name, prefix):
+    oracle = create_encoder(name)
+    before = vectors(oracle.folder)
+    path = oracle.folder / "model.safetensors"
+    positions = {f"{prefix}embeddings.position_ids": np.arange(172)[None]}
+    save_file(load_file(path) | positions, path, {"format": "pt"})
+    assert np.array_equal(vectors(oracle.folder), before)
+
+
 def test_a_checkpoint_may_be_without_the_pooler(create_encoder):
     oracle = create_encoder("bert")
     before = vectors(oracle.folder)

@@ -74,6 +74,15 @@ def test_company_changes_no_bit(name, max_num_batched_tokens, encoder):
         assert llm.engine.engine.scheduler.kv.pool.num_used == 0
 
 
+def test_several_texts_share_a_step(encoder):
+    with LLM(encoder("bert").folder) as llm:
+        for index, text in enumerate(TEXTS):
+            params = SamplingParams(pooling="cls", max_tokens=None)
+            llm.engine.add_request(str(index), text, params)
+        outputs = llm.engine.step()
+        assert len(outputs) == len(TEXTS) and all(output.finished for output in outputs)
+
+
 @pytest.mark.parametrize(
     ("name", "longest"), [("bert", 172), ("roberta", 170), ("xlm-roberta", 171)]
 )
